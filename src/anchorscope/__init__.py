@@ -1,0 +1,54 @@
+"""anchorscope: where a language model's sense of its own truthfulness comes from.
+
+The public names are imported when they are first used, so that drawing a figure or asking for
+help does not wait for torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from anchorscope.config import Config
+    from anchorscope.datasets import load_questions
+    from anchorscope.engine.check import check_model
+    from anchorscope.errors import UserError
+    from anchorscope.models import Model, load_model
+    from anchorscope.pipeline import run
+    from anchorscope.records import Question, QuestionSet
+    from anchorscope.show import RunView, plot_delta_p
+
+_HOME = {
+    "Config": "config",
+    "Model": "models",
+    "Question": "records",
+    "QuestionSet": "records",
+    "RunView": "show",
+    "UserError": "errors",
+    "check_model": "engine.check",
+    "load_model": "models",
+    "load_questions": "datasets",
+    "plot_delta_p": "show",
+    "run": "pipeline",
+}
+
+__all__ = [
+    "Config",
+    "Model",
+    "Question",
+    "QuestionSet",
+    "RunView",
+    "UserError",
+    "check_model",
+    "load_model",
+    "load_questions",
+    "plot_delta_p",
+    "run",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'anchorscope' has no attribute '{name}'")
+    return getattr(import_module(f"anchorscope.{_HOME[name]}"), name)

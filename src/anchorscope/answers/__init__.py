@@ -1,0 +1,1 @@
+"""Answers: the model writes them, the judge says whether they are right."""

@@ -1,0 +1,86 @@
+"""The model's own greedy answers, each with its clean states and the trunk it grew from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from anchorscope.engine.decode import Written, write_answers
+from anchorscope.engine.lease import Lease
+from anchorscope.engine.trunk import Prefix, Trunk, read_prefix, shared_prefix
+from anchorscope.models import Model
+from anchorscope.models.prompts import stop_ids
+from anchorscope.records import Answer, Span
+
+
+@dataclass(frozen=True)
+class Answered:
+    """A batch of answers in the order of its questions, with the trunk they share."""
+
+    answers: tuple[Answer, ...]
+    states: tuple[Tensor, ...]  # [token, layer, width] each
+    trunk: Trunk
+
+
+class Answerer:
+    """Writes answers for one model; knows once and for all which tokens end one."""
+
+    def __init__(self, model: Model, *, max_tokens: int) -> None:
+        self.model, self.max_tokens = model, max_tokens
+        self._stop = torch.tensor(stop_ids(model), device=model.device)
+
+    def answer(
+        self, lease: Lease, prefix: Prefix, ids: Sequence[str], prompts: Sequence[Sequence[int]]
+    ) -> Answered:
+        """The answers to the questions with these ids and prompts."""
+        written, trunk = write_answers(
+            lease, prefix, prompts, stop_ids=self._stop, limit=self.max_tokens
+        )
+        answers = tuple(self._record(i, w) for i, w in zip(ids, written, strict=True))
+        return Answered(answers, tuple(w.states for w in written), trunk)
+
+    def _record(self, id: str, written: Written) -> Answer:
+        text = self.model.tokenizer.decode(written.token_ids, skip_special_tokens=True)
+        return Answer(
+            id=id,
+            text=text.strip(),
+            token_ids=written.token_ids,
+            log_probs=written.log_probs,
+            first_entropy=written.first_entropy,
+            finished=written.finished,
+        )
+
+
+def answer_offsets(model: Model, answer: Answer) -> list[Span]:
+    """The characters of `answer.text` that each of its tokens covers.
+
+    Generated tokens need not be those the tokenizer would choose for the text, so the text is
+    decoded token by token instead of being tokenised again.
+    """
+    decode = model.tokenizer.decode
+    ids = answer.token_ids
+    ends = [len(decode(ids[: n + 1], skip_special_tokens=True)) for n in range(len(ids))]
+    whole = decode(ids, skip_special_tokens=True)
+    lead = len(whole) - len(whole.lstrip())
+    # Half a character decodes to a mark of its own; no token may reach beyond the text.
+    ends = [min(max(end - lead, 0), len(answer.text)) for end in ends]
+    starts = [0, *ends[:-1]]
+    return [Span(min(a, b), b) for a, b in zip(starts, ends, strict=True)]
+
+
+def write_lines(
+    lease: Lease, prompts: Sequence[str], *, max_tokens: int, rows: int = 32
+) -> list[str]:
+    """One line of text after each prompt, written greedily."""
+    model = lease.model
+    answerer = Answerer(model, max_tokens=max_tokens)
+    ids = [tuple(model.tokenizer(prompt, verbose=False)["input_ids"]) for prompt in prompts]
+    prefix = read_prefix(lease, shared_prefix(ids, stop=min(map(len, ids)) - 1))
+    texts: list[str] = []
+    for start in range(0, len(ids), rows):
+        part = ids[start : start + rows]
+        texts += [a.text for a in answerer.answer(lease, prefix, [""] * len(part), part).answers]
+    return texts

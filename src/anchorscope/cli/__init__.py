@@ -1,0 +1,56 @@
+"""The command line: each command in a file of its own, a user's mistake in one sentence."""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from anchorscope.cli.doctor import doctor
+from anchorscope.cli.figure import figure
+from anchorscope.cli.run import run
+from anchorscope.errors import UserError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(run)
+app.command()(figure)
+app.command()(doctor)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"anchorscope {version('anchorscope')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    _: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="The version, and stop."),
+    ] = False,
+) -> None:
+    """Where a language model's sense of its own truthfulness comes from: question or answer."""
+
+
+def main() -> None:
+    """The entry point: exit code 2 for what the user can mend, 130 for Ctrl-C."""
+    errors = Console(stderr=True, highlight=False, soft_wrap=True)
+    try:
+        app()
+    except UserError as error:
+        errors.print(f"[bold red]Error[/] ", end="")
+        errors.print(str(error), markup=False)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        errors.print("Stopped. The same command continues where it was.")
+        sys.exit(130)

@@ -1,0 +1,40 @@
+"""`anchorscope doctor`: is this model understood?"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from anchorscope.config import default_of, help_of
+
+
+def doctor(
+    model: Annotated[str, typer.Option(help=help_of("model"))] = default_of("model"),
+    device: Annotated[str, typer.Option(help=help_of("device"))] = default_of("device"),
+    dtype: Annotated[str, typer.Option(help=help_of("dtype"))] = default_of("dtype"),
+    revision: Annotated[str | None, typer.Option(help=help_of("revision"))] = None,
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help=help_of("trust_remote_code"))
+    ] = False,
+) -> None:
+    """Proves the knockout on a model and prints each check; exit code 2 where one fails."""
+    from anchorscope.cli.bar import quiet_libraries
+    from anchorscope.engine.check import check_model
+    from anchorscope.models import load_model
+
+    quiet_libraries()
+    console = Console(highlight=False, soft_wrap=True)
+    loaded = load_model(
+        model, device=device, dtype=dtype, revision=revision, trust_remote_code=trust_remote_code
+    )
+    console.print(f"{loaded.name}: {loaded.why}", markup=False)
+    failed = 0
+    for check in check_model(loaded):
+        failed += not check.ok
+        console.print("[green]  ok [/]" if check.ok else "[red]  no [/]", end="")
+        console.print(f" {check.name} ({check.seen})", markup=False)
+    console.print("understood" if not failed else f"not understood: {failed} checks failed")
+    if failed:
+        raise typer.Exit(2)

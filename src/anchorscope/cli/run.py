@@ -1,0 +1,70 @@
+"""`anchorscope run`: the main job, from a model and questions to the report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from anchorscope.config import Config, default_of, help_of
+from anchorscope.errors import UserError
+
+
+def _option(name: str, *flags: str, **more: Any) -> Any:
+    return typer.Option(*(flags or (f"--{name.replace('_', '-')}",)), help=help_of(name), **more)
+
+
+def run(
+    model: Annotated[str, _option("model")] = default_of("model"),
+    data: Annotated[str, typer.Option(help="Question sets or files, joined by commas.")] = ",".join(
+        default_of("data")
+    ),
+    limit: Annotated[str, typer.Option(help="Questions of each set, or `all`.")] = str(
+        default_of("limit")
+    ),
+    out: Annotated[Path, typer.Option(help="The run folder; a begun one is continued.")] = Path(
+        "runs/demo"
+    ),
+    prompt: Annotated[str, _option("prompt")] = default_of("prompt"),
+    shots: Annotated[int, _option("shots")] = default_of("shots"),
+    max_tokens: Annotated[int, _option("max_tokens")] = default_of("max_tokens"),
+    finder: Annotated[str, _option("finder")] = default_of("finder"),
+    where: Annotated[str, _option("where")] = default_of("where"),
+    layers: Annotated[str, _option("layers")] = default_of("layers"),
+    delta: Annotated[str, _option("delta")] = default_of("delta"),
+    folds: Annotated[int, _option("folds")] = default_of("folds"),
+    C: Annotated[float, _option("C", "--C")] = default_of("C"),
+    balance: Annotated[str, _option("balance")] = default_of("balance"),
+    resamples: Annotated[int, _option("resamples")] = default_of("resamples"),
+    seed: Annotated[int, _option("seed")] = default_of("seed"),
+    dtype: Annotated[str, _option("dtype")] = default_of("dtype"),
+    device: Annotated[str, _option("device")] = default_of("device"),
+    revision: Annotated[str | None, _option("revision")] = default_of("revision"),
+    shard: Annotated[int | None, _option("shard")] = default_of("shard"),
+    trust_remote_code: Annotated[bool, _option("trust_remote_code", "--trust-remote-code")] = False,
+) -> None:
+    """Asks a model questions, cuts the flow from the question, and writes the ΔP figure and report.
+
+    With no options at all: the bundled model on the built-in questions.
+    """
+    given = {
+        name: value for name, value in locals().items() if name not in ("data", "limit", "out")
+    }
+    names = tuple(name.strip() for name in data.split(",") if name.strip())
+    config = Config(**given, data=names, limit=_limit(limit))
+
+    from anchorscope.cli.bar import Bar
+    from anchorscope.pipeline import run as run_pipeline
+
+    with Bar() as bar:
+        view = run_pipeline(out=out, config=config, progress=bar)
+    typer.echo(f"Report: {view.path / 'report.html'}")
+
+
+def _limit(text: str) -> int | None:
+    if text == "all":
+        return None
+    if not text.isdigit() or int(text) < 1:
+        raise UserError(f"--limit is '{text}'. Accepted: a number of questions, or all.")
+    return int(text)

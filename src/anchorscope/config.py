@@ -1,0 +1,101 @@
+"""What a run is asked for, field by field; each field says whether it changes the results."""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, asdict, dataclass, field, fields
+from typing import Any, Literal, get_args
+
+from anchorscope.errors import UserError, unknown
+
+PromptStyle = Literal["auto", "chat", "text"]
+Finder = Literal["auto", "given", "rules", "model", "spacy", "all"]
+Where = Literal["pre", "post"]
+Delta = Literal["points", "relative", "logit"]
+Balance = Literal["weights", "none"]
+_CHOICES: dict[str, Any] = {
+    "prompt": PromptStyle, "finder": Finder, "where": Where, "delta": Delta, "balance": Balance,
+}  # fmt: skip
+
+
+def _field(default: Any, *, changes: bool, help: str) -> Any:
+    """A config field that says whether it changes the results, and what it is in one line."""
+    return field(default=default, metadata={"changes": changes, "help": help})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """The choices behind a run; saved in run.json beside the results."""
+
+    model: str = _field(
+        "bundled", changes=True, help="A hub id, a folder, a .gguf file, or `bundled`."
+    )
+    revision: str | None = _field(None, changes=True, help="The revision of a hub model.")
+    data: tuple[str, ...] = _field(
+        ("atlas", "atlas-compare"), changes=True, help="Names of question sets, or files."
+    )
+    limit: int | None = _field(400, changes=True, help="Questions of each set; None is all.")
+    seed: int = _field(0, changes=True, help="Seed of sampling, folds, controls and intervals.")
+    prompt: PromptStyle = _field(
+        "auto", changes=True, help="Chat turns, plain text, or whichever gives bare answers."
+    )
+    shots: int = _field(4, changes=True, help="Worked examples in front of the question, 0 to 4.")
+    max_tokens: int = _field(16, changes=True, help="Tokens an answer may have.")
+    finder: Finder = _field("auto", changes=True, help="Who marks the exact question tokens.")
+    where: Where = _field("pre", changes=True, help="Cut before or after the softmax.")
+    layers: str = _field("cumulative", changes=True, help="cumulative, single, or window:w.")
+    delta: Delta = _field("points", changes=True, help="Unit of ΔP in the tables.")
+    folds: int = _field(5, changes=True, help="Folds, disjoint by entity; 3 or more.")
+    C: float = _field(0.003, changes=True, help="Inverse strength of the probes' L2 penalty.")
+    balance: Balance = _field(
+        "weights", changes=True, help="Whether probes weigh right and wrong answers alike."
+    )
+    resamples: int = _field(1000, changes=True, help="Bootstrap resamples behind each interval.")
+    dtype: str = _field("auto", changes=True, help="auto, float32, bfloat16, or float16.")
+    device: str = _field("auto", changes=False, help="auto, cpu, cuda, cuda:N, or mps.")
+    shard: int | None = _field(
+        None, changes=False, help="Questions between two saves; None: 64, on a GPU 1024."
+    )
+    trust_remote_code: bool = _field(
+        False, changes=False, help="Run code that comes with a hub model."
+    )
+
+    def __post_init__(self) -> None:
+        for name, choices in _CHOICES.items():
+            if getattr(self, name) not in get_args(choices):
+                raise unknown(name, getattr(self, name), get_args(choices))
+        if not self.data:
+            raise UserError("No questions were asked for. Give --data one name or file at least.")
+        _at_least(self, "folds", 3)
+        _at_least(self, "resamples", 100)
+        _at_least(self, "max_tokens", 1)
+        if self.shard is not None:
+            _at_least(self, "shard", 1)
+        if not 0 <= self.shots <= 4:
+            raise UserError(f"shots is {self.shots}. Accepted: 0 to 4.")
+        if self.limit is not None:
+            _at_least(self, "limit", 1)
+        if not self.C > 0:
+            raise UserError(f"C is {self.C}. Accepted: a number above 0.")
+
+    def identity(self) -> dict[str, Any]:
+        """The fields that change results, ready for JSON: two runs alike in them are the same run."""
+        values = asdict(self) | {"data": list(self.data)}
+        return {f.name: values[f.name] for f in fields(self) if f.metadata["changes"]}
+
+
+def default_of(name: str) -> Any:
+    """The default of a config field, so that the command line cannot have another one."""
+    (found,) = [f for f in fields(Config) if f.name == name]
+    assert found.default is not MISSING
+    return found.default
+
+
+def help_of(name: str) -> str:
+    """The line that explains a config field."""
+    (found,) = [f for f in fields(Config) if f.name == name]
+    return found.metadata["help"]
+
+
+def _at_least(config: Config, name: str, least: int) -> None:
+    if getattr(config, name) < least:
+        raise UserError(f"{name} is {getattr(config, name)}. Accepted: {least} or more.")

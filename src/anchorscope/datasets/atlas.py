@@ -1,0 +1,110 @@
+"""atlas: questions for one fact each about cities, countries and chemical elements.
+
+The popularity is the population of the city or country asked about; elements have none. The
+entity is the row of the table that holds the fact, so that all questions about one country (its
+capital, its currency, the country of that capital) are in one fold. A question that holds its
+answer ("Mexico City is the capital of which country?") is not asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from anchorscope.datasets import table
+from anchorscope.datasets.source import Source
+from anchorscope.datasets.text import normalised, words
+from anchorscope.records import Question, Shot
+
+SHOTS = (
+    Shot(question="What country is Toronto in?", answer="Canada"),
+    Shot(question="What is the capital of Portugal?", answer="Lisbon"),
+    Shot(question="What is the currency of Japan?", answer="Japanese yen"),
+    Shot(question="What is the chemical symbol of oxygen?", answer="O"),
+)
+SHOWN = {"toronto", "portugal", "japan", "oxygen"}  # the shots' entities: not asked about
+
+
+def make() -> list[Question]:
+    """All questions of the set, in the order of the table."""
+    asked = [*_cities(), *_countries(), *_elements()]
+    return [q for q in asked if q.entity not in SHOWN and not _tells(q)]
+
+
+def _cities() -> Iterator[Question]:
+    countries = {country.code: country for country in table.countries()}
+    for city in table.cities():
+        country = countries[city.country]
+        if city.name in country.capitals[:1]:
+            continue  # "capital-of" asks for the same fact
+        yield _question(
+            f"country/{city.key}",
+            f"What country is {city.name} in?",
+            (*country.names, *city.also),
+            city.name,
+            population=city.population,
+        )
+
+
+def _countries() -> Iterator[Question]:
+    also = {(city.country, city.name): city.also for city in table.cities()}
+    for country in table.countries():
+        about = {"entity": country.name, "population": country.population}
+        for relation, text, answers in (
+            ("capital", "What is the capital of {}?", country.capitals),
+            ("currency", "What is the currency of {}?", country.currencies),
+            ("continent", "What continent is {} in?", country.continents),
+        ):
+            if answers:
+                key = f"{relation}/{country.code}"
+                yield _question(key, text.format(country.phrase), answers, country.name, **about)
+        for capital in country.capitals[:1]:
+            text = f"{capital} is the capital of which country?"
+            names = (*country.names, *also.get((country.code, capital), ()))
+            yield _question(f"capital-of/{country.code}", text, names, capital, **about)
+
+
+def _elements() -> Iterator[Question]:
+    for element in table.elements():
+        name, symbol, number = element.name, element.symbol, element.number
+        for relation, text, answers, subject in (
+            ("symbol", f"What is the chemical symbol of {name}?", (symbol,), name),
+            # The symbol comes first: further on, "W" would be found in "What" or "Which".
+            (
+                "element",
+                f"{symbol} is the chemical symbol of which element?",
+                element.names,
+                symbol,
+            ),
+            ("atomic-number", f"What is the atomic number of {name}?", (str(number),), name),
+        ):
+            yield _question(f"{relation}/{number}", text, answers, subject, entity=name)
+
+
+def _question(
+    key: str,
+    text: str,
+    answers: tuple[str, ...],
+    subject: str,
+    *,
+    entity: str = "",
+    population: int | None = None,
+) -> Question:
+    return Question(
+        id=f"atlas:test:{key}",
+        dataset="atlas",
+        text=text,
+        answers=answers,
+        subjects=(subject,),
+        relation=key.split("/")[0],
+        popularity=None if population is None else float(population),
+        entity=normalised(entity or subject),
+    )
+
+
+def _tells(question: Question) -> bool:
+    """Whether one of the answers stands in the question."""
+    text = words(question.text)
+    return any(words(answer) in text for answer in question.answers)
+
+
+ATLAS = Source(name="atlas", title="Atlas", shots=SHOTS, make=make)

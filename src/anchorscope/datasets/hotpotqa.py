@@ -1,0 +1,30 @@
+"""HotpotQA (Yang et al. 2018), without its paragraphs: bridges and comparisons."""
+
+from __future__ import annotations
+
+from anchorscope.datasets.shots import WITH_YES_NO
+from anchorscope.datasets.source import HubPlace, Row, Source
+
+
+def normal(row: Row) -> Row:
+    """A row of the authors' JSON, of the hub, or of ours, under HotpotQA's own id."""
+    key = row.get("_id") or row.get("original_id") or row.get("id")
+    answers = row["answers"] if "answers" in row else row.get("answer")
+    return {**row, "id": key, "answers": answers, "relation": row.get("type")}
+
+
+HOTPOTQA = Source(
+    name="hotpotqa",
+    title="HotpotQA",
+    shots=WITH_YES_NO,
+    hub=HubPlace(
+        path="hotpotqa/hotpot_qa",
+        config="distractor",
+        split="validation",
+        columns=("id", "question", "answer", "type"),
+    ),
+    normal=normal,
+    marks=(frozenset({"question", "answer", "type", "supporting_facts"}),),
+    stems=("hotpotqa", "hotpot"),
+    formats="the authors' JSON (a list of {_id, question, answer, type})",
+)

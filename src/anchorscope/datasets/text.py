@@ -1,0 +1,35 @@
+"""Text as questions are compared by, and hashes that stay the same everywhere."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import unicodedata
+
+
+def one_line(text: str) -> str:
+    """The text with every run of white space as one blank: a prompt gives a question one line."""
+    return " ".join(text.split())
+
+
+def normalised(text: str) -> str:
+    """The text without case, outer punctuation and differences of white space.
+
+    Inner punctuation stays: "What is C++?" and "What is C#?" are two questions.
+    """
+    folded = one_line(unicodedata.normalize("NFKC", text).casefold())
+    return folded.strip(" ?!.\"'") or folded
+
+
+def words(text: str) -> str:
+    """The text's words with a blank on either side, accents and case removed."""
+    bare = unicodedata.normalize("NFKD", text.casefold())
+    letters = "".join(char for char in bare if not unicodedata.combining(char))
+    found = re.findall(r"[^\W_]+", letters)
+    return f" {' '.join(found)} "
+
+
+def digest(*parts: object) -> str:
+    """A hexadecimal hash of the parts; the same in every process and on every machine."""
+    joined = "\x1f".join(str(part) for part in parts)
+    return hashlib.blake2b(joined.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()

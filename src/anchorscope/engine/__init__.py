@@ -1,0 +1,1 @@
+"""The forward pass: answers, clean states and states under interventions."""

@@ -1,0 +1,178 @@
+"""Is this model understood? The knockout proved on the very model, before anything slow starts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from anchorscope.engine.intervene import read_rows, rows_for
+from anchorscope.engine.interventions import KNOCKOUT, Intervention, Marked
+from anchorscope.engine.lease import Lease
+from anchorscope.engine.trunk import grow_trunk, read_prefix
+from anchorscope.errors import UserError
+from anchorscope.models import Model
+
+# How far rounding may move a state, as a share of the largest value of its layer.
+_TOLERANCE = {torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 8e-2}
+_PREFIX, _TURN, _ANSWER = 6, 9, 3
+
+
+class Check(NamedTuple):
+    """One thing that was checked, whether it is so, and what was seen."""
+
+    name: str
+    ok: bool
+    seen: str
+
+
+def check_model(model: Model) -> Iterator[Check]:
+    """Each check as it is done; the model is left as it was."""
+    sample = _sample(model)
+    limit = _TOLERANCE.get(model.dtype, _TOLERANCE[torch.bfloat16])
+    before, hidden = _stock(model, sample.ids)
+    try:
+        clean, knocked, nothing, weights = _ours(model, sample)
+    except NotImplementedError as error:
+        yield Check("its attention can be read", False, str(error))
+        return
+    yield Check(
+        "its attention can be read", True, f"{model.blocks} blocks, width {model.parts.width}"
+    )
+    far = max(_distance(clean[k], hidden[k]) for k in range(model.blocks))
+    yield Check(
+        "states are those of output_hidden_states", far < limit, f"largest difference {far:.1e}"
+    )
+    same = torch.equal(nothing, clean)
+    yield Check(
+        "an empty knockout changes nothing", same, "bit for bit" if same else "it changes states"
+    )
+    cut = _cut_weight(sample, weights)
+    yield Check("blocked edges carry no weight", cut == 0, f"largest blocked weight {cut:.1e}")
+    whole = max(float((w.sum(-1) - 1).abs().max()) for w in weights)
+    yield Check("weights still sum to one", whole < limit, f"largest difference {whole:.1e}")
+    plain = _stock(model, sample.ids, cut=sample)[1]
+    far = max(_distance(knocked[k], plain[k]) for k in range(model.blocks))
+    yield Check("the knockout blocks what it says and nothing else", far < limit,
+                f"largest difference from stock attention with that mask {far:.1e}")  # fmt: skip
+    moved = max(_distance(knocked[k], clean[k]) for k in range(model.blocks))
+    yield Check("the knockout reaches the states", moved > 0, f"they move by up to {moved:.1e}")
+    after = _stock(model, sample.ids)[0]
+    yield Check("the model is left as it was", torch.equal(before, after), "logits bit for bit")
+
+
+def require_understood(model: Model) -> None:
+    """An error that names the failed checks, where there are any."""
+    failed = [check for check in check_model(model) if not check.ok]
+    if failed:
+        said = "; ".join(f"{check.name}: no ({check.seen})" for check in failed)
+        raise UserError(
+            f"{model.name} is not understood, so its numbers would mean nothing: {said}. "
+            f"`anchorscope doctor --model {model.source}` shows every check."
+        )
+
+
+def _sample(model: Model) -> Marked:
+    """Arbitrary tokens in the shape of a question: the checks are about arithmetic, not meaning."""
+    size = model.lm.config.get_text_config().vocab_size
+    generator = torch.Generator().manual_seed(0)
+    count = _PREFIX + _TURN + _ANSWER
+    ids = torch.randint(size // 10, size, (count,), generator=generator).tolist()
+    exact = (_PREFIX + 2, _PREFIX + 3)
+    question = tuple(range(_PREFIX, _PREFIX + _TURN))
+    return Marked(
+        id="check", ids=tuple(ids), answer_at=_PREFIX + _TURN, question=question, exact=exact
+    )
+
+
+def _ours(model: Model, sample: Marked) -> tuple[Tensor, Tensor, Tensor, list[Tensor]]:
+    """Clean, knocked-out and emptily knocked-out states [layer, width], and weights by block."""
+    nothing = Intervention(name="nothing", heads=())
+    with Lease(model) as lease, _weights(model) as weights:
+        prefix = read_prefix(lease, sample.ids[:_PREFIX])
+        trunk = grow_trunk(
+            lease, prefix, [sample.ids[: sample.answer_at]], room=0, head=False
+        ).trunk
+        read = []
+        bare = Marked(**{**vars(sample), "exact": ()})
+        # All three rows start at the same token, so that they run through the same arithmetic.
+        start = rows_for(sample, 0, KNOCKOUT, blocks=model.blocks, turn_at=_PREFIX, seed=0)[0]
+        for of, how in ((bare, KNOCKOUT), (sample, KNOCKOUT), (sample, nothing)):
+            (row,) = rows_for(of, 0, how, blocks=model.blocks, turn_at=_PREFIX, seed=0)
+            row = type(row)(row.number, how, row.keys, start.ids, start.at, row.blocks, row.layers)
+            weights.clear()
+            ((_, states),) = read_rows(lease, trunk, [row], budget=1)
+            read.append((states, list(weights)))
+    (clean, _), (knocked, seen), (empty, _) = read
+    return clean, knocked, empty, seen
+
+
+@contextmanager
+def _weights(model: Model) -> Iterator[list[Tensor]]:
+    """The attention weights of every block, as they come."""
+    seen: list[Tensor] = []
+    hooks = [
+        a.register_forward_hook(lambda module, args, output: seen.append(output[1]))
+        for a in model.parts.attentions
+    ]
+    try:
+        yield seen
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _cut_weight(sample: Marked, weights: list[Tensor]) -> float:
+    """The largest weight on an edge that is cut: keys stand as prefix, trunk, then the row's own."""
+    return max(float(w[..., list(sample.exact)].abs().max()) for w in weights)
+
+
+@torch.no_grad()
+def _stock(
+    model: Model, ids: tuple[int, ...], cut: Marked | None = None
+) -> tuple[Tensor, list[Tensor]]:
+    """Logits [vocabulary] and states of each layer [width], by transformers' own attention."""
+    last: list[Tensor] = []
+    before = model.lm.config._attn_implementation
+    with ExitStack() as stack:
+        stack.callback(model.lm.set_attn_implementation, before)
+        model.lm.set_attn_implementation("eager")
+        hook = model.parts.blocks[-1].register_forward_hook(_keep_last(last))
+        stack.callback(hook.remove)
+        for attention in model.parts.attentions if cut else ():
+            hook = attention.register_forward_pre_hook(_cut_mask(cut), with_kwargs=True)
+            stack.callback(hook.remove)
+        tokens = torch.tensor([ids], device=model.device)
+        out = model.lm(tokens, use_cache=False, output_hidden_states=True)
+    # The last of theirs is after the final norm; METHOD's layer L is before it.
+    theirs = [state[0, -1] for state in out.hidden_states[1:-1]]
+    return out.logits[0, -1], [*theirs, *last]
+
+
+def _keep_last(kept: list[Tensor]) -> Any:
+    def hook(module: nn.Module, args: tuple, output: Any) -> None:
+        kept.append((output[0] if isinstance(output, tuple) else output)[0, -1])
+
+    return hook
+
+
+def _cut_mask(cut: Marked | None) -> Any:
+    """A hook that takes the knocked-out edges from the mask the model itself made, windows and all."""
+    assert cut is not None
+    at = torch.arange(len(cut.ids))
+    is_key = torch.isin(at, torch.tensor(cut.exact))
+    gone = (at[:, None] > at) & is_key & ~is_key[:, None]
+
+    def hook(module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+        mask = kwargs["attention_mask"]
+        least = torch.finfo(mask.dtype).min
+        return args, {**kwargs, "attention_mask": mask.masked_fill(gone.to(mask.device), least)}
+
+    return hook
+
+
+def _distance(a: Tensor, b: Tensor) -> float:
+    return float((a.float() - b.float()).abs().max() / b.float().abs().max().clamp(min=1e-9))

@@ -1,0 +1,149 @@
+"""Greedy answers, with the state of every answer token caught as it is fed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache
+
+from anchorscope.engine.cache import take_rows
+from anchorscope.engine.layout import Layout
+from anchorscope.engine.lease import Lease
+from anchorscope.engine.trunk import Prefix, Trunk, grow_trunk
+
+# Rows are taken out of the batch when this share of them has finished: a copy of the cache for
+# every row that ends would cost more than it saves.
+_COMPACT_AT = 0.25
+
+
+@dataclass(frozen=True)
+class Written:
+    """One greedy answer: its tokens, how sure each was, and the states of all layers at each."""
+
+    token_ids: tuple[int, ...]
+    log_probs: tuple[float, ...]
+    first_entropy: float
+    finished: bool
+    states: Tensor  # [token, layer, width], on the model's device
+
+
+@dataclass
+class _Live:
+    """The rows still being written."""
+
+    rows: Tensor  # their numbers in the batch
+    cache: Cache
+    at: Tensor  # key positions [row, column]
+    next_at: Tensor  # position of the token fed next [row]
+
+
+def write_answers(
+    lease: Lease,
+    prefix: Prefix,
+    prompts: Sequence[Sequence[int]],
+    *,
+    stop_ids: Tensor,
+    limit: int,
+) -> tuple[list[Written], Trunk]:
+    """Each prompt's greedy answer up to a stop token (left out) or the limit, and the clean trunk."""
+    grown = grow_trunk(lease, prefix, prompts, room=limit, head=True)
+    pages = _Pages(lease, len(prompts), limit)
+    live = _Live(
+        rows=torch.arange(len(prompts), device=lease.model.device),
+        cache=grown.cache,
+        at=grown.trunk.at,
+        next_at=grown.trunk.at[:, -1] + 1,
+    )
+    logits = grown.last.logits
+    for step in range(limit):
+        assert logits is not None
+        chosen = pages.choose(live.rows, logits, step)
+        going = ~torch.isin(chosen, stop_ids)
+        live, chosen = _without_finished(pages, live, chosen, going)
+        if not live.rows.numel():
+            break
+        # The last token allowed is fed too, for its state; its logits are nobody's business.
+        logits = _feed(lease, prefix, pages, live, chosen, step, head=step + 1 < limit)
+    return pages.answers(), grown.trunk
+
+
+def _without_finished(
+    pages: _Pages, live: _Live, chosen: Tensor, going: Tensor
+) -> tuple[_Live, Tensor]:
+    """The rows to go on with. A finished one may stay a while; what it writes is not counted."""
+    pages.close(live.rows[~going])
+    ended = pages.length[live.rows] >= 0
+    if int(ended.sum()) < max(1, _COMPACT_AT * len(ended)):
+        return live, chosen
+    index = (~ended).nonzero()[:, 0]
+    kept = _Live(
+        rows=live.rows[index],
+        cache=take_rows(live.cache, index),
+        at=live.at[index],
+        next_at=live.next_at[index],
+    )
+    return kept, chosen[index]
+
+
+def _feed(
+    lease: Lease, prefix: Prefix, pages: _Pages, live: _Live, chosen: Tensor, step: int, head: bool
+) -> Tensor | None:
+    """The logits after `chosen` was fed; its states go to the pages."""
+    query_at = live.next_at[:, None]
+    live.at = torch.cat([live.at, query_at], dim=1)
+    live.next_at = live.next_at + 1
+    layout = Layout(query_at, live.at, prefix_length=len(prefix))
+    read = lease.run(chosen[:, None], layout, live.cache, prefix=prefix.pairs, head=head)
+    pages.states[live.rows, step] = read.states
+    pages.step = step + 1
+    return read.logits
+
+
+class _Pages:
+    """What is written, row by row, until the batch ends."""
+
+    def __init__(self, lease: Lease, rows: int, limit: int) -> None:
+        model = lease.model
+        place = {"device": model.device}
+        shape = (rows, limit, model.blocks, model.parts.width)
+        self.states = torch.empty(shape, dtype=model.dtype, **place)
+        self.tokens = torch.zeros(rows, limit, dtype=torch.long, **place)
+        self.log_probs = torch.zeros(rows, limit, **place)
+        self.entropy = torch.zeros(rows, **place)
+        self.length = torch.full((rows,), -1, **place)  # -1: still being written
+        self.step = 0
+
+    def choose(self, rows: Tensor, logits: Tensor, step: int) -> Tensor:
+        """The likeliest token of each row, noted with its log-probability."""
+        log_probs = torch.log_softmax(logits.float(), dim=-1)
+        best, chosen = log_probs.max(dim=-1)
+        self.tokens[rows, step], self.log_probs[rows, step] = chosen, best
+        if step == 0:
+            self.entropy = -(log_probs.exp() * log_probs).nan_to_num(0.0).sum(dim=-1)
+        return chosen
+
+    def close(self, rows: Tensor) -> None:
+        """Marks rows as ended before the token just chosen."""
+        still = self.length[rows] < 0
+        self.length[rows[still]] = self.step
+
+    def answers(self) -> list[Written]:
+        """The answers in the order of the prompts."""
+        limit = self.tokens.shape[1]
+        length = torch.where(self.length < 0, limit, self.length).tolist()
+        finished = (self.length >= 0).tolist()
+        tokens, log_probs = self.tokens.tolist(), self.log_probs.tolist()
+        entropy = self.entropy.tolist()
+        return [
+            Written(
+                token_ids=tuple(tokens[row][:n]),
+                log_probs=tuple(log_probs[row][:n]),
+                first_entropy=entropy[row],
+                finished=finished[row],
+                states=self.states[row, :n],
+            )
+            for row, n in enumerate(length)
+        ]

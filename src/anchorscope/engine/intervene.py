@@ -1,0 +1,160 @@
+"""States under interventions, many questions and interventions as rows of one batch.
+
+A knockout changes nothing before the first position outside its keys that comes after one of
+them, so a row starts there, on the clean keys and values of its trunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from anchorscope.engine.batches import by_length
+from anchorscope.engine.cache import forked
+from anchorscope.engine.interventions import Intervention, Marked, keys_of, window_of
+from anchorscope.engine.layout import PAD, Edges, Layout
+from anchorscope.engine.lease import Lease
+from anchorscope.engine.trunk import Trunk, pad_left
+
+
+@dataclass(frozen=True)
+class Row:
+    """One question under one intervention, cut in the blocks `blocks`."""
+
+    number: int  # of the question in its trunk
+    intervention: Intervention
+    keys: tuple[int, ...]
+    ids: tuple[int, ...]  # the tokens computed anew
+    at: tuple[int, ...]  # their positions
+    blocks: range  # from 0
+    layers: slice  # the layers (from 0) whose states this row gives
+
+
+def rows_for(
+    marked: Marked,
+    number: int,
+    intervention: Intervention,
+    *,
+    blocks: int,
+    turn_at: int,
+    seed: int,
+) -> list[Row]:
+    """The rows whose states make up [layer, width] of one question under one intervention.
+
+    A cumulative knockout is one row: layer k depends on the blocks 1..k alone, so a pass with the
+    cut in all of them holds every k. A window that ends at k gives layer k only: a row for each k.
+    """
+    if intervention.answer_only:
+        # The prompt's first token stays in front: it is the sink the model has always had there.
+        ids = (marked.ids[0], *marked.ids[marked.answer_at :])
+        at = tuple(range(len(ids)))
+        return [Row(number, intervention, (), ids, at, range(0), slice(0, blocks))]
+    keys = keys_of(marked, intervention.keys, seed=seed)
+    start = first_changed(marked, keys, turn_at)
+    ids, at = marked.ids[start:], tuple(range(start, len(marked.ids)))
+    width = window_of(intervention.layers)
+    if width is None:
+        return [Row(number, intervention, keys, ids, at, range(blocks), slice(0, blocks))]
+    return [
+        Row(
+            number,
+            intervention,
+            keys,
+            ids,
+            at,
+            range(max(0, k + 1 - width), k + 1),
+            slice(k, k + 1),
+        )
+        for k in range(blocks)
+    ]
+
+
+def first_changed(marked: Marked, keys: Sequence[int], turn_at: int) -> int:
+    """The first position of the question's own turn that a cut of `keys` can change.
+
+    Keys inside the shared prefix are cut for the question's own turn, not for the prefix itself.
+    Where nothing changes it is the probe position: its state is still asked for.
+    """
+    cut, last = set(keys), len(marked.ids) - 1
+    begin = max(min(cut, default=last), turn_at)
+    return next((i for i in range(begin, last) if i not in cut and i > min(cut)), last)
+
+
+def read_rows(
+    lease: Lease, trunk: Trunk, rows: Sequence[Row], *, budget: int
+) -> Iterator[tuple[Row, Tensor]]:
+    """Each row with its states [layer, width], in batches of at most `budget` padded tokens."""
+    for batch in by_length(rows, _length, budget=budget, then=lambda row: row.number):
+        states = _read_batch(lease, trunk, batch)
+        for row, state in zip(batch, states, strict=True):
+            yield row, state[row.layers]
+
+
+def _length(row: Row) -> int:
+    return len(row.ids)
+
+
+def _read_batch(lease: Lease, trunk: Trunk, batch: Sequence[Row]) -> Tensor:
+    """States [row, layer, width] at the probe position of each row."""
+    device = lease.model.device
+    number = torch.tensor([row.number for row in batch], device=device)
+    query_at = pad_left([row.at for row in batch], PAD, device)
+    tokens = pad_left([row.ids for row in batch], 0, device)
+    starts = torch.tensor([row.at[0] for row in batch], device=device)
+    alone = torch.tensor([row.intervention.answer_only for row in batch], device=device)
+    # The trunk's keys from a row's start on are its clean ones: the row brings its own instead.
+    trunk_at = trunk.at[number]
+    trunk_at = trunk_at.masked_fill((trunk_at >= starts[:, None]) | alone[:, None], PAD)
+    key_at = torch.cat([trunk_at, query_at], dim=1)
+    layout = Layout(
+        query_at,
+        key_at,
+        prefix_length=len(trunk.prefix),
+        sees_prefix=~alone,
+        edges=_edges(lease, batch, query_at, key_at, len(trunk.prefix)),
+    )
+    cache = forked(trunk.pairs, number)
+    return lease.run(tokens, layout, cache, prefix=trunk.prefix.pairs).states
+
+
+def _edges(
+    lease: Lease, batch: Sequence[Row], query_at: Tensor, key_at: Tensor, prefix: int
+) -> Edges:
+    """The edges cut in each row: later queries outside the keys, to the keys."""
+    device = query_at.device
+    size = max(prefix, *(row.at[-1] + 1 for row in batch)) + 1  # the last column is padding's
+    is_key = torch.zeros(len(batch), size, dtype=torch.bool)
+    blocks = torch.zeros(len(batch), lease.model.blocks, dtype=torch.bool)
+    for number, row in enumerate(batch):
+        is_key[number, list(row.keys)] = True
+        blocks[number, list(row.blocks)] = True
+    is_key = is_key.to(device)
+    shared = torch.arange(prefix, device=device).expand(len(batch), -1)
+    keys_cut = is_key.gather(1, torch.cat([shared, key_at], dim=1) % size)
+    query_cut = is_key.gather(1, query_at % size)
+    heads = _heads(lease, batch)
+    post = [row.intervention.where == "post" for row in batch]
+    return Edges(
+        blocked=keys_cut[:, None, :] & ~query_cut[:, :, None],
+        blocks=blocks.to(device),
+        heads=heads,
+        post=torch.tensor(post, device=device) if any(post) else None,
+        alike=heads is None and all(len(row.blocks) in (0, blocks.shape[1]) for row in batch),
+    )
+
+
+def _heads(lease: Lease, batch: Sequence[Row]) -> Tensor | None:
+    """The heads that are cut, bool [row, block, head]; None where every row cuts them all."""
+    if all(row.intervention.heads is None for row in batch):
+        return None
+    count = lease.model.lm.config.get_text_config().num_attention_heads
+    cut = torch.zeros(len(batch), lease.model.blocks, count, dtype=torch.bool)
+    for number, row in enumerate(batch):
+        if row.intervention.heads is None:
+            cut[number] = True
+        for block, head in row.intervention.heads or ():
+            cut[number, block - 1, head] = True
+    return cut.to(lease.model.device)

@@ -1,0 +1,98 @@
+"""Who may attend to whom in one pass: positions, blocked edges, and the bias they amount to.
+
+A row of a pass is one question under one intervention. Its keys come in two parts: the prefix,
+shared by all rows and held once, and the row's own keys. Every mask is made from token
+positions, never from places in a tensor, so padding and cached keys cannot shift it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+PAD = -1  # the position of a padding token
+
+
+@dataclass(frozen=True)
+class Edges:
+    """The attention edges an intervention takes away, row by row."""
+
+    blocked: Tensor  # bool [row, query, key]; keys: those of the prefix, then the row's own
+    blocks: Tensor  # bool [row, block]: the blocks in which they are taken away
+    heads: Tensor | None = None  # bool [row, block, head]: the heads; None is all of them
+    post: Tensor | None = None  # bool [row]: weight set to 0 after the softmax; None is no row
+    alike: bool = False  # every block cuts the same edges, so one mask serves them all
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The positions of one pass and what its rows may see.
+
+    `query_at` [row, query] and `key_at` [row, own key] are positions in prompt + answer,
+    PAD for padding. The prefix holds the positions 0..prefix_length-1.
+    """
+
+    query_at: Tensor
+    key_at: Tensor
+    prefix_length: int
+    sees_prefix: Tensor | None = None  # bool [row]; None is all of them
+    edges: Edges | None = None
+    _made: dict[object, Tensor] = field(default_factory=dict, repr=False)
+
+    def allowed(self, window: int | None) -> Tensor:
+        """Whether query may attend to key without any intervention, bool [row, query, key]."""
+        rows, device = self.key_at.shape[0], self.key_at.device
+        shared = torch.arange(self.prefix_length, device=device).expand(rows, -1)
+        if self.sees_prefix is not None:
+            # Beyond every query's position: causality hides it.
+            shared = shared.masked_fill(~self.sees_prefix[:, None], torch.iinfo(shared.dtype).max)
+        key = torch.cat([shared, self.key_at], dim=1)[:, None, :]
+        query = self.query_at[:, :, None]
+        seen = (key >= 0) & (key <= query)
+        if window is not None:
+            seen &= query - key < window
+        # A padding query sees the padding keys only: a row that sees nothing would be NaN.
+        return torch.where(query < 0, key < 0, seen)
+
+    def bias(self, block: int, window: int | None, dtype: torch.dtype) -> Tensor:
+        """What is added to the scores of a block, [row, 1 or head, query, key]: 0 or -inf."""
+        edges = self.edges
+        if edges is None:
+            return self._once(("clean", window), lambda: _additive(self.allowed(window), dtype))
+        name = ("cut", window, None if edges.alike else block)
+        return self._once(name, lambda: self._cut(block, window, dtype))
+
+    def kept(self, block: int, dtype: torch.dtype) -> Tensor | None:
+        """What the weights are multiplied with after the softmax: 0 on edges cut `post`, else 1."""
+        edges = self.edges
+        if edges is None or edges.post is None:
+            return None
+        return (~_gone(edges, block, edges.post)).to(dtype)
+
+    def _cut(self, block: int, window: int | None, dtype: torch.dtype) -> Tensor:
+        assert self.edges is not None
+        pre = None if self.edges.post is None else ~self.edges.post
+        gone = _gone(self.edges, block, pre)
+        return _additive(self.allowed(window)[:, None] & ~gone, dtype)
+
+    def _once(self, name: object, make) -> Tensor:
+        if name not in self._made:
+            made = make()
+            self._made[name] = made if made.dim() == 4 else made[:, None]
+        return self._made[name]
+
+
+def _gone(edges: Edges, block: int, rows: Tensor | None) -> Tensor:
+    """The edges that these rows lose in a block, [row, 1 or head, query, key]."""
+    active = edges.blocks[:, block] if rows is None else edges.blocks[:, block] & rows
+    gone = (edges.blocked & active[:, None, None])[:, None]
+    if edges.heads is None:
+        return gone
+    return gone & edges.heads[:, block, :, None, None]
+
+
+def _additive(allowed: Tensor, dtype: torch.dtype) -> Tensor:
+    zero = torch.zeros((), dtype=dtype, device=allowed.device)
+    return torch.where(allowed, zero, torch.full_like(zero, -torch.inf))

@@ -1,0 +1,84 @@
+"""The clean part that everything shares: the prefix once a run, each question once a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache
+
+from anchorscope.engine.cache import growing
+from anchorscope.engine.layout import PAD, Layout
+from anchorscope.engine.lease import Lease, Pairs, Read
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """Keys and values of the tokens that begin every prompt of a run."""
+
+    ids: tuple[int, ...]
+    pairs: Pairs | None  # one (keys, values) a block, [1, key head, prefix, head width]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+@dataclass(frozen=True)
+class Trunk:
+    """The clean keys and values of a batch of prompts after the prefix, padded on the left."""
+
+    prefix: Prefix
+    at: Tensor  # positions [row, column], PAD for padding
+    pairs: Pairs  # [row, key head, column, head width] a block
+
+
+@dataclass(frozen=True)
+class Grown:
+    """A trunk with the cache that can go on from it, and what its last column gave."""
+
+    trunk: Trunk
+    cache: Cache
+    last: Read
+
+
+def shared_prefix(prompts: Sequence[Sequence[int]], stop: int) -> tuple[int, ...]:
+    """The tokens that begin every prompt, `stop` at most; one is left to each prompt."""
+    stop = min([stop, *(len(prompt) - 1 for prompt in prompts)])
+    first = prompts[0][:stop]
+    for prompt in prompts:
+        same = (i for i, (a, b) in enumerate(zip(first, prompt, strict=False)) if a != b)
+        first = first[: next(same, len(first))]
+    return tuple(first)
+
+
+def read_prefix(lease: Lease, ids: Sequence[int]) -> Prefix:
+    """The prefix with its keys and values, computed once."""
+    if not ids:
+        return Prefix((), None)
+    at = torch.arange(len(ids), device=lease.model.device)[None]
+    cache = growing(lease.model.blocks, len(ids))
+    tokens = torch.tensor([list(ids)], device=lease.model.device)
+    lease.run(tokens, Layout(at, at, prefix_length=0), cache)
+    return Prefix(tuple(ids), [layer.pair(len(ids)) for layer in cache.layers])  # type: ignore
+
+
+def grow_trunk(
+    lease: Lease, prefix: Prefix, prompts: Sequence[Sequence[int]], *, room: int, head: bool
+) -> Grown:
+    """The trunk of these prompts, with `room` for as many tokens more in its cache."""
+    turns = [prompt[len(prefix) :] for prompt in prompts]
+    tokens = pad_left(turns, 0, lease.model.device)
+    at = pad_left([range(len(prefix), len(p)) for p in prompts], PAD, lease.model.device)
+    cache = growing(lease.model.blocks, at.shape[1] + room)
+    layout = Layout(at, at, prefix_length=len(prefix))
+    last = lease.run(tokens, layout, cache, prefix=prefix.pairs, head=head)
+    pairs = [layer.pair(at.shape[1]) for layer in cache.layers]  # type: ignore[attr-defined]
+    return Grown(Trunk(prefix, at, pairs), cache, last)
+
+
+def pad_left(rows: Sequence[Sequence[int]], fill: int, device: torch.device) -> Tensor:
+    """The rows as one tensor [row, column], each ending at the last column."""
+    width = max(len(row) for row in rows)
+    return torch.tensor([[fill] * (width - len(row)) + list(row) for row in rows], device=device)

@@ -1,0 +1,197 @@
+"""One shard of questions through the model: answered, judged, marked, and read.
+
+The answers, the clean states and the states under interventions of a batch come from one trunk.
+Each file is saved when it is there, so that a shard is the most a kill can cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from anchorscope.answers.generate import Answered, Answerer, answer_offsets
+from anchorscope.answers.judge import judge
+from anchorscope.engine.batches import by_length
+from anchorscope.engine.intervene import Row, read_rows, rows_for
+from anchorscope.engine.interventions import Intervention, Marked
+from anchorscope.engine.lease import Lease
+from anchorscope.engine.trunk import Prefix, Trunk, grow_trunk
+from anchorscope.models import Model
+from anchorscope.prepare import Prepared
+from anchorscope.records import Answer, Sample
+from anchorscope.samples import from_frame, to_frame
+from anchorscope.spans.answer import answer_span
+from anchorscope.spans.tokens import tokens_of
+from anchorscope.states import save_states, shard_name
+from anchorscope.store import Store
+
+# Padded tokens of one pass: large enough for the processor's matrix products to run at full
+# speed, small enough that a batch's scores stay far below the weights in memory.
+_BUDGET = {"cpu": 1024, "cuda": 32768}
+
+
+@dataclass
+class Extraction:
+    """What stays the same over the shards of a run."""
+
+    model: Model
+    store: Store
+    lease: Lease
+    prefix: Prefix
+    answerer: Answerer
+    interventions: Sequence[Intervention]
+    seed: int
+    tokens: int = 0  # fed so far
+    budget: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.budget = _BUDGET.get(self.model.device.type, _BUDGET["cpu"])
+
+    def shard(self, number: int, prepared: Sequence[Prepared]) -> list[Sample]:
+        """The samples of one shard; what is on disk already is not done again."""
+        answers = f"answers/{number:05d}.parquet"
+        missing = [i for i in self.interventions if not self._has(i.name, number)]
+        known = self.store.has(answers) and self._has("clean", number)
+        if known and not missing:
+            return from_frame(pd.read_parquet(self.store.file(answers)))
+        stored = from_frame(pd.read_parquet(self.store.file(answers))) if known else None
+        samples, clean, others = self._read(prepared, missing, stored)
+        if not known:
+            # Clean states first: answers without them would have to be written again.
+            self._save("clean", number, clean)
+            frame = to_frame(samples)
+            self.store.write(answers, frame.to_parquet)
+        for intervention in missing:
+            self._save(intervention.name, number, others[intervention.name])
+        return samples
+
+    def _read(
+        self,
+        prepared: Sequence[Prepared],
+        missing: Sequence[Intervention],
+        stored: Sequence[Sample] | None,
+    ) -> tuple[list[Sample], dict[str, np.ndarray], dict[str, dict[str, np.ndarray]]]:
+        """Samples in the shard's order, clean states by id, states by intervention and id."""
+        by_id = {sample.id: sample for sample in stored or ()}
+        clean: dict[str, np.ndarray] = {}
+        others: dict[str, dict[str, np.ndarray]] = {i.name: {} for i in missing}
+        for batch in by_length(
+            prepared, self._own, budget=self.budget, then=lambda p: p.question.id
+        ):
+            if stored is None:
+                answered = self._answer(batch)
+                trunk = answered.trunk
+                marked = [
+                    _mark(self.model, p, a) for p, a in zip(batch, answered.answers, strict=True)
+                ]
+                by_id |= {sample.id: sample for sample in marked}
+                clean |= _clean_states(marked, answered)
+            else:
+                trunk = self._trunk(batch)
+            here = [by_id[p.question.id] for p in batch]
+            self._intervene(trunk, here, missing, others)
+        return [by_id[p.question.id] for p in prepared], clean, others
+
+    def _own(self, prepared: Prepared) -> int:
+        return len(prepared.prompt_ids) - len(self.prefix)
+
+    def _answer(self, batch: Sequence[Prepared]) -> Answered:
+        ids = [p.question.id for p in batch]
+        out = self.answerer.answer(self.lease, self.prefix, ids, [p.prompt_ids for p in batch])
+        self.tokens += sum(map(self._own, batch)) + sum(len(a.token_ids) for a in out.answers)
+        return out
+
+    def _trunk(self, batch: Sequence[Prepared]) -> Trunk:
+        # The very batch the answers came from, so that a continued run equals an unbroken one.
+        prompts = [p.prompt_ids for p in batch]
+        self.tokens += sum(map(self._own, batch))
+        return grow_trunk(self.lease, self.prefix, prompts, room=0, head=False).trunk
+
+    def _intervene(
+        self,
+        trunk: Trunk,
+        samples: Sequence[Sample],
+        missing: Sequence[Intervention],
+        others: dict[str, dict[str, np.ndarray]],
+    ) -> None:
+        """Adds the states of these samples under each missing intervention to `others`."""
+        rows: list[Row] = []
+        for number, sample in enumerate(samples):
+            if sample.exact_answer and sample.exact_question:
+                for intervention in missing:
+                    rows += self._rows(sample, number, intervention)
+        self.tokens += sum(len(row.ids) for row in rows)
+        for row, state in read_rows(self.lease, trunk, rows, budget=self.budget):
+            of = others[row.intervention.name]
+            id = samples[row.number].id
+            if id not in of:
+                of[id] = np.empty((self.model.blocks, self.model.parts.width), dtype=np.float32)
+            of[id][row.layers] = _to_numpy(state)
+
+    def _rows(self, sample: Sample, number: int, intervention: Intervention) -> list[Row]:
+        return rows_for(
+            marked_of(sample),
+            number,
+            intervention,
+            blocks=self.model.blocks,
+            turn_at=len(self.prefix),
+            seed=self.seed,
+        )
+
+    def _has(self, intervention: str, number: int) -> bool:
+        return self.store.has(shard_name(intervention, number))
+
+    def _save(self, intervention: str, number: int, states: dict[str, np.ndarray]) -> None:
+        shape = (0, self.model.blocks, self.model.parts.width)
+        stacked = np.stack(list(states.values())) if states else np.empty(shape, np.float32)
+        save_states(self.store, shard_name(intervention, number), list(states), stacked)
+
+
+def marked_of(sample: Sample) -> Marked:
+    """The positions of a sample that interventions speak of."""
+    written = len(sample.prompt_ids)
+    last = sample.exact_answer[-1] - written
+    return Marked(
+        id=sample.id,
+        ids=sample.prompt_ids + sample.answer.token_ids[: last + 1],
+        answer_at=written,
+        question=sample.question_tokens,
+        exact=sample.exact_question,
+    )
+
+
+def _mark(model: Model, prepared: Prepared, answer: Answer) -> Sample:
+    """The answer judged, and its entity found without a look at the gold answer."""
+    question = prepared.question
+    span = answer_span(answer.text, question=question.text)
+    tokens = tokens_of([span], answer_offsets(model, answer)) if span else ()
+    return Sample(
+        question=question,
+        answer=answer,
+        verdict=judge(answer.text, question.answers, question=question.text),
+        finder=prepared.found.finder,
+        spans=prepared.found.spans,
+        answer_span=span,
+        prompt_ids=prepared.prompt_ids,
+        question_tokens=prepared.question_tokens,
+        exact_question=prepared.exact_question,
+        exact_answer=tuple(len(prepared.prompt_ids) + token for token in tokens),
+    )
+
+
+def _clean_states(samples: Sequence[Sample], answered: Answered) -> dict[str, np.ndarray]:
+    """The clean state [layer, width] of each sample that has a probe position, by id."""
+    return {
+        sample.id: _to_numpy(states[sample.exact_answer[-1] - len(sample.prompt_ids)])
+        for sample, states in zip(samples, answered.states, strict=True)
+        if sample.exact_answer and sample.exact_question
+    }
+
+
+def _to_numpy(state: Tensor) -> np.ndarray:
+    return state.to("cpu", torch.float32).numpy()

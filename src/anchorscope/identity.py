@@ -1,0 +1,57 @@
+"""What makes a run this run: its model's weights, its questions, its software."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import subprocess
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from anchorscope.records import QuestionSet
+
+_PACKAGES = (
+    "anchorscope", "torch", "transformers", "scikit-learn", "numpy", "pandas", "safetensors",
+)  # fmt: skip
+
+
+def questions_hash(sets: Sequence[QuestionSet]) -> str:
+    """A hash of every id, text and accepted answer: other questions are another run."""
+    rows = [(q.id, q.text, q.answers, q.subjects, q.entity) for given in sets for q in given]
+    shots = [(shot.question, shot.answer) for given in sets for shot in given.shots]
+    text = json.dumps([rows, shots], ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def weights_hash(lm: Any) -> str:
+    """A hash of a few values of every weight: another model under the same name shows."""
+    digest = hashlib.sha256()
+    for name, weight in lm.named_parameters():
+        some = weight.detach().flatten()[:64].float().cpu().numpy()
+        digest.update(name.encode() + some.tobytes())
+    return digest.hexdigest()[:16]
+
+
+def versions() -> dict[str, str]:
+    """The versions of what the numbers depend on."""
+    found = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "not installed"
+    return found
+
+
+def git_revision() -> str | None:
+    """The revision of this source tree, marked where it was changed; None outside a checkout."""
+    here = Path(__file__).parent
+    try:
+        command = ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=12"]
+        found = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return found.stdout.strip() or None if found.returncode == 0 else None

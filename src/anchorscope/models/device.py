@@ -1,0 +1,65 @@
+"""Which device and number format this machine is best at, and why."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple, get_args
+
+import torch
+
+from anchorscope.errors import UserError, unknown
+
+DType = Literal["auto", "float32", "bfloat16", "float16"]
+
+
+class Choice(NamedTuple):
+    """A device and a dtype with the reason for them, in words."""
+
+    device: str
+    dtype: torch.dtype
+    why: str
+
+
+def choose(device: str = "auto", dtype: str = "auto") -> Choice:
+    """The device and dtype to run on; `auto` asks the machine."""
+    if dtype not in get_args(DType):
+        raise unknown("dtype", dtype, get_args(DType))
+    chosen, because = _device(device)
+    if dtype != "auto":
+        return Choice(chosen, getattr(torch, dtype), f"{because}; {dtype} as asked")
+    if chosen.startswith("cuda"):
+        fast = torch.cuda.is_bf16_supported(including_emulation=False)
+        reason = "the GPU has bfloat16 units" if fast else "the GPU has no bfloat16 units"
+    elif chosen == "cpu":
+        fast = cpu_has_bfloat16()
+        reason = f"the processor has {'' if fast else 'no '}bfloat16 instructions"
+    else:
+        fast, reason = False, f"safe on {chosen}"
+    name = "bfloat16" if fast else "float32"
+    return Choice(chosen, getattr(torch, name), f"{because}; {name}: {reason}")
+
+
+def cpu_has_bfloat16() -> bool:
+    """Whether bfloat16 products run in hardware; without it they are hundreds of times slower."""
+    capabilities = getattr(torch.cpu, "get_capabilities", dict)()
+    if any(capabilities.get(name) for name in ("amx_bf16", "avx512_bf16", "bf16")):
+        return True
+    # Before torch 2.12 there is no public list of the processor's capabilities.
+    asks = ("_is_amx_tile_supported", "_is_avx512_bf16_supported")
+    return any(getattr(torch.cpu, name, bool)() for name in asks)
+
+
+def _device(asked: str) -> tuple[str, str]:
+    if asked == "auto":
+        if torch.cuda.is_available():
+            return "cuda", "a GPU is there"
+        if torch.backends.mps.is_available():
+            return "mps", "an Apple GPU is there"
+        return "cpu", "no GPU is there"
+    try:
+        torch.empty(1, device=asked)
+    except (RuntimeError, AssertionError) as error:
+        raise UserError(
+            f"Device '{asked}' cannot be used: {str(error).splitlines()[0]} "
+            "Accepted: auto, cpu, cuda, cuda:N, mps, as far as this machine has them."
+        ) from error
+    return asked, f"{asked} as asked"

@@ -1,0 +1,154 @@
+"""A model by name: a hub id, a folder, a .gguf file, `bundled`, or one that is already loaded."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+
+from anchorscope.errors import UserError
+from anchorscope.models import bundled
+from anchorscope.models.device import Choice, choose
+from anchorscope.models.gguf import converted
+from anchorscope.models.parts import Parts, find_parts
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Model:
+    """A causal language model with its tokenizer and the names of its parts."""
+
+    name: str  # as figures write it
+    source: str  # as the user gave it
+    revision: str | None
+    lm: PreTrainedModel
+    tokenizer: Any
+    parts: Parts
+    why: str  # the reason for device and dtype
+
+    @property
+    def blocks(self) -> int:
+        return len(self.parts.blocks)
+
+    @property
+    def device(self) -> torch.device:
+        return self.lm.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.lm.dtype
+
+
+def load_model(
+    model: str | Path | PreTrainedModel | Model,
+    *,
+    tokenizer: Any = None,
+    device: str = "auto",
+    dtype: str = "auto",
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+) -> Model:
+    """The model named, on the device and in the dtype that suit this machine."""
+    if isinstance(model, Model):
+        return model
+    if isinstance(model, PreTrainedModel):
+        return _wrap(model, tokenizer)
+    choice = choose(device, dtype)
+    place, name = _locate(str(model))
+    options = {"revision": revision, "trust_remote_code": trust_remote_code}
+    lm, tokenizer = _read(place, str(model), choice, options)
+    log.info("%s on %s", name, choice.why)
+    return Model(
+        name=name,
+        source=str(model),
+        revision=getattr(lm.config, "_commit_hash", None) or revision,
+        lm=lm.eval(),
+        tokenizer=_with_offsets(tokenizer, name),
+        parts=find_parts(lm),
+        why=choice.why,
+    )
+
+
+def _wrap(lm: PreTrainedModel, tokenizer: Any) -> Model:
+    """A model the caller already has; its weights, device and dtype stay as they are."""
+    name = str(lm.config.name_or_path or type(lm).__name__)
+    if tokenizer is None:
+        raise UserError(
+            f"A loaded model ({name}) came without its tokenizer. Give both: "
+            "load_model(model, tokenizer=tokenizer)."
+        )
+    return Model(
+        name=Path(name).name,
+        source=name,
+        revision=getattr(lm.config, "_commit_hash", None),
+        lm=lm,
+        tokenizer=_with_offsets(tokenizer, name),
+        parts=find_parts(lm),
+        why=f"{lm.device} and {lm.dtype} as loaded by the caller",
+    )
+
+
+def _locate(model: str) -> tuple[str, str]:
+    """Where `from_pretrained` finds the model, and the name that figures write."""
+    if model == "bundled":
+        file = bundled.bundled_file()
+        return (str(converted(file)) if file else bundled.HUB_ID), bundled.NAME
+    path = Path(model).expanduser()
+    if path.suffix == ".gguf":
+        if not path.is_file():
+            raise UserError(f"There is no file {path}. Give the path of a .gguf file.")
+        return str(converted(path)), path.stem
+    if path.is_dir():
+        if not (path / "config.json").exists():
+            raise UserError(
+                f"The folder {path} holds no config.json. Give a folder written by "
+                "`save_pretrained`, a .gguf file, a hub id, or `bundled`."
+            )
+        return str(path), path.resolve().name
+    if path.exists() or len(model.split("/")) > 2 or model.startswith((".", "/", "~")):
+        raise UserError(
+            f"'{model}' is neither a model folder nor a .gguf file. "
+            "Accepted: a hub id (org/name), a folder, a .gguf file, or `bundled`."
+        )
+    return model, model.split("/")[-1]
+
+
+def _read(place: str, given: str, choice: Choice, options: dict[str, Any]) -> tuple[Any, Any]:
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(place, **options)
+        lm = AutoModelForCausalLM.from_pretrained(place, dtype=choice.dtype, **options)
+    except (OSError, ValueError, KeyError) as error:
+        if given == "bundled":
+            raise UserError(bundled.HOW_TO_GET) from error
+        raise UserError(
+            f"The model '{given}' could not be loaded: {str(error).strip().splitlines()[0]} "
+            "Accepted: a hub id (org/name) that can be reached from here, a folder, a .gguf file, "
+            "or `bundled`."
+        ) from error
+    return _place(lm, choice.device), tokenizer
+
+
+def _place(lm: Any, device: str) -> Any:
+    try:
+        return lm.to(device)
+    except torch.OutOfMemoryError as error:
+        size = sum(p.numel() * p.element_size() for p in lm.parameters()) / 2**30
+        raise UserError(
+            f"The model needs {size:.1f} GiB and {device} has not that much free. "
+            "Choose another device, a smaller dtype or a smaller model."
+        ) from error
+
+
+def _with_offsets(tokenizer: Any, name: str) -> Any:
+    """The same tokenizer, if it tells which characters a token covers: spans cannot do without."""
+    if not getattr(tokenizer, "is_fast", False):
+        raise UserError(
+            f"The tokenizer of {name} ({type(tokenizer).__name__}) gives no character offsets. "
+            "A fast tokenizer (one with a tokenizer.json) is needed."
+        )
+    return tokenizer

@@ -1,0 +1,1 @@
+"""From readings to pathways: effects of an intervention, groups of samples, tables."""

@@ -1,0 +1,80 @@
+"""Which pathway each sample takes at each layer, in paper mode and in strict mode."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple, get_args
+
+import numpy as np
+import pandas as pd
+
+from anchorscope.errors import unknown
+from anchorscope.pathways.effects import flips, prediction
+from anchorscope.probes.readings import Readings
+
+Mode = Literal["paper", "strict"]
+MODES: tuple[Mode, ...] = get_args(Mode)
+
+COLUMNS = (
+    "id",
+    "dataset",
+    "layer",
+    "mode",
+    "z",
+    "prediction",
+    "logit_clean",
+    "logit_knockout",
+    "pathway",
+)
+
+
+class Roles(NamedTuple):
+    """Which probe gives the group, and which the effect."""
+
+    group: str
+    effect: str
+
+
+# Paper mode reads both from one probe, so noise that flips a sample also counts as its effect.
+# In strict mode the two share no training question.
+ROLES: dict[Mode, Roles] = {"paper": Roles("paper", "paper"), "strict": Roles("a", "b")}
+
+
+def pathways(readings: Readings, *, probe: str) -> np.ndarray:
+    """The pathway one probe gives each sample, [question, layer]: "Q" where the knockout flips
+    its prediction, "A" where not, None where there is no knocked-out state.
+    """
+    flipped = flips(readings.of(probe), readings.of(probe, "knockout"))
+    named = np.where(flipped == 1, "Q", "A").astype(object)
+    named[np.isnan(flipped)] = None
+    return named
+
+
+def pathways_table(
+    readings: Readings, *, dataset: str, modes: tuple[Mode, ...] = MODES
+) -> pd.DataFrame:
+    """One row per question, layer and mode: COLUMNS.
+
+    `prediction` and the logits are those of the effect's probe, `pathway` that of the group's.
+    """
+    frames = [_one_mode(readings, dataset, mode) for mode in modes]
+    return pd.concat(frames, ignore_index=True)
+
+
+def _one_mode(readings: Readings, dataset: str, mode: Mode) -> pd.DataFrame:
+    if mode not in MODES:
+        raise unknown("mode", mode, MODES)
+    roles = ROLES[mode]
+    questions, layers = len(readings.ids), readings.layers
+    clean = readings.of(roles.effect)
+    frame = {
+        "id": np.repeat(np.array(readings.ids, dtype=object), layers),
+        "dataset": dataset,
+        "layer": np.tile(np.arange(1, layers + 1), questions),
+        "mode": mode,
+        "z": np.repeat(readings.z, layers),
+        "prediction": prediction(clean).astype(np.int64).ravel(),
+        "logit_clean": clean.ravel(),
+        "logit_knockout": readings.of(roles.effect, "knockout").ravel(),
+        "pathway": pathways(readings, probe=roles.group).ravel(),
+    }
+    return pd.DataFrame(frame, columns=list(COLUMNS))

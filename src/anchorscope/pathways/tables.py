@@ -1,0 +1,138 @@
+"""The tables of a run; their columns, in this order, are a contract with every reader."""
+
+from __future__ import annotations
+
+from typing import cast, get_args
+
+import numpy as np
+import pandas as pd
+
+from anchorscope.errors import unknown
+from anchorscope.pathways.effects import Delta, delta_p, flips
+from anchorscope.probes.metrics import accuracy, auroc_interval, bootstrap_mean, rate
+from anchorscope.probes.readings import Readings
+from anchorscope.probes.splits import training_rows
+from anchorscope.records import Pathway
+
+PATHWAYS: tuple[Pathway, ...] = get_args(Pathway)
+CONTROLS = ("knockout", "random", "question", "answer-only")
+
+LAYERS_COLUMNS = (
+    "model",
+    "dataset",
+    "layer",
+    "mode",
+    "pathway",
+    "n",
+    "delta_p",
+    "delta_p_low",
+    "delta_p_high",
+    "delta_logit",
+    "delta_logit_low",
+    "delta_logit_high",
+)
+PROBES_COLUMNS = (
+    "model",
+    "dataset",
+    "layer",
+    "auroc",
+    "auroc_low",
+    "auroc_high",
+    "accuracy",
+    "n_train",
+    "n_test",
+)
+CONTROLS_COLUMNS = (
+    "model",
+    "dataset",
+    "layer",
+    "intervention",
+    "flip_rate",
+    "flip_rate_low",
+    "flip_rate_high",
+    "delta_p",
+    "n",
+)
+
+
+def layers_table(
+    samples: pd.DataFrame,
+    *,
+    model: str,
+    delta: Delta = "points",
+    seed: int = 0,
+    resamples: int = 1000,
+) -> pd.DataFrame:
+    """One row per dataset, mode, layer and pathway, from the rows of `pathways_table`.
+
+    `delta_p` is in points, or relative where `delta` says so; under "logit" it stays in points,
+    because `delta_logit` stands beside it in any case. An empty group has n = 0 and NaN.
+    """
+    unit = _unit(delta)
+    rows = []
+    for key, at in samples.groupby(["dataset", "mode", "layer"], sort=False):
+        dataset, mode, layer = cast("tuple[str, str, int]", key)
+        for pathway in PATHWAYS:
+            clean, other = _logits(at, pathway)
+            points = bootstrap_mean(
+                delta_p(clean, other, delta=unit), seed=seed, resamples=resamples
+            )
+            logits = bootstrap_mean(
+                delta_p(clean, other, delta="logit"), seed=seed, resamples=resamples
+            )
+            rows.append((model, dataset, layer, mode, pathway, points.n, *points[:3], *logits[:3]))
+    return pd.DataFrame(rows, columns=list(LAYERS_COLUMNS))
+
+
+def probes_table(
+    readings: Readings, *, model: str, dataset: str, seed: int = 0, resamples: int = 1000
+) -> pd.DataFrame:
+    """One row per layer: how well the paper probe tells wrong from right where it never looked.
+
+    All folds are scored together, as a detector would meet them. `n_train` is the smallest
+    training part of any fold, `n_test` the questions scored.
+    """
+    folds = range(int(readings.fold.max()) + 1)
+    n_train = min(
+        int(training_rows(readings.fold, held_out=fold, probe="paper").sum()) for fold in folds
+    )
+    rows = []
+    for layer, logit in enumerate(readings.of("paper").T, start=1):
+        area = auroc_interval(readings.z, logit, seed=seed, resamples=resamples)
+        right = accuracy(readings.z, logit)
+        rows.append((model, dataset, layer, *area[:3], right, n_train, area.n))
+    return pd.DataFrame(rows, columns=list(PROBES_COLUMNS))
+
+
+def controls_table(
+    readings: Readings, *, model: str, dataset: str, delta: Delta = "points"
+) -> pd.DataFrame:
+    """One row per layer and intervention: flips and mean ΔP of the paper probe, all samples.
+
+    `flip_rate` is a share from 0 to 1; `delta_p` is in the same unit as in `layers_table`.
+    """
+    unit = _unit(delta)
+    known = [name for name in CONTROLS if name in readings.logits]
+    others = [name for name in readings.logits if name not in (*CONTROLS, "clean")]
+    rows = []
+    for name in [*known, *others]:
+        for layer in range(readings.layers):
+            clean, other = readings.of("paper")[:, layer], readings.of("paper", name)[:, layer]
+            seen = ~np.isnan(other)
+            flipped = rate(flips(clean[seen], other[seen]))
+            effect = delta_p(clean[seen], other[seen], delta=unit)
+            mean = float(effect.mean()) if len(effect) else np.nan
+            rows.append((model, dataset, layer + 1, name, *flipped[:3], mean, flipped.n))
+    return pd.DataFrame(rows, columns=list(CONTROLS_COLUMNS))
+
+
+def _logits(samples: pd.DataFrame, pathway: Pathway) -> tuple[np.ndarray, np.ndarray]:
+    mine = np.asarray(samples["pathway"] == pathway)
+    clean, knockout = samples["logit_clean"].to_numpy(), samples["logit_knockout"].to_numpy()
+    return clean[mine], knockout[mine]
+
+
+def _unit(delta: Delta) -> Delta:
+    if delta not in get_args(Delta):
+        raise unknown("delta", delta, get_args(Delta))
+    return "relative" if delta == "relative" else "points"

@@ -1,0 +1,136 @@
+"""What probes say: the logit each one gives each question it never saw."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from anchorscope.errors import UserError, unknown
+from anchorscope.probes.probeset import ProbeSet
+
+
+@dataclass(frozen=True, kw_only=True)
+class Readings:
+    """Logits of z = 1 (wrong) that each probe gives each question it never saw."""
+
+    ids: tuple[str, ...]
+    z: np.ndarray  # [question] int, 1 = wrong, 0 = right
+    fold: np.ndarray  # [question] int
+    probes: tuple[str, ...]  # ("paper", "a", "b")
+    # intervention -> [probe, question, layer] float64; NaN: no state for that question.
+    logits: Mapping[str, np.ndarray]
+
+    def __post_init__(self) -> None:
+        if "clean" not in self.logits:
+            raise unknown("set of interventions", list(self.logits), ["any that holds 'clean'"])
+        shape = (len(self.probes), len(self.ids), self.layers)
+        for name, logits in self.logits.items():
+            if logits.shape != shape:
+                raise UserError(f"Logits under '{name}' are {logits.shape}, expected {shape}.")
+        if not np.isfinite(self.logits["clean"]).all():
+            raise UserError("Some clean logits are NaN or inf; every question needs clean ones.")
+
+    @property
+    def layers(self) -> int:
+        return self.logits["clean"].shape[2]
+
+    def of(self, probe: str, intervention: str = "clean") -> np.ndarray:
+        """The logits of one probe under one intervention, [question, layer]."""
+        if probe not in self.probes:
+            raise unknown("probe", probe, self.probes)
+        if intervention not in self.logits:
+            raise unknown("intervention", intervention, self.logits)
+        return self.logits[intervention][self.probes.index(probe)]
+
+
+def read(
+    probes: ProbeSet,
+    states: Mapping[str, np.ndarray],
+    *,
+    ids: Sequence[str],
+    z: np.ndarray,
+    fold: np.ndarray,
+) -> Readings:
+    """The readings of stored probes on states [question, layer, width] of each intervention.
+
+    `fold` is the one the probes were trained with: a question of fold f is read by the probes
+    that held f out.
+    """
+    check_states(states, ids=ids, z=z, fold=fold)
+    _check_fit(probes, states["clean"], fold)
+    logits = {name: _read_all(probes, of, fold) for name, of in states.items()}
+    return Readings(
+        ids=tuple(ids),
+        z=np.asarray(z, dtype=np.int64),
+        fold=np.asarray(fold, dtype=np.int64),
+        probes=probes.probes,
+        logits=logits,
+    )
+
+
+def check_states(
+    states: Mapping[str, np.ndarray], *, ids: Sequence[str], z: np.ndarray, fold: np.ndarray
+) -> None:
+    """Raise a UserError where states, ids, labels and folds do not fit together."""
+    if "clean" not in states:
+        raise UserError(f"States of the clean pass are missing; given: {', '.join(states)}.")
+    if not len(ids) == len(z) == len(fold) or len(set(ids)) != len(ids):
+        raise UserError(
+            f"{len(set(ids))} different ids, {len(ids)} rows, {len(z)} labels and {len(fold)} "
+            "folds were given; every question needs exactly one of each."
+        )
+    if not np.isin(z, (0, 1)).all():
+        raise UserError(f"Labels are {np.unique(z)}; accepted: 1 (wrong) and 0 (right).")
+    shape = states["clean"].shape
+    for name, given in states.items():
+        if given.shape != shape or len(shape) != 3 or shape[0] != len(ids):
+            raise UserError(
+                f"States under '{name}' are {given.shape}; expected [question, layer, width] with "
+                f"{len(ids)} questions, as under 'clean' {shape}."
+            )
+    for layer in range(shape[1]):
+        for name, given in states.items():
+            _check_layer(given[:, layer], name=name, layer=layer + 1, ids=ids)
+
+
+def _check_fit(probes: ProbeSet, clean: np.ndarray, fold: np.ndarray) -> None:
+    _, folds, *shape = probes.weights.shape
+    if list(clean.shape[1:]) != shape or fold.min() < 0 or fold.max() >= folds:
+        raise UserError(
+            f"The probes are for {shape[0]} layers of width {shape[1]} and folds 0 to {folds - 1}; "
+            f"given were {clean.shape[1]} layers of width {clean.shape[2]} and folds "
+            f"{fold.min()} to {fold.max()}. Use the probes of this model and dataset."
+        )
+
+
+def _check_layer(x: np.ndarray, *, name: str, layer: int, ids: Sequence[str]) -> None:
+    finite = np.isfinite(x).all(axis=1)
+    if finite.all():
+        return
+    # Under an intervention a state that is NaN throughout says "there is none"; a state that is
+    # broken in part never does, and the clean pass must be whole.
+    absent = np.isnan(x).all(axis=1) if name != "clean" else np.zeros(len(x), dtype=bool)
+    broken = np.flatnonzero(~finite & ~absent)
+    if len(broken):
+        raise UserError(
+            f"States under '{name}' hold NaN or inf at layer {layer} for {len(broken)} of "
+            f"{len(ids)} questions (first: {ids[broken[0]]}). Compute them again, in float32 "
+            "where half precision overflows, or leave these questions out."
+        )
+
+
+def _read_all(probes: ProbeSet, states: np.ndarray, fold: np.ndarray) -> np.ndarray:
+    kinds, folds, layers, _ = probes.weights.shape
+    logits = np.full((kinds, len(states), layers), np.nan)
+    for layer in range(layers):
+        x = np.asarray(states[:, layer], dtype=np.float64)
+        for held_out in range(folds):
+            rows = fold == held_out
+            weights = probes.weights[:, held_out, layer].astype(np.float64)  # [probe, width]
+            # NaN rows stay NaN by arithmetic.
+            logits[:, rows, layer] = (
+                weights @ x[rows].T + probes.intercept[:, held_out, layer, None]
+            )
+    return logits

@@ -1,0 +1,110 @@
+"""The small values that travel between stages, each carrying its question's id."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+Verdict = Literal["right", "wrong", "abstain"]
+Pathway = Literal["Q", "A"]
+
+
+class Span(NamedTuple):
+    """Half-open range of characters, [start, stop)."""
+
+    start: int
+    stop: int
+
+
+class Estimate(NamedTuple):
+    """A number that never travels without its interval and the count behind it."""
+
+    value: float
+    low: float
+    high: float
+    n: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shot:
+    """One worked example in front of the question."""
+
+    question: str
+    answer: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """A question with what its dataset knows of it.
+
+    `subjects` are exact substrings of `text` that name what is asked about, where the
+    dataset says so. `entity` keeps questions about one thing in one fold.
+    """
+
+    id: str  # dataset:split:original-id
+    dataset: str  # short name: "popqa", "atlas", or a file's stem
+    text: str
+    answers: tuple[str, ...]
+    subjects: tuple[str, ...] = ()
+    relation: str | None = None
+    popularity: float | None = None
+    entity: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuestionSet:
+    """The questions of one dataset, and what was left out of it and why."""
+
+    name: str  # "popqa"
+    title: str  # "PopQA", as figures write it
+    questions: tuple[Question, ...]
+    shots: tuple[Shot, ...]
+    dropped: Mapping[str, int] = field(default_factory=dict)  # reason -> count
+
+    def __len__(self) -> int:
+        return len(self.questions)
+
+    def __iter__(self) -> Iterator[Question]:
+        return iter(self.questions)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """The model's own greedy answer, token by token."""
+
+    id: str
+    text: str  # the first line as written, white space stripped
+    token_ids: tuple[int, ...]
+    log_probs: tuple[float, ...]  # of each token, when it was chosen
+    first_entropy: float  # nats, of the distribution of the first token
+    finished: bool  # False where it was cut at the token limit
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """A question answered, judged and marked: one row of samples.parquet.
+
+    Positions count the tokens of prompt + answer from 0; `spans` are characters of the
+    question, `answer_span` characters of the answer.
+    """
+
+    question: Question
+    answer: Answer
+    verdict: Verdict
+    finder: str  # which finder gave the spans
+    spans: tuple[Span, ...]
+    answer_span: Span | None  # None: no answer entity was found (an empty answer)
+    prompt_ids: tuple[int, ...]
+    question_tokens: tuple[int, ...]  # all tokens of the question
+    exact_question: tuple[int, ...]  # E_Q
+    exact_answer: tuple[int, ...]  # E_A; its last one is the probe position
+
+    @property
+    def id(self) -> str:
+        return self.question.id
+
+    @property
+    def usable(self) -> bool:
+        """Whether a probe may use it: judged right or wrong, with both spans found."""
+        return self.verdict != "abstain" and bool(self.exact_answer) and bool(self.exact_question)

@@ -1,0 +1,85 @@
+"""Samples as rows of samples.parquet, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import Any
+
+import pandas as pd
+
+from anchorscope.records import Answer, Question, Sample, Span
+
+
+def to_frame(samples: Iterable[Sample]) -> pd.DataFrame:
+    """One row per sample, ready for parquet."""
+    return pd.DataFrame([_row(sample) for sample in samples])
+
+
+def from_frame(frame: pd.DataFrame) -> list[Sample]:
+    """The samples that `to_frame` made the rows of."""
+    return [_sample(row) for row in frame.to_dict("records")]
+
+
+def _row(sample: Sample) -> dict[str, Any]:
+    question, answer = asdict(sample.question), asdict(sample.answer)
+    span = sample.answer_span
+    return {
+        **question,
+        "question": question.pop("text"),
+        "answer": answer.pop("text"),
+        **answer,
+        "verdict": sample.verdict,
+        "finder": sample.finder,
+        "span_starts": [span.start for span in sample.spans],
+        "span_stops": [span.stop for span in sample.spans],
+        "answer_start": span.start if span else None,
+        "answer_stop": span.stop if span else None,
+        "prompt_ids": list(sample.prompt_ids),
+        "question_tokens": list(sample.question_tokens),
+        "exact_question": list(sample.exact_question),
+        "exact_answer": list(sample.exact_answer),
+    }
+
+
+def _sample(row: dict[Any, Any]) -> Sample:
+    return Sample(
+        question=Question(
+            id=row["id"],
+            dataset=row["dataset"],
+            text=row["question"],
+            answers=tuple(row["answers"]),
+            subjects=tuple(row["subjects"]),
+            relation=_or_none(row["relation"]),
+            popularity=_or_none(row["popularity"]),
+            entity=row["entity"],
+        ),
+        answer=Answer(
+            id=row["id"],
+            text=row["answer"],
+            token_ids=_ints(row["token_ids"]),
+            log_probs=tuple(float(value) for value in row["log_probs"]),
+            first_entropy=float(row["first_entropy"]),
+            finished=bool(row["finished"]),
+        ),
+        verdict=row["verdict"],
+        finder=row["finder"],
+        spans=tuple(map(Span, _ints(row["span_starts"]), _ints(row["span_stops"]))),
+        answer_span=_span(row["answer_start"], row["answer_stop"]),
+        prompt_ids=_ints(row["prompt_ids"]),
+        question_tokens=_ints(row["question_tokens"]),
+        exact_question=_ints(row["exact_question"]),
+        exact_answer=_ints(row["exact_answer"]),
+    )
+
+
+def _ints(values: Iterable[Any]) -> tuple[int, ...]:
+    return tuple(int(value) for value in values)
+
+
+def _or_none(value: Any) -> Any:
+    return None if pd.isna(value) else value
+
+
+def _span(start: Any, stop: Any) -> Span | None:
+    return None if pd.isna(start) else Span(int(start), int(stop))

@@ -1,0 +1,162 @@
+"""Figures of fixed size in inches: panels above, legend and caption below; and saving them."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
+
+from anchorscope.show.style import FEW, RANDOM, Series
+
+Format = Literal["png", "svg", "pdf"]
+FORMATS: tuple[Format, ...] = ("png", "svg", "pdf")
+
+PANEL_WIDTH, PANEL_HEIGHT = 3.5, 2.55  # inches: one panel fills a column, two fill a page
+TEXT, SMALL = 8.0, 6.5  # points
+INK, FAINT = "#222222", "#666666"
+_LINE = 0.155  # inches of height per line of legend or caption
+
+
+def panels(rows: int, columns: int, *, share_y: bool) -> tuple[Figure, np.ndarray]:
+    """A figure without pyplot and its axes `[row, column]`."""
+    figure = Figure(figsize=(PANEL_WIDTH * columns, PANEL_HEIGHT * rows), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(rows, columns, squeeze=False, sharey=share_y)
+    for ax in axes.flat:
+        _dress(ax)
+    return figure, axes
+
+
+def _dress(ax: Axes) -> None:
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.spines[["left", "bottom"]].set(linewidth=0.6, color=FAINT)
+    ax.tick_params(labelsize=SMALL + 0.5, width=0.6, length=2.5, color=FAINT, labelcolor=INK)
+    ax.grid(axis="y", linewidth=0.4, color="#e6e6e6")
+    ax.set_axisbelow(True)
+    ax.xaxis.set_major_locator(MaxNLocator(nbins=7, integer=True))
+    ax.set_xlabel("Layer", fontsize=TEXT, color=INK)
+
+
+def title(ax: Axes, text: str) -> None:
+    """Text as it is: a dollar sign in a model's name is not mathematics."""
+    ax.set_title(text, fontsize=TEXT + 1, color=INK, parse_math=False)
+
+
+def draw(ax: Axes, series: Series) -> Line2D:
+    """The curve with its band; points without neighbours or with few samples get a dot."""
+    (line,) = ax.plot(
+        series.layer,
+        series.value,
+        color=series.color,
+        linestyle="--" if series.dashed else "-",
+        linewidth=1.3,
+        marker="o",
+        markersize=2.6,
+        markerfacecolor="white",
+        markeredgewidth=0.7,
+        markevery=np.flatnonzero(series.alone | series.few).tolist(),
+        label=series.label,
+    )
+    ax.fill_between(
+        series.layer, series.low, series.high, color=series.color, alpha=0.16, linewidth=0
+    )
+    at = series.alone
+    ax.vlines(series.layer[at], series.low[at], series.high[at], color=series.color, linewidth=0.6)
+    return line
+
+
+def few_handle() -> Line2D:
+    return Line2D(
+        [],
+        [],
+        linestyle="none",
+        marker="o",
+        markersize=2.8,
+        markerfacecolor="white",
+        markeredgecolor=FAINT,
+        label=f"fewer than {FEW} samples",
+    )
+
+
+def random_handle() -> Line2D:
+    return Line2D([], [], color=RANDOM, linewidth=0.9, label="Random tokens (control)")
+
+
+def footer(
+    figure: Figure,
+    handles: Sequence[Line2D],
+    *,
+    columns: int,
+    notes: Sequence[Line2D] = (),
+    caption: str = "",
+) -> None:
+    """Below the panels: the legend, a second line that explains marks, the caption."""
+    lines = textwrap.wrap(caption, width=int(figure.get_figwidth() * 20))
+    rows = -(-len(handles) // columns) if handles else 0
+    parts = [rows * _LINE, _LINE if notes else 0.0, len(lines) * _LINE * 0.8]
+    below = sum(parts) + 0.1
+    height = figure.get_figheight() + below
+    figure.set_figheight(height)
+    engine = figure.get_layout_engine()
+    cast(Any, engine).set(rect=(0, below / height, 1, 1 - below / height))
+    if handles:
+        _legend(figure, handles, columns, below / height, TEXT - 0.8)
+    if notes:
+        _legend(figure, notes, len(notes), (below - parts[0]) / height, SMALL)
+    for index, text in enumerate(reversed(lines)):
+        y = (0.05 + index * _LINE * 0.8) / height
+        figure.text(0.5, y, text, ha="center", fontsize=SMALL, color=FAINT, parse_math=False)
+
+
+def _legend(
+    figure: Figure, handles: Sequence[Line2D], columns: int, top: float, size: float
+) -> None:
+    legend = figure.legend(
+        handles=cast(Sequence[Artist], handles),
+        loc="upper center",
+        bbox_to_anchor=(0.5, top),
+        ncols=columns,
+        fontsize=size,
+        frameon=False,
+        handlelength=2.4,
+        columnspacing=1.4,
+        labelspacing=0.35,
+        borderaxespad=0.2,
+        borderpad=0,
+        labelcolor=INK,
+    )
+    # Legends are placed by hand here; the layout would make room for them twice.
+    legend.set_in_layout(False)
+    for text in legend.get_texts():
+        text.set_parse_math(False)
+
+
+def save_figure(
+    figure: Figure, stem: str | Path, *, formats: Sequence[Format] = FORMATS
+) -> tuple[Path, ...]:
+    """The files written beside each other; the same figure gives the same bytes."""
+    stem = Path(stem)
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    undated: dict[Format, dict[str, None]] = {
+        "png": {},
+        "svg": {"Date": None},
+        "pdf": {"CreationDate": None},
+    }
+    files: list[Path] = []
+    with mpl.rc_context({"svg.hashsalt": "anchorscope", "pdf.fonttype": 42}):
+        for form in formats:
+            file = stem.with_name(f"{stem.name}.{form}")
+            metadata = cast(Any, undated[form])
+            figure.savefig(file, format=form, dpi=200, facecolor="white", metadata=metadata)
+            files.append(file)
+    return tuple(files)

@@ -1,0 +1,166 @@
+"""What figures and report read of a run folder, each file when it is first asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, cast
+
+import pandas as pd
+
+from anchorscope.errors import UserError
+from anchorscope.store import RUN, read_info
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+# The columns are a contract with the stages that write the files.
+LAYERS = _names(
+    "model dataset layer mode pathway n delta_p delta_p_low delta_p_high "
+    "delta_logit delta_logit_low delta_logit_high"
+)
+PROBES = _names("model dataset layer auroc auroc_low auroc_high accuracy n_train n_test")
+CONTROLS = _names(
+    "model dataset layer intervention flip_rate flip_rate_low flip_rate_high delta_p n"
+)
+SPANS = _names("dataset finder_a finder_b n jaccard identical")
+PATHWAYS = _names("id dataset layer mode z prediction logit_clean logit_knockout pathway")
+SAMPLES = _names(
+    "id dataset question answers answer verdict finder span_starts span_stops "
+    "answer_start answer_stop exact_question exact_answer"
+)
+
+_TEXT = frozenset(
+    {"model", "dataset", "mode", "pathway", "intervention", "finder_a", "finder_b", "id"}
+)
+
+
+@dataclass(frozen=True)
+class RunView:
+    """A finished run folder, read from disk lazily and never written to."""
+
+    path: Path
+    info: Mapping[str, Any]  # run.json
+
+    @classmethod
+    def open(cls, path: str | Path, *, unfinished_ok: bool = False) -> RunView:
+        """The run in folder `path`; a run still under way is refused unless asked for."""
+        folder = Path(path).expanduser()
+        info = _read_info(folder)
+        if not (unfinished_ok or info.get("finished") is True):
+            raise UserError(
+                f"The run in '{folder}' is not finished. "
+                "Run its command again to let it continue, then try once more."
+            )
+        if not {"model", "datasets"} <= info.keys():
+            raise UserError(f"'{folder / RUN}' names no model or datasets. Run its command again.")
+        return cls(folder, info)
+
+    @property
+    def model_name(self) -> str:
+        return str(self.info["model"]["name"])
+
+    @property
+    def titles(self) -> dict[str, str]:
+        """Dataset short name -> title, in the run's order."""
+        return {str(d["name"]): str(d.get("title") or d["name"]) for d in self.info["datasets"]}
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        return self.info.get("config") or {}
+
+    @property
+    def unit(self) -> str:
+        """What ΔP counts in this run's tables."""
+        return "percent" if self.config.get("delta") == "relative" else "points"
+
+    @cached_property
+    def layers(self) -> pd.DataFrame:
+        return _read_csv(self.path / "tables" / "layers.csv", LAYERS)
+
+    @cached_property
+    def probes(self) -> pd.DataFrame:
+        return _read_csv(self.path / "tables" / "probes.csv", PROBES)
+
+    @cached_property
+    def controls(self) -> pd.DataFrame:
+        return _read_csv(self.path / "tables" / "controls.csv", CONTROLS)
+
+    @cached_property
+    def spans(self) -> pd.DataFrame:
+        return _read_csv(self.path / "tables" / "spans.csv", SPANS)
+
+    @cached_property
+    def pathways(self) -> pd.DataFrame:
+        return _read_parquet(self.path / "tables" / "pathways.parquet", PATHWAYS)
+
+    @cached_property
+    def samples(self) -> pd.DataFrame:
+        return _read_parquet(self.path / "samples.parquet", SAMPLES)
+
+
+def _read_info(folder: Path) -> dict[str, Any]:
+    """run.json of the folder."""
+    if not folder.is_dir():
+        raise UserError(f"There is no folder '{folder}'. Give the folder of a finished run.")
+    info = read_info(folder)
+    if not isinstance(info, dict):
+        raise UserError(
+            f"'{folder}' is not a run folder: it has no run.json. Give what --out named."
+        )
+    return info
+
+
+def _read_csv(file: Path, columns: tuple[str, ...]) -> pd.DataFrame:
+    """The table, names kept as text: a dataset called 'NA' is a name, not a missing number."""
+    _must_exist(file)
+    numbers = [column for column in columns if column not in _TEXT]
+    table = pd.read_csv(
+        file,
+        dtype=cast(Any, dict.fromkeys(_TEXT, str)),
+        keep_default_na=False,
+        na_values=cast(Any, {column: ["", "nan", "NaN"] for column in numbers}),
+    )
+    return _checked(table, file, columns)
+
+
+def _read_parquet(file: Path, columns: tuple[str, ...]) -> pd.DataFrame:
+    _must_exist(file)
+    return _checked(pd.read_parquet(file), file, columns)
+
+
+def _must_exist(file: Path) -> None:
+    if not file.is_file():
+        raise UserError(f"The run lacks '{file}'. Run its command again to have it written.")
+
+
+def _checked(table: pd.DataFrame, file: Path, columns: tuple[str, ...]) -> pd.DataFrame:
+    missing = [column for column in columns if column not in table.columns]
+    if missing:
+        raise UserError(
+            f"'{file}' lacks the column(s) {', '.join(missing)}. "
+            "It was written by another version: run the command again into a new folder."
+        )
+    return table
+
+
+def where(table: pd.DataFrame, **equal: object) -> pd.DataFrame:
+    """The rows whose columns have these values."""
+    keep = pd.Series(True, index=table.index)
+    for column, value in equal.items():
+        keep &= table[column] == value
+    return cast(pd.DataFrame, table.loc[keep])
+
+
+def records(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """The rows as dictionaries, column name -> value."""
+    return cast(list[dict[str, Any]], table.to_dict("records"))
+
+
+def values(table: pd.DataFrame, name: str) -> pd.Series:
+    """One column."""
+    return cast(pd.Series, table[name])

@@ -1,0 +1,107 @@
+"""Two smaller figures: how well the probes read each layer, and what the controls do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from anchorscope.errors import UserError
+from anchorscope.show import canvas
+from anchorscope.show.figures import Panel, group_by_model, plot_delta_p
+from anchorscope.show.load import RunView, values, where
+from anchorscope.show.style import Series, all_titles, color_of, curve, intervention_names
+
+
+def plot_probes(runs: Sequence[RunView] | RunView) -> Figure:
+    """AUROC of the clean probe by layer: a panel per model, a line per dataset."""
+    views = _views(runs)
+    columns, titles = group_by_model(views), all_titles(views)
+    figure, axes = canvas.panels(1, len(columns), share_y=True)
+    for ax, panel in zip(axes[0], columns, strict=True):
+        canvas.title(ax, panel.title)
+        ax.axhline(0.5, color="#888888", linewidth=0.7, linestyle=":")
+        for series in _auroc(panel, titles):
+            canvas.draw(ax, series)
+    axes[0, 0].set_ylabel("AUROC (wrong against right)", fontsize=canvas.TEXT)
+    handles = [
+        Line2D([], [], color=color_of(i, "Q"), lw=1.3, label=title)
+        for i, title in enumerate(titles.values())
+    ]
+    note = "Each question is read by a probe that never saw it. Dotted: chance."
+    canvas.footer(figure, handles, columns=min(4, len(handles)), caption=note)
+    return figure
+
+
+def _auroc(panel: Panel, titles: dict[str, str]) -> list[Series]:
+    tables = {name: run.probes for run in panel.runs for name in run.titles}
+    return [
+        curve(
+            where(tables[name], dataset=name),
+            "auroc",
+            label=title,
+            color=color_of(position, "Q"),
+            n="n_test",
+        )
+        for position, (name, title) in enumerate(titles.items())
+        if name in tables
+    ]
+
+
+def plot_controls(run: RunView) -> Figure:
+    """Share of probe predictions that flip, by layer and intervention: a panel per dataset."""
+    titles = run.titles
+    figure, axes = canvas.panels(1, len(titles), share_y=True)
+    for ax, (name, title) in zip(axes[0], titles.items(), strict=True):
+        canvas.title(ax, title)
+        _draw_interventions(ax, run, name)
+    axes[0, 0].set_ylabel("Predictions that flip (%)", fontsize=canvas.TEXT)
+    axes[0, 0].set_ylim(bottom=0)
+    handles = [
+        Line2D([], [], color=color, lw=1.3, label=label)
+        for label, color in intervention_names(run.controls).values()
+    ]
+    note = f"{run.model_name}. What the answer is kept from seeing; bands: 95 % intervals."
+    canvas.footer(figure, handles, columns=2 if len(titles) == 1 else 4, caption=note)
+    return figure
+
+
+def _draw_interventions(ax: Axes, run: RunView, dataset: str) -> None:
+    for series in intervention_series(run, dataset):
+        canvas.draw(ax, series)
+
+
+def intervention_series(run: RunView, dataset: str) -> list[Series]:
+    """Flip rate in percent of each intervention that the run made on the dataset."""
+    rows = where(run.controls, dataset=dataset)
+    rates = ("flip_rate", "flip_rate_low", "flip_rate_high")
+    rows = rows.assign(**{rate: 100 * values(rows, rate) for rate in rates})
+    found = []
+    for name, (label, color) in intervention_names(run.controls).items():
+        part = where(rows, intervention=name)
+        if len(part):
+            found.append(curve(part, "flip_rate", label=label, color=color))
+    return found
+
+
+def write_figures(run: RunView) -> list[Path]:
+    """The files under figures/: ΔP in each mode and in both, probes, controls."""
+    drawn = {
+        "delta_p": plot_delta_p(run, mode="paper"),
+        "delta_p_strict": plot_delta_p(run, mode="strict"),
+        "delta_p_both": plot_delta_p(run, mode="both"),
+        "probes": plot_probes(run),
+        "controls": plot_controls(run),
+    }
+    folder = run.path / "figures"
+    return [file for name, fig in drawn.items() for file in canvas.save_figure(fig, folder / name)]
+
+
+def _views(runs: Sequence[RunView] | RunView) -> list[RunView]:
+    views = [runs] if isinstance(runs, RunView) else list(runs)
+    if not views:
+        raise UserError("There is no run to draw. Give at least one finished run folder.")
+    return views

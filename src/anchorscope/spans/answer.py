@@ -1,0 +1,154 @@
+"""The characters of an answer that carry its entity, found without gold answer or verdict.
+
+Patterns, tried in order on the first sentence that is not a question:
+
+1. Nothing but punctuation: none. An abstention: all of it.
+2. "Yes, ..." and "No, ...": that word.
+3. "... was written by William Shakespeare in 1599": what follows "by", up to the next
+   small word or comma.
+4. "X is Y": the side that holds words the question does not have; Y where both do, X where
+   neither does (a choice the question offered). Of a place's "a city in India" only the
+   name after the preposition.
+5. A sentence without "is" that repeats words of the question: the longest part that is new.
+6. All of it, up to a comma or bracket: "Paris, France" -> "Paris".
+
+Quotation marks, articles and punctuation at the ends, and a leading "in" or "by", are left off.
+"""
+
+from __future__ import annotations
+
+import re
+
+from anchorscope.answers.judge_phrases import is_abstention
+from anchorscope.records import Span
+from anchorscope.spans.text import STOP, WORD, trimmed
+
+YES_NO = re.compile(r"(?:yes|no)\b(?=\s*(?:[,.;:!]|$))", re.IGNORECASE)
+YES_NO_QUESTION = re.compile(
+    r"(?:is|are|was|were|do|does|did|has|have|had|can|could|will|would)\b", re.IGNORECASE
+)
+# Lower case only: in "The World Is Not Enough" the verb is part of a name.
+COPULA = re.compile(r"\s(?:is|are|was|were)\s|(?<=\w)['’]s\s(?=(?:a|an|the|in)\s)")
+AGENT = re.compile(r"\s(?:is|are|was|were|been)\s(?:\w+\s){0,4}?by\s+")
+AGENT_END = re.compile(r",|;|\(|\s(?:in|on|at|for|from|with|as|to|who|which|that|when|while)\s")
+PLACE = re.compile(
+    r"\b(?:in|from|of|near|at)\s+(?:the\s+)?"
+    r"([^\W\da-z_][\w’'.-]*(?:\s+(?:of\s+|the\s+|de\s+)*[^\W\da-z_][\w’'.-]*)*)"
+)
+PLACE_QUESTION = re.compile(
+    r"\b(?:where|country|city|town|place|state|continent|province|region|located|nationality)\b",
+    re.IGNORECASE,
+)
+LEAD = re.compile(
+    r"(?:(?:located|situated|based|born|held|found|set|made)\s+)?(?i:in|on|at|by|from)\s+"
+    r"(?=(?:the\s+)?[^\Wa-z_])|(?i:an?|the)\s+(?=\S)"
+)
+SENTENCE_END = re.compile(r"(?:(?<=[^\W_]{2})|(?<=[\d\"”')]))[.!?]\s+(?=[^\Wa-z_])")
+ABBREVIATION = re.compile(r"\b(?:St|Dr|Mr|Mrs|Ms|Mt|Ft|Jr|Sr|No|vs)$")
+
+
+def answer_span(answer_text: str, *, question: str = "") -> Span | None:
+    """The span of the answer entity, or None where the answer holds nothing but punctuation."""
+    whole = trimmed(answer_text, Span(0, len(answer_text)))
+    if whole.start == whole.stop:
+        return None
+    if is_abstention(answer_text):
+        return whole
+    said = YES_NO.match(answer_text, whole.start)
+    if said or YES_NO_QUESTION.match(question.strip()):
+        said = said or re.compile(r"(?:yes|no)\b", re.IGNORECASE).match(answer_text, whole.start)
+        if said:
+            return Span(*said.span())
+    return _entity(answer_text, _first_sentence(answer_text, whole), question)
+
+
+def _entity(text: str, span: Span, question: str) -> Span:
+    if agent := AGENT.search(text, span.start, span.stop):
+        end = AGENT_END.search(text, agent.end(), span.stop)
+        return _tidy(text, Span(agent.end(), end.start() if end else span.stop))
+    if copula := COPULA.search(text, span.start, span.stop):
+        left, right = Span(span.start, copula.start()), Span(copula.end(), span.stop)
+        return _side(text, left, right, question)
+    new = _longest_new(text, span, question)
+    return _tidy(text, _before_comma(text, new or span))
+
+
+def _side(text: str, left: Span, right: Span, question: str) -> Span:
+    """The side of "X is Y" that answers (pattern 4)."""
+    asked = _asked(question)
+    new_left, new_right = _is_new(text, left, asked), _is_new(text, right, asked)
+    if not new_right and (new_left or question):
+        return _tidy(text, _before_comma(text, left))
+    if not question or PLACE_QUESTION.search(question):
+        described = re.match(r"(?:an?|one)\s", text[right.start : right.stop])
+        place = PLACE.search(text, right.start, right.stop) if described else None
+        if place:
+            return _tidy(text, Span(*place.span(1)))
+    return _tidy(text, _before_comma(text, right))
+
+
+def _asked(question: str) -> frozenset[str]:
+    return frozenset(_plain(word[0]) for word in WORD.finditer(question))
+
+
+def _plain(word: str) -> str:
+    return re.sub(r"['’]s$", "", word.casefold())
+
+
+def _is_new(text: str, span: Span, asked: frozenset[str]) -> bool:
+    """Whether a content word in the span is not in the question."""
+    found = (_plain(word[0]) for word in WORD.finditer(text, *span))
+    return any(word not in asked and word not in STOP for word in found)
+
+
+def _longest_new(text: str, span: Span, question: str) -> Span | None:
+    """The longest run without question words, where at least two of them are repeated.
+
+    One of the two has to be in lower case: a name may well share words with the question.
+    """
+    asked = _asked(question) - STOP
+    runs: list[list[re.Match[str]]] = [[]]
+    repeated: list[str] = []
+    for word in WORD.finditer(text, *span):
+        if _plain(word[0]) in asked:
+            repeated.append(word[0])
+            runs.append([])
+        elif runs[-1] or _plain(word[0]) not in STOP:
+            runs[-1].append(word)
+    for run in runs:
+        while run and _plain(run[-1][0]) in STOP:
+            run.pop()
+    longest = max(runs, key=len)
+    sentence = len(repeated) > 1 and any(word.islower() for word in repeated)
+    return Span(longest[0].start(), longest[-1].end()) if longest and sentence else None
+
+
+def _first_sentence(text: str, span: Span) -> Span:
+    """The first sentence that is not itself a question, as when the question is repeated."""
+    start = span.start
+    for end in SENTENCE_END.finditer(text, *span):
+        if "?" in end[0]:
+            start = end.end()
+        elif not ABBREVIATION.search(text[start : end.start()]):
+            return Span(start, end.start())
+    return Span(start, span.stop)
+
+
+def _before_comma(text: str, span: Span) -> Span:
+    """Up to a comma or bracket; the comma of "December 14, 1972" parts nothing."""
+    for mark in re.compile(r",\s+|;|\s\(").finditer(text, *span):
+        date = re.search(r"\d\s*$", text[span.start : mark.start()]) and re.match(
+            r"\d{3,4}\b", text[mark.end() :]
+        )
+        if not date and trimmed(text, Span(span.start, mark.start())).stop > span.start:
+            return Span(span.start, mark.start())
+    return span
+
+
+def _tidy(text: str, span: Span) -> Span:
+    """Without quotation marks, punctuation, and a leading preposition or article."""
+    found = trimmed(text, span)
+    for _ in range(2):  # "in the Netherlands"
+        lead = LEAD.match(text, *found)
+        found = trimmed(text, Span(lead.end(), found.stop)) if lead else found
+    return found if found.start < found.stop else trimmed(text, span)

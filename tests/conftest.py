@@ -1,0 +1,43 @@
+"""Tiny random models of five architectures, the bundled one, and a folder that is not home."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from tiny import ARCHITECTURES, tiny_lm, tiny_tokenizer
+
+from anchorscope.models import Model, load_model
+
+
+@pytest.fixture(autouse=True)
+def _no_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test may touch the home folder or the network."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+
+@pytest.fixture(scope="session")
+def bundled() -> Model:
+    """The bundled model in float32, converted once into a cache beside the repository's venv."""
+    cache = Path(os.environ.get("ANCHORSCOPE_CACHE", Path(__file__).parents[1] / ".cache"))
+    os.environ["ANCHORSCOPE_CACHE"] = str(cache)
+    return load_model("bundled", device="cpu", dtype="float32")
+
+
+@pytest.fixture(params=ARCHITECTURES)
+def tiny(request: pytest.FixtureRequest) -> Model:
+    """A tiny random model in float32, one of each architecture."""
+    return load_model(tiny_lm(request.param), tokenizer=tiny_tokenizer())
+
+
+@pytest.fixture
+def tiny_llama() -> Model:
+    return load_model(tiny_lm("llama"), tokenizer=tiny_tokenizer())
+
+
+@pytest.fixture(autouse=True)
+def _fixed_seed() -> None:
+    torch.manual_seed(0)

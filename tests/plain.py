@@ -1,0 +1,74 @@
+"""The plain way, for comparison: stock attention, whole prompts, masks edited in hooks.
+
+Independent of the engine on purpose: the model builds its own mask (a float, a boolean, or none
+at all), and a hook on each attention takes the edges out of whatever arrives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+
+import torch
+from torch import Tensor
+
+from anchorscope.models import Model
+
+Cut = Callable[[int, int, int, int], bool]  # row, block from 1, query position, key position
+
+
+def plain_states(
+    model: Model,
+    rows: Sequence[Sequence[int]],
+    cut: Cut = lambda row, block, query, key: False,
+    *,
+    attention: str = "eager",
+    side: str = "left",
+) -> Tensor:
+    """States [row, layer, width] after every block at each row's last token."""
+    width = max(len(row) for row in rows)
+    pads = [width - len(row) for row in rows]
+    left = [pad if side == "left" else 0 for pad in pads]
+    ids, mask = torch.zeros(len(rows), width, dtype=torch.long), torch.zeros(len(rows), width)
+    for number, row in enumerate(rows):
+        ids[number, left[number] : left[number] + len(row)] = torch.tensor(list(row))
+        mask[number, left[number] : left[number] + len(row)] = 1
+    last = torch.tensor([left[n] + len(row) - 1 for n, row in enumerate(rows)])
+    at = (mask.cumsum(1) - 1).clamp(min=0).long()
+    kept: list[Tensor] = []
+    before = model.lm.config._attn_implementation
+    model.lm.set_attn_implementation(attention)
+    with ExitStack() as stack, torch.no_grad():
+        stack.callback(model.lm.set_attn_implementation, before)
+        for number, module in enumerate(model.parts.attentions):
+            hook = _mask_hook(number + 1, cut, left, [len(row) for row in rows], width)
+            stack.callback(module.register_forward_pre_hook(hook, with_kwargs=True).remove)
+        for block in model.parts.blocks:
+            stack.callback(block.register_forward_hook(_keep(kept, last)).remove)
+        model.lm(input_ids=ids, attention_mask=mask, position_ids=at, use_cache=False)
+    return torch.stack(kept, dim=1)
+
+
+def _keep(kept: list[Tensor], last: Tensor):
+    def hook(module, args, output):
+        hidden = output[0] if isinstance(output, tuple) else output
+        kept.append(hidden[torch.arange(len(last)), last])
+
+    return hook
+
+
+def _mask_hook(block: int, cut: Cut, left: list[int], lengths: list[int], width: int):
+    def hook(module, args, kwargs):
+        mask = kwargs["attention_mask"]
+        if mask is None:  # causal and nothing else
+            mask = torch.ones(width, width, dtype=torch.bool).tril()[None, None]
+        mask = mask.expand(len(left), -1, -1, -1).clone()
+        gone = False if mask.dtype == torch.bool else torch.finfo(mask.dtype).min
+        for row, start in enumerate(left):
+            for query in range(lengths[row]):
+                for key in range(query):
+                    if cut(row, block, query, key):
+                        mask[row, :, start + query, start + key] = gone
+        return args, {**kwargs, "attention_mask": mask}
+
+    return hook

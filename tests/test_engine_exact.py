@@ -1,0 +1,246 @@
+"""The identities of METHOD §2, exactly, against stock attention over whole prompts."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from plain import plain_states
+
+from anchorscope.engine.decode import write_answers
+from anchorscope.engine.intervene import first_changed, read_rows, rows_for
+from anchorscope.engine.interventions import (
+    ANSWER_ONLY,
+    KNOCKOUT,
+    QUESTION,
+    RANDOM,
+    Intervention,
+    Marked,
+    keys_of,
+)
+from anchorscope.engine.lease import Lease
+from anchorscope.engine.trunk import grow_trunk, read_prefix, shared_prefix
+from anchorscope.models import Model
+
+CLOSE = {"atol": 1e-4, "rtol": 0}
+PREFIX = tuple(range(10, 22))
+SEED = 3
+
+
+def marked(number: int, turn: int, answer: int, exact: tuple[int, ...]) -> Marked:
+    """A made-up sample: prefix, a turn whose exact tokens are counted from its start, an answer."""
+    generator = torch.Generator().manual_seed(number)
+    own = torch.randint(1, 290, (turn + answer,), generator=generator).tolist()
+    start = len(PREFIX)
+    return Marked(
+        id=f"made:test:{number}",
+        ids=PREFIX + tuple(own),
+        answer_at=start + turn,
+        question=tuple(range(start + 1, start + turn - 1)),
+        exact=tuple(start + i for i in exact),
+    )
+
+
+SAMPLES = [
+    marked(0, 8, 1, (3, 4)),
+    marked(1, 15, 4, (2, 3, 9, 10)),  # with a gap
+    marked(2, 6, 2, (0, 1)),  # at the start of its turn
+    marked(3, 9, 7, (6,)),
+    marked(4, 5, 3, (1, 2, 3, 4)),  # up to the answer
+]
+
+
+def engine_states(model: Model, samples, intervention: Intervention, *, prefix=PREFIX, budget=64):
+    """States [sample, layer, width] by the engine."""
+    out = torch.full((len(samples), model.blocks, model.parts.width), torch.nan)
+    with Lease(model) as lease:
+        known = read_prefix(lease, prefix)
+        prompts = [s.ids[: s.answer_at] for s in samples]
+        trunk = grow_trunk(lease, known, prompts, room=0, head=False).trunk
+        rows = [
+            row
+            for number, sample in enumerate(samples)
+            for row in rows_for(
+                sample, number, intervention, blocks=model.blocks, turn_at=len(known), seed=SEED
+            )
+        ]
+        for row, states in read_rows(lease, trunk, rows, budget=budget):
+            out[row.number, row.layers] = states
+    return out
+
+
+def cut_of(samples, intervention: Intervention, blocks=lambda block: True):
+    """The same knockout in words the plain way understands."""
+    keys = [set(keys_of(s, intervention.keys, seed=SEED)) for s in samples]
+
+    def cut(row: int, block: int, query: int, key: int) -> bool:
+        # Prefix keys are cut for the question's own turn only.
+        own = query >= len(PREFIX)
+        return blocks(block) and key in keys[row] and query not in keys[row] and own
+
+    return cut
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("intervention", [KNOCKOUT, QUESTION, RANDOM], ids=lambda i: i.name)
+def test_one_pass_equals_the_plain_way(tiny, intervention, attention, side):
+    if attention == "sdpa" and not tiny.lm._supports_sdpa:
+        pytest.skip("transformers offers no SDPA for this architecture")
+    ids = [s.ids for s in SAMPLES]
+    plain = plain_states(tiny, ids, cut_of(SAMPLES, intervention), attention=attention, side=side)
+    torch.testing.assert_close(engine_states(tiny, SAMPLES, intervention), plain, **CLOSE)
+    clean = plain_states(tiny, ids, attention=attention, side=side)
+    assert (plain - clean).abs().amax() > 1e-2  # the cut does something at all
+
+
+def test_one_pass_equals_a_loop_over_k(tiny):
+    """Layer k of the one pass is layer k of a pass that cuts blocks 1..k only."""
+    fast = engine_states(tiny, SAMPLES, KNOCKOUT)
+    for k in range(1, tiny.blocks + 1):
+        cut = cut_of(SAMPLES, KNOCKOUT, lambda block, k=k: block <= k)
+        plain = plain_states(tiny, [s.ids for s in SAMPLES], cut)
+        torch.testing.assert_close(fast[:, k - 1], plain[:, k - 1], **CLOSE)
+
+
+def test_windows_equal_a_loop_over_k(tiny):
+    fast = engine_states(tiny, SAMPLES, Intervention(name="w", layers="window:2"))
+    for k in range(1, tiny.blocks + 1):
+        cut = cut_of(SAMPLES, KNOCKOUT, lambda block, k=k: k - 2 < block <= k)
+        plain = plain_states(tiny, [s.ids for s in SAMPLES], cut)
+        torch.testing.assert_close(fast[:, k - 1], plain[:, k - 1], **CLOSE)
+
+
+def test_an_empty_knockout_changes_nothing_bit_for_bit(tiny):
+    """No keys: the same rows through the same batch, with and without edges to cut."""
+    bare = [Marked(**{**vars(s), "exact": ()}) for s in SAMPLES]
+    same = [Intervention(name="none"), Intervention(name="none", where="post")]
+    first, second = (engine_states(tiny, bare, i) for i in same)
+    assert torch.equal(first, second)
+    with Lease(tiny) as lease:
+        known = read_prefix(lease, PREFIX)
+        trunk = grow_trunk(
+            lease, known, [s.ids[: s.answer_at] for s in SAMPLES], room=0, head=False
+        )
+        whole = grow_trunk(lease, known, [s.ids for s in SAMPLES], room=0, head=False)
+        assert trunk.trunk.at.shape[0] == len(SAMPLES)
+    clean = plain_states(tiny, [s.ids for s in SAMPLES])
+    torch.testing.assert_close(whole.last.states, clean, **CLOSE)
+
+
+def test_batch_one_equals_batch_many(tiny):
+    many = engine_states(tiny, SAMPLES, KNOCKOUT, budget=10_000)
+    one = engine_states(tiny, SAMPLES, KNOCKOUT, budget=1)
+    alone = torch.cat([engine_states(tiny, [s], KNOCKOUT) for s in SAMPLES])
+    torch.testing.assert_close(many, one, **CLOSE)
+    torch.testing.assert_close(many, alone, **CLOSE)
+
+
+def test_without_a_prefix(tiny):
+    with_one = engine_states(tiny, SAMPLES, KNOCKOUT)
+    without = engine_states(tiny, SAMPLES, KNOCKOUT, prefix=())
+    torch.testing.assert_close(with_one, without, **CLOSE)
+
+
+def test_answer_only_is_a_plain_pass_over_the_answer(tiny):
+    ids = [(s.ids[0], *s.ids[s.answer_at :]) for s in SAMPLES]
+    states = engine_states(tiny, SAMPLES, ANSWER_ONLY)
+    torch.testing.assert_close(states, plain_states(tiny, ids), **CLOSE)
+
+
+def test_all_heads_equal_the_full_knockout_and_one_head_does_not(tiny):
+    heads = tiny.lm.config.num_attention_heads
+    every = tuple((b, h) for b in range(1, tiny.blocks + 1) for h in range(heads))
+    full = engine_states(tiny, SAMPLES, KNOCKOUT)
+    assert torch.equal(engine_states(tiny, SAMPLES, Intervention(name="h", heads=every)), full)
+    one = engine_states(tiny, SAMPLES, Intervention(name="h", heads=((2, 1),)))
+    clean = plain_states(tiny, [s.ids for s in SAMPLES])
+    torch.testing.assert_close(one[:, 0], clean[:, 0], **CLOSE)
+    assert (one[:, 1] - clean[:, 1]).abs().amax() > 1e-4
+
+
+def test_post_takes_the_weight_away_and_leaves_the_others(tiny):
+    """Against eager attention written out: weight 0 after the softmax, no renormalising."""
+    sample = SAMPLES[0]
+    post = engine_states(tiny, [sample], Intervention(name="post", where="post"))
+    pre = engine_states(tiny, [sample], KNOCKOUT)
+    assert (post - pre).abs().amax() > 1e-3
+
+
+def test_blocked_weights_are_zero_and_rows_sum_to_one(tiny):
+    seen = []
+    hooks = [
+        a.register_forward_hook(lambda m, i, o: seen.append(o[1])) for a in tiny.parts.attentions
+    ]
+    try:
+        engine_states(tiny, SAMPLES[:1], KNOCKOUT, prefix=())
+    finally:
+        for hook in hooks:
+            hook.remove()
+    for weights in seen[tiny.blocks :]:  # the trunk's pass comes first
+        torch.testing.assert_close(weights.sum(-1), torch.ones_like(weights.sum(-1)))
+        assert (weights[..., list(SAMPLES[0].exact)] == 0).all()
+
+
+def test_nothing_stays_on_the_model(tiny):
+    before = plain_states(tiny, [SAMPLES[0].ids])
+    hooks = [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in tiny.lm.modules()]
+    implementation = tiny.lm.config._attn_implementation
+    with pytest.raises(RuntimeError, match="boom"), Lease(tiny):
+        raise RuntimeError("boom")
+    assert implementation == tiny.lm.config._attn_implementation
+    assert hooks == [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in tiny.lm.modules()]
+    assert torch.equal(before, plain_states(tiny, [SAMPLES[0].ids]))
+
+
+def test_answers_equal_those_of_generate(tiny):
+    """Tokens, log-probabilities and the states caught on the way, against transformers."""
+    prompts = [s.ids[: s.answer_at] for s in SAMPLES]
+    stop = torch.tensor([7, 9, 13, 40, 41, 42, 43])
+    with Lease(tiny) as lease:
+        known = read_prefix(lease, shared_prefix(prompts, stop=len(PREFIX)))
+        written, _ = write_answers(lease, known, prompts, stop_ids=stop, limit=9)
+    for prompt, answer in zip(prompts, written, strict=True):
+        plain = tiny.lm.generate(
+            torch.tensor([prompt]), max_new_tokens=9, do_sample=False, eos_token_id=stop.tolist(),
+            pad_token_id=0, output_scores=True, return_dict_in_generate=True,
+        )  # fmt: skip
+        tokens = plain.sequences[0, len(prompt) :].tolist()
+        ended = tokens[-1] in stop.tolist()
+        assert list(answer.token_ids) == (tokens[:-1] if ended else tokens)
+        assert answer.finished == ended
+        scores = [
+            torch.log_softmax(s[0], -1)[t].item() for s, t in zip(plain.scores, tokens, strict=True)
+        ]
+        assert answer.log_probs == pytest.approx(scores[: len(answer.log_probs)], abs=1e-4)
+        first = torch.log_softmax(plain.scores[0][0], -1)
+        assert answer.first_entropy == pytest.approx(-(first.exp() * first).sum().item(), abs=1e-4)
+        for n in range(1, len(answer.token_ids) + 1):
+            state = plain_states(tiny, [prompt + answer.token_ids[:n]])[0]
+            torch.testing.assert_close(answer.states[n - 1], state, **CLOSE)
+
+
+def test_states_are_those_of_output_hidden_states(tiny):
+    with torch.no_grad():
+        out = tiny.lm(torch.tensor([SAMPLES[1].ids]), output_hidden_states=True)
+    states = engine_states(tiny, SAMPLES[1:2], Intervention(name="none", heads=()))
+    for layer in range(1, tiny.blocks):  # the last of theirs is after the final norm
+        torch.testing.assert_close(states[0, layer - 1], out.hidden_states[layer][0, -1], **CLOSE)
+
+
+def test_where_a_row_starts():
+    assert first_changed(SAMPLES[0], SAMPLES[0].exact, len(PREFIX)) == len(PREFIX) + 5
+    assert first_changed(SAMPLES[1], SAMPLES[1].exact, len(PREFIX)) == len(PREFIX) + 4
+    assert first_changed(SAMPLES[0], (), len(PREFIX)) == len(SAMPLES[0].ids) - 1
+    assert first_changed(SAMPLES[0], (5,), len(PREFIX)) == len(PREFIX)
+
+
+def test_random_keys_are_as_many_other_prompt_tokens_and_never_the_first():
+    for sample in SAMPLES:
+        keys = keys_of(sample, "random", seed=SEED)
+        assert len(keys) == len(sample.exact) == len(set(keys))
+        assert not set(keys) & {0, *sample.exact}
+        assert max(keys) < sample.answer_at
+        assert keys == keys_of(sample, "random", seed=SEED)
+    assert any(
+        keys_of(s, "random", seed=SEED) != keys_of(s, "random", seed=SEED + 1) for s in SAMPLES
+    )

@@ -1,0 +1,239 @@
+"""Cross-fitting: nobody is read by a probe that saw it, and what is stored is what was used."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from anchorscope.errors import UserError
+from anchorscope.probes.crossfit import cross_fit
+from anchorscope.probes.metrics import auroc
+from anchorscope.probes.probeset import ProbeSet
+from anchorscope.probes.readings import read
+from anchorscope.probes.splits import PROBES, ProbeName, entity_folds, training_rows
+
+N, LAYERS, WIDTH = 150, 3, 12
+
+
+def a_run(n: int = N, *, layers: int = LAYERS, width: int = WIDTH, seed: int = 0) -> dict:
+    """States with some signal, a knockout that weakens it, two questions per entity."""
+    rng = np.random.default_rng(seed)
+    z = rng.integers(2, size=n)
+    clean = rng.standard_normal((n, layers, width)).astype(np.float32)
+    clean[:, :, 0] += (2 * z - 1)[:, None]
+    knockout = clean + 0.5 * rng.standard_normal(clean.shape).astype(np.float32)
+    knockout[:, :, 0] *= 0.3
+    return {
+        "states": {"clean": clean, "knockout": knockout},
+        "ids": [f"made:test:{i}" for i in range(n)],
+        "z": z,
+        "fold": entity_folds([f"e{i // 2}" for i in range(n)]),
+    }
+
+
+def fit(run: dict, **options):
+    rest = {key: value for key, value in run.items() if key != "states"}
+    return cross_fit(run["states"], **rest, **options)
+
+
+def test_readings_are_the_stored_weights_on_the_raw_states():
+    run = a_run()
+    readings, probes = fit(run)
+    assert readings.probes == PROBES == ("paper", "a", "b")
+    assert probes.weights.shape == (3, 5, LAYERS, WIDTH)
+    for name, states in run["states"].items():
+        for p, i, k in np.ndindex(3, N, LAYERS):
+            f = run["fold"][i]
+            dot = sum(
+                float(x) * float(w)
+                for x, w in zip(states[i, k], probes.weights[p, f, k], strict=True)
+            )
+            expected = dot + probes.intercept[p, f, k]
+            assert readings.logits[name][p, i, k] == pytest.approx(expected, rel=1e-9, abs=1e-9)
+
+
+def test_labels_of_the_held_out_fold_have_no_say_in_its_readings():
+    run = a_run()
+    before, _ = fit(run)
+    mine = run["fold"] == 2
+    after, _ = fit({**run, "z": np.where(mine, 1 - run["z"], run["z"])})
+    for name in run["states"]:
+        assert np.array_equal(before.logits[name][:, mine], after.logits[name][:, mine])
+        assert not np.allclose(before.logits[name][:, ~mine], after.logits[name][:, ~mine])
+
+
+def test_states_of_the_held_out_fold_have_no_say_in_its_probe():
+    run = a_run()
+    _, before = fit(run)
+    clean = run["states"]["clean"].copy()
+    clean[run["fold"] == 2] += 7
+    _, after = fit({**run, "states": {"clean": clean}})
+    assert np.array_equal(before.weights[:, 2], after.weights[:, 2])
+    assert np.array_equal(before.intercept[:, 2], after.intercept[:, 2])
+
+
+def test_probes_a_and_b_share_no_question():
+    run = a_run()
+    before, _ = fit(run)
+    mine = run["fold"] == 0
+    pairs: list[tuple[ProbeName, ProbeName]] = [("a", "b"), ("b", "a")]
+    for changed, other in pairs:
+        rows = training_rows(run["fold"], held_out=0, probe=changed)
+        after, _ = fit({**run, "z": np.where(rows, 1 - run["z"], run["z"])})
+        assert np.array_equal(before.of(other)[mine], after.of(other)[mine])
+        assert not np.allclose(before.of(changed)[mine], after.of(changed)[mine])
+
+
+def test_a_memorised_entity_does_not_help():
+    # Every entity has its own direction and a coin for a label: only memory can tell.
+    rng = np.random.default_rng(0)
+    entity = np.repeat(np.arange(100), 4)
+    z = rng.integers(2, size=100)[entity]
+    clean = rng.standard_normal((100, 300))[entity] + 0.1 * rng.standard_normal((400, 300))
+    run = {"states": {"clean": clean[:, None]}, "ids": [str(i) for i in range(400)], "z": z}
+    blind, _ = fit({**run, "fold": entity_folds([f"e{i}" for i in entity])})
+    leaky, _ = fit({**run, "fold": np.arange(400) % 4})
+    for probe in PROBES:
+        assert auroc(z, leaky.of(probe)[:, 0]) > 0.99
+        assert 0.3 < auroc(z, blind.of(probe)[:, 0]) < 0.7
+
+
+def test_training_counts_are_the_rows_learnt_from():
+    run = a_run()
+    _, probes = fit(run)
+    for p, f in np.ndindex(3, 5):
+        assert probes.n_train[p, f] == training_rows(run["fold"], held_out=f, probe=PROBES[p]).sum()
+    assert np.array_equal(probes.n_train[1] + probes.n_train[2], probes.n_train[0])
+
+
+def test_inverted_labels_invert_every_reading():
+    run = a_run()
+    there, _ = fit(run)
+    back, _ = fit({**run, "z": 1 - run["z"]})
+    assert np.allclose(there.logits["knockout"], -back.logits["knockout"], atol=1e-3)
+
+
+def test_rows_in_another_order_give_the_same_readings():
+    run = a_run()
+    order = np.random.default_rng(0).permutation(N)
+    shuffled = {
+        "states": {name: states[order] for name, states in run["states"].items()},
+        "ids": [run["ids"][i] for i in order],
+        "z": run["z"][order],
+        "fold": run["fold"][order],
+    }
+    there, again = fit(run)[0], fit(shuffled)[0]
+    for name in run["states"]:
+        assert np.allclose(there.logits[name][:, order], again.logits[name], atol=1e-3)
+
+
+def test_workers_change_nothing_and_progress_is_told():
+    run, heard = a_run(), []
+    alone, _ = fit(run, workers=1)
+    together, _ = fit(run, workers=4, progress=lambda done, total: heard.append((done, total)))
+    assert np.array_equal(alone.logits["knockout"], together.logits["knockout"])
+    assert heard == [(1, 3), (2, 3), (3, 3)]
+
+
+def test_memory_mapped_half_precision_is_read_as_it_is(tmp_path):
+    run = a_run()
+    halves = {name: states.astype(np.float16) for name, states in run["states"].items()}
+    mapped = {}
+    for name, states in halves.items():
+        np.save(tmp_path / f"{name}.npy", states)
+        mapped[name] = np.load(tmp_path / f"{name}.npy", mmap_mode="r")
+    there, _ = fit({**run, "states": mapped})
+    wide, _ = fit({**run, "states": {k: v.astype(np.float32) for k, v in halves.items()}})
+    assert np.array_equal(there.logits["knockout"], wide.logits["knockout"])
+
+
+def test_a_missing_state_reads_nan_and_touches_nobody_else():
+    run = a_run()
+    whole, _ = fit(run)
+    knockout = run["states"]["knockout"].copy()
+    knockout[[3, 40]] = np.nan
+    holed, _ = fit({**run, "states": {**run["states"], "knockout": knockout}})
+    gone = np.isin(np.arange(N), [3, 40])
+    assert np.isnan(holed.logits["knockout"][:, gone]).all()
+    assert np.allclose(holed.logits["knockout"][:, ~gone], whole.logits["knockout"][:, ~gone])
+    assert np.array_equal(holed.logits["clean"], whole.logits["clean"])
+
+
+@pytest.mark.parametrize(
+    ("name", "bad"),
+    [("clean", "hole"), ("clean", np.nan), ("knockout", np.nan), ("knockout", np.inf)],
+)
+def test_broken_states_are_named_by_intervention_layer_and_question(name, bad):
+    run = a_run()
+    states = run["states"][name].copy()
+    if bad == "hole":
+        states[9] = np.nan
+        where = "layer 1 "
+    else:
+        states[9, 1, 4] = bad
+        where = "layer 2 "
+    with pytest.raises(UserError, match=rf"'{name}' hold NaN or inf at {where}.*made:test:9\)"):
+        fit({**run, "states": {**run["states"], name: states}})
+
+
+def test_things_that_do_not_fit_together_are_refused():
+    run = a_run()
+    states = run["states"]
+    for change, message in [
+        ({"states": {"knockout": states["knockout"]}}, "clean pass are missing; given: knockout"),
+        ({"states": {**states, "random": states["clean"][:, :2]}}, "under 'random' are"),
+        ({"z": run["z"][1:]}, "149 labels"),
+        ({"z": run["z"] * 2}, "accepted: 1"),
+        ({"ids": ["same"] * N}, "1 different ids"),
+        ({"fold": np.where(run["fold"] == 1, 0, run["fold"])}, r"Folds are \[0, 2, 3, 4\]"),
+        ({"z": np.zeros(N, dtype=int)}, "made up: 0 wrong and 150 right"),
+    ]:
+        with pytest.raises(UserError, match=message):
+            fit({**run, **change}, dataset="made up")
+
+
+def test_saved_probes_come_back_identical_and_read_the_same(tmp_path):
+    run = a_run()
+    readings, probes = fit(run, C=0.02, balance="none")
+    probes.save(tmp_path / "probes" / "made")
+    back = ProbeSet.load(tmp_path / "probes" / "made")
+    for name in ("weights", "intercept", "n_train"):
+        assert np.array_equal(getattr(back, name), getattr(probes, name))
+        assert getattr(back, name).dtype == getattr(probes, name).dtype
+    assert (back.probes, back.C, back.balance) == (PROBES, 0.02, "none")
+    rest = {key: value for key, value in run.items() if key != "states"}
+    again = read(back, run["states"], **rest)
+    assert np.array_equal(again.logits["knockout"], readings.logits["knockout"])
+    names = sorted(path.name for path in (tmp_path / "probes" / "made").iterdir())
+    assert names == ["probes.json", "probes.safetensors"]
+
+
+def test_probes_that_cannot_be_read_are_said_so(tmp_path):
+    with pytest.raises(UserError, match=r"probes\.json is missing"):
+        ProbeSet.load(tmp_path)
+    _, probes = fit(a_run())
+    probes.save(tmp_path)
+    _, others = fit(a_run(seed=1))
+    others.save(tmp_path / "others")
+    torn = (tmp_path / "others" / "probes.safetensors").read_bytes()
+    (tmp_path / "probes.safetensors").write_bytes(torn)
+    with pytest.raises(UserError, match="is not the file"):
+        ProbeSet.load(tmp_path)
+    (tmp_path / "probes.json").write_text("{")
+    with pytest.raises(UserError, match="damaged"):
+        ProbeSet.load(tmp_path)
+    about = tmp_path / "others" / "probes.json"
+    about.write_text(json.dumps({**json.loads(about.read_text()), "format": 99}))
+    with pytest.raises(UserError, match="format 99 is not 1"):
+        ProbeSet.load(tmp_path / "others")
+
+
+def test_probes_of_another_model_are_refused():
+    run = a_run()
+    _, probes = fit(run)
+    other = a_run(width=WIDTH + 1)
+    rest = {key: value for key, value in other.items() if key != "states"}
+    with pytest.raises(UserError, match=r"3 layers of width 12 .* given were 3 layers of width 13"):
+        read(probes, other["states"], **rest)

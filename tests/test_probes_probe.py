@@ -1,0 +1,132 @@
+"""The probe against scikit-learn: same logits, same manners."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import check_estimator
+
+from anchorscope.errors import UserError
+from anchorscope.probes.probe import DEFAULT_C, LinearProbe
+
+
+def states(n: int, width: int, *, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Correlated features of very unlike size, and labels they carry with noise."""
+    rng = np.random.default_rng(seed)
+    hidden = rng.standard_normal((n, 20))
+    x = hidden @ rng.standard_normal((20, width)) + rng.standard_normal((n, width))
+    z = (hidden[:, 0] + hidden[:, 1] + rng.standard_normal(n) > 0.7).astype(int)
+    return x * np.geomspace(0.01, 100, width) + np.linspace(-50, 50, width), z
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
+def test_scikit_learn_accepts_it_as_an_estimator():
+    check_estimator(LinearProbe())
+
+
+@pytest.mark.parametrize(("n", "width"), [(300, 40), (300, 500)])
+@pytest.mark.parametrize("balance", ["weights", "none"])
+@pytest.mark.parametrize("C", [DEFAULT_C, 0.01])
+def test_logits_equal_plain_scikit_learn(n, width, balance, C):
+    x, z = states(n, width)
+    unseen, _ = states(100, width, seed=1)
+    weight = "balanced" if balance == "weights" else None
+    plain = LogisticRegression(C=C, class_weight=weight, tol=1e-9, max_iter=10_000)
+    reference = make_pipeline(StandardScaler(), plain).fit(x, z)
+    probe = LinearProbe(C=C, balance=balance).fit(x, z)
+    for given in (x, unseen):
+        assert (
+            np.abs(probe.decision_function(given) - reference.decision_function(given)).max() < 1e-3
+        )
+        assert np.allclose(probe.predict_proba(given), reference.predict_proba(given), atol=3e-4)
+
+
+def test_the_folded_weights_are_the_probe():
+    x, z = states(200, 30)
+    probe = LinearProbe().fit(x, z)
+    by_hand = [
+        sum(float(a) * float(w) for a, w in zip(row, probe.coef_[0], strict=True))
+        + float(probe.intercept_[0])
+        for row in x
+    ]
+    assert np.allclose(probe.decision_function(x), by_hand, rtol=1e-9, atol=1e-9)
+
+
+def test_the_penalised_loss_has_no_slope_at_the_solution():
+    # Independent of any solver: the gradient in the standardised space is zero.
+    x, z = states(250, 60)
+    probe = LinearProbe(C=0.01).fit(x, z)
+    mean, scale = x.mean(0), x.std(0)
+    w = probe.coef_[0] * scale
+    p = 1 / (1 + np.exp(-probe.decision_function(x)))
+    weight = np.where(z == 1, len(z) / (2 * z.sum()), len(z) / (2 * (1 - z).sum()))
+    slope = 0.01 * ((x - mean) / scale).T @ (weight * (p - z)) + w
+    assert np.abs(slope).max() < 1e-3 * np.abs(w).max()
+    assert abs((weight * (p - z)).sum()) < 1e-2
+
+
+def test_a_constant_feature_gets_no_weight_and_changes_nothing():
+    x, z = states(200, 10)
+    odd = np.full((200, 1), 1e5 / 3)
+    plain = LinearProbe().fit(x, z)
+    with_constant = LinearProbe().fit(np.hstack([x, odd, np.zeros((200, 1))]), z)
+    assert np.array_equal(with_constant.coef_[0, 10:], [0, 0])
+    assert np.allclose(with_constant.coef_[0, :10], plain.coef_[0], rtol=1e-3)
+
+
+def test_a_nearly_constant_feature_far_from_zero_keeps_its_digits():
+    # Single-precision weights times a mean of 10^4 must not leak into the logit.
+    x, z = states(300, 5)
+    x[:, 2] = 1e4 + 1e-3 * z + 1e-3 * np.random.default_rng(0).standard_normal(300)
+    reference = make_pipeline(
+        StandardScaler(),
+        LogisticRegression(C=DEFAULT_C, class_weight="balanced", tol=1e-9, max_iter=10_000),
+    ).fit(x, z)
+    logits = LinearProbe().fit(x, z).decision_function(x)
+    assert np.abs(logits - reference.decision_function(x)).max() < 1e-3
+
+
+def test_balance_moves_the_middle_for_lopsided_classes():
+    rng = np.random.default_rng(0)
+    z = (np.arange(400) < 40).astype(int)
+    x = rng.standard_normal((400, 5))  # no signal
+    assert abs(LinearProbe().fit(x, z).decision_function(x).mean()) < 0.1
+    plain = LinearProbe(balance="none").fit(x, z).decision_function(x).mean()
+    assert plain == pytest.approx(np.log(40 / 360), abs=0.1)
+
+
+def test_inverted_labels_invert_the_logits():
+    x, z = states(200, 15)
+    forward, backward = LinearProbe().fit(x, z), LinearProbe().fit(x, 1 - z)
+    assert np.allclose(forward.decision_function(x), -backward.decision_function(x), atol=1e-3)
+
+
+def test_the_order_of_rows_does_not_matter():
+    x, z = states(200, 50)
+    order = np.random.default_rng(0).permutation(200)
+    shuffled = LinearProbe().fit(x[order], z[order]).decision_function(x)
+    assert np.allclose(LinearProbe().fit(x, z).decision_function(x), shuffled, atol=1e-3)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_states_that_are_no_numbers_are_named(bad):
+    x, z = states(50, 4)
+    probe = LinearProbe().fit(x, z)
+    x[7, 3] = bad
+    with pytest.raises(UserError, match=r"NaN or inf in 1 of 50 rows \(first: row 7, column 3\)"):
+        LinearProbe().fit(x, z)
+    with pytest.raises(UserError, match="row 7"):
+        probe.decision_function(x)
+
+
+def test_wrong_choices_and_one_class_are_refused():
+    x, z = states(50, 4)
+    with pytest.raises(UserError, match=r"Unknown balance 'half'. Accepted: weights, none"):
+        LinearProbe(balance="half").fit(x, z)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(UserError, match="C is 0; accepted: any number above 0"):
+        LinearProbe(C=0).fit(x, z)
+    with pytest.raises(UserError, match="one class"):
+        LinearProbe().fit(x, np.ones(50, dtype=int))

@@ -1,0 +1,185 @@
+"""The ΔP figure: the published manner, and the table's numbers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from show_fixture import make_run
+
+from anchorscope.errors import UserError
+from anchorscope.show import RunView, plot_controls, plot_delta_p, plot_probes, save_figure
+from anchorscope.show.load import where
+
+FOUR = {"popqa": "PopQA", "triviaqa": "TriviaQA", "hotpotqa": "HotpotQA", "nq": "NQ"}
+TAB10 = [to_hex(color) for color in colormaps["tab10"].colors]  # type: ignore[attr-defined]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[RunView]:
+    folder = tmp_path_factory.mktemp("runs")
+    small = make_run(folder / "1b", model="Llama-3.2-1B", datasets=FOUR, layers=6, n=60)
+    large = make_run(folder / "3b", model="Llama-3.2-3B", datasets=FOUR, layers=9, n=60, seed=1)
+    return [RunView.open(small), RunView.open(large)]
+
+
+def curves(ax: Axes) -> dict[str, Line2D]:
+    """Label -> line of the groups drawn in a panel."""
+    return {str(line.get_label()): line for line in ax.lines if "Anchored" in str(line.get_label())}
+
+
+def legend(figure: Figure) -> list[str]:
+    return [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+def test_colours_styles_and_legend_follow_the_published_order(runs: list[RunView]) -> None:
+    figure = plot_delta_p(runs, mode="paper")
+    expected = [f"{p}-Anchored ({title})" for title in FOUR.values() for p in "QA"]
+    assert legend(figure) == expected
+    assert [ax.get_title() for ax in figure.axes] == ["Llama-3.2-1B", "Llama-3.2-3B"]
+    for ax in figure.axes:
+        lines = curves(ax)
+        assert list(lines) == expected
+        assert [to_hex(lines[name].get_color()) for name in expected] == TAB10[:8]
+        assert [lines[name].get_linestyle() for name in expected] == ["-", "--"] * 4
+        assert ax.get_xlabel() == "Layer"
+    assert figure.axes[0].get_ylabel() == "ΔP"
+    assert figure.axes[0].get_ylim() == figure.axes[1].get_ylim()
+
+
+def test_legend_handles_are_drawn_like_the_lines(runs: list[RunView]) -> None:
+    handles = plot_delta_p(runs).legends[0].get_lines()
+    assert [to_hex(handle.get_color()) for handle in handles] == TAB10[:8]
+    assert [handle.get_linestyle() for handle in handles] == ["-", "--"] * 4
+
+
+@pytest.mark.parametrize("mode", ["paper", "strict"])
+def test_lines_and_bands_are_the_tables_numbers(runs: list[RunView], mode) -> None:
+    figure = plot_delta_p(runs, mode=mode)
+    for ax, run in zip(figure.axes, runs, strict=True):
+        for name, title in FOUR.items():
+            for pathway in "QA":
+                line = curves(ax)[f"{pathway}-Anchored ({title})"]
+                rows = where(run.layers, dataset=name, mode=mode, pathway=pathway)
+                np.testing.assert_array_equal(line.get_xdata(), rows["layer"])
+                np.testing.assert_array_equal(line.get_ydata(), rows["delta_p"])
+        bands = [c for c in ax.collections if type(c).__name__ == "FillBetweenPolyCollection"]
+        first = where(run.layers, dataset="popqa", mode=mode, pathway="Q")
+        corners = bands[0].get_paths()[0].vertices
+        assert corners[:, 1].min() == first["delta_p_low"].min()
+        assert corners[:, 1].max() == first["delta_p_high"].max()
+
+
+def test_random_control_is_one_grey_line_per_dataset(runs: list[RunView]) -> None:
+    (ax, _) = plot_delta_p(runs).axes
+    grey = [line for line in ax.lines if line.get_label() == "_random"]
+    assert len(grey) == 4
+    rows = runs[0].controls.query("dataset == 'popqa' and intervention == 'random'")
+    np.testing.assert_array_equal(grey[0].get_ydata(), rows["delta_p"])
+    assert len({line.get_color() for line in grey}) == 1
+    assert any(list(line.get_ydata()) == [0, 0] for line in ax.lines)  # the line at zero
+
+
+def test_both_modes_are_two_rows_on_one_scale(runs: list[RunView]) -> None:
+    figure = plot_delta_p(runs[0], mode="both")
+    assert [ax.get_ylabel() for ax in figure.axes] == ["ΔP (paper mode)", "ΔP (strict mode)"]
+    assert figure.axes[0].get_ylim() == figure.axes[1].get_ylim()
+    assert len(figure.legends[0].get_texts()) == 8
+
+
+def test_the_caption_says_mode_and_counts(runs: list[RunView]) -> None:
+    figure = plot_delta_p(runs[0], mode="paper")
+    said = " ".join(text.get_text() for text in reversed(figure.texts)).replace("\u00a0", " ")
+    rows = runs[0].layers.query("dataset == 'nq' and mode == 'paper' and layer == 1")
+    assert "Paper mode" in said
+    assert "cumulative, before the softmax" in said
+    assert f"{rows['n'].sum()} NQ" in said
+
+
+def test_same_model_in_two_folders_shares_a_panel_unless_a_dataset_repeats(tmp_path: Path) -> None:
+    one = RunView.open(make_run(tmp_path / "one", datasets={"a": "A"}, layers=3, n=20))
+    two = RunView.open(make_run(tmp_path / "two", datasets={"b": "B"}, layers=3, n=20))
+    again = RunView.open(make_run(tmp_path / "again", datasets={"a": "A"}, layers=3, n=20))
+    (ax,) = plot_delta_p([one, two]).axes
+    assert len(curves(ax)) == 4
+    titles = [ax.get_title() for ax in plot_delta_p([one, again]).axes]
+    assert titles == ["SmolLM2-135M-Instruct (one)", "SmolLM2-135M-Instruct (again)"]
+
+
+def test_more_than_four_datasets_have_colours_of_their_own(tmp_path: Path) -> None:
+    names = {f"d{i}": f"Data {i}" for i in range(10)}
+    run = RunView.open(make_run(tmp_path / "run", datasets=names, layers=2, n=20))
+    (ax,) = plot_delta_p(run).axes
+    colors = [to_hex(line.get_color()) for line in curves(ax).values()]
+    assert colors[:10] == TAB10
+    assert len(set(colors)) == 20
+
+
+def test_empty_groups_and_gaps_are_drawn_as_nothing(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", layers=5, n=40, empty=("atlas",))
+    file = folder / "tables" / "layers.csv"
+    run = RunView.open(folder)
+    table = run.layers
+    gap = (table["dataset"] == "popqa") & (table["layer"].isin([2, 4]))
+    table.loc[gap, ["delta_p", "delta_p_low", "delta_p_high"]] = np.nan
+    table.to_csv(file, index=False)
+    figure = plot_delta_p(RunView.open(folder), mode="paper")
+    lines = curves(figure.axes[0])
+    assert np.isnan(lines["Q-Anchored (Atlas)"].get_ydata()).all()
+    q = lines["Q-Anchored (PopQA)"]
+    assert np.flatnonzero(np.isnan(q.get_ydata())).tolist() == [1, 3]
+    assert set(q.get_markevery()) >= {0, 2, 4}  # points without neighbours are seen as dots
+    assert "Q-Anchored (Atlas)" in legend(figure)
+    assert all(file.stat().st_size for file in save_figure(figure, tmp_path / "gaps"))
+
+
+def test_saved_files_are_the_same_bytes_every_time(runs: list[RunView], tmp_path: Path) -> None:
+    one = save_figure(plot_delta_p(runs), tmp_path / "one" / "delta.p")
+    two = save_figure(plot_delta_p(runs), tmp_path / "two" / "delta.p")
+    assert [file.name for file in one] == ["delta.p.png", "delta.p.svg", "delta.p.pdf"]
+    for first, second in zip(one, two, strict=True):
+        assert first.read_bytes() == second.read_bytes()
+    assert one[0].read_bytes().startswith(b"\x89PNG")
+    assert b"<dc:date>" not in one[1].read_bytes()
+    assert b"CreationDate" not in one[2].read_bytes()
+
+
+def test_dollar_signs_are_text(tmp_path: Path) -> None:
+    run = RunView.open(
+        make_run(tmp_path / "run", model="a$_$b", datasets={"x": "$\\frac$"}, layers=2, n=20)
+    )
+    (file,) = save_figure(plot_delta_p(run), tmp_path / "x", formats=("svg",))
+    assert file.stat().st_size > 1000
+
+
+def test_probe_and_control_figures_show_the_tables_numbers(runs: list[RunView]) -> None:
+    (ax, _) = plot_probes(runs).axes
+    drawn = {line.get_label(): line for line in ax.lines}
+    rows = runs[0].probes.query("dataset == 'nq'")
+    np.testing.assert_array_equal(drawn["NQ"].get_ydata(), rows["auroc"])
+    axes = plot_controls(runs[0]).axes
+    assert [ax.get_title() for ax in axes] == list(FOUR.values())
+    drawn = {line.get_label(): line for line in axes[1].lines}
+    rows = runs[0].controls.query("dataset == 'triviaqa' and intervention == 'random'")
+    np.testing.assert_allclose(drawn["random tokens"].get_ydata(), 100 * rows["flip_rate"])
+
+
+def test_wrong_choices_are_said(runs: list[RunView]) -> None:
+    with pytest.raises(UserError, match=r"Unknown mode 'loose'\. Accepted: paper, strict, both"):
+        plot_delta_p(runs, mode="loose")  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="no run to draw"):
+        plot_delta_p([])
+
+
+def test_style_agrees_with_run_json_titles(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", datasets={"nq": "Natural Questions"}, layers=2, n=20)
+    info = json.loads((folder / "run.json").read_text())
+    (title,) = [d["title"] for d in info["datasets"]]
+    assert legend(plot_delta_p(RunView.open(folder)))[0] == f"Q-Anchored ({title})"

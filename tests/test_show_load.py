@@ -1,0 +1,98 @@
+"""A run folder is read as it is, and what is not a finished run is refused in a sentence."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from show_fixture import make_run
+
+from anchorscope.errors import UserError
+from anchorscope.pathways import tables
+from anchorscope.show import RunView, load
+from anchorscope.spans import agreement
+
+
+def test_tables_are_read_with_their_columns(tmp_path: Path) -> None:
+    run = RunView.open(make_run(tmp_path / "run", layers=3, n=30))
+    assert run.model_name == "SmolLM2-135M-Instruct"
+    assert run.titles == {"atlas": "Atlas", "popqa": "PopQA"}
+    assert len(run.layers) == 2 * 3 * 2 * 2  # datasets, layers, modes, pathways
+    assert len(run.probes) == 2 * 3
+    assert len(run.controls) == 2 * 3 * 4
+    assert len(run.samples) == 60
+    assert set(run.pathways["pathway"]) == {"Q", "A"}
+
+
+def test_files_are_read_only_when_asked_for(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", layers=2, n=20)
+    (folder / "tables" / "spans.csv").unlink()
+    run = RunView.open(folder)
+    assert len(run.probes) == 4
+    with pytest.raises(UserError, match=r"spans\.csv"):
+        _ = run.spans
+
+
+def test_a_dataset_called_na_keeps_its_name(tmp_path: Path) -> None:
+    run = RunView.open(make_run(tmp_path / "run", datasets={"NA": "NA"}, layers=2, n=20))
+    assert set(run.layers["dataset"]) == {"NA"}
+    assert set(run.spans["dataset"]) == {"NA"}
+
+
+def test_an_empty_group_is_nan_not_zero(tmp_path: Path) -> None:
+    run = RunView.open(make_run(tmp_path / "run", layers=2, n=20, empty=("atlas",)))
+    row = run.layers.query("dataset == 'atlas' and mode == 'paper' and pathway == 'Q'")
+    assert (row["n"] == 0).all()
+    assert row["delta_p"].isna().all()
+
+
+def test_what_is_not_a_finished_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no folder"):
+        RunView.open(tmp_path / "nowhere")
+    with pytest.raises(UserError, match="not a run folder"):
+        RunView.open(tmp_path)
+    (tmp_path / "run.json").write_text("{torn")
+    with pytest.raises(UserError, match="damaged"):
+        RunView.open(tmp_path)
+    (tmp_path / "run.json").write_text(json.dumps({"identity": {}, "finished": False}))
+    with pytest.raises(UserError, match="not finished"):
+        RunView.open(tmp_path)
+    with pytest.raises(UserError, match="names no model"):
+        RunView.open(tmp_path, unfinished_ok=True)
+
+
+def test_an_unfinished_run_opens_when_asked_for(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", layers=2, n=20)
+    info = json.loads((folder / "run.json").read_text()) | {"finished": False}
+    (folder / "run.json").write_text(json.dumps(info))
+    with pytest.raises(UserError, match="not finished"):
+        RunView.open(folder)
+    assert RunView.open(folder, unfinished_ok=True).titles["atlas"] == "Atlas"
+
+
+def test_a_missing_column_is_named(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", layers=2, n=20)
+    file = folder / "tables" / "probes.csv"
+    file.write_text(file.read_text().replace("auroc_low", "low"))
+    with pytest.raises(UserError, match="auroc_low"):
+        _ = RunView.open(folder).probes
+
+
+def test_show_needs_neither_torch_nor_pyplot() -> None:
+    code = (
+        "import sys, anchorscope.show\n"
+        "found = {'torch', 'transformers', 'matplotlib.pyplot', 'plotly'} & set(sys.modules)\n"
+        "sys.exit(', '.join(found) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_columns_read_are_the_columns_written() -> None:
+    assert load.LAYERS == tables.LAYERS_COLUMNS
+    assert load.PROBES == tables.PROBES_COLUMNS
+    assert load.CONTROLS == tables.CONTROLS_COLUMNS
+    assert list(load.SPANS) == agreement.COLUMNS

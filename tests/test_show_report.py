@@ -1,0 +1,189 @@
+"""The report is one file, complete, and no text in it can become markup."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from show_fixture import make_run
+
+from anchorscope.show import RunView, write_report
+from anchorscope.show.examples import agreeing, draw, marked
+from anchorscope.show.load import records, where
+from anchorscope.show.markup import Safe, data, tag
+from anchorscope.show.numbers import headline
+from anchorscope.show.sections import kinds
+
+EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)>&\"'"
+
+
+class Page(HTMLParser):
+    """Counts tags and gathers the text of scripts and marks."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.loads: list[str] = []
+        self.scripts: list[tuple[dict, str]] = []
+        self.marks: list[tuple[str, str]] = []
+        self._open: tuple[str, dict] | None = None
+        self.words = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs) -> None:
+        found = dict(attrs)
+        self.tags.append(tag)
+        self.loads += [v for k, v in attrs if k in ("src", "href") and v]
+        self._open = (tag, found)
+        if tag == "script":
+            self.scripts.append((found, ""))
+
+    def handle_endtag(self, tag) -> None:
+        self._open = None
+
+    def handle_data(self, data) -> None:
+        if self._open and self._open[0] == "script":
+            self.scripts[-1] = (self.scripts[-1][0], self.scripts[-1][1] + data)
+        elif self._open and self._open[0] == "mark":
+            self.marks.append((self._open[1].get("class", ""), data))
+        if not (self._open and self._open[0] in ("script", "style")):
+            self.words += data
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> RunView:
+    return RunView.open(make_run(tmp_path_factory.mktemp("r") / "run", layers=6, n=80))
+
+
+@pytest.fixture(scope="module")
+def page(run: RunView) -> Page:
+    return Page(write_report(run).read_text(encoding="utf-8"))
+
+
+def test_the_file_is_alone_and_whole(run: RunView, page: Page) -> None:
+    assert page.loads == ["data:,"]  # nothing is fetched, not even an icon
+    assert not list(run.path.glob(".*"))
+    programs = [text for attrs, text in page.scripts if "type" not in attrs]
+    assert len(programs) == 2  # plotly once, and the page's own
+    assert "plotly.js" in programs[0][:100]
+
+
+def test_every_section_is_there(page: Page) -> None:
+    for title in (
+        "What it means",
+        "ΔP, layer by layer",
+        "Answers",
+        "How well the probes read each layer",
+        "Controls",
+        "Do span finders agree?",
+        "Examples",
+        "Repeat this run",
+    ):
+        assert title in page.words
+    for said in ("Paper mode is circular.", "anchorscope run --data", "2.13.0", "abc1234"):
+        assert said in page.words
+    assert "31.2" in page.words
+    assert "12,345" in page.words
+
+
+def test_the_charts_hold_the_tables_numbers(run: RunView, page: Page) -> None:
+    blocks = {a["id"]: json.loads(t) for a, t in page.scripts if a.get("type")}
+    assert set(blocks) == {"delta-p-data", "probes-data", "controls-data"}
+    strict, paper = blocks["delta-p-data"]["views"]
+    assert (strict["key"], paper["key"]) == ("strict", "paper")
+    for view in (strict, paper):
+        (line,) = [
+            t
+            for t in view["data"]
+            if t.get("name") == "Q-Anchored (PopQA)" and t["mode"] != "lines"
+        ]
+        rows = where(run.layers, dataset="popqa", mode=view["key"], pathway="Q")
+        assert line["y"] == rows["delta_p"].tolist()
+        assert [c[0] for c in line["customdata"]] == rows["n"].tolist()
+        assert [c[1] for c in line["customdata"]] == rows["delta_p_low"].tolist()
+        assert line["line"]["color"] == "#2ca02c"
+
+
+def test_counts_are_those_of_the_samples(run: RunView, page: Page) -> None:
+    samples = run.samples.query("dataset == 'atlas'")
+    found = kinds(samples)
+    no_span = samples["exact_answer"].map(len).eq(0)
+    assert (found[no_span & (samples["verdict"] != "abstain")] == "unusable").all()
+    assert found.value_counts().sum() == len(samples)
+    assert "left out before asking: 3 (duplicate)" in page.words
+    assert "given (64), rules (16)" in page.words
+
+
+def test_examples_mark_the_exact_tokens_of_both_pathways(run: RunView, page: Page) -> None:
+    head = headline(run, "atlas", "Atlas")
+    assert head.layer is not None
+    rows = agreeing(run, "atlas", head.layer)
+    chosen = draw(records(rows.query("pathway == 'Q'")), 3)
+    subjects = run.samples.set_index("id")["subjects"]
+    for row in chosen:
+        assert ("question", subjects[row["id"]][0]) in page.marks
+    assert ("answer", "France") in page.marks
+
+
+def test_text_from_outside_stays_text(tmp_path: Path) -> None:
+    folder = make_run(
+        tmp_path / "run",
+        model=f"m{EVIL}",
+        datasets={"x": f"T{EVIL}"},
+        layers=4,
+        n=60,
+        question=f"Where is {{}}? {EVIL}",
+        answer=f"France {EVIL}",
+    )
+    info = json.loads((folder / "run.json").read_text())
+    info |= {"command": EVIL, "git": EVIL, "versions": {EVIL: EVIL}, "date": EVIL}
+    info["config"] = {EVIL: EVIL}
+    info["stages"] = {EVIL: {"seconds": 1.0}}
+    info["datasets"][0]["dropped"] = {EVIL: 1}
+    (folder / "run.json").write_text(json.dumps(info))
+    run = RunView.open(folder)
+    page = Page(write_report(run).read_text(encoding="utf-8"))
+    assert "img" not in page.tags
+    assert page.tags.count("script") == 2 + 3  # as many as without the evil text
+    blocks = {a["id"]: json.loads(t) for a, t in page.scripts if a.get("type")}
+    line = blocks["delta-p-data"]["views"][0]["data"][-1]
+    assert line["meta"]["label"] == f"A-Anchored (T{EVIL})"
+    assert "<" not in line["name"]  # plotly would read tags there
+    assert page.words.count("alert(1)") > 10  # it is all there, as words
+
+
+def test_scripts_run_only_by_their_hash(run: RunView) -> None:
+    text = (run.path / "report.html").read_text(encoding="utf-8")
+    policy = re.search(r'Content-Security-Policy" content="([^"]+)"', text)
+    assert policy is not None
+    assert "default-src 'none'" in policy[1]
+    assert policy[1].count("'sha256-") == 2
+    assert "script-src 'unsafe-inline'" not in policy[1]
+
+
+def test_a_run_without_groups_still_has_a_report(tmp_path: Path) -> None:
+    run = RunView.open(make_run(tmp_path / "run", layers=2, n=12, empty=("atlas", "popqa")))
+    page = Page(write_report(run).read_text(encoding="utf-8"))
+    assert "the Q group is empty" in page.words
+    assert "there is no example to show" in page.words
+    assert "NaN" not in " ".join(text for attrs, text in page.scripts if attrs.get("type"))
+    assert "nan" not in page.words.replace("finance", "").split()
+
+
+def test_marks_are_merged_and_kept_in_bounds() -> None:
+    assert marked("abcdef", [(1, 3), (2, 4)], "q") == (
+        'a<mark class="q">bc</mark><mark class="q">d</mark>ef'
+    )
+    assert marked("<b>", [(0, 99)], "q") == '<mark class="q">&lt;b&gt;</mark>'
+    assert marked("abc", [(5, 9)], "q") == "abc"
+
+
+def test_markup_escapes_all_but_safe_text() -> None:
+    assert tag("p", "<i>", Safe("<b></b>"), title='"') == ('<p title="&quot;">&lt;i&gt;<b></b></p>')
+    block = data("x", {"a": ["</script>", float("nan"), "&\u2028"]})
+    inside = block[block.index(">") + 1 : block.rindex("<")]
+    assert "<" not in inside
+    assert json.loads(inside) == {"a": ["</script>", None, "&\u2028"]}
