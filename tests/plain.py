@@ -65,10 +65,10 @@ def _mask_hook(block: int, cut: Cut, left: list[int], lengths: list[int], width:
         mask = mask.expand(len(left), -1, -1, -1).clone()
         gone = False if mask.dtype == torch.bool else torch.finfo(mask.dtype).min
         for row, start in enumerate(left):
-            for query in range(lengths[row]):
-                for key in range(query):
-                    if cut(row, block, query, key):
-                        mask[row, :, start + query, start + key] = gone
+            edges = [(q, k) for q in range(lengths[row]) for k in range(q) if cut(row, block, q, k)]
+            if edges:
+                queries, keys = (torch.tensor(ends) + start for ends in zip(*edges, strict=True))
+                mask[row, :, queries, keys] = gone
         return args, {**kwargs, "attention_mask": mask}
 
     return hook

@@ -65,6 +65,8 @@ CASES = [
     ("World War Two", ["World War II"], "", "right"),
     ("World War II", ["World War I"], "", "wrong"),
     ("Louis XVI", ["Louis XV"], "", "wrong"),
+    ("8 minutes", ["About 8 minutes"], "", "right"),
+    ("1840", ["In 1840"], "", "right"),
     # dates
     ("December 14, 1972", ["14 December 1972"], "", "right"),
     ("It was on the 14th of December, 1972.", ["December 14, 1972"], "", "right"),
@@ -104,6 +106,8 @@ CASES = [
     ("No answer", ["no"], "", "abstain"),
     ("I cannot answer that", ["Paris"], "", "abstain"),
     ("As an AI language model, I do not have access to that", ["Paris"], "", "abstain"),
+    ("I'm sorry for any misunderstanding, but I can only chat", ["Paris"], "", "abstain"),
+    ("Sorry", ["Paris"], "", "wrong"),
     ("The Unknown", ["The Unknown"], "", "right"),
     ("Unknown", ["The Unknown"], "", "right"),
     ("I Don't Know by Paul", ["I Don't Know"], "", "right"),

@@ -6,6 +6,7 @@ import functools
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import AutoModelForCausalLM as Auto
 from transformers import (
     Gemma2Config,
     Gemma3TextConfig,
@@ -15,7 +16,6 @@ from transformers import (
     PreTrainedTokenizerFast,
     Qwen3Config,
 )
-from transformers import AutoModelForCausalLM as Auto
 
 _SIZES = {
     "vocab_size": 300,

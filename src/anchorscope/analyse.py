@@ -68,13 +68,13 @@ def analyse(
     }
     for part in parts:
         readings = _probe(store, part, interventions, shards, config, progress)
-        seeds = {"seed": config.seed, "resamples": config.resamples}
+        drawn = {"seed": config.seed, "resamples": config.resamples}
         rows = pathways_table(readings, dataset=part.dataset)
         tables["pathways"].append(rows)
-        tables["layers"].append(layers_table(rows, model=model, delta=config.delta, **seeds))
-        named = {"model": model, "dataset": part.dataset}
-        tables["probes"].append(probes_table(readings, **named, **seeds))
-        tables["controls"].append(controls_table(readings, **named, delta=config.delta))
+        tables["layers"].append(layers_table(rows, model=model, delta=config.delta, **drawn))
+        of = {"model": model, "dataset": part.dataset}
+        tables["probes"].append(probes_table(readings, **of, **drawn))  # type: ignore[arg-type]
+        tables["controls"].append(controls_table(readings, **of, delta=config.delta))
     return Tables(**{name: pd.concat(frames, ignore_index=True) for name, frames in tables.items()})
 
 

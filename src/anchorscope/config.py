@@ -78,7 +78,7 @@ class Config:
             raise UserError(f"C is {self.C}. Accepted: a number above 0.")
 
     def identity(self) -> dict[str, Any]:
-        """The fields that change results, ready for JSON: two runs alike in them are the same run."""
+        """The fields that change results, ready for JSON: alike in them, two runs are the same."""
         values = asdict(self) | {"data": list(self.data)}
         return {f.name: values[f.name] for f in fields(self) if f.metadata["changes"]}
 

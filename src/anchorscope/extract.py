@@ -20,9 +20,9 @@ from anchorscope.engine.batches import by_length
 from anchorscope.engine.intervene import Row, read_rows, rows_for
 from anchorscope.engine.interventions import Intervention, Marked
 from anchorscope.engine.lease import Lease
-from anchorscope.engine.trunk import Prefix, Trunk, grow_trunk
+from anchorscope.engine.trunk import Prefix, Trunk, grow_trunk, read_prefix
 from anchorscope.models import Model
-from anchorscope.prepare import Prepared
+from anchorscope.prepare import Prepared, common_prefix
 from anchorscope.records import Answer, Sample
 from anchorscope.samples import from_frame, to_frame
 from anchorscope.spans.answer import answer_span
@@ -42,15 +42,23 @@ class Extraction:
     model: Model
     store: Store
     lease: Lease
-    prefix: Prefix
     answerer: Answerer
     interventions: Sequence[Intervention]
     seed: int
     tokens: int = 0  # fed so far
     budget: int = field(init=False)
+    prefix: Prefix = field(init=False)
 
     def __post_init__(self) -> None:
         self.budget = _BUDGET.get(self.model.device.type, _BUDGET["cpu"])
+        self.prefix = Prefix((), None)
+
+    def share_prefix(self, prepared: Sequence[Prepared]) -> None:
+        """Reads the tokens in front of all these questions once, for the shards that follow."""
+        ids = common_prefix(prepared)
+        if ids != self.prefix.ids:
+            self.prefix = read_prefix(self.lease, ids)
+            self.tokens += len(ids)
 
     def shard(self, number: int, prepared: Sequence[Prepared]) -> list[Sample]:
         """The samples of one shard; what is on disk already is not done again."""

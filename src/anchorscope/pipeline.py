@@ -15,15 +15,14 @@ from anchorscope.analyse import Tables, analyse, labelled
 from anchorscope.answers.generate import Answerer, write_lines
 from anchorscope.config import Config
 from anchorscope.datasets import load_questions
+from anchorscope.engine.check import require_understood
 from anchorscope.engine.interventions import ANSWER_ONLY, Intervention
 from anchorscope.engine.lease import Lease
-from anchorscope.engine.trunk import read_prefix
 from anchorscope.errors import UserError
 from anchorscope.extract import Extraction
 from anchorscope.identity import git_revision, questions_hash, versions, weights_hash
 from anchorscope.models import Model, load_model
-from anchorscope.engine.check import require_understood
-from anchorscope.prepare import Prepared, common_prefix, prepare
+from anchorscope.prepare import Prepared, prepare
 from anchorscope.progress import Progress, Quiet
 from anchorscope.records import Question, QuestionSet, Sample
 from anchorscope.samples import to_frame
@@ -65,11 +64,11 @@ def run(
 
 def interventions_of(config: Config) -> tuple[Intervention, ...]:
     """The passes of a run beside the clean one."""
-    how = {"where": config.where, "layers": config.layers}
+    cut = partial(Intervention, where=config.where, layers=config.layers)
     return (
-        Intervention(name="knockout", **how),
-        Intervention(name="random", keys="random", **how),
-        Intervention(name="question", keys="question", **how),
+        cut(name="knockout"),
+        cut(name="random", keys="random"),
+        cut(name="question", keys="question"),
         ANSWER_ONLY,
     )
 
@@ -193,7 +192,7 @@ class _Run:
         size = self.store.info["shard"]
         shards = []
         for given in self.sets:
-            own = [p for p in prepared if p.question.dataset == given.name]
+            own = self._of_dataset(prepared, given.name)
             shards += [own[start : start + size] for start in range(0, len(own), size)]
         return shards
 
@@ -206,20 +205,23 @@ class _Run:
                 model=lease.model,
                 store=self.store,
                 lease=lease,
-                prefix=read_prefix(lease, common_prefix(prepared)),
                 answerer=Answerer(lease.model, max_tokens=self.config.max_tokens),
                 interventions=interventions_of(self.config),
                 seed=self.config.seed,
             )
             for number, shard in enumerate(self._shards(prepared)):
+                work.share_prefix(self._of_dataset(prepared, shard[0].question.dataset))
                 samples += work.shard(number, shard)
                 stage["tokens"] = work.tokens
                 self.progress.advance(len(shard))
         return samples
 
+    def _of_dataset(self, prepared: Sequence[Prepared], name: str) -> list[Prepared]:
+        return [p for p in prepared if p.question.dataset == name]
+
     def _save_tables(self, tables: Tables, samples: list[Sample], folds: dict[str, int]) -> None:
         frame = to_frame(samples)
-        frame["fold"] = frame["id"].map(folds).astype("Int64")
+        frame["fold"] = frame["id"].map(folds.get).astype("Int64")
         self.store.write("samples.parquet", frame.to_parquet)
         for name in ("layers", "probes", "controls"):
             table = getattr(tables, name)

@@ -27,7 +27,7 @@ def save_states(store: Store, name: str, ids: Sequence[str], states: np.ndarray)
     if broken:
         raise UserError(
             f"{len(broken)} states for {name} are NaN or infinite (first: {broken[0]}). "
-            "The model overflows in this dtype: run it again with --dtype float32 and another --out."
+            "The model overflows in this dtype: take --dtype float32 and another --out."
         )
     fits = not states.size or np.abs(states).max() < _HALF_MAX
     tensors = {"states": np.ascontiguousarray(states, np.float16 if fits else np.float32)}

@@ -44,6 +44,7 @@ from anchorscope.records import Verdict
 Words = tuple[Word, ...]
 NEGATION_REACH = 4  # words before the alias: "not think it is Paris"
 LIST_LENGTH = 4
+LEAD = r"^\s*(?:in|on|at|by|from|during|about|around|approximately|roughly|circa|c\.)\s+(?=\S)"
 
 
 def judge(answer_text: str, aliases: Sequence[str], *, question: str = "") -> Verdict:
@@ -69,8 +70,12 @@ def judge(answer_text: str, aliases: Sequence[str], *, question: str = "") -> Ve
 
 
 def _forms(aliases: Sequence[str]) -> list[Words]:
-    """The aliases as words, also without a bracket at their end: "Yellow (colour)"."""
-    texts = dict.fromkeys(t for a in aliases for t in (a, re.sub(r"\s*\([^()]*\)\s*$", "", a)))
+    """The aliases as words, also without what may be left out of them.
+
+    That is a bracket at the end, "Yellow (colour)", and a small word in front, "In 1840".
+    """
+    bracket, lead = re.compile(r"\s*\([^()]*\)\s*$"), re.compile(LEAD, re.IGNORECASE)
+    texts = dict.fromkeys(t for a in aliases for t in (a, bracket.sub("", a), lead.sub("", a)))
     return [form for form in map(words, texts) if form]
 
 

@@ -46,6 +46,7 @@ _AT_START = re.compile(
     r"|unsure|unable|unaware|uncertain)"
     r"|i (?:cannot|cant|can not|could not|couldnt) (?:\w+ )?"
     r"(?:answer|say|tell|find|determine|provide|verify|recall|remember|help|identify|confirm)"
+    r"|(?:im|i am) (?:really |so |very )?sorry (?:but|for|i|to|if|about)\b|i apologi[sz]e"
     r"|i have no (?:idea|information|knowledge|clue)"
     r"|(?:cannot|cant|can not|unable to|impossible to) (?:be )?"
     r"(?:answer|determine|say|tell|know|find|identif|verif)\w*"

@@ -48,7 +48,7 @@ def main() -> None:
     try:
         app()
     except UserError as error:
-        errors.print(f"[bold red]Error[/] ", end="")
+        errors.print("[bold red]Error[/] ", end="")
         errors.print(str(error), markup=False)
         sys.exit(2)
     except KeyboardInterrupt:

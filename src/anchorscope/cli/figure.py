@@ -29,7 +29,7 @@ def figure(
     drawn = plot_delta_p([RunView.open(run) for run in runs], mode=mode)  # type: ignore[arg-type]
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        save_figure(drawn, out.with_suffix(""), formats=(out.suffix[1:],))
+        save_figure(drawn, out.with_suffix(""), formats=(out.suffix[1:],))  # type: ignore[arg-type]
     except OSError as error:
         raise UserError(
             f"{out} cannot be written: {error.strerror}. Choose another --out."

@@ -1,4 +1,4 @@
-"""Batches by tokens, not by count: things of like length together, since padding is computed too."""
+"""Batches by tokens, not by count: like lengths together, since padding is computed too."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 def by_length(
     things: Iterable[T], length: Callable[[T], int], *, budget: int, then: Callable[[T], Any]
 ) -> Iterator[list[T]]:
-    """Batches of at most `budget` padded tokens (one thing at least), sorted by length, then `then`."""
+    """Batches of at most `budget` padded tokens, sorted by length, then by `then`."""
     batch: list[T] = []
     for thing in sorted(things, key=lambda thing: (length(thing), then(thing))):
         if batch and length(thing) * (len(batch) + 1) > budget:

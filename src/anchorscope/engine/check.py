@@ -91,7 +91,7 @@ def _sample(model: Model) -> Marked:
 def _ours(model: Model, sample: Marked) -> tuple[Tensor, Tensor, Tensor, list[Tensor]]:
     """Clean, knocked-out and emptily knocked-out states [layer, width], and weights by block."""
     nothing = Intervention(name="nothing", heads=())
-    with Lease(model) as lease, _weights(model) as weights:
+    with Lease(model, weights=True) as lease, _weights(model) as weights:
         prefix = read_prefix(lease, sample.ids[:_PREFIX])
         trunk = grow_trunk(
             lease, prefix, [sample.ids[: sample.answer_at]], room=0, head=False
@@ -126,7 +126,7 @@ def _weights(model: Model) -> Iterator[list[Tensor]]:
 
 
 def _cut_weight(sample: Marked, weights: list[Tensor]) -> float:
-    """The largest weight on an edge that is cut: keys stand as prefix, trunk, then the row's own."""
+    """The largest weight on a cut edge; keys stand as prefix, trunk, then the row's own."""
     return max(float(w[..., list(sample.exact)].abs().max()) for w in weights)
 
 
@@ -136,7 +136,7 @@ def _stock(
 ) -> tuple[Tensor, list[Tensor]]:
     """Logits [vocabulary] and states of each layer [width], by transformers' own attention."""
     last: list[Tensor] = []
-    before = model.lm.config._attn_implementation
+    before = model.lm.config._attn_implementation or "eager"
     with ExitStack() as stack:
         stack.callback(model.lm.set_attn_implementation, before)
         model.lm.set_attn_implementation("eager")
@@ -160,7 +160,7 @@ def _keep_last(kept: list[Tensor]) -> Any:
 
 
 def _cut_mask(cut: Marked | None) -> Any:
-    """A hook that takes the knocked-out edges from the mask the model itself made, windows and all."""
+    """A hook that takes the cut edges from the mask the model itself made, windows and all."""
     assert cut is not None
     at = torch.arange(len(cut.ids))
     is_key = torch.isin(at, torch.tensor(cut.exact))

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from transformers.cache_utils import Cache
 
-from anchorscope.engine.cache import take_rows
 from anchorscope.engine.layout import Layout
 from anchorscope.engine.lease import Lease
+from anchorscope.engine.memory import Growing
 from anchorscope.engine.trunk import Prefix, Trunk, grow_trunk
 
-# Rows are taken out of the batch when this share of them has finished: a copy of the cache for
+# Rows are taken out of the batch when this share of them has finished: a copy of the memory for
 # every row that ends would cost more than it saves.
 _COMPACT_AT = 0.25
 
@@ -35,7 +34,7 @@ class _Live:
     """The rows still being written."""
 
     rows: Tensor  # their numbers in the batch
-    cache: Cache
+    memory: Growing
     at: Tensor  # key positions [row, column]
     next_at: Tensor  # position of the token fed next [row]
 
@@ -48,12 +47,12 @@ def write_answers(
     stop_ids: Tensor,
     limit: int,
 ) -> tuple[list[Written], Trunk]:
-    """Each prompt's greedy answer up to a stop token (left out) or the limit, and the clean trunk."""
+    """Each prompt's greedy answer up to a stop token (left out) or the limit, and the trunk."""
     grown = grow_trunk(lease, prefix, prompts, room=limit, head=True)
     pages = _Pages(lease, len(prompts), limit)
     live = _Live(
         rows=torch.arange(len(prompts), device=lease.model.device),
-        cache=grown.cache,
+        memory=grown.memory,
         at=grown.trunk.at,
         next_at=grown.trunk.at[:, -1] + 1,
     )
@@ -81,7 +80,7 @@ def _without_finished(
     index = (~ended).nonzero()[:, 0]
     kept = _Live(
         rows=live.rows[index],
-        cache=take_rows(live.cache, index),
+        memory=live.memory.rows(index),
         at=live.at[index],
         next_at=live.next_at[index],
     )
@@ -96,7 +95,7 @@ def _feed(
     live.at = torch.cat([live.at, query_at], dim=1)
     live.next_at = live.next_at + 1
     layout = Layout(query_at, live.at, prefix_length=len(prefix))
-    read = lease.run(chosen[:, None], layout, live.cache, prefix=prefix.pairs, head=head)
+    read = lease.run(chosen[:, None], layout, live.memory, prefix=prefix.pairs, head=head)
     pages.states[live.rows, step] = read.states
     pages.step = step + 1
     return read.logits
@@ -107,13 +106,13 @@ class _Pages:
 
     def __init__(self, lease: Lease, rows: int, limit: int) -> None:
         model = lease.model
-        place = {"device": model.device}
+        device = model.device
         shape = (rows, limit, model.blocks, model.parts.width)
-        self.states = torch.empty(shape, dtype=model.dtype, **place)
-        self.tokens = torch.zeros(rows, limit, dtype=torch.long, **place)
-        self.log_probs = torch.zeros(rows, limit, **place)
-        self.entropy = torch.zeros(rows, **place)
-        self.length = torch.full((rows,), -1, **place)  # -1: still being written
+        self.states = torch.empty(shape, dtype=model.dtype, device=device)
+        self.tokens = torch.zeros(rows, limit, dtype=torch.long, device=device)
+        self.log_probs = torch.zeros(rows, limit, device=device)
+        self.entropy = torch.zeros(rows, device=device)
+        self.length = torch.full((rows,), -1, device=device)  # -1: still being written
         self.step = 0
 
     def choose(self, rows: Tensor, logits: Tensor, step: int) -> Tensor:

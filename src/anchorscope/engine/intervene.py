@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from anchorscope.engine.batches import by_length
-from anchorscope.engine.cache import forked
 from anchorscope.engine.interventions import Intervention, Marked, keys_of, window_of
 from anchorscope.engine.layout import PAD, Edges, Layout
 from anchorscope.engine.lease import Lease
+from anchorscope.engine.memory import Forked
 from anchorscope.engine.trunk import Trunk, pad_left
 
 
@@ -116,8 +116,8 @@ def _read_batch(lease: Lease, trunk: Trunk, batch: Sequence[Row]) -> Tensor:
         sees_prefix=~alone,
         edges=_edges(lease, batch, query_at, key_at, len(trunk.prefix)),
     )
-    cache = forked(trunk.pairs, number)
-    return lease.run(tokens, layout, cache, prefix=trunk.prefix.pairs).states
+    memory = Forked(trunk.pairs, number)
+    return lease.run(tokens, layout, memory, prefix=trunk.prefix.pairs).states
 
 
 def _edges(

@@ -3,10 +3,15 @@
 A row of a pass is one question under one intervention. Its keys come in two parts: the prefix,
 shared by all rows and held once, and the row's own keys. Every mask is made from token
 positions, never from places in a tensor, so padding and cached keys cannot shift it.
+
+Rows of different length go through the model packed, one after the other without padding: its
+linear layers, which are nearly all of the arithmetic, look at single tokens. Only attention sees
+rows, padded on the left.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -39,7 +44,30 @@ class Layout:
     prefix_length: int
     sees_prefix: Tensor | None = None  # bool [row]; None is all of them
     edges: Edges | None = None
+    place: Tensor = field(init=False, repr=False)  # [token]: where packed tokens stand in the rows
     _made: dict[object, Tensor] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        # Fixed here once: finding it again in every block would make a GPU wait.
+        object.__setattr__(self, "place", (self.query_at.flatten() >= 0).nonzero()[:, 0])
+
+    def pack(self, rows: Tensor) -> Tensor:
+        """Things [row, query, ...] one after the other, [1, token, ...], without the padding."""
+        return rows.flatten(0, 1)[self.place][None]
+
+    def unpack(self, packed: Tensor) -> Tensor:
+        """Packed things [1, token, ...] back in their rows, [row, query, ...], 0 for padding."""
+        shape = (self.query_at.numel(), *packed.shape[2:])
+        if len(self.place) == shape[0]:
+            flat = packed[0]
+        else:
+            flat = packed.new_zeros(shape)
+            flat[self.place] = packed[0]
+        return flat.unflatten(0, self.query_at.shape)
+
+    def last(self) -> Tensor:
+        """Where each row's last token stands among the packed ones, [row]."""
+        return (self.query_at >= 0).sum(dim=1).cumsum(dim=0) - 1
 
     def allowed(self, window: int | None) -> Tensor:
         """Whether query may attend to key without any intervention, bool [row, query, key]."""
@@ -77,8 +105,11 @@ class Layout:
         gone = _gone(self.edges, block, pre)
         return _additive(self.allowed(window)[:, None] & ~gone, dtype)
 
-    def _once(self, name: object, make) -> Tensor:
+    def _once(self, name: tuple[str, int | None] | tuple, make: Callable[[], Tensor]) -> Tensor:
+        """A mask made once and kept: for every block, or until the next block asks for its own."""
         if name not in self._made:
+            if len(self._made) > 2:  # blocks that differ are asked for in turn and never again
+                self._made.clear()
             made = make()
             self._made[name] = made if made.dim() == 4 else made[:, None]
         return self._made[name]

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from transformers.cache_utils import Cache
 
 from anchorscope.engine.attention import NAME, View
 from anchorscope.engine.layout import Layout
+from anchorscope.engine.memory import Memory, Pair
 from anchorscope.models import Model
-
-Pairs = list[tuple[Tensor, Tensor]]
 
 
 class Read(NamedTuple):
-    """What a pass gives: states after every block at the last column, and logits if asked for."""
+    """What a pass gives: states after every block at each row's last token, and its logits."""
 
     states: Tensor  # [row, layer, width]
-    logits: Tensor | None  # [row, vocabulary]
+    logits: Tensor | None  # [row, vocabulary]; None where they were not asked for
 
 
 class Lease:
@@ -30,16 +30,14 @@ class Lease:
     every hook is removed, whatever happens inside.
     """
 
-    def __init__(self, model: Model) -> None:
-        self.model = model
-        self._layout: Layout | None = None
-        self._prefix: Pairs | None = None
-        self._states: list[Tensor] = []
+    def __init__(self, model: Model, *, weights: bool = False) -> None:
+        self.model, self.weights = model, weights
+        self._pass: _Pass | None = None
         self._hooks: list[Any] = []
 
     def __enter__(self) -> Lease:
         lm, parts = self.model.lm, self.model.parts
-        self._before = (lm.config._attn_implementation, lm.training)
+        self._before = (lm.config._attn_implementation or "eager", lm.training)
         try:
             lm.eval()
             lm.set_attn_implementation(NAME)
@@ -69,41 +67,59 @@ class Lease:
         self,
         ids: Tensor,
         layout: Layout,
-        cache: Cache,
+        memory: Memory,
         *,
-        prefix: Pairs | None = None,
+        prefix: Sequence[Pair] | None = None,
         head: bool = False,
     ) -> Read:
-        """The states of every layer at the last column, and its logits where `head` is asked for."""
-        self._layout, self._prefix, self._states = layout, prefix, []
+        """The states of every layer at each row's last token, and its logits if `head` is wanted.
+
+        `ids` are [row, query], padded as the layout says.
+        """
+        last = layout.last()
+        self._pass = _Pass(layout, memory, prefix, last)
         given = {
-            "input_ids": ids,
-            "position_ids": layout.query_at.clamp(min=0),
-            "past_key_values": cache,
-            "use_cache": True,
+            "input_ids": layout.pack(ids),
+            "position_ids": layout.pack(layout.query_at),
+            "use_cache": False,
         }
         try:
             if head:
-                logits = self.model.lm(**given, logits_to_keep=1).logits[:, -1]
+                logits = self.model.lm(**given, logits_to_keep=last).logits[0]
             else:
                 # The head over all positions would cost more than a tenth of the pass.
                 logits = None
                 self.model.parts.decoder(**given)
-            return Read(torch.stack(self._states, dim=1), logits)
+            return Read(torch.stack(self._pass.states, dim=1), logits)
         finally:
-            self._layout, self._prefix, self._states = None, None, []
+            self._pass = None
 
     def _show_view(self, attention: nn.Module, block: int) -> Any:
         def hook(module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-            assert self._layout is not None
-            prefix = None if self._prefix is None else self._prefix[block]
-            return args, {**kwargs, "view": View(self._layout, block, prefix)}
+            now = self._pass
+            assert now is not None
+            prefix = None if now.prefix is None else now.prefix[block]
+            view = View(now.layout, block, prefix, now.memory, self.weights)
+            return args, {**kwargs, "view": view}
 
         return attention.register_forward_pre_hook(hook, with_kwargs=True)
 
     def _keep_state(self, module: nn.Module, args: tuple, output: Any) -> None:
+        now = self._pass
+        assert now is not None
         hidden = output[0] if isinstance(output, tuple) else output
-        self._states.append(hidden[:, -1].clone())
+        now.states.append(hidden[0, now.last])
+
+
+@dataclass
+class _Pass:
+    """The pass under way, as the hooks see it."""
+
+    layout: Layout
+    memory: Memory
+    prefix: Sequence[Pair] | None
+    last: Tensor
+    states: list[Tensor] = field(default_factory=list)
 
 
 def _contiguous(module: nn.Module, args: tuple) -> tuple:

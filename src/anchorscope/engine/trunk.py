@@ -7,11 +7,10 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from transformers.cache_utils import Cache
 
-from anchorscope.engine.cache import growing
 from anchorscope.engine.layout import PAD, Layout
-from anchorscope.engine.lease import Lease, Pairs, Read
+from anchorscope.engine.lease import Lease, Read
+from anchorscope.engine.memory import Growing, Pair
 
 
 @dataclass(frozen=True)
@@ -19,7 +18,7 @@ class Prefix:
     """Keys and values of the tokens that begin every prompt of a run."""
 
     ids: tuple[int, ...]
-    pairs: Pairs | None  # one (keys, values) a block, [1, key head, prefix, head width]
+    pairs: tuple[Pair, ...] | None  # one a block, [1, key head, prefix, head width]
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -31,15 +30,15 @@ class Trunk:
 
     prefix: Prefix
     at: Tensor  # positions [row, column], PAD for padding
-    pairs: Pairs  # [row, key head, column, head width] a block
+    pairs: tuple[Pair, ...]  # one a block, [row, key head, column, head width]
 
 
 @dataclass(frozen=True)
 class Grown:
-    """A trunk with the cache that can go on from it, and what its last column gave."""
+    """A trunk with the memory that can go on from it, and what its last tokens gave."""
 
     trunk: Trunk
-    cache: Cache
+    memory: Growing
     last: Read
 
 
@@ -58,24 +57,25 @@ def read_prefix(lease: Lease, ids: Sequence[int]) -> Prefix:
     if not ids:
         return Prefix((), None)
     at = torch.arange(len(ids), device=lease.model.device)[None]
-    cache = growing(lease.model.blocks, len(ids))
+    memory = Growing(lease.model.blocks, len(ids))
     tokens = torch.tensor([list(ids)], device=lease.model.device)
-    lease.run(tokens, Layout(at, at, prefix_length=0), cache)
-    return Prefix(tuple(ids), [layer.pair(len(ids)) for layer in cache.layers])  # type: ignore
+    lease.run(tokens, Layout(at, at, prefix_length=0), memory)
+    pairs = (memory.pair(block, len(ids)) for block in range(lease.model.blocks))
+    return Prefix(tuple(ids), tuple(pairs))
 
 
 def grow_trunk(
     lease: Lease, prefix: Prefix, prompts: Sequence[Sequence[int]], *, room: int, head: bool
 ) -> Grown:
-    """The trunk of these prompts, with `room` for as many tokens more in its cache."""
+    """The trunk of these prompts, with `room` for as many tokens more in its memory."""
     turns = [prompt[len(prefix) :] for prompt in prompts]
     tokens = pad_left(turns, 0, lease.model.device)
     at = pad_left([range(len(prefix), len(p)) for p in prompts], PAD, lease.model.device)
-    cache = growing(lease.model.blocks, at.shape[1] + room)
+    memory = Growing(lease.model.blocks, at.shape[1] + room)
     layout = Layout(at, at, prefix_length=len(prefix))
-    last = lease.run(tokens, layout, cache, prefix=prefix.pairs, head=head)
-    pairs = [layer.pair(at.shape[1]) for layer in cache.layers]  # type: ignore[attr-defined]
-    return Grown(Trunk(prefix, at, pairs), cache, last)
+    last = lease.run(tokens, layout, memory, prefix=prefix.pairs, head=head)
+    pairs = (memory.pair(block, at.shape[1]) for block in range(lease.model.blocks))
+    return Grown(Trunk(prefix, at, tuple(pairs)), memory, last)
 
 
 def pad_left(rows: Sequence[Sequence[int]], fill: int, device: torch.device) -> Tensor:

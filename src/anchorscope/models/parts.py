@@ -23,7 +23,7 @@ class Parts:
 
 
 def find_parts(lm: PreTrainedModel) -> Parts:
-    """The parts of a causal language model; an error that says what was looked for if one is missing."""
+    """The parts of a causal language model; an error says what was looked for and not found."""
     config = lm.config.get_text_config()
     decoder = lm.get_decoder()
     head = lm.get_output_embeddings()

@@ -6,11 +6,12 @@ Patterns, tried in order on the first sentence that is not a question:
 2. "Yes, ..." and "No, ...": that word.
 3. "... was written by William Shakespeare in 1599": what follows "by", up to the next
    small word or comma.
-4. "X is Y": the side that holds words the question does not have; Y where both do, X where
+4. "... named Alessandro Bianchi", "... is called Ramadan": what follows, in the same way.
+5. "X is Y": the side that holds words the question does not have; Y where both do, X where
    neither does (a choice the question offered). Of a place's "a city in India" only the
    name after the preposition.
-5. A sentence without "is" that repeats words of the question: the longest part that is new.
-6. All of it, up to a comma or bracket: "Paris, France" -> "Paris".
+6. A sentence without "is" that repeats words of the question: the longest part that is new.
+7. All of it, up to a comma, bracket or relative clause: "Paris, France" -> "Paris".
 
 Quotation marks, articles and punctuation at the ends, and a leading "in" or "by", are left off.
 """
@@ -30,7 +31,10 @@ YES_NO_QUESTION = re.compile(
 # Lower case only: in "The World Is Not Enough" the verb is part of a name.
 COPULA = re.compile(r"\s(?:is|are|was|were)\s|(?<=\w)['’]s\s(?=(?:a|an|the|in)\s)")
 AGENT = re.compile(r"\s(?:is|are|was|were|been)\s(?:\w+\s){0,4}?by\s+")
-AGENT_END = re.compile(r",|;|\(|\s(?:in|on|at|for|from|with|as|to|who|which|that|when|while)\s")
+NAMED = re.compile(r"\s(?:is|are|was|were|an?|the)\s(?:\w+\s){0,6}?(?:named|called|known as)\s+")
+AGENT_END = re.compile(
+    r",|;|\(|\s(?:in|on|at|for|from|with|as|to|during|who|which|that|when|while)\s"
+)
 PLACE = re.compile(
     r"\b(?:in|from|of|near|at)\s+(?:the\s+)?"
     r"([^\W\da-z_][\w’'.-]*(?:\s+(?:of\s+|the\s+|de\s+)*[^\W\da-z_][\w’'.-]*)*)"
@@ -39,10 +43,13 @@ PLACE_QUESTION = re.compile(
     r"\b(?:where|country|city|town|place|state|continent|province|region|located|nationality)\b",
     re.IGNORECASE,
 )
+DESCRIBED = re.compile(r"(?:currently\s+)?(?:an?|one|located|situated|based|born|held|found|set)\s")
 LEAD = re.compile(
+    r"(?:approximately|about|around|roughly|actually|currently|probably|likely)\s+(?=\S)|"
     r"(?:(?:located|situated|based|born|held|found|set|made)\s+)?(?i:in|on|at|by|from)\s+"
     r"(?=(?:the\s+)?[^\Wa-z_])|(?i:an?|the)\s+(?=\S)"
 )
+PART_END = re.compile(r",\s+|;|\s\(|\s(?:who|which|that|where|when|because)\s")
 SENTENCE_END = re.compile(r"(?:(?<=[^\W_]{2})|(?<=[\d\"”')]))[.!?]\s+(?=[^\Wa-z_])")
 ABBREVIATION = re.compile(r"\b(?:St|Dr|Mr|Mrs|Ms|Mt|Ft|Jr|Sr|No|vs)$")
 
@@ -63,9 +70,10 @@ def answer_span(answer_text: str, *, question: str = "") -> Span | None:
 
 
 def _entity(text: str, span: Span, question: str) -> Span:
-    if agent := AGENT.search(text, span.start, span.stop):
-        end = AGENT_END.search(text, agent.end(), span.stop)
-        return _tidy(text, Span(agent.end(), end.start() if end else span.stop))
+    for pattern in (AGENT, NAMED):
+        if lead := pattern.search(text, *span):
+            end = AGENT_END.search(text, lead.end(), span.stop)
+            return _tidy(text, Span(lead.end(), end.start() if end else span.stop))
     if copula := COPULA.search(text, span.start, span.stop):
         left, right = Span(span.start, copula.start()), Span(copula.end(), span.stop)
         return _side(text, left, right, question)
@@ -74,14 +82,13 @@ def _entity(text: str, span: Span, question: str) -> Span:
 
 
 def _side(text: str, left: Span, right: Span, question: str) -> Span:
-    """The side of "X is Y" that answers (pattern 4)."""
+    """The side of "X is Y" that answers (pattern 5)."""
     asked = _asked(question)
     new_left, new_right = _is_new(text, left, asked), _is_new(text, right, asked)
     if not new_right and (new_left or question):
         return _tidy(text, _before_comma(text, left))
     if not question or PLACE_QUESTION.search(question):
-        described = re.match(r"(?:an?|one)\s", text[right.start : right.stop])
-        place = PLACE.search(text, right.start, right.stop) if described else None
+        place = PLACE.search(text, *right) if DESCRIBED.match(text, *right) else None
         if place:
             return _tidy(text, Span(*place.span(1)))
     return _tidy(text, _before_comma(text, right))
@@ -135,8 +142,8 @@ def _first_sentence(text: str, span: Span) -> Span:
 
 
 def _before_comma(text: str, span: Span) -> Span:
-    """Up to a comma or bracket; the comma of "December 14, 1972" parts nothing."""
-    for mark in re.compile(r",\s+|;|\s\(").finditer(text, *span):
+    """Up to a comma, bracket or relative clause; the comma of "December 14, 1972" parts nothing."""
+    for mark in PART_END.finditer(text, *span):
         date = re.search(r"\d\s*$", text[span.start : mark.start()]) and re.match(
             r"\d{3,4}\b", text[mark.end() :]
         )
@@ -148,7 +155,7 @@ def _before_comma(text: str, span: Span) -> Span:
 def _tidy(text: str, span: Span) -> Span:
     """Without quotation marks, punctuation, and a leading preposition or article."""
     found = trimmed(text, span)
-    for _ in range(2):  # "in the Netherlands"
+    for _ in range(3):  # "currently in the Netherlands"
         lead = LEAD.match(text, *found)
         found = trimmed(text, Span(lead.end(), found.stop)) if lead else found
     return found if found.start < found.stop else trimmed(text, span)
