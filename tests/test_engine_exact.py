@@ -69,8 +69,9 @@ def engine_states(
                 sample, number, intervention, blocks=model.blocks, turn_at=len(known), seed=SEED
             )
         ]
-        for row, states in read_rows(lease, trunk, rows, budget=budget):
-            out[row.number, row.layers] = states
+        for batch, states in read_rows(lease, trunk, rows, budget=budget):
+            for row, state in zip(batch, states, strict=True):
+                out[row.number, row.layers] = state[row.layers]
     return out
 
 
@@ -223,8 +224,8 @@ def test_answers_equal_those_of_generate(tiny):
     stop = torch.tensor([7, 9, 13, 40, 41, 42, 43])
     with Lease(tiny) as lease:
         known = read_prefix(lease, shared_prefix(prompts, stop=len(PREFIX)))
-        written, _ = write_answers(lease, known, prompts, stop_ids=stop, limit=9)
-    for prompt, answer in zip(prompts, written, strict=True):
+        written = write_answers(lease, known, prompts, stop_ids=stop, limit=9)
+    for prompt, answer, states in zip(prompts, written.lines, written.states, strict=True):
         plain = tiny.lm.generate(
             torch.tensor([prompt]), max_new_tokens=9, do_sample=False, eos_token_id=stop.tolist(),
             pad_token_id=0, output_scores=True, return_dict_in_generate=True,
@@ -241,7 +242,7 @@ def test_answers_equal_those_of_generate(tiny):
         assert answer.first_entropy == pytest.approx(-(first.exp() * first).sum().item(), abs=1e-4)
         for n in range(1, len(answer.token_ids) + 1):
             state = plain_states(tiny, [prompt + answer.token_ids[:n]])[0]
-            torch.testing.assert_close(answer.states[n - 1], state, **CLOSE)
+            torch.testing.assert_close(states[n - 1], state, **CLOSE)
 
 
 def test_states_are_those_of_output_hidden_states(tiny):

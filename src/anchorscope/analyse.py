@@ -2,22 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import partial
 
 import numpy as np
 import pandas as pd
 
 from anchorscope.config import Config
+from anchorscope.errors import UserError
+from anchorscope.pathways.claims import claims_table, from_tables
+from anchorscope.pathways.effects import Delta
+from anchorscope.pathways.examine import Effort, examine
 from anchorscope.pathways.grouping import pathways_table
+from anchorscope.pathways.refit import refit
+from anchorscope.pathways.strict import (
+    LayerEvidence,
+    answer_only_gaps,
+    group_adds,
+    strict_table,
+    verdict_table,
+)
 from anchorscope.pathways.tables import controls_table, layers_table, probes_table
-from anchorscope.probes.crossfit import cross_fit
+from anchorscope.pathways.verdict import Verdict, choose_layer, judge
+from anchorscope.probes.crossfit import cross_fit, each_layer
 from anchorscope.probes.readings import Readings
 from anchorscope.probes.splits import check_enough, entity_folds
 from anchorscope.progress import Progress
 from anchorscope.records import Sample
+from anchorscope.samples import to_frame
 from anchorscope.states import load_states
 from anchorscope.store import Store
+
+States = Mapping[str, np.ndarray]  # intervention -> [question, layer, width]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +44,8 @@ class Tables:
     layers: pd.DataFrame
     probes: pd.DataFrame
     controls: pd.DataFrame
+    strict: pd.DataFrame
+    verdict: pd.DataFrame
     pathways: pd.DataFrame
 
 
@@ -38,15 +57,25 @@ class Labelled:
     ids: tuple[str, ...]
     z: np.ndarray  # [question], 1 = wrong
     fold: np.ndarray  # [question]
+    entities: tuple[str, ...]
+    known: np.ndarray  # [question, 2]: log popularity (NaN where unknown), length of the prompt
 
 
 def labelled(samples: Sequence[Sample], dataset: str, config: Config) -> Labelled:
     """The usable samples of a dataset; an error that counts them where they are too few."""
     used = [s for s in samples if s.question.dataset == dataset and s.usable]
     z = np.array([int(s.verdict == "wrong") for s in used], dtype=np.int64)
-    fold = entity_folds([s.question.entity for s in used], folds=config.folds, seed=config.seed)
+    entities = tuple(s.question.entity for s in used)
+    fold = entity_folds(entities, folds=config.folds, seed=config.seed)
     check_enough(z, fold, dataset=dataset)
-    return Labelled(dataset=dataset, ids=tuple(s.id for s in used), z=z, fold=fold)
+    return Labelled(
+        dataset=dataset,
+        ids=tuple(s.id for s in used),
+        z=z,
+        fold=fold,
+        entities=entities,
+        known=np.array([[_log(s.question.popularity), len(s.prompt_ids)] for s in used]),
+    )
 
 
 def analyse(
@@ -60,14 +89,11 @@ def analyse(
     progress: Progress,
 ) -> Tables:
     """The tables of all datasets; the probes are stored on the way."""
-    tables: dict[str, list[pd.DataFrame]] = {
-        "layers": [],
-        "probes": [],
-        "controls": [],
-        "pathways": [],
-    }
+    tables: dict[str, list[pd.DataFrame]] = {field.name: [] for field in fields(Tables)}
     for part in parts:
-        readings = _probe(store, part, interventions, shards, config, progress)
+        names = ("clean", *interventions)
+        states = {name: load_states(store, name, part.ids, shards) for name in names}
+        readings = _probe(store, part, states, config, progress)
         drawn = {"seed": config.seed, "resamples": config.resamples}
         rows = pathways_table(readings, dataset=part.dataset)
         tables["pathways"].append(rows)
@@ -75,20 +101,33 @@ def analyse(
         of = {"model": model, "dataset": part.dataset}
         tables["probes"].append(probes_table(readings, **of, **drawn))  # type: ignore[arg-type]
         tables["controls"].append(controls_table(readings, **of, delta=config.delta))
+        evidence = _evidence(states, readings, part, config, progress)
+        tables["strict"].append(strict_table(evidence, **of))
+        verdict = _verdict(states, readings, evidence, part, config)
+        tables["verdict"].append(verdict_table(verdict, **of))
     return Tables(**{name: pd.concat(frames, ignore_index=True) for name, frames in tables.items()})
 
 
+def save_tables(
+    store: Store, tables: Tables, samples: Sequence[Sample], parts: Sequence[Labelled]
+) -> None:
+    """Writes samples.parquet and everything under tables/ that the analysis gave."""
+    frame = to_frame(samples)
+    folds = {id: int(f) for p in parts for id, f in zip(p.ids, p.fold, strict=True)}
+    frame["fold"] = frame["id"].map(folds.get).astype("Int64")
+    store.write("samples.parquet", frame.to_parquet)
+    run = from_tables(store.info, tables.pathways, tables.strict, tables.verdict, frame)
+    claims = claims_table([run])
+    named = {f.name: getattr(tables, f.name) for f in fields(Tables) if f.name != "pathways"}
+    for name, table in (named | {"claims": claims}).items():
+        store.write(f"tables/{name}.csv", partial(table.to_csv, index=False))
+    store.write("tables/pathways.parquet", tables.pathways.to_parquet)
+
+
 def _probe(
-    store: Store,
-    part: Labelled,
-    interventions: Sequence[str],
-    shards: int,
-    config: Config,
-    progress: Progress,
+    store: Store, part: Labelled, states: States, config: Config, progress: Progress
 ) -> Readings:
     """The readings of one dataset; its probes go to probes/<dataset>."""
-    names = ("clean", *interventions)
-    states = {name: load_states(store, name, part.ids, shards) for name in names}
     progress.start(f"probes of {part.dataset}", states["clean"].shape[1])
     readings, probes = cross_fit(
         states,
@@ -102,3 +141,70 @@ def _probe(
     )
     probes.save(store.file(f"probes/{part.dataset}"))
     return readings
+
+
+def _evidence(
+    states: States, readings: Readings, part: Labelled, config: Config, progress: Progress
+) -> list[LayerEvidence]:
+    """Strict mode's evidence, layer by layer."""
+    layers, effort = readings.layers, _effort(config)
+    found: dict[int, LayerEvidence] = {}
+
+    def work(layer: int) -> None:
+        found[layer] = LayerEvidence(
+            examined=examine(readings, layer, effort),
+            refit=refit(
+                states["clean"][:, layer],
+                states["knockout"][:, layer],
+                readings.of("paper", "knockout")[:, layer],
+                z=part.z,
+                fold=part.fold,
+                C=config.C,
+                balance=config.balance,
+                seed=config.seed,
+                resamples=config.resamples,
+            ),
+            adds=group_adds(readings, layer, part.known, effort),
+            answer_only=answer_only_gaps(readings, layer, effort),
+        )
+
+    progress.start(f"evidence of {part.dataset}", layers)
+    each_layer(work, layers, progress=lambda done, total: progress.advance())
+    return [found[layer] for layer in range(layers)]
+
+
+def _verdict(
+    states: States,
+    readings: Readings,
+    evidence: Sequence[LayerEvidence],
+    part: Labelled,
+    config: Config,
+) -> Verdict:
+    """The finding at the chosen layer, whose probes are trained anew for every set of folds."""
+    layer = choose_layer(readings)
+    here = {name: of[:, layer : layer + 1] for name, of in states.items()}
+    examined = [evidence[layer].examined]
+    for seed in range(1, config.fold_seeds):
+        fold = entity_folds(part.entities, folds=config.folds, seed=config.seed + seed)
+        try:
+            again, _ = cross_fit(
+                here, ids=part.ids, z=part.z, fold=fold, C=config.C, balance=config.balance
+            )
+        except UserError:
+            continue  # these folds leave a probe too few of a class; verdict.csv counts the sets
+        effort = replace(_effort(config), seed=config.seed + seed)
+        examined.append(examine(again, 0, effort))
+    return judge(examined)
+
+
+def _effort(config: Config) -> Effort:
+    return Effort(seed=config.seed, resamples=config.resamples, points=_unit(config.delta))
+
+
+def _unit(delta: str) -> Delta:
+    """What ΔP counts in the tables: points, unless it is relative."""
+    return "relative" if delta == "relative" else "points"
+
+
+def _log(popularity: float | None) -> float:
+    return float(np.log10(popularity)) if popularity is not None and popularity > 0 else np.nan

@@ -45,6 +45,9 @@ class Config:
     layers: str = _field("cumulative", changes=True, help="cumulative, single, or window:w.")
     delta: Delta = _field("points", changes=True, help="Unit of ΔP in the tables.")
     folds: int = _field(5, changes=True, help="Folds, disjoint by entity; 3 or more.")
+    fold_seeds: int = _field(
+        3, changes=True, help="Sets of folds behind the verdict on two pathways."
+    )
     C: float = _field(0.003, changes=True, help="Inverse strength of the probes' L2 penalty.")
     balance: Balance = _field(
         "weights", changes=True, help="Whether probes weigh right and wrong answers alike."
@@ -66,6 +69,7 @@ class Config:
         if not self.data:
             raise UserError("No questions were asked for. Give --data one name or file at least.")
         _at_least(self, "folds", 3)
+        _at_least(self, "fold_seeds", 1)
         _at_least(self, "resamples", 100)
         _at_least(self, "max_tokens", 1)
         if self.shard is not None:

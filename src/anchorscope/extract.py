@@ -11,12 +11,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pandas as pd
-import torch
-from torch import Tensor
 
 from anchorscope.answers.generate import Answered, Answerer, answer_offsets
 from anchorscope.answers.judge import judge
 from anchorscope.engine.batches import by_length
+from anchorscope.engine.host import to_host
 from anchorscope.engine.intervene import Row, read_rows, rows_for
 from anchorscope.engine.interventions import Intervention, Marked
 from anchorscope.engine.lease import Lease
@@ -134,12 +133,13 @@ class Extraction:
                 for intervention in missing:
                     rows += self._rows(sample, number, intervention)
         self.tokens += sum(len(row.ids) for row in rows)
-        for row, state in read_rows(self.lease, trunk, rows, budget=self.budget):
-            of = others[row.intervention.name]
-            id = samples[row.number].id
-            if id not in of:
-                of[id] = np.empty((self.model.blocks, self.model.parts.width), dtype=np.float32)
-            of[id][row.layers] = _to_numpy(state)
+        for batch, states in read_rows(self.lease, trunk, rows, budget=self.budget):
+            for row, state in zip(batch, to_host(states), strict=True):
+                of = others[row.intervention.name]
+                id = samples[row.number].id
+                if id not in of:
+                    of[id] = np.empty_like(state)
+                of[id][row.layers] = state[row.layers]
 
     def _rows(self, sample: Sample, number: int, intervention: Intervention) -> list[Row]:
         return rows_for(
@@ -194,12 +194,9 @@ def _mark(model: Model, prepared: Prepared, answer: Answer) -> Sample:
 
 def _clean_states(samples: Sequence[Sample], answered: Answered) -> dict[str, np.ndarray]:
     """The clean state [layer, width] of each sample that has a probe position, by id."""
-    return {
-        sample.id: _to_numpy(states[sample.exact_answer[-1] - len(sample.prompt_ids)])
-        for sample, states in zip(samples, answered.states, strict=True)
-        if sample.exact_answer and sample.exact_question
-    }
-
-
-def _to_numpy(state: Tensor) -> np.ndarray:
-    return state.to("cpu", torch.float32).numpy()
+    rows = [n for n, s in enumerate(samples) if s.exact_answer and s.exact_question]
+    if not rows:
+        return {}
+    last = [samples[n].exact_answer[-1] - len(samples[n].prompt_ids) for n in rows]
+    states = to_host(answered.states[rows, last])
+    return {samples[n].id: state for n, state in zip(rows, states, strict=True)}

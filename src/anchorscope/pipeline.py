@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from anchorscope.analyse import Tables, analyse, labelled
+from anchorscope.analyse import analyse, labelled, save_tables
 from anchorscope.answers.generate import Answerer, write_lines
 from anchorscope.config import Config
 from anchorscope.datasets import load_questions
@@ -25,7 +25,6 @@ from anchorscope.models import Model, load_model
 from anchorscope.prepare import Prepared, prepare
 from anchorscope.progress import Progress, Quiet
 from anchorscope.records import Question, QuestionSet, Sample
-from anchorscope.samples import to_frame
 from anchorscope.show import RunView, write_figures, write_report
 from anchorscope.spans.agreement import agreement
 from anchorscope.spans.question import Found, find_spans
@@ -96,8 +95,7 @@ class _Run:
             shards = len(self._shards(prepared))
             how = {"model": model.name, "shards": shards, "config": self.config}
             tables = analyse(self.store, parts, names, **how, progress=self.progress)
-            folds = {id: int(f) for p in parts for id, f in zip(p.ids, p.fold, strict=True)}
-            self._save_tables(tables, samples, folds)
+            save_tables(self.store, tables, samples, parts)
         with self._stage("report"):
             self._show()
         self.store.save_info({"finished": True})
@@ -218,15 +216,6 @@ class _Run:
 
     def _of_dataset(self, prepared: Sequence[Prepared], name: str) -> list[Prepared]:
         return [p for p in prepared if p.question.dataset == name]
-
-    def _save_tables(self, tables: Tables, samples: list[Sample], folds: dict[str, int]) -> None:
-        frame = to_frame(samples)
-        frame["fold"] = frame["id"].map(folds.get).astype("Int64")
-        self.store.write("samples.parquet", frame.to_parquet)
-        for name in ("layers", "probes", "controls"):
-            table = getattr(tables, name)
-            self.store.write(f"tables/{name}.csv", partial(table.to_csv, index=False))
-        self.store.write("tables/pathways.parquet", tables.pathways.to_parquet)
 
     def _show(self) -> None:
         view = RunView.open(self.store.path, unfinished_ok=True)

@@ -13,8 +13,6 @@ from safetensors.numpy import save_file
 from anchorscope.errors import UserError
 from anchorscope.store import Store
 
-_HALF_MAX = float(np.finfo(np.float16).max)
-
 
 def shard_name(intervention: str, number: int) -> str:
     """The name of a shard's file in the run folder."""
@@ -22,15 +20,14 @@ def shard_name(intervention: str, number: int) -> str:
 
 
 def save_states(store: Store, name: str, ids: Sequence[str], states: np.ndarray) -> None:
-    """Stores states in half precision, or in single where their range needs it."""
+    """Stores states [question, layer, width] as they come: in half precision where they fit it."""
     broken = [id for id, state in zip(ids, states, strict=True) if not np.isfinite(state).all()]
     if broken:
         raise UserError(
             f"{len(broken)} states for {name} are NaN or infinite (first: {broken[0]}). "
             "The model overflows in this dtype: take --dtype float32 and another --out."
         )
-    fits = not states.size or np.abs(states).max() < _HALF_MAX
-    tensors = {"states": np.ascontiguousarray(states, np.float16 if fits else np.float32)}
+    tensors = {"states": np.ascontiguousarray(states)}
     meta = {"ids": json.dumps(list(ids))}
     store.write(name, lambda path: save_file(tensors, path, metadata=meta))
 

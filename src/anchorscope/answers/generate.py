@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from anchorscope.engine.decode import Written, write_answers
+from anchorscope.engine.decode import Line, write_answers
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.trunk import Prefix, Trunk, read_prefix, shared_prefix
 from anchorscope.models import Model
@@ -21,7 +21,7 @@ class Answered:
     """A batch of answers in the order of its questions, with the trunk they share."""
 
     answers: tuple[Answer, ...]
-    states: tuple[Tensor, ...]  # [token, layer, width] each
+    states: Tensor  # [row, token, layer, width]
     trunk: Trunk
 
 
@@ -36,21 +36,19 @@ class Answerer:
         self, lease: Lease, prefix: Prefix, ids: Sequence[str], prompts: Sequence[Sequence[int]]
     ) -> Answered:
         """The answers to the questions with these ids and prompts."""
-        written, trunk = write_answers(
-            lease, prefix, prompts, stop_ids=self._stop, limit=self.max_tokens
-        )
-        answers = tuple(self._record(i, w) for i, w in zip(ids, written, strict=True))
-        return Answered(answers, tuple(w.states for w in written), trunk)
+        written = write_answers(lease, prefix, prompts, stop_ids=self._stop, limit=self.max_tokens)
+        answers = tuple(self._record(i, line) for i, line in zip(ids, written.lines, strict=True))
+        return Answered(answers, written.states, written.trunk)
 
-    def _record(self, id: str, written: Written) -> Answer:
-        text = self.model.tokenizer.decode(written.token_ids, skip_special_tokens=True)
+    def _record(self, id: str, line: Line) -> Answer:
+        text = self.model.tokenizer.decode(line.token_ids, skip_special_tokens=True)
         return Answer(
             id=id,
             text=text.strip(),
-            token_ids=written.token_ids,
-            log_probs=written.log_probs,
-            first_entropy=written.first_entropy,
-            finished=written.finished,
+            token_ids=line.token_ids,
+            log_probs=line.log_probs,
+            first_entropy=line.first_entropy,
+            finished=line.finished,
         )
 
 

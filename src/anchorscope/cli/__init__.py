@@ -9,9 +9,11 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from anchorscope.cli.claims import claims
 from anchorscope.cli.doctor import doctor
 from anchorscope.cli.figure import figure
 from anchorscope.cli.run import run
+from anchorscope.cli.simulate import simulate
 from anchorscope.errors import UserError
 
 app = typer.Typer(
@@ -23,6 +25,8 @@ app = typer.Typer(
 )
 app.command()(run)
 app.command()(figure)
+app.command()(claims)
+app.command()(simulate)
 app.command()(doctor)
 
 

@@ -34,6 +34,7 @@ def run(
     layers: Annotated[str, _option("layers")] = default_of("layers"),
     delta: Annotated[str, _option("delta")] = default_of("delta"),
     folds: Annotated[int, _option("folds")] = default_of("folds"),
+    fold_seeds: Annotated[int, _option("fold_seeds")] = default_of("fold_seeds"),
     C: Annotated[float, _option("C", "--C")] = default_of("C"),
     balance: Annotated[str, _option("balance")] = default_of("balance"),
     resamples: Annotated[int, _option("resamples")] = default_of("resamples"),

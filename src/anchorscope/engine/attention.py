@@ -1,10 +1,9 @@
-"""Attention over a shared prefix and a row's own keys, with any edge taken away.
+"""Attention over the prefix and a row's own keys, with any edge taken away.
 
 transformers lets a model's attention be replaced by name; this is ours. It differs from the
 stock ones in three ways. Tokens arrive packed, without padding, and are laid out in rows here
-alone. The keys of the few-shot prefix, the same for all rows, are held once. And masks come from
-our `Layout` alone, so whether the model would have passed a float, a boolean or no mask at all
-makes no difference.
+alone. What a row saw before comes from our `Memory`. And masks come from our `Layout`, so whether
+the model would have passed a float, a boolean or no mask at all makes no difference.
 """
 
 from __future__ import annotations
@@ -35,7 +34,6 @@ class View:
 
     layout: Layout
     block: int
-    prefix: Pair | None  # [1, key head, prefix, head width]
     memory: Memory
     weights: bool  # whether somebody wants to see the attention weights
 
@@ -65,9 +63,14 @@ def attend(
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     kept = layout.kept(view.block, query.dtype)
     if view.weights or kept is not None or softcap is not None:
-        out, weights = _written_out(query * scale, pair, view.prefix, bias, softcap, kept)
+        out, weights = _written_out(query * scale, pair, bias, softcap, kept)
     else:
-        out, weights = _fused(query, pair, view.prefix, bias, scale), None
+        # Faster on CPU and GPU alike than repeating the keys for grouped queries.
+        grouped = query.shape[1] != key.shape[1]
+        out = scaled_dot_product_attention(
+            query, *pair, attn_mask=bias, scale=scale, enable_gqa=grouped
+        )
+        weights = None
     return layout.pack(out.transpose(1, 2)), weights
 
 
@@ -76,37 +79,12 @@ def _in_rows(layout: Layout, packed: Tensor) -> Tensor:
     return layout.unpack(packed.transpose(1, 2)).transpose(1, 2)
 
 
-def _fused(query: Tensor, pair: Pair, prefix: Pair | None, bias: Tensor, scale: float) -> Tensor:
-    """Values [row, head, query, head width] by torch's own kernel.
-
-    On a CPU, joining the prefix to every row and calling the kernel is four times as fast as
-    products with the prefix held once: there a product of many small matrices is a loop.
-    """
-    key, value = _joined(pair, prefix, len(query))
-    grouped = query.shape[1] != key.shape[1]
-    return scaled_dot_product_attention(
-        query, key, value, attn_mask=bias, scale=scale, enable_gqa=grouped
-    )
-
-
-def _joined(pair: Pair, prefix: Pair | None, rows: int) -> Pair:
-    if prefix is None:
-        return pair
-    shared = (prefix[0].expand(rows, -1, -1, -1), prefix[1].expand(rows, -1, -1, -1))
-    return torch.cat([shared[0], pair[0]], dim=2), torch.cat([shared[1], pair[1]], dim=2)
-
-
 def _written_out(
-    query: Tensor,
-    pair: Pair,
-    prefix: Pair | None,
-    bias: Tensor,
-    softcap: float | None,
-    kept: Tensor | None,
+    query: Tensor, pair: Pair, bias: Tensor, softcap: float | None, kept: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """Values [row, head, query, head width] and weights [row, head, query, key], step by step."""
     rows, heads, steps, width = query.shape
-    key, value = _joined(pair, prefix, rows)
+    key, value = pair
     groups = key.shape[1]
     # Grouped queries meet their key head without the keys being repeated.
     scores = query.reshape(rows, groups, -1, width) @ key.transpose(-1, -2)

@@ -104,7 +104,7 @@ def _ours(model: Model, sample: Marked) -> tuple[Tensor, Tensor, Tensor, list[Te
             (row,) = rows_for(of, 0, how, blocks=model.blocks, turn_at=_PREFIX, seed=0)
             row = type(row)(row.number, how, row.keys, start.ids, start.at, row.blocks, row.layers)
             weights.clear()
-            ((_, states),) = read_rows(lease, trunk, [row], budget=1)
+            ((_, (states,)),) = read_rows(lease, trunk, [row], budget=1)
             read.append((states, list(weights)))
     (clean, _), (knocked, seen), (empty, _) = read
     return clean, knocked, empty, seen

@@ -19,14 +19,22 @@ _COMPACT_AT = 0.25
 
 
 @dataclass(frozen=True)
-class Written:
-    """One greedy answer: its tokens, how sure each was, and the states of all layers at each."""
+class Line:
+    """One greedy answer: its tokens and how sure each was."""
 
     token_ids: tuple[int, ...]
     log_probs: tuple[float, ...]
     first_entropy: float
     finished: bool
-    states: Tensor  # [token, layer, width], on the model's device
+
+
+@dataclass(frozen=True)
+class Written:
+    """A batch of greedy answers, the states of all layers at their tokens, and their trunk."""
+
+    lines: tuple[Line, ...]
+    states: Tensor  # [row, token, layer, width], on the model's device
+    trunk: Trunk
 
 
 @dataclass
@@ -46,8 +54,8 @@ def write_answers(
     *,
     stop_ids: Tensor,
     limit: int,
-) -> tuple[list[Written], Trunk]:
-    """Each prompt's greedy answer up to a stop token (left out) or the limit, and the trunk."""
+) -> Written:
+    """Each prompt's greedy answer up to a stop token (left out) or the limit."""
     grown = grow_trunk(lease, prefix, prompts, room=limit, head=True)
     pages = _Pages(lease, len(prompts), limit)
     live = _Live(
@@ -66,7 +74,7 @@ def write_answers(
             break
         # The last token allowed is fed too, for its state; its logits are nobody's business.
         logits = _feed(lease, prefix, pages, live, chosen, step, head=step + 1 < limit)
-    return pages.answers(), grown.trunk
+    return Written(pages.lines(), pages.states, grown.trunk)
 
 
 def _without_finished(
@@ -95,7 +103,7 @@ def _feed(
     live.at = torch.cat([live.at, query_at], dim=1)
     live.next_at = live.next_at + 1
     layout = Layout(query_at, live.at, prefix_length=len(prefix))
-    read = lease.run(chosen[:, None], layout, live.memory, prefix=prefix.pairs, head=head)
+    read = lease.run(chosen[:, None], layout, live.memory, head=head)
     pages.states[live.rows, step] = read.states
     pages.step = step + 1
     return read.logits
@@ -129,20 +137,19 @@ class _Pages:
         still = self.length[rows] < 0
         self.length[rows[still]] = self.step
 
-    def answers(self) -> list[Written]:
+    def lines(self) -> tuple[Line, ...]:
         """The answers in the order of the prompts."""
         limit = self.tokens.shape[1]
         length = torch.where(self.length < 0, limit, self.length).tolist()
         finished = (self.length >= 0).tolist()
         tokens, log_probs = self.tokens.tolist(), self.log_probs.tolist()
         entropy = self.entropy.tolist()
-        return [
-            Written(
+        return tuple(
+            Line(
                 token_ids=tuple(tokens[row][:n]),
                 log_probs=tuple(log_probs[row][:n]),
                 first_entropy=entropy[row],
                 finished=finished[row],
-                states=self.states[row, :n],
             )
             for row, n in enumerate(length)
-        ]
+        )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -85,12 +86,13 @@ def first_changed(marked: Marked, keys: Sequence[int], turn_at: int) -> int:
 
 def read_rows(
     lease: Lease, trunk: Trunk, rows: Sequence[Row], *, budget: int
-) -> Iterator[tuple[Row, Tensor]]:
-    """Each row with its states [layer, width], in batches of at most `budget` padded tokens."""
+) -> Iterator[tuple[list[Row], Tensor]]:
+    """Rows with their states [row, layer, width], in batches of at most `budget` padded tokens.
+
+    Of a row's layers only those in `row.layers` are under its intervention.
+    """
     for batch in by_length(rows, _length, budget=budget, then=lambda row: row.number):
-        states = _read_batch(lease, trunk, batch)
-        for row, state in zip(batch, states, strict=True):
-            yield row, state[row.layers]
+        yield batch, _read_batch(lease, trunk, batch)
 
 
 def _length(row: Row) -> int:
@@ -116,8 +118,8 @@ def _read_batch(lease: Lease, trunk: Trunk, batch: Sequence[Row]) -> Tensor:
         sees_prefix=~alone,
         edges=_edges(lease, batch, query_at, key_at, len(trunk.prefix)),
     )
-    memory = Forked(trunk.pairs, number)
-    return lease.run(tokens, layout, memory, prefix=trunk.prefix.pairs).states
+    memory = Forked(trunk.pairs, number, trunk.prefix.pairs)
+    return lease.run(tokens, layout, memory).states
 
 
 def _edges(
@@ -126,12 +128,8 @@ def _edges(
     """The edges cut in each row: later queries outside the keys, to the keys."""
     device = query_at.device
     size = max(prefix, *(row.at[-1] + 1 for row in batch)) + 1  # the last column is padding's
-    is_key = torch.zeros(len(batch), size, dtype=torch.bool)
-    blocks = torch.zeros(len(batch), lease.model.blocks, dtype=torch.bool)
-    for number, row in enumerate(batch):
-        is_key[number, list(row.keys)] = True
-        blocks[number, list(row.blocks)] = True
-    is_key = is_key.to(device)
+    is_key = _table([row.keys for row in batch], size).to(device)
+    blocks = _table([row.blocks for row in batch], lease.model.blocks).to(device)
     shared = torch.arange(prefix, device=device).expand(len(batch), -1)
     keys_cut = is_key.gather(1, torch.cat([shared, key_at], dim=1) % size)
     query_cut = is_key.gather(1, query_at % size)
@@ -139,11 +137,19 @@ def _edges(
     post = [row.intervention.where == "post" for row in batch]
     return Edges(
         blocked=keys_cut[:, None, :] & ~query_cut[:, :, None],
-        blocks=blocks.to(device),
+        blocks=blocks,
         heads=heads,
         post=torch.tensor(post, device=device) if any(post) else None,
         alike=heads is None and all(len(row.blocks) in (0, blocks.shape[1]) for row in batch),
     )
+
+
+def _table(members: Sequence[Sequence[int]], size: int) -> Tensor:
+    """Which numbers below `size` each row has, bool [row, number]."""
+    table = np.zeros((len(members), size), dtype=bool)
+    rows = np.repeat(np.arange(len(members)), [len(of) for of in members])
+    table[rows, [number for of in members for number in of]] = True
+    return torch.from_numpy(table)
 
 
 def _heads(lease: Lease, batch: Sequence[Row]) -> Tensor | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -12,7 +11,7 @@ from torch import Tensor, nn
 
 from anchorscope.engine.attention import NAME, View
 from anchorscope.engine.layout import Layout
-from anchorscope.engine.memory import Memory, Pair
+from anchorscope.engine.memory import Memory
 from anchorscope.models import Model
 
 
@@ -63,21 +62,13 @@ class Lease:
         self.model.lm.train(self._before[1])
 
     @torch.no_grad()
-    def run(
-        self,
-        ids: Tensor,
-        layout: Layout,
-        memory: Memory,
-        *,
-        prefix: Sequence[Pair] | None = None,
-        head: bool = False,
-    ) -> Read:
+    def run(self, ids: Tensor, layout: Layout, memory: Memory, *, head: bool = False) -> Read:
         """The states of every layer at each row's last token, and its logits if `head` is wanted.
 
         `ids` are [row, query], padded as the layout says.
         """
         last = layout.last()
-        self._pass = _Pass(layout, memory, prefix, last)
+        self._pass = _Pass(layout, memory, last)
         given = {
             "input_ids": layout.pack(ids),
             "position_ids": layout.pack(layout.query_at),
@@ -98,9 +89,7 @@ class Lease:
         def hook(module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
             now = self._pass
             assert now is not None
-            prefix = None if now.prefix is None else now.prefix[block]
-            view = View(now.layout, block, prefix, now.memory, self.weights)
-            return args, {**kwargs, "view": view}
+            return args, {**kwargs, "view": View(now.layout, block, now.memory, self.weights)}
 
         return attention.register_forward_pre_hook(hook, with_kwargs=True)
 
@@ -117,7 +106,6 @@ class _Pass:
 
     layout: Layout
     memory: Memory
-    prefix: Sequence[Pair] | None
     last: Tensor
     states: list[Tensor] = field(default_factory=list)
 

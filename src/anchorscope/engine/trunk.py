@@ -60,7 +60,7 @@ def read_prefix(lease: Lease, ids: Sequence[int]) -> Prefix:
     memory = Growing(lease.model.blocks, len(ids))
     tokens = torch.tensor([list(ids)], device=lease.model.device)
     lease.run(tokens, Layout(at, at, prefix_length=0), memory)
-    pairs = (memory.pair(block, len(ids)) for block in range(lease.model.blocks))
+    pairs = (memory.own(block, len(ids)) for block in range(lease.model.blocks))
     return Prefix(tuple(ids), tuple(pairs))
 
 
@@ -71,10 +71,9 @@ def grow_trunk(
     turns = [prompt[len(prefix) :] for prompt in prompts]
     tokens = pad_left(turns, 0, lease.model.device)
     at = pad_left([range(len(prefix), len(p)) for p in prompts], PAD, lease.model.device)
-    memory = Growing(lease.model.blocks, at.shape[1] + room)
-    layout = Layout(at, at, prefix_length=len(prefix))
-    last = lease.run(tokens, layout, memory, prefix=prefix.pairs, head=head)
-    pairs = (memory.pair(block, at.shape[1]) for block in range(lease.model.blocks))
+    memory = Growing(lease.model.blocks, at.shape[1] + room, prefix.pairs)
+    last = lease.run(tokens, Layout(at, at, prefix_length=len(prefix)), memory, head=head)
+    pairs = (memory.own(block, at.shape[1]) for block in range(lease.model.blocks))
     return Grown(Trunk(prefix, at, tuple(pairs)), memory, last)
 
 

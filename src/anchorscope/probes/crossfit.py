@@ -77,7 +77,7 @@ def fit_probes(
             weights[kind, held_out, layer] = probe.coef_[0]
             intercept[kind, held_out, layer] = probe.intercept_[0]
 
-    _each_layer(fit_layer, layers, workers, progress)
+    each_layer(fit_layer, layers, workers, progress)
     return ProbeSet(
         probes=PROBES,
         weights=weights,
@@ -88,9 +88,13 @@ def fit_probes(
     )
 
 
-def _each_layer(
-    work: Callable[[int], None], layers: int, workers: int | None, progress: Progress | None
+def each_layer(
+    work: Callable[[int], None],
+    layers: int,
+    workers: int | None = None,
+    progress: Progress | None = None,
 ) -> None:
+    """Calls `work` with every layer, several at a time."""
     # Layers are independent and the solver's time goes into products that let other threads run;
     # one arithmetic thread each, or the threads would fight over the cores.
     with (

@@ -27,6 +27,14 @@ PROBES = _names("model dataset layer auroc auroc_low auroc_high accuracy n_train
 CONTROLS = _names(
     "model dataset layer intervention flip_rate flip_rate_low flip_rate_high delta_p n"
 )
+STRICT = _names(
+    "model dataset layer n kappa group_explained collapse paper_gap paper_null_low paper_null_high "
+    "strict_gap strict_null_low strict_null_high"
+)
+VERDICT = _names("model dataset layer finding why gap null_low null_high p")
+CLAIMS = _names(
+    "claim statement source paper_value paper_verdict strict_value strict_verdict dataset finding"
+)
 SPANS = _names("dataset finder_a finder_b n jaccard identical")
 PATHWAYS = _names("id dataset layer mode z prediction logit_clean logit_knockout pathway")
 SAMPLES = _names(
@@ -35,7 +43,11 @@ SAMPLES = _names(
 )
 
 _TEXT = frozenset(
-    {"model", "dataset", "mode", "pathway", "intervention", "finder_a", "finder_b", "id"}
+    {
+        *("model", "dataset", "mode", "pathway", "intervention", "finder_a", "finder_b", "id"),
+        *("finding", "why", "within", "collapse"),
+        *("claim", "statement", "source", "paper_verdict", "strict_verdict"),
+    }
 )
 
 
@@ -90,6 +102,23 @@ class RunView:
     def controls(self) -> pd.DataFrame:
         return _read_csv(self.path / "tables" / "controls.csv", CONTROLS)
 
+    @property
+    def has_strict(self) -> bool:
+        """Whether the run holds strict mode's evidence (runs of early versions do not)."""
+        return all((self.path / "tables" / f"{n}.csv").is_file() for n in ("strict", "verdict"))
+
+    @cached_property
+    def strict(self) -> pd.DataFrame:
+        return _read_csv(self.path / "tables" / "strict.csv", STRICT)
+
+    @cached_property
+    def verdict(self) -> pd.DataFrame:
+        return _read_csv(self.path / "tables" / "verdict.csv", VERDICT)
+
+    @cached_property
+    def claims(self) -> pd.DataFrame:
+        return _read_csv(self.path / "tables" / "claims.csv", CLAIMS)
+
     @cached_property
     def spans(self) -> pd.DataFrame:
         return _read_csv(self.path / "tables" / "spans.csv", SPANS)
@@ -118,14 +147,18 @@ def _read_info(folder: Path) -> dict[str, Any]:
 def _read_csv(file: Path, columns: tuple[str, ...]) -> pd.DataFrame:
     """The table, names kept as text: a dataset called 'NA' is a name, not a missing number."""
     _must_exist(file)
-    numbers = [column for column in columns if column not in _TEXT]
     table = pd.read_csv(
         file,
         dtype=cast(Any, dict.fromkeys(_TEXT, str)),
         keep_default_na=False,
-        na_values=cast(Any, {column: ["", "nan", "NaN"] for column in numbers}),
+        na_values=cast(Any, dict.fromkeys(_numbers(file), ["", "nan", "NaN"])),
     )
     return _checked(table, file, columns)
+
+
+def _numbers(file: Path) -> list[str]:
+    """The columns of the file that do not hold text."""
+    return [str(name) for name in pd.read_csv(file, nrows=0).columns if name not in _TEXT]
 
 
 def _read_parquet(file: Path, columns: tuple[str, ...]) -> pd.DataFrame:

@@ -1,0 +1,198 @@
+"""Speed and memory at size: the architectures of METHOD's models with random weights on a GPU.
+
+    python benchmarks/gpu.py [--models Llama-3.2-1B,Qwen3-8B] [--questions 2048] [--json FILE]
+
+The job: answer the questions greedily (prefix 96, question 24, answer 6 tokens) and bring the
+states of all layers at the last answer token to the host, clean and under the cumulative
+knockout. Model FLOP utilisation is measured against a matrix product in the same run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from anchorscope.engine.decode import write_answers
+from anchorscope.engine.host import to_host
+from anchorscope.engine.intervene import read_rows, rows_for
+from anchorscope.engine.interventions import KNOCKOUT, Marked
+from anchorscope.engine.lease import Lease
+from anchorscope.engine.trunk import read_prefix
+from anchorscope.models import Model, load_model
+
+PREFIX, QUESTION, ANSWER = 96, 24, 6
+EXACT = (8, 12)  # the subject's tokens within the question
+BUDGET = 65536
+
+_QWEN = {"model_type": "qwen3", "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936}
+_LLAMA = {"model_type": "llama", "num_key_value_heads": 8, "vocab_size": 128256,
+          "intermediate_size": 8192, "tie_word_embeddings": True}  # fmt: skip
+SIZES: dict[str, dict[str, Any]] = {
+    "Llama-3.2-1B": _LLAMA | {"num_hidden_layers": 16, "hidden_size": 2048,
+                              "num_attention_heads": 32, "head_dim": 64},
+    "Llama-3.2-3B": _LLAMA | {"num_hidden_layers": 28, "hidden_size": 3072,
+                              "num_attention_heads": 24, "head_dim": 128},
+    "Qwen3-8B": _QWEN | {"num_hidden_layers": 36, "hidden_size": 4096,
+                         "num_attention_heads": 32, "intermediate_size": 12288},
+    "Qwen3-32B": _QWEN | {"num_hidden_layers": 64, "hidden_size": 5120,
+                          "num_attention_heads": 64, "intermediate_size": 25600},
+}  # fmt: skip
+
+
+class NoTokenizer:
+    """The benchmark works on token ids."""
+
+    is_fast = True
+
+
+def build(name: str) -> Model:
+    """A model of the real architecture with random weights, made on the device."""
+    config = AutoConfig.for_model(**SIZES[name])
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        with torch.device("cuda"):
+            lm = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    finally:
+        torch.set_default_dtype(before)
+    lm.config.name_or_path = name
+    return load_model(lm.eval(), tokenizer=NoTokenizer())
+
+
+def make_prompts(model: Model, count: int) -> list[tuple[int, ...]]:
+    """Random tokens: a prefix that all share, and a question each."""
+    size = model.lm.config.vocab_size
+    generator = torch.Generator().manual_seed(0)
+    prefix = torch.randint(size, (PREFIX,), generator=generator).tolist()
+    turns = torch.randint(size, (count, QUESTION), generator=generator).tolist()
+    return [tuple(prefix + turn) for turn in turns]
+
+
+def mark(prompt: tuple[int, ...], answer: tuple[int, ...], number: int) -> Marked:
+    return Marked(
+        id=str(number),
+        ids=prompt + answer,
+        answer_at=len(prompt),
+        question=tuple(range(PREFIX, len(prompt))),
+        exact=tuple(range(PREFIX + EXACT[0], PREFIX + EXACT[1])),
+    )
+
+
+def job(model: Model, prompts: list[tuple[int, ...]]) -> dict[str, float]:
+    """Seconds of each part of the whole job, and the tokens of the knockout."""
+    clock = Clock()
+    batch = max(1, BUDGET // QUESTION)
+    tokens = 0
+    with Lease(model) as lease:
+        prefix = read_prefix(lease, prompts[0][:PREFIX])
+        none = torch.tensor([-1], device=model.device)
+        for start in range(0, len(prompts), batch):
+            part = prompts[start : start + batch]
+            with clock.of("generate"):
+                written = write_answers(lease, prefix, part, stop_ids=none, limit=ANSWER)
+            with clock.of("clean"):
+                to_host(written.states[:, -1])
+            lines = zip(part, written.lines, strict=True)
+            marked = [mark(p, line.token_ids, n) for n, (p, line) in enumerate(lines)]
+            written = type(written)((), torch.empty(0), written.trunk)
+            rows = [
+                row
+                for n, m in enumerate(marked)
+                for row in rows_for(m, n, KNOCKOUT, blocks=model.blocks, turn_at=PREFIX, seed=0)
+            ]
+            tokens += sum(len(row.ids) for row in rows)
+            reader = read_rows(lease, written.trunk, rows, budget=BUDGET)
+            for _ in range(len(rows)):
+                with clock.of("knockout"):
+                    read = next(reader, None)
+                if read is None:
+                    break
+                with clock.of("copy"):
+                    to_host(read[1])
+    return {**clock.seconds, "total": sum(clock.seconds.values()), "knockout_tokens": tokens}
+
+
+class Clock:
+    """Seconds by name, the device waited for."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    def of(self, name: str) -> Clock:
+        self.name = name
+        return self
+
+    def __enter__(self) -> None:
+        torch.cuda.synchronize()
+        self.begun = time.perf_counter()
+
+    def __exit__(self, *error: object) -> None:
+        torch.cuda.synchronize()
+        spent = time.perf_counter() - self.begun
+        self.seconds[self.name] = self.seconds.get(self.name, 0.0) + spent
+
+
+def product_rate() -> float:
+    """FLOP/s of a large bfloat16 matrix product here and now."""
+    a = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
+    return 2 * 8192**3 / best_of(lambda: a @ a, 12)
+
+
+def best_of(work: Callable[[], object], times: int) -> float:
+    clocks = []
+    for _ in range(times):
+        clock = Clock()
+        with clock.of("x"):
+            work()
+        clocks.append(clock.seconds["x"])
+    return sorted(clocks)[len(clocks) // 2]
+
+
+def measure(name: str, questions: int, repeats: int) -> dict[str, float]:
+    """The median run of `repeats`, after one to warm up."""
+    model = build(name)
+    prompts = make_prompts(model, questions)
+    job(model, prompts[:64])
+    torch.cuda.reset_peak_memory_stats()
+    runs = sorted((job(model, prompts) for _ in range(repeats)), key=lambda run: run["total"])
+    found = runs[len(runs) // 2]
+    inner = sum(p.numel() for p in model.parts.blocks[0].parameters()) * model.blocks
+    rate = product_rate()
+    tokens = questions * (QUESTION + ANSWER) + found["knockout_tokens"]
+    found |= {
+        "questions": questions,
+        "tokens_per_second": tokens / found["total"],
+        "product_tflops": rate / 1e12,
+        "knockout_mfu": 2 * inner * found["knockout_tokens"] / found["knockout"] / rate,
+        "whole_mfu": 2 * inner * tokens / found["total"] / rate,
+        "floor_seconds": 2 * inner * tokens / rate,
+        "peak_gib": torch.cuda.max_memory_allocated() / 2**30,
+    }
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--models", default=",".join(SIZES))
+    parser.add_argument("--questions", type=int, default=2048)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    found = {}
+    for name in given.models.split(","):
+        found[name] = measure(name, given.questions, given.repeats)
+        torch.cuda.empty_cache()
+        print(name, {key: round(value, 3) for key, value in found[name].items()}, flush=True)
+        if given.json:
+            given.json.write_text(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    main()

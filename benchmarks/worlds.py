@@ -1,0 +1,117 @@
+"""Error rates and power of both modes on made-up worlds.
+
+    python benchmarks/worlds.py rates --seeds 200    # docs/worlds.csv
+    python benchmarks/worlds.py power --seeds 100    # docs/power.csv, docs/power.png
+
+About a second a world on one core; worlds are spread over the cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import pandas as pd  # noqa: E402
+
+from anchorscope.probes.metrics import rate  # noqa: E402
+from anchorscope.simulate.rates import Judged, judge_world  # noqa: E402
+from anchorscope.simulate.worlds import Truth  # noqa: E402
+
+DOCS = Path(__file__).parents[1] / "docs"
+BASE = {"samples": 400, "layers": 2}
+SETTINGS = [
+    {"world": "one-mechanism", "strength": 4.0, "noise": 0.5},
+    {"world": "shift", "strength": 1.0, "noise": 0.5},
+    {"world": "shift", "strength": 4.0, "noise": 0.5},
+    {"world": "continuum", "strength": 4.0, "noise": 0.5},
+    {"world": "continuum", "strength": 4.0, "noise": 0.2},
+    {"world": "no-effect", "strength": 4.0, "noise": 0.5},
+    {"world": "two-pathways", "strength": 4.0, "noise": 0.8},
+]
+SEPARATIONS = (1.0, 2.0, 3.0, 3.5, 4.0, 5.0, 6.0, 8.0)
+MIXTURES = (0.5, 0.25)
+
+
+def judged(setting: dict, seeds: int, pool: ProcessPoolExecutor) -> list[Judged]:
+    """The same world from seed 0 on."""
+    truths = [Truth(**BASE, **setting, seed=seed) for seed in range(seeds)]
+    return list(pool.map(judge_world, truths, chunksize=4))
+
+
+def row_of(setting: dict, found: list[Judged]) -> dict:
+    """Shares of the seeds, the main ones with their intervals."""
+    row = dict(setting) | {"seeds": len(found)}
+    for name, hits in (
+        ("paper_holds", [j.paper_holds for j in found]),
+        ("strict_holds", [j.finding == "two-pathways" for j in found]),
+        ("gap_beyond_band", [j.beyond for j in found]),
+        ("two_humps", [j.two_humps for j in found]),
+    ):
+        share = rate(hits)
+        row |= {name: share.value, f"{name}_low": share.low, f"{name}_high": share.high}
+    counts = pd.Series([j.finding for j in found]).value_counts()
+    return row | {"findings": "; ".join(f"{name} {count}" for name, count in counts.items())}
+
+
+def rates(seeds: int, pool: ProcessPoolExecutor) -> None:
+    """docs/worlds.csv, written after every world."""
+    rows = []
+    for setting in SETTINGS:
+        rows.append(row_of(setting, judged(setting, seeds, pool)))
+        pd.DataFrame(rows).to_csv(DOCS / "worlds.csv", index=False, float_format="%.4g")
+        print(rows[-1], flush=True)
+
+
+def power(seeds: int, pool: ProcessPoolExecutor) -> None:
+    """docs/power.csv and its figure: two pathways, by the distance of their humps."""
+    rows = []
+    for mixture in MIXTURES:
+        for separation in SEPARATIONS:
+            setting = {"world": "two-pathways", "strength": 4.0, "mixture": mixture}
+            setting["noise"] = 4.0 / separation
+            found = row_of(setting, judged(setting, seeds, pool))
+            rows.append({"separation": separation} | found)
+            pd.DataFrame(rows).to_csv(DOCS / "power.csv", index=False, float_format="%.4g")
+            print(rows[-1], flush=True)
+    draw(pd.DataFrame(rows))
+
+
+def draw(table: pd.DataFrame) -> None:
+    """docs/power.png."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5, 3.2), layout="constrained")
+    ax = figure.subplots()
+    for mixture, part in table.groupby("mixture", sort=False):
+        (line,) = ax.plot(
+            part["separation"], 100 * part["strict_holds"], marker="o", ms=3,
+            label=f"strict mode, {mixture:.0%} of the samples are Q",
+        )  # fmt: skip
+        ends = (100 * part[f"strict_holds_{end}"] for end in ("low", "high"))
+        ax.fill_between(part["separation"], *ends, color=line.get_color(), alpha=0.15, lw=0)
+    half = table[table["mixture"] == 0.5]
+    ax.plot(half["separation"], 100 * half["paper_holds"], color="grey", ls="--", label="paper mode")
+    ax.axhline(80, color="grey", lw=0.6, ls=":")
+    ax.set_xlabel("Distance of the two humps, in spreads of the knockout's noise")
+    ax.set_ylabel("Worlds called two pathways (%)")
+    ax.legend(frameon=False, fontsize=8)
+    figure.savefig(DOCS / "power.png", dpi=160)
+
+
+def main() -> None:
+    """Which table, from how many seeds, on how many cores."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=["rates", "power"])
+    parser.add_argument("--seeds", type=int, default=200)
+    parser.add_argument("--workers", type=int, default=os.cpu_count())
+    given = parser.parse_args()
+    with ProcessPoolExecutor(given.workers) as pool:
+        {"rates": rates, "power": power}[given.what](given.seeds, pool)
+
+
+if __name__ == "__main__":
+    main()

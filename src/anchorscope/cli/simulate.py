@@ -1,0 +1,45 @@
+"""`anchorscope simulate`: a run whose truth is known, to see what the reading makes of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+
+
+def simulate(
+    world: Annotated[
+        str, typer.Option(help="one-mechanism, two-pathways, shift, continuum, or no-effect.")
+    ],
+    layers: Annotated[int, typer.Option(help="Layers of the made-up model.")] = 12,
+    samples: Annotated[int, typer.Option(help="Questions, half of them answered wrong.")] = 400,
+    strength: Annotated[
+        float, typer.Option(help="How far a belief is pushed, in spreads of the belief.")
+    ] = 4.0,
+    mixture: Annotated[float, typer.Option(help="Share of samples that take the push.")] = 0.5,
+    noise: Annotated[float, typer.Option(help="Spread of the knockout's own jolt.")] = 0.5,
+    width: Annotated[int, typer.Option(help="Width of a state.")] = 32,
+    seed: Annotated[int, typer.Option(help="Seed of everything drawn.")] = 0,
+    out: Annotated[Path, typer.Option(help="The run folder.")] = Path("runs/simulated"),
+) -> None:
+    """Makes up states with a planted truth and reads them like a real run's."""
+    from anchorscope.cli.bar import Bar
+    from anchorscope.simulate import Truth
+    from anchorscope.simulate import simulate as make
+
+    truth = Truth(
+        world=world,  # type: ignore[arg-type]
+        layers=layers,
+        samples=samples,
+        strength=strength,
+        mixture=mixture,
+        noise=noise,
+        width=width,
+        seed=seed,
+    )
+    with Bar() as bar:
+        view = make(truth, out=out, progress=bar)
+    typer.echo(f"Report: {view.path / 'report.html'}")

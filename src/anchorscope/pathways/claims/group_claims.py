@@ -1,0 +1,144 @@
+"""Claims about the groups themselves: two pathways, what they need, what they know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+
+from anchorscope.pathways.agreement import weighted
+from anchorscope.pathways.claims.evidence import RunEvidence
+from anchorscope.pathways.claims.reading import (
+    Decision,
+    Reading,
+    Region,
+    from_draws,
+    from_estimate,
+)
+from anchorscope.pathways.claims.row import Claim
+from anchorscope.pathways.examine import Effort
+from anchorscope.pathways.strict import difference_of_means
+from anchorscope.records import Estimate
+
+_DECISIONS: dict[str, Decision] = {"two-pathways": "holds", "undecided": "undecided"}
+
+
+def two_pathways(run: RunEvidence) -> Iterator[Claim]:
+    """The first claim. Paper mode asks only whether the groups it made differ."""
+    for dataset in run.titles:
+        verdict = run.verdict_of(dataset)
+        at = int(verdict["layer"]) - 1
+        curves = run.curves[dataset, "paper"]
+        drawn = (curves.drawn_q - curves.drawn_a)[:, at]
+        value = float((curves.q - curves.a)[at])
+        finding = str(verdict["finding"])
+        strict = Reading(
+            value=float(verdict["gap"]),
+            low=float(verdict["null_low"]),
+            high=float(verdict["null_high"]),
+            p_holds=float(verdict["p"]),
+            settled=_DECISIONS.get(finding, "fails"),
+        )
+        yield Claim(
+            claim="two-pathways",
+            statement=f"samples fall into two pathways (gap of Q and A at layer {at + 1})",
+            source="figure",
+            model=run.model,
+            dataset=dataset,
+            paper=from_draws(value, drawn, Region(high=0.0)),
+            strict=strict,
+            finding=finding,
+            primary=True,
+        )
+
+
+def group_claims(run: RunEvidence) -> Iterator[Claim]:
+    """Answer-only, accuracy and popularity of Q against A, at the chosen layer."""
+    for dataset in run.titles:
+        yield _answer_only(run, dataset)
+    for dataset in run.titles:
+        yield _accuracy(run, dataset)
+    for dataset in run.titles:
+        if any(id in run.popularity for id in run.samples(dataset, "paper")["id"]):
+            yield _popularity(run, dataset)
+
+
+def _answer_only(run: RunEvidence, dataset: str) -> Claim:
+    row = run.layer_of(dataset)
+
+    def read(mode: str) -> Reading:
+        name = f"answer_only_{mode}"
+        ends = (float(row[name + end]) for end in ("", "_low", "_high"))
+        return from_estimate(Estimate(*ends, n=0), Region(high=0.0))
+
+    return Claim(
+        claim="answer-only-moves-q",
+        statement="leaving the question out lowers Q more than A",
+        source="paper",
+        model=run.model,
+        dataset=dataset,
+        paper=read("paper"),
+        strict=read("strict"),
+    )
+
+
+def _accuracy(run: RunEvidence, dataset: str) -> Claim:
+    """Strict mode compares within ŷ, and the group must predict z beyond what is known anyway."""
+    paper, strict = (run.samples(dataset, mode) for mode in ("paper", "strict"))
+    row = run.layer_of(dataset)
+    inside = from_estimate(_within(run, strict, 1.0 - strict["z"]), Region(low=0.0))
+    ends = (float(row["adds_gain" + end]) for end in ("", "_low", "_high"))
+    adds = from_estimate(Estimate(*ends, n=0), Region(low=0.0))
+    return Claim(
+        claim="q-knows",
+        statement="Q samples are answered right more often than A samples (share)",
+        source="paper",
+        model=run.model,
+        dataset=dataset,
+        paper=from_estimate(_difference(run, paper, 1.0 - paper["z"]), Region(low=0.0)),
+        strict=_both(inside, adds),
+    )
+
+
+def _popularity(run: RunEvidence, dataset: str) -> Claim:
+    def of(rows: pd.DataFrame) -> pd.Series:
+        found = rows["id"].map(lambda id: run.popularity.get(id, np.nan))
+        return np.log10(found.where(found > 0))
+
+    paper, strict = (run.samples(dataset, mode) for mode in ("paper", "strict"))
+    return Claim(
+        claim="q-popular",
+        statement="Q samples ask about more popular subjects (powers of ten)",
+        source="paper",
+        model=run.model,
+        dataset=dataset,
+        paper=from_estimate(_difference(run, paper, of(paper)), Region(low=0.0)),
+        strict=from_estimate(_within(run, strict, of(strict)), Region(low=0.0)),
+    )
+
+
+def _difference(run: RunEvidence, rows: pd.DataFrame, values: pd.Series) -> Estimate:
+    group = (rows["pathway"] == "Q").to_numpy().astype(float)
+    effort = Effort(seed=run.seed, resamples=run.resamples)
+    return difference_of_means(values.to_numpy(dtype=float), group, effort)
+
+
+def _within(run: RunEvidence, rows: pd.DataFrame, values: pd.Series) -> Estimate:
+    """The difference within each predicted class, averaged by size."""
+    parts = [(rows["prediction"] == which).to_numpy() for which in (0, 1)]
+    found = [_difference(run, rows[part], values[part]) for part in parts]
+    return weighted([e for e in found if np.isfinite(e[:3]).all()])
+
+
+def _both(one: Reading, other: Reading) -> Reading:
+    """The first reading's number; it holds only as far as the second holds too."""
+    if np.isnan(one.value) or np.isnan(other.value):
+        return Reading()
+    return Reading(
+        value=one.value,
+        low=one.low,
+        high=one.high,
+        p_holds=max(one.p_holds, other.p_holds),
+        p_fails=min(one.p_fails, other.p_fails),
+    )

@@ -1,0 +1,138 @@
+"""Are samples moved differently, and if so: by degree, or in two humps?
+
+Reliability asks whether what a sample adds to the line is its own: do two probes that share no
+training question see the same residual? Two probes agree a little about *any* movement of a
+state, because their directions are alike; the random-token control says how much. Only what goes
+beyond it speaks of the question.
+
+Shape asks whether the shifts have one hump or two. One probe's shifts hold its own error too: it
+blurs two humps into one, and never makes two out of one. So a missing second hump in a weak probe
+proves little, which is why the verdict then asks BIC before it says "continuum".
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+
+import numpy as np
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.mixture import GaussianMixture
+
+from anchorscope.pathways.dip import dip, dip_p
+from anchorscope.pathways.lines import fit_line
+from anchorscope.probes.metrics import LEVEL
+from anchorscope.records import Estimate
+
+FEWEST = 20  # shifts below which a shape is not judged
+_BLOCK = 2_000_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reliability:
+    """Correlation of two probes' residuals under the knockout, and beyond the control's."""
+
+    value: Estimate
+    control: float  # the same under the random-token knockout; NaN where there is none
+    excess: Estimate  # knockout less control, drawn together; without a control, the value itself
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """One hump or two, of n shifts; NaN where they are too few to say."""
+
+    n: int
+    dip: float
+    p: float  # of the dip, under one hump
+    bic: float  # BIC of one component less that of two; above 0: two fit better
+    separation: float  # distance of the two means over their pooled spread (Ashman's D)
+
+
+NO_SHAPE = Shape(n=0, dip=np.nan, p=np.nan, bic=np.nan, separation=np.nan)
+
+
+def residuals(clean: np.ndarray, other: np.ndarray, fold: np.ndarray) -> np.ndarray:
+    """What the line of each fold leaves over, [question]. Logits [question] without NaN."""
+    return fit_line(clean, other, fold).residual
+
+
+def reliability(
+    knockout: tuple[np.ndarray, np.ndarray],
+    control: tuple[np.ndarray, np.ndarray] | None,
+    *,
+    seed: int,
+    resamples: int = 1000,
+) -> Reliability:
+    """Agreement of two probes' residuals, each given as (probe a, probe b), [question]."""
+    n = len(knockout[0])
+    pairs = [knockout] if control is None else [knockout, control]
+    values = [_correlation(np.ones((1, n)), *pair)[0] for pair in pairs]
+    drawn = _drawn_correlations(pairs, seed=seed, resamples=resamples)
+    below = drawn[1] if control is not None else 0.0
+    base = values[1] if control is not None else np.nan
+    excess = values[0] - (base if control is not None else 0.0)
+    return Reliability(
+        value=_estimate(values[0], drawn[0], n),
+        control=float(base),
+        excess=_estimate(excess, drawn[0] - below, n),
+    )
+
+
+def shape(shifts: np.ndarray, *, seed: int = 0) -> Shape:
+    """The shape of a list of shifts: Hartigan's dip, and BIC of one against two components."""
+    shifts = np.asarray(shifts, dtype=np.float64)
+    n = len(shifts)
+    if n < FEWEST or not np.ptp(shifts) > 0:
+        return Shape(n=n, dip=np.nan, p=np.nan, bic=np.nan, separation=np.nan)
+    statistic = dip(shifts)
+    two, separation = _two_components(shifts, seed)
+    one = n * np.log(2 * np.pi * shifts.var()) + n + 2 * np.log(n)
+    return Shape(
+        n=n, dip=statistic, p=dip_p(statistic, n), bic=float(one - two), separation=separation
+    )
+
+
+def _two_components(shifts: np.ndarray, seed: int) -> tuple[float, float]:
+    """BIC and separation of the best mixture of two."""
+    scaled = ((shifts - shifts.mean()) / shifts.std())[:, None]
+    # Begun once from the two halves: for one dimension that finds what random starts find.
+    middle = np.median(scaled)
+    means = [[scaled[scaled <= middle].mean()], [scaled[scaled >= middle].mean()]]
+    model = GaussianMixture(2, means_init=means, reg_covar=1e-4, max_iter=300, random_state=seed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # BIC of where it stopped is still one
+        model.fit(scaled)
+    bic = model.bic(scaled) + 2 * len(shifts) * np.log(shifts.std())  # back in logits
+    spread = np.sqrt(model.covariances_.ravel().mean())
+    return float(bic), float(abs(np.diff(model.means_.ravel())[0]) / spread)
+
+
+def _drawn_correlations(
+    pairs: list[tuple[np.ndarray, np.ndarray]], *, seed: int, resamples: int
+) -> np.ndarray:
+    """Correlations [pair, resample]; the same questions are drawn for every pair."""
+    n, rng = len(pairs[0][0]), np.random.default_rng(seed)
+    size, found = max(1, _BLOCK // max(n, 1)), []
+    for start in range(0, resamples, size):
+        count = min(size, resamples - start)
+        times = rng.multinomial(n, np.full(n, 1 / n), size=count) if n else np.zeros((count, 0))
+        found.append([_correlation(times, *pair) for pair in pairs])
+    return np.concatenate(found, axis=1)
+
+
+def _correlation(times: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Pearson's correlation in each resample, [resample]; NaN where a side has no spread."""
+    terms = np.column_stack([np.ones_like(x), x, y, x * x, y * y, x * y])
+    n, sx, sy, sxx, syy, sxy = (times @ terms).T
+    with np.errstate(invalid="ignore", divide="ignore"):
+        product = (sxx - sx * sx / n) * (syy - sy * sy / n)
+        found = (sxy - sx * sy / n) / np.sqrt(np.maximum(product, 0))
+    return np.where(product > 0, np.clip(found, -1, 1), np.nan)
+
+
+def _estimate(value: float, drawn: np.ndarray, n: int) -> Estimate:
+    known = drawn[~np.isnan(drawn)]
+    if np.isnan(value) or n < 3 or len(known) < len(drawn) / 2:
+        return Estimate(float(value), np.nan, np.nan, n)
+    low, high = np.quantile(known, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return Estimate(float(value), float(low), float(high), n)

@@ -1,0 +1,108 @@
+"""Is the truth gone from knocked-out states, or only moved away from where the probe looks?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from anchorscope.probes.metrics import auroc_interval
+from anchorscope.probes.probe import DEFAULT_C, Balance, LinearProbe
+from anchorscope.probes.splits import training_rows
+from anchorscope.records import Estimate
+
+MOST_ROWS = 512  # clean training states behind a covariance: more costs time and changes little
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refit:
+    """How knocked-out states of one layer read, and how far they went."""
+
+    clean_probe: Estimate  # AUROC of the clean probe on knocked-out states
+    refit_probe: Estimate  # AUROC of a probe trained on knocked-out states
+    norm: float  # mean ‖x' − x‖ / ‖x‖
+    mahalanobis: float  # median distance from the clean states, that of clean ones being 1
+
+
+def refit(
+    clean: np.ndarray,
+    knockout: np.ndarray,
+    clean_probe: np.ndarray,
+    *,
+    z: np.ndarray,
+    fold: np.ndarray,
+    C: float = DEFAULT_C,
+    balance: Balance = "weights",
+    seed: int = 0,
+    resamples: int = 1000,
+) -> Refit:
+    """One layer's states [question, width], and the clean probe's logits under the knockout."""
+    known = ~np.isnan(knockout).any(axis=1)
+    x, y = (np.asarray(of[known], dtype=np.float64) for of in (clean, knockout))
+    z, fold, seen = z[known], fold[known], clean_probe[known]
+    logit = np.full(len(z), np.nan)
+    far, near = np.full((2, len(z)), np.nan)
+    for held_out in np.unique(fold):
+        test, train = fold == held_out, training_rows(fold, held_out=held_out, probe="paper")
+        if len(np.unique(z[train])) == 2:
+            probe = LinearProbe(C=C, balance=balance).fit(y[train], z[train])
+            logit[test] = probe.decision_function(y[test])
+        distance = Mahalanobis(x[train], seed=seed)
+        far[test], near[test] = distance(y[test]), distance(x[test])
+    drawn = {"seed": seed, "resamples": resamples}
+    read = ~np.isnan(logit)
+    return Refit(
+        clean_probe=auroc_interval(z, seen, **drawn),
+        refit_probe=auroc_interval(z[read], logit[read], **drawn),
+        norm=_norm_ratio(x, y),
+        mahalanobis=float(np.median(far) / np.median(near)) if len(z) else np.nan,
+    )
+
+
+class Mahalanobis:
+    """Distance from a cloud of states [question, width], its covariance shrunk by Ledoit–Wolf.
+
+    Works in the space of the rows, so that width may be far larger than the number of states.
+    """
+
+    def __init__(self, states: np.ndarray, *, seed: int = 0) -> None:
+        if len(states) > MOST_ROWS:
+            rows = np.random.default_rng(seed).choice(len(states), MOST_ROWS, replace=False)
+            states = states[np.sort(rows)]
+        self.mean, scale = states.mean(axis=0), states.std(axis=0)
+        self.scale = np.where(scale > 0, scale, 1.0)
+        x = (states - self.mean) / self.scale
+        n, width = x.shape
+        gram = x @ x.T / n
+        self.kept = 1 - _shrinkage(x, gram)
+        self.floor = (1 - self.kept) * np.trace(gram) / width  # variance given to every direction
+        variance, rows = np.linalg.eigh(gram)
+        used = variance > 1e-10 * variance.max()
+        self.variance = variance[used]
+        self.axes = x.T @ rows[:, used] / np.sqrt(n * self.variance)  # [width, axis]
+
+    def __call__(self, states: np.ndarray) -> np.ndarray:
+        """The distance of each state, [question]."""
+        x = (states - self.mean) / self.scale
+        along = x @ self.axes
+        inside = (along**2 / (self.kept * self.variance + self.floor)).sum(axis=1)
+        outside = np.maximum((x**2).sum(axis=1) - (along**2).sum(axis=1), 0)
+        # With a full-rank cloud there is no direction left over, and its floor may be zero.
+        rest = outside / self.floor if self.floor > 0 else np.zeros_like(outside)
+        return np.sqrt(inside + rest)
+
+
+def _shrinkage(x: np.ndarray, gram: np.ndarray) -> float:
+    """Ledoit and Wolf's share of the identity, for centred x [question, width]."""
+    n, width = x.shape
+    mean, size = np.trace(gram) / width, (gram**2).sum()  # of the covariance: trace, norm²
+    away = size - width * mean**2
+    error = (((x**2).sum(axis=1) ** 2).sum() / n - size) / n
+    return float(min(max(error, 0.0), away) / away) if away > 0 else 1.0
+
+
+def _norm_ratio(x: np.ndarray, y: np.ndarray) -> float:
+    size = np.linalg.norm(x, axis=1)
+    known = size > 0
+    moved = np.linalg.norm(y - x, axis=1)
+    return float((moved[known] / size[known]).mean()) if known.any() else np.nan

@@ -1,0 +1,111 @@
+"""The bundled model, for real: one pass against a loop over k, and what doctor says of it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from plain import plain_states
+
+from anchorscope.datasets import load_questions
+from anchorscope.engine.check import check_model, require_understood
+from anchorscope.engine.intervene import read_rows, rows_for
+from anchorscope.engine.interventions import KNOCKOUT, Marked
+from anchorscope.engine.lease import Lease
+from anchorscope.engine.trunk import grow_trunk, read_prefix
+from anchorscope.errors import UserError
+from anchorscope.models import load_model
+from anchorscope.prepare import common_prefix, prepare
+from anchorscope.spans.question import find_spans
+
+
+@pytest.fixture(scope="module")
+def marks(bundled):
+    """Three real questions, one worked example each, with the answer a made-up one."""
+    given = load_questions("atlas", limit=3)
+    found = find_spans(given.questions, finder="auto")
+    prepared = prepare(bundled, given, found, style="text", shots=1)
+    answer = tuple(bundled.tokenizer(" South Korea")["input_ids"])
+    marked = [
+        Marked(
+            id=p.question.id,
+            ids=p.prompt_ids + answer,
+            answer_at=len(p.prompt_ids),
+            question=p.question_tokens,
+            exact=p.exact_question,
+        )
+        for p in prepared
+    ]
+    return marked, common_prefix(prepared)
+
+
+def test_one_pass_equals_the_loop_over_every_k(bundled, marks):
+    marked, shared = marks
+    with Lease(bundled) as lease:
+        prefix = read_prefix(lease, shared)
+        prompts = [m.ids[: m.answer_at] for m in marked]
+        trunk = grow_trunk(lease, prefix, prompts, room=0, head=False).trunk
+        how = {"blocks": bundled.blocks, "turn_at": len(prefix), "seed": 0}
+        rows = [row for n, m in enumerate(marked) for row in rows_for(m, n, KNOCKOUT, **how)]
+        ((batch, states),) = read_rows(lease, trunk, rows, budget=999)
+        fast = {row.number: state for row, state in zip(batch, states, strict=True)}
+    assert max(len(row.ids) for row in rows) < min(len(m.ids) for m in marked) / 2
+    for k in range(1, bundled.blocks + 1):
+
+        def cut(row: int, block: int, query: int, key: int, k: int = k) -> bool:
+            exact = marked[row].exact
+            return block <= k and key in exact and query not in exact
+
+        plain = plain_states(bundled, [m.ids for m in marked], cut, attention="sdpa")[:, k - 1]
+        ours = torch.stack([fast[n][k - 1] for n in range(len(marked))])
+        # Relative to the layer's size: the residual stream grows to hundreds on the way.
+        far = (ours - plain).abs().max() / plain.abs().max()
+        assert far < 1e-4, f"layer {k}"
+
+
+def test_doctor_understands_every_architecture(tiny):
+    checks = list(check_model(tiny))
+    assert len(checks) == 8
+    assert all(check.ok for check in checks), checks
+
+
+def test_doctor_understands_the_bundled_model(bundled):
+    assert all(check.ok for check in check_model(bundled))
+
+
+def test_doctor_sees_a_knockout_that_does_not_reach(tiny_llama, monkeypatch):
+    """An engine whose edges are ignored fails the checks instead of giving numbers."""
+    monkeypatch.setattr(
+        "anchorscope.engine.layout._gone", lambda e, b, r: torch.zeros(1, 1, 1, 1).bool()
+    )
+    failed = {check.name for check in check_model(tiny_llama) if not check.ok}
+    assert failed == {
+        "blocked edges carry no weight",
+        "the knockout blocks what it says and nothing else",
+        "the knockout reaches the states",
+    }
+    with pytest.raises(UserError, match="is not understood, so its numbers would mean nothing"):
+        require_understood(tiny_llama)
+
+
+def test_doctor_sees_an_attention_that_it_cannot_replace(tiny_llama, monkeypatch):
+    """A model whose attention does not pass our view on is refused, not read wrongly."""
+    kind = type(tiny_llama.parts.attentions[0])
+    forward = kind.forward
+
+    def forgetful(self, *args, view=None, **kwargs):
+        return forward(self, *args, **kwargs)
+
+    monkeypatch.setattr(kind, "forward", forgetful)
+    (check,) = check_model(tiny_llama)
+    assert not check.ok
+    assert "did not arrive" in check.seen
+
+
+def test_a_second_start_reads_the_converted_weights(bundled, tmp_path, monkeypatch):
+    """The GGUF file is not opened again once its folder is there."""
+    monkeypatch.setattr(
+        "anchorscope.models.gguf._convert", lambda *args: pytest.fail("converted again")
+    )
+    again = load_model("bundled", device="cpu", dtype="float32")
+    ours, theirs = (next(iter(m.lm.parameters())) for m in (bundled, again))
+    assert torch.equal(ours, theirs)

@@ -1,0 +1,153 @@
+"""The config declares itself, and the run folder keeps its promises."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from anchorscope.config import Config
+from anchorscope.engine.host import to_host
+from anchorscope.errors import UserError
+from anchorscope.probes.probe import DEFAULT_C
+from anchorscope.states import load_states, save_states, shard_name
+from anchorscope.store import Store
+
+ONE = {"model": "bundled", "limit": 8}
+
+
+def test_every_field_says_whether_it_changes_results():
+    for field in fields(Config):
+        assert isinstance(field.metadata.get("changes"), bool), field.name
+        assert field.metadata.get("help"), field.name
+
+
+def test_identity_holds_exactly_the_fields_that_change_results():
+    base = Config()
+    for field in fields(Config):
+        value = getattr(base, field.name)
+        other = {bool: True, int: 7, float: 0.5, str: "x", tuple: ("x",)}.get(type(value), 7)
+        if field.name in ("prompt", "finder", "where", "delta", "balance", "layers", "shots"):
+            other = {"prompt": "text", "finder": "all", "where": "post", "delta": "logit",
+                     "balance": "none", "layers": "single", "shots": 2}[field.name]  # fmt: skip
+        if field.name == "resamples":
+            other = 500
+        differs = replace(base, **{field.name: other}).identity() != base.identity()
+        assert differs == field.metadata["changes"], field.name
+
+
+def test_the_default_penalty_is_the_probes_own():
+    assert Config().C == DEFAULT_C
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"prompt": "haiku"}, "Unknown prompt 'haiku'. Accepted: auto, chat, text."),
+        ({"finder": "eyes"}, "Accepted: auto, given, rules, model, spacy, all."),
+        ({"where": "mid"}, "Unknown where 'mid'. Accepted: pre, post."),
+        ({"delta": "nats"}, "Unknown delta 'nats'. Accepted: points, relative, logit."),
+        ({"folds": 2}, "folds is 2. Accepted: 3 or more."),
+        ({"shots": 9}, "shots is 9. Accepted: 0 to 4."),
+        ({"limit": 0}, "limit is 0. Accepted: 1 or more."),
+        ({"C": 0.0}, "C is 0.0. Accepted: a number above 0."),
+        ({"data": ()}, "No questions were asked for."),
+    ],
+)
+def test_a_bad_choice_is_one_sentence(given, said):
+    with pytest.raises(UserError, match=None) as error:
+        Config(**given)
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_file_is_there_only_when_whole(tmp_path: Path):
+    store = Store.open(tmp_path / "run", ONE)
+    store.write("a/b.txt", lambda path: path.write_text("whole"))
+    assert Store(tmp_path / "run").has("a/b.txt")
+    (tmp_path / "run/a/b.txt").write_text("whale")  # as long, but another
+    assert not Store(tmp_path / "run").has("a/b.txt")
+    (tmp_path / "run/a/b.txt").unlink()
+    assert not Store(tmp_path / "run").has("a/b.txt")
+
+
+def test_a_torn_manifest_line_costs_one_file(tmp_path: Path):
+    store = Store.open(tmp_path / "run", ONE)
+    for name in ("one", "two"):
+        store.write(name, lambda path: path.write_text("x"))
+    manifest = tmp_path / "run/manifest.jsonl"
+    manifest.write_text(manifest.read_text()[:-9])
+    again = Store(tmp_path / "run")
+    assert again.has("one")
+    assert not again.has("two")
+
+
+def test_a_failed_write_leaves_nothing(tmp_path: Path):
+    store = Store.open(tmp_path / "run", ONE)
+
+    def fail(path: Path) -> None:
+        path.write_text("half")
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(UserError, match="No space left on device"):
+        store.write("x", fail)
+    assert sorted(p.name for p in (tmp_path / "run").iterdir()) == ["run.json"]
+
+
+def test_another_run_is_refused_with_what_differs(tmp_path: Path):
+    Store.open(tmp_path / "run", ONE)
+    with pytest.raises(UserError) as error:
+        Store.open(tmp_path / "run", ONE | {"limit": 9})
+    assert "limit: 8 there, 9 asked" in str(error.value)
+    assert "choose another --out" in str(error.value)
+
+
+def test_a_folder_of_something_else_is_refused(tmp_path: Path):
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(UserError, match="is not a run of anchorscope"):
+        Store.open(tmp_path, ONE)
+    assert (tmp_path / "thesis.tex").read_text() == "years of work"
+
+
+def test_a_damaged_run_json_is_said(tmp_path: Path):
+    Store.open(tmp_path / "run", ONE)
+    (tmp_path / "run/run.json").write_text("{")
+    with pytest.raises(UserError, match="is damaged"):
+        Store.open(tmp_path / "run", ONE)
+
+
+def test_states_come_back_in_the_order_asked_for(tmp_path: Path):
+    store = Store.open(tmp_path / "run", ONE)
+    states = np.arange(24, dtype=np.float32).reshape(4, 3, 2)
+    save_states(store, shard_name("clean", 0), ["a", "b"], states[:2])
+    save_states(store, shard_name("clean", 1), ["c", "d"], states[2:])
+    found = load_states(store, "clean", ["d", "a", "nowhere"], 2)
+    assert np.array_equal(found[:2], states[[3, 0]])
+    assert np.isnan(found[2]).all()
+
+
+def test_half_precision_gives_way_where_the_range_needs_it(tmp_path: Path):
+    store = Store.open(tmp_path / "run", ONE)
+    wide = torch.tensor([[[1e5, 0.1]]])
+    save_states(store, shard_name("clean", 0), ["a"], to_host(wide))
+    assert np.array_equal(load_states(store, "clean", ["a"], 1), wide.numpy())
+    assert to_host(wide / 2).dtype == np.float16
+
+
+def test_states_that_are_not_finite_are_refused_by_name(tmp_path: Path):
+    store = Store.open(tmp_path / "run", ONE)
+    broken = np.array([[[1.0]], [[np.inf]]], dtype=np.float32)
+    with pytest.raises(UserError, match=r"1 states for states/clean/00000.*first: b"):
+        save_states(store, shard_name("clean", 0), ["a", "b"], broken)
+    assert not (tmp_path / "run/states").exists()
+
+
+def test_run_json_is_readable_json(tmp_path: Path):
+    store = Store.open(tmp_path / "run", ONE)
+    store.save_info({"title": "Δ"})
+    said = json.loads((tmp_path / "run/run.json").read_text(encoding="utf-8"))
+    assert said == {"identity": ONE, "finished": False, "title": "Δ"}

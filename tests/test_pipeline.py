@@ -1,0 +1,159 @@
+"""The whole path on real parts: bundled model, real questions, every file checked by other code."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from safetensors import safe_open
+
+OPTIONS = ["--data", "atlas", "--limit", "96", "--max-tokens", "8", "--resamples", "100"]
+OPTIONS += ["--shard", "32", "--prompt", "text", "--dtype", "float32", "--device", "cpu"]
+TABLES = ["layers.csv", "probes.csv", "controls.csv", "spans.csv"]
+
+
+def anchorscope(*words: object) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", "from anchorscope.cli import main; main()", *map(str, words)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(command, env=os.environ.copy(), **pipes)
+
+
+def finish(process: subprocess.Popen[str]) -> str:
+    out, error = process.communicate(timeout=540)
+    assert process.returncode == 0, error
+    return out
+
+
+@pytest.fixture(scope="session")
+def done(bundled, tmp_path_factory) -> Path:
+    """An undisturbed run; `bundled` has converted the weights by then."""
+    out = tmp_path_factory.mktemp("runs") / "whole"
+    said = finish(anchorscope("run", *OPTIONS, "--out", out))
+    assert said.strip() == f"Report: {out / 'report.html'}"
+    return out
+
+
+def read_states(run: Path, intervention: str) -> dict[str, np.ndarray]:
+    """States by id, by nothing but safetensors."""
+    found = {}
+    for path in sorted((run / "states" / intervention).glob("*.safetensors")):
+        with safe_open(path, framework="numpy") as file:
+            ids, states = json.loads(file.metadata()["ids"]), file.get_tensor("states")
+        found |= dict(zip(ids, states.astype(np.float64), strict=True))
+    return found
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def test_the_folder_holds_what_it_promises(done):
+    names = {str(p.relative_to(done)) for p in done.rglob("*") if p.is_file()}
+    states = {f"states/{i}/{n:05d}.safetensors" for n in range(3)
+              for i in ("clean", "knockout", "random", "question", "answer-only")}  # fmt: skip
+    figures = {f"figures/delta_p.{kind}" for kind in ("png", "svg", "pdf")}
+    tables = {f"tables/{name}" for name in TABLES}
+    assert {"run.json", "samples.parquet", "report.html"} | states | figures | tables <= names
+    assert not [name for name in names if "partial" in name or name.endswith((".pkl", ".pt"))]
+    info = json.loads((done / "run.json").read_text())
+    assert info["finished"] is True
+    assert info["stages"]["answers and states"]["tokens"] > 96 * 10
+
+
+def test_layers_csv_recomputed_from_states_and_probes(done):
+    """Every number of tables/layers.csv by a loop that knows nothing of our code."""
+    samples = pd.read_parquet(done / "samples.parquet").dropna(subset=["fold"])
+    clean, knocked = read_states(done, "clean"), read_states(done, "knockout")
+    with safe_open(next((done / "probes/atlas").glob("*.safetensors")), "numpy") as file:
+        weights, intercept = file.get_tensor("weights"), file.get_tensor("intercept")
+    names = json.loads(next((done / "probes/atlas").glob("*.json")).read_text())["probes"]
+    table = pd.read_csv(done / "tables/layers.csv")
+    for row in table.itertuples():
+        roles = ("paper", "paper") if row.mode == "paper" else ("a", "b")
+        group, effect = (names.index(role) for role in roles)
+        points, logits = [], []
+        for id, fold in zip(samples["id"], samples["fold"], strict=True):
+            x, y, k = clean[id][row.layer - 1], knocked[id][row.layer - 1], row.layer - 1
+
+            def logit(probe, state, fold=fold, k=k):
+                return state @ weights[probe, fold, k].astype(float) + intercept[probe, fold, k]
+
+            flipped = (logit(group, x) > 0) != (logit(group, y) > 0)
+            if flipped == (row.pathway == "Q"):
+                before, after = logit(effect, x), logit(effect, y)
+                sign = 1 if before > 0 else -1
+                points.append(100 * (sigmoid(sign * after) - sigmoid(sign * before)))
+                logits.append(sign * (after - before))
+        assert row.n == len(points)
+        if points:
+            assert row.delta_p == pytest.approx(np.mean(points), abs=1e-6)
+            assert row.delta_logit == pytest.approx(np.mean(logits), abs=1e-8)
+
+
+def test_no_probe_is_read_where_its_entity_was_seen(done):
+    samples = pd.read_parquet(done / "samples.parquet").dropna(subset=["fold"])
+    assert (samples.groupby("entity")["fold"].nunique() == 1).all()
+
+
+def test_samples_say_which_tokens_were_meant(done, bundled):
+    samples = pd.read_parquet(done / "samples.parquet")
+    assert len(samples) == 96
+    assert samples["id"].is_unique
+    decode = bundled.tokenizer.decode
+    for row in samples.itertuples():
+        ids = [*row.prompt_ids, *row.token_ids]
+        subject = decode([ids[i] for i in row.exact_question])
+        assert row.subjects[0] in subject
+        answer = decode([ids[i] for i in row.exact_answer])
+        assert row.answer[int(row.answer_start) : int(row.answer_stop)] in answer
+        assert min(row.exact_answer) >= len(row.prompt_ids) > max(row.question_tokens)
+
+
+def test_the_same_command_again_takes_no_work(done):
+    before = {p: p.stat().st_mtime_ns for p in done.rglob("*") if p.is_file()}
+    finish(anchorscope("run", *OPTIONS, "--out", done))
+    assert before == {p: p.stat().st_mtime_ns for p in done.rglob("*") if p.is_file()}
+
+
+def killed_when(out: Path, there: str) -> None:
+    """Runs the command and kills it for good as soon as a file is there."""
+    process = anchorscope("run", *OPTIONS, "--out", out)
+    while not (out / there).exists():
+        assert process.poll() is None, process.communicate()[1]
+        time.sleep(0.02)
+    time.sleep(0.5)  # into the work that follows
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+
+
+@pytest.mark.parametrize(
+    "there",
+    ["tables/spans.csv", "answers/00001.parquet"],
+    ids=["in the middle of generation", "in the middle of extraction"],
+)
+def test_a_killed_run_ends_like_an_undisturbed_one(done, tmp_path, there):
+    out = tmp_path / "killed"
+    killed_when(out, there)
+    assert not (out / "samples.parquet").exists()
+    torn = out / "states/random/00000.safetensors"
+    if torn.exists():
+        torn.write_bytes(torn.read_bytes()[:-100])
+    finish(anchorscope("run", *OPTIONS, "--out", out))
+    for name in TABLES:
+        assert (out / "tables" / name).read_bytes() == (done / "tables" / name).read_bytes()
+    for name in ("samples.parquet", "tables/pathways.parquet"):
+        pd.testing.assert_frame_equal(pd.read_parquet(out / name), pd.read_parquet(done / name))
+
+
+def test_figure_from_the_command_line(done, tmp_path):
+    out = tmp_path / "two.svg"
+    assert finish(anchorscope("figure", done, "--out", out)).strip() == str(out)
+    assert "Q-Anchored (Atlas)" in out.read_text()
