@@ -10,6 +10,7 @@ knockout. Model FLOP utilisation is measured against a matrix product in the sam
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import time
 from collections.abc import Callable
@@ -19,11 +20,13 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from anchorscope.engine.decode import write_answers
+from anchorscope.engine.batches import Budget, in_batches
+from anchorscope.engine.decode import Written, write_answers
 from anchorscope.engine.host import to_host
-from anchorscope.engine.intervene import read_rows, rows_for
+from anchorscope.engine.intervene import row_for
 from anchorscope.engine.interventions import KNOCKOUT, Marked
 from anchorscope.engine.lease import Lease
+from anchorscope.engine.read import read_rows
 from anchorscope.engine.trunk import read_prefix
 from anchorscope.models import Model, load_model
 
@@ -85,31 +88,29 @@ def mark(prompt: tuple[int, ...], answer: tuple[int, ...], number: int) -> Marke
     )
 
 
-def job(model: Model, prompts: list[tuple[int, ...]]) -> dict[str, float]:
+def job(model: Model, prompts: list[tuple[int, ...]], budget: Budget) -> dict[str, float]:
     """Seconds of each part of the whole job, and the tokens of the knockout."""
-    clock = Clock()
-    batch = max(1, BUDGET // QUESTION)
-    tokens = 0
+    clock, tokens = Clock(), 0
+    how = {"blocks": model.blocks, "turn_at": PREFIX, "seed": 0}
     with Lease(model) as lease:
         prefix = read_prefix(lease, prompts[0][:PREFIX])
         none = torch.tensor([-1], device=model.device)
-        for start in range(0, len(prompts), batch):
-            part = prompts[start : start + batch]
+
+        def answer(batch: list[tuple[int, ...]]) -> Written:
             with clock.of("generate"):
-                written = write_answers(lease, prefix, part, stop_ids=none, limit=ANSWER)
+                return write_answers(lease, prefix, batch, stop_ids=none, limit=ANSWER)
+
+        for batch, written in in_batches(
+            prompts, answer, length=lambda p: QUESTION, then=lambda p: p, budget=budget
+        ):
             with clock.of("clean"):
                 to_host(written.states[:, -1])
-            lines = zip(part, written.lines, strict=True)
+            lines = zip(batch, written.lines, strict=True)
             marked = [mark(p, line.token_ids, n) for n, (p, line) in enumerate(lines)]
-            written = type(written)((), torch.empty(0), written.trunk)
-            rows = [
-                row
-                for n, m in enumerate(marked)
-                for row in rows_for(m, n, KNOCKOUT, blocks=model.blocks, turn_at=PREFIX, seed=0)
-            ]
+            rows = [row_for(m, n, KNOCKOUT, **how) for n, m in enumerate(marked)]
             tokens += sum(len(row.ids) for row in rows)
-            reader = read_rows(lease, written.trunk, rows, budget=BUDGET)
-            for _ in range(len(rows)):
+            reader = read_rows(lease, written.trunk, rows, budget=budget)
+            while True:
                 with clock.of("knockout"):
                     read = next(reader, None)
                 if read is None:
@@ -159,9 +160,11 @@ def measure(name: str, questions: int, repeats: int) -> dict[str, float]:
     """The median run of `repeats`, after one to warm up."""
     model = build(name)
     prompts = make_prompts(model, questions)
-    job(model, prompts[:64])
+    budget = Budget(BUDGET)
+    job(model, prompts, budget)  # warms up, and finds out how much fits
     torch.cuda.reset_peak_memory_stats()
-    runs = sorted((job(model, prompts) for _ in range(repeats)), key=lambda run: run["total"])
+    runs = [job(model, prompts, budget) for _ in range(repeats)]
+    runs.sort(key=lambda run: run["total"])
     found = runs[len(runs) // 2]
     inner = sum(p.numel() for p in model.parts.blocks[0].parameters()) * model.blocks
     rate = product_rate()
@@ -173,6 +176,7 @@ def measure(name: str, questions: int, repeats: int) -> dict[str, float]:
         "knockout_mfu": 2 * inner * found["knockout_tokens"] / found["knockout"] / rate,
         "whole_mfu": 2 * inner * tokens / found["total"] / rate,
         "floor_seconds": 2 * inner * tokens / rate,
+        "batch_tokens": budget.tokens,
         "peak_gib": torch.cuda.max_memory_allocated() / 2**30,
     }
     return found
@@ -188,6 +192,7 @@ def main() -> None:
     found = {}
     for name in given.models.split(","):
         found[name] = measure(name, given.questions, given.repeats)
+        gc.collect()
         torch.cuda.empty_cache()
         print(name, {key: round(value, 3) for key, value in found[name].items()}, flush=True)
         if given.json:

@@ -1,6 +1,6 @@
 """Error rates and power of both modes on made-up worlds.
 
-    python benchmarks/worlds.py rates --seeds 200    # docs/worlds.csv
+    python benchmarks/worlds.py rates --seeds 200    # docs/worlds.csv; delete it to begin anew
     python benchmarks/worlds.py power --seeds 100    # docs/power.csv, docs/power.png
 
 About a second a world on one core; worlds are spread over the cores.
@@ -58,26 +58,33 @@ def row_of(setting: dict, found: list[Judged]) -> dict:
 
 
 def rates(seeds: int, pool: ProcessPoolExecutor) -> None:
-    """docs/worlds.csv, written after every world."""
-    rows = []
-    for setting in SETTINGS:
+    """docs/worlds.csv."""
+    measured("worlds.csv", SETTINGS, seeds, pool)
+
+
+def measured(file: str, settings: list[dict], seeds: int, pool: ProcessPoolExecutor) -> list[dict]:
+    """A row per setting, written after every one; what the file holds already is kept."""
+    path = DOCS / file
+    rows = pd.read_csv(path).to_dict("records") if path.is_file() else []
+    for setting in settings:
+        wanted = setting | {"seeds": seeds}
+        if any(all(row.get(key) == value for key, value in wanted.items()) for row in rows):
+            continue
         rows.append(row_of(setting, judged(setting, seeds, pool)))
-        pd.DataFrame(rows).to_csv(DOCS / "worlds.csv", index=False, float_format="%.4g")
+        pd.DataFrame(rows).to_csv(path, index=False, float_format="%.4g")
         print(rows[-1], flush=True)
+    return rows
 
 
 def power(seeds: int, pool: ProcessPoolExecutor) -> None:
     """docs/power.csv and its figure: two pathways, by the distance of their humps."""
-    rows = []
-    for mixture in MIXTURES:
-        for separation in SEPARATIONS:
-            setting = {"world": "two-pathways", "strength": 4.0, "mixture": mixture}
-            setting["noise"] = 4.0 / separation
-            found = row_of(setting, judged(setting, seeds, pool))
-            rows.append({"separation": separation} | found)
-            pd.DataFrame(rows).to_csv(DOCS / "power.csv", index=False, float_format="%.4g")
-            print(rows[-1], flush=True)
-    draw(pd.DataFrame(rows))
+    settings = [
+        {"world": "two-pathways", "strength": 4.0, "mixture": mixture, "noise": round(4.0 / far, 3)}
+        for mixture in MIXTURES
+        for far in SEPARATIONS
+    ]
+    table = pd.DataFrame(measured("power.csv", settings, seeds, pool))
+    draw(table.assign(separation=table["strength"] / table["noise"]))
 
 
 def draw(table: pd.DataFrame) -> None:

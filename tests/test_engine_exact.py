@@ -8,8 +8,9 @@ from plain import plain_states
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import eager_mask
 
+from anchorscope.engine.batches import Budget
 from anchorscope.engine.decode import write_answers
-from anchorscope.engine.intervene import first_changed, read_rows, rows_for
+from anchorscope.engine.intervene import first_changed, row_for
 from anchorscope.engine.interventions import (
     ANSWER_ONLY,
     KNOCKOUT,
@@ -22,6 +23,7 @@ from anchorscope.engine.interventions import (
 from anchorscope.engine.layout import PAD, Edges, Layout
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.memory import Growing
+from anchorscope.engine.read import read_rows
 from anchorscope.engine.trunk import grow_trunk, pad_left, read_prefix, shared_prefix
 from anchorscope.models import Model
 
@@ -62,16 +64,10 @@ def engine_states(
         known = read_prefix(lease, prefix)
         prompts = [s.ids[: s.answer_at] for s in samples]
         trunk = grow_trunk(lease, known, prompts, room=0, head=False).trunk
-        rows = [
-            row
-            for number, sample in enumerate(samples)
-            for row in rows_for(
-                sample, number, intervention, blocks=model.blocks, turn_at=len(known), seed=SEED
-            )
-        ]
-        for batch, states in read_rows(lease, trunk, rows, budget=budget):
-            for row, state in zip(batch, states, strict=True):
-                out[row.number, row.layers] = state[row.layers]
+        how = {"blocks": model.blocks, "turn_at": len(known), "seed": SEED}
+        rows = [row_for(sample, n, intervention, **how) for n, sample in enumerate(samples)]
+        for batch, states in read_rows(lease, trunk, rows, budget=Budget(budget)):
+            out[[row.number for row in batch]] = states
     return out
 
 
@@ -109,10 +105,11 @@ def test_one_pass_equals_a_loop_over_k(tiny):
         torch.testing.assert_close(fast[:, k - 1], plain[:, k - 1], **CLOSE)
 
 
-def test_windows_equal_a_loop_over_k(tiny):
-    fast = engine_states(tiny, SAMPLES, Intervention(name="w", layers="window:2"))
+@pytest.mark.parametrize(("layers", "width"), [("single", 1), ("window:2", 2), ("window:3", 3)])
+def test_windows_equal_a_loop_over_k(tiny, layers, width):
+    fast = engine_states(tiny, SAMPLES, Intervention(name="w", layers=layers))
     for k in range(1, tiny.blocks + 1):
-        cut = cut_of(SAMPLES, KNOCKOUT, lambda block, k=k: k - 2 < block <= k)
+        cut = cut_of(SAMPLES, KNOCKOUT, lambda block, k=k: k - width < block <= k)
         plain = plain_states(tiny, [s.ids for s in SAMPLES], cut)
         torch.testing.assert_close(fast[:, k - 1], plain[:, k - 1], **CLOSE)
 
@@ -133,6 +130,12 @@ def test_an_empty_knockout_changes_nothing_bit_for_bit(tiny):
     assert torch.equal(clean, empty)
     assert torch.equal(clean, nowhere)
     torch.testing.assert_close(clean, plain_states(tiny, [s.ids for s in SAMPLES]), **CLOSE)
+
+
+def test_a_window_over_all_blocks_is_the_cumulative_knockout(tiny):
+    wide = engine_states(tiny, SAMPLES, Intervention(name="w", layers="window:9"))
+    full = engine_states(tiny, SAMPLES, KNOCKOUT)
+    torch.testing.assert_close(wide, full, **CLOSE)
 
 
 def test_batch_one_equals_batch_many(tiny):

@@ -14,11 +14,12 @@ import pandas as pd
 
 from anchorscope.answers.generate import Answered, Answerer, answer_offsets
 from anchorscope.answers.judge import judge
-from anchorscope.engine.batches import by_length
+from anchorscope.engine.batches import Budget, in_batches
 from anchorscope.engine.host import to_host
-from anchorscope.engine.intervene import Row, read_rows, rows_for
+from anchorscope.engine.intervene import Row, row_for
 from anchorscope.engine.interventions import Intervention, Marked
 from anchorscope.engine.lease import Lease
+from anchorscope.engine.read import read_rows
 from anchorscope.engine.trunk import Prefix, Trunk, grow_trunk, read_prefix
 from anchorscope.models import Model
 from anchorscope.prepare import Prepared, common_prefix
@@ -29,7 +30,7 @@ from anchorscope.spans.tokens import tokens_of
 from anchorscope.states import save_states, shard_name
 from anchorscope.store import Store
 
-# Padded tokens of one pass: large enough for the processor's matrix products to run at full
+# Tokens of one pass: large enough for the processor's matrix products to run at full
 # speed, small enough that a batch's scores stay far below the weights in memory.
 _BUDGET = {"cpu": 1024, "cuda": 32768}
 
@@ -45,11 +46,11 @@ class Extraction:
     interventions: Sequence[Intervention]
     seed: int
     tokens: int = 0  # fed so far
-    budget: int = field(init=False)
+    budget: Budget = field(init=False)
     prefix: Prefix = field(init=False)
 
     def __post_init__(self) -> None:
-        self.budget = _BUDGET.get(self.model.device.type, _BUDGET["cpu"])
+        self.budget = Budget(_BUDGET.get(self.model.device.type, _BUDGET["cpu"]))
         self.prefix = Prefix((), None)
 
     def share_prefix(self, prepared: Sequence[Prepared]) -> None:
@@ -87,21 +88,20 @@ class Extraction:
         by_id = {sample.id: sample for sample in stored or ()}
         clean: dict[str, np.ndarray] = {}
         others: dict[str, dict[str, np.ndarray]] = {i.name: {} for i in missing}
-        for batch in by_length(
-            prepared, self._own, budget=self.budget, then=lambda p: p.question.id
+        for batch, answered in in_batches(
+            prepared,
+            self._answer if stored is None else self._regrow,
+            length=self._own,
+            then=lambda p: p.question.id,
+            budget=self.budget,
         ):
             if stored is None:
-                answered = self._answer(batch)
-                trunk = answered.trunk
-                marked = [
-                    _mark(self.model, p, a) for p, a in zip(batch, answered.answers, strict=True)
-                ]
+                pairs = zip(batch, answered.answers, strict=True)
+                marked = [_mark(self.model, p, answer) for p, answer in pairs]
                 by_id |= {sample.id: sample for sample in marked}
                 clean |= _clean_states(marked, answered)
-            else:
-                trunk = self._trunk(batch)
             here = [by_id[p.question.id] for p in batch]
-            self._intervene(trunk, here, missing, others)
+            self._intervene(answered.trunk, here, missing, others)
         return [by_id[p.question.id] for p in prepared], clean, others
 
     def _own(self, prepared: Prepared) -> int:
@@ -113,11 +113,14 @@ class Extraction:
         self.tokens += sum(map(self._own, batch)) + sum(len(a.token_ids) for a in out.answers)
         return out
 
-    def _trunk(self, batch: Sequence[Prepared]) -> Trunk:
-        # The very batch the answers came from, so that a continued run equals an unbroken one.
+    def _regrow(self, batch: Sequence[Prepared]) -> Answered:
+        """The trunk of answers that are on disk: of the very batch they came from, so that a
+        continued run equals an unbroken one.
+        """
         prompts = [p.prompt_ids for p in batch]
         self.tokens += sum(map(self._own, batch))
-        return grow_trunk(self.lease, self.prefix, prompts, room=0, head=False).trunk
+        grown = grow_trunk(self.lease, self.prefix, prompts, room=0, head=False)
+        return Answered((), grown.last.states, grown.trunk)
 
     def _intervene(
         self,
@@ -130,19 +133,14 @@ class Extraction:
         rows: list[Row] = []
         for number, sample in enumerate(samples):
             if sample.exact_answer and sample.exact_question:
-                for intervention in missing:
-                    rows += self._rows(sample, number, intervention)
+                rows += [self._row(sample, number, intervention) for intervention in missing]
         self.tokens += sum(len(row.ids) for row in rows)
         for batch, states in read_rows(self.lease, trunk, rows, budget=self.budget):
             for row, state in zip(batch, to_host(states), strict=True):
-                of = others[row.intervention.name]
-                id = samples[row.number].id
-                if id not in of:
-                    of[id] = np.empty_like(state)
-                of[id][row.layers] = state[row.layers]
+                others[row.intervention.name][samples[row.number].id] = state
 
-    def _rows(self, sample: Sample, number: int, intervention: Intervention) -> list[Row]:
-        return rows_for(
+    def _row(self, sample: Sample, number: int, intervention: Intervention) -> Row:
+        return row_for(
             marked_of(sample),
             number,
             intervention,

@@ -65,7 +65,7 @@ def answer_offsets(model: Model, answer: Answer) -> list[Span]:
     lead = len(whole) - len(whole.lstrip())
     # Half a character decodes to a mark of its own; no token may reach beyond the text.
     ends = [min(max(end - lead, 0), len(answer.text)) for end in ends]
-    starts = [0, *ends[:-1]]
+    starts = [0, *ends][:-1]
     return [Span(min(a, b), b) for a, b in zip(starts, ends, strict=True)]
 
 

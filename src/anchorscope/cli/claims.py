@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 _COLOURS = {"holds": "green", "fails": "red", "undecided": "yellow", "not measured": "dim"}
@@ -29,16 +31,17 @@ def claims(
 
     views = [RunView.open(run) for run in runs]
     table = claims_of(views)
-    console = Console(highlight=False)
-    drawn = Table("claim", "dataset", "statement", "paper", "", "strict", "", "finding")
+    drawn = Table("claim", "paper", "", "strict", "", box=SIMPLE_HEAD, pad_edge=False)
     for row in table.to_dict("records"):
-        cells = [str(row["claim"]), str(row["dataset"]), str(row["statement"])]
+        name = f"[bold]{escape(str(row['claim']))}[/] {escape(str(row['dataset']))}"
+        cells = [f"{name}\n[dim]{escape(str(row['statement']))}[/]"]
         for mode in ("paper", "strict"):
             verdict = str(row[f"{mode}_verdict"])
+            found = f"\n[dim]{row['finding']}[/]" if mode == "strict" and row["finding"] else ""
             cells += [_number(float(row[f"{mode}_value"]))]
-            cells += [f"[{_COLOURS[verdict]}]{verdict}[/]"]
-        drawn.add_row(*cells, str(row["finding"]))
-    console.print(drawn)
+            cells += [f"[{_COLOURS[verdict]}]{verdict}[/]{found}"]
+        drawn.add_row(*cells)
+    Console(highlight=False).print(drawn)
     if out is not None:
         table.to_csv(out, index=False)
         typer.echo(str(out))

@@ -8,8 +8,6 @@ from typing import Annotated
 import typer
 
 
-
-
 def simulate(
     world: Annotated[
         str, typer.Option(help="one-mechanism, two-pathways, shift, continuum, or no-effect.")

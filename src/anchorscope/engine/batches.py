@@ -1,22 +1,73 @@
-"""Batches by tokens, not by count: like lengths together, since padding is computed too."""
+"""Batches by tokens, not by count; they shrink by themselves when memory runs out."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
+import torch
+
+from anchorscope.errors import UserError
+
 T = TypeVar("T")
+R = TypeVar("R")
+
+_GROW_AFTER = 8  # batches without trouble
 
 
-def by_length(
-    things: Iterable[T], length: Callable[[T], int], *, budget: int, then: Callable[[T], Any]
-) -> Iterator[list[T]]:
-    """Batches of at most `budget` padded tokens, sorted by length, then by `then`."""
-    batch: list[T] = []
-    for thing in sorted(things, key=lambda thing: (length(thing), then(thing))):
-        if batch and length(thing) * (len(batch) + 1) > budget:
-            yield batch
-            batch = []
-        batch.append(thing)
-    if batch:
-        yield batch
+class Budget:
+    """How many tokens go through the model at once: halved when memory runs out, grown back."""
+
+    def __init__(self, tokens: int) -> None:
+        self.tokens, self._most, self._calm = tokens, tokens, 0
+
+    def shrink(self) -> None:
+        """Half as many tokens from now on."""
+        self.tokens, self._calm = max(1, self.tokens // 2), 0
+
+    def went_well(self) -> None:
+        """After a while without trouble, half as many again: others may have given memory back."""
+        self._calm += 1
+        if self._calm >= _GROW_AFTER and self.tokens < self._most:
+            self.tokens, self._calm = min(self._most, self.tokens * 3 // 2), 0
+
+
+def in_batches(
+    things: Iterable[T],
+    work: Callable[[list[T]], R],
+    *,
+    length: Callable[[T], int],
+    then: Callable[[T], Any],
+    budget: Budget,
+) -> Iterator[tuple[list[T], R]]:
+    """Each batch with what `work` makes of it: like lengths together, `budget` tokens at most."""
+    waiting = sorted(things, key=lambda thing: (length(thing), then(thing)), reverse=True)
+    while waiting:
+        count = _fitting(waiting, length, budget.tokens)
+        batch = waiting[: -count - 1 : -1]
+        try:
+            done = work(batch)
+        except torch.OutOfMemoryError as error:
+            if len(batch) == 1:
+                raise UserError(
+                    "Memory ran out with a single question. "
+                    "Choose another --device, a smaller --dtype or a smaller model."
+                ) from error
+            budget.tokens = min(budget.tokens, sum(length(thing) for thing in batch))
+            budget.shrink()
+            torch.cuda.empty_cache()
+            continue
+        del waiting[-count:]
+        budget.went_well()
+        yield batch, done
+
+
+def _fitting(waiting: list[T], length: Callable[[T], int], tokens: int) -> int:
+    """How many things from the end of the list go into a batch; one at least."""
+    count, total = 0, 0
+    for thing in reversed(waiting):
+        total += length(thing)
+        if count and total > tokens:
+            break
+        count += 1
+    return count

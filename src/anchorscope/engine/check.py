@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from anchorscope.engine.intervene import read_rows, rows_for
+from anchorscope.engine.intervene import read_batch, row_for
 from anchorscope.engine.interventions import KNOCKOUT, Intervention, Marked
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.trunk import grow_trunk, read_prefix
@@ -97,15 +98,14 @@ def _ours(model: Model, sample: Marked) -> tuple[Tensor, Tensor, Tensor, list[Te
             lease, prefix, [sample.ids[: sample.answer_at]], room=0, head=False
         ).trunk
         read = []
-        bare = Marked(**{**vars(sample), "exact": ()})
+        bare = replace(sample, exact=())
         # All three rows start at the same token, so that they run through the same arithmetic.
-        start = rows_for(sample, 0, KNOCKOUT, blocks=model.blocks, turn_at=_PREFIX, seed=0)[0]
-        for of, how in ((bare, KNOCKOUT), (sample, KNOCKOUT), (sample, nothing)):
-            (row,) = rows_for(of, 0, how, blocks=model.blocks, turn_at=_PREFIX, seed=0)
-            row = type(row)(row.number, how, row.keys, start.ids, start.at, row.blocks, row.layers)
+        how = {"blocks": model.blocks, "turn_at": _PREFIX, "seed": 0}
+        start = row_for(sample, 0, KNOCKOUT, **how)
+        for of, cut in ((bare, KNOCKOUT), (sample, KNOCKOUT), (sample, nothing)):
+            row = replace(row_for(of, 0, cut, **how), ids=start.ids, at=start.at)
             weights.clear()
-            ((_, (states,)),) = read_rows(lease, trunk, [row], budget=1)
-            read.append((states, list(weights)))
+            read.append((read_batch(lease, trunk, [row])[0], list(weights)))
     (clean, _), (knocked, seen), (empty, _) = read
     return clean, knocked, empty, seen
 

@@ -6,17 +6,16 @@ them, so a row starts there, on the clean keys and values of its trunk.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from anchorscope.engine.batches import by_length
-from anchorscope.engine.interventions import Intervention, Marked, keys_of, window_of
+from anchorscope.engine.interventions import Intervention, Marked, keys_of
 from anchorscope.engine.layout import PAD, Edges, Layout
-from anchorscope.engine.lease import Lease
+from anchorscope.engine.lease import Lease, SetBack
 from anchorscope.engine.memory import Forked
 from anchorscope.engine.trunk import Trunk, pad_left
 
@@ -31,46 +30,24 @@ class Row:
     ids: tuple[int, ...]  # the tokens computed anew
     at: tuple[int, ...]  # their positions
     blocks: range  # from 0
-    layers: slice  # the layers (from 0) whose states this row gives
 
 
-def rows_for(
-    marked: Marked,
-    number: int,
-    intervention: Intervention,
-    *,
-    blocks: int,
-    turn_at: int,
-    seed: int,
-) -> list[Row]:
-    """The rows whose states make up [layer, width] of one question under one intervention.
+def row_for(
+    marked: Marked, number: int, intervention: Intervention, *, blocks: int, turn_at: int, seed: int
+) -> Row:
+    """The row of one question under one intervention, cut in all blocks.
 
-    A cumulative knockout is one row: layer k depends on the blocks 1..k alone, so a pass with the
-    cut in all of them holds every k. A window that ends at k gives layer k only: a row for each k.
+    Layer k depends on the blocks 1..k alone, so a pass with the cut in all of them holds the
+    cumulative result for every k.
     """
     if intervention.answer_only:
         # The prompt's first token stays in front: it is the sink the model has always had there.
         ids = (marked.ids[0], *marked.ids[marked.answer_at :])
-        at = tuple(range(len(ids)))
-        return [Row(number, intervention, (), ids, at, range(0), slice(0, blocks))]
+        return Row(number, intervention, (), ids, tuple(range(len(ids))), range(0))
     keys = keys_of(marked, intervention.keys, seed=seed)
     start = first_changed(marked, keys, turn_at)
-    ids, at = marked.ids[start:], tuple(range(start, len(marked.ids)))
-    width = window_of(intervention.layers)
-    if width is None:
-        return [Row(number, intervention, keys, ids, at, range(blocks), slice(0, blocks))]
-    return [
-        Row(
-            number,
-            intervention,
-            keys,
-            ids,
-            at,
-            range(max(0, k + 1 - width), k + 1),
-            slice(k, k + 1),
-        )
-        for k in range(blocks)
-    ]
+    at = tuple(range(start, len(marked.ids)))
+    return Row(number, intervention, keys, marked.ids[start:], at, range(blocks))
 
 
 def first_changed(marked: Marked, keys: Sequence[int], turn_at: int) -> int:
@@ -84,22 +61,9 @@ def first_changed(marked: Marked, keys: Sequence[int], turn_at: int) -> int:
     return next((i for i in range(begin, last) if i not in cut and i > min(cut)), last)
 
 
-def read_rows(
-    lease: Lease, trunk: Trunk, rows: Sequence[Row], *, budget: int
-) -> Iterator[tuple[list[Row], Tensor]]:
-    """Rows with their states [row, layer, width], in batches of at most `budget` padded tokens.
-
-    Of a row's layers only those in `row.layers` are under its intervention.
-    """
-    for batch in by_length(rows, _length, budget=budget, then=lambda row: row.number):
-        yield batch, _read_batch(lease, trunk, batch)
-
-
-def _length(row: Row) -> int:
-    return len(row.ids)
-
-
-def _read_batch(lease: Lease, trunk: Trunk, batch: Sequence[Row]) -> Tensor:
+def read_batch(
+    lease: Lease, trunk: Trunk, batch: Sequence[Row], set_back: SetBack | None = None
+) -> Tensor:
     """States [row, layer, width] at the probe position of each row."""
     device = lease.model.device
     number = torch.tensor([row.number for row in batch], device=device)
@@ -119,7 +83,7 @@ def _read_batch(lease: Lease, trunk: Trunk, batch: Sequence[Row]) -> Tensor:
         edges=_edges(lease, batch, query_at, key_at, len(trunk.prefix)),
     )
     memory = Forked(trunk.pairs, number, trunk.prefix.pairs)
-    return lease.run(tokens, layout, memory).states
+    return lease.run(tokens, layout, memory, set_back=set_back).states
 
 
 def _edges(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -13,6 +14,9 @@ from anchorscope.engine.attention import NAME, View
 from anchorscope.engine.layout import Layout
 from anchorscope.engine.memory import Memory
 from anchorscope.models import Model
+
+# Given a block's number (from 0) and its packed input [1, token, width], the input it gets.
+SetBack = Callable[[int, Tensor], Tensor]
 
 
 class Read(NamedTuple):
@@ -42,7 +46,8 @@ class Lease:
             lm.set_attn_implementation(NAME)
             for block, attention in enumerate(parts.attentions):
                 self._hooks.append(self._show_view(attention, block))
-            for block in parts.blocks:
+            for number, block in enumerate(parts.blocks):
+                self._hooks.append(self._set_back(block, number))
                 self._hooks.append(block.register_forward_hook(self._keep_state))
             self._hooks.append(parts.head.register_forward_pre_hook(_contiguous))
         except BaseException:
@@ -62,13 +67,22 @@ class Lease:
         self.model.lm.train(self._before[1])
 
     @torch.no_grad()
-    def run(self, ids: Tensor, layout: Layout, memory: Memory, *, head: bool = False) -> Read:
+    def run(
+        self,
+        ids: Tensor,
+        layout: Layout,
+        memory: Memory,
+        *,
+        head: bool = False,
+        set_back: SetBack | None = None,
+    ) -> Read:
         """The states of every layer at each row's last token, and its logits if `head` is wanted.
 
-        `ids` are [row, query], padded as the layout says.
+        `ids` are [row, query], padded as the layout says. `set_back` may change what a block
+        is given.
         """
         last = layout.last()
-        self._pass = _Pass(layout, memory, last)
+        self._pass = _Pass(layout, memory, last, set_back)
         given = {
             "input_ids": layout.pack(ids),
             "position_ids": layout.pack(layout.query_at),
@@ -93,6 +107,17 @@ class Lease:
 
         return attention.register_forward_pre_hook(hook, with_kwargs=True)
 
+    def _set_back(self, module: nn.Module, block: int) -> Any:
+        def hook(module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
+            change = self._pass and self._pass.set_back
+            if not change:
+                return None
+            if args:
+                return (change(block, args[0]), *args[1:]), kwargs
+            return args, {**kwargs, "hidden_states": change(block, kwargs["hidden_states"])}
+
+        return module.register_forward_pre_hook(hook, with_kwargs=True)
+
     def _keep_state(self, module: nn.Module, args: tuple, output: Any) -> None:
         now = self._pass
         assert now is not None
@@ -107,6 +132,7 @@ class _Pass:
     layout: Layout
     memory: Memory
     last: Tensor
+    set_back: SetBack | None
     states: list[Tensor] = field(default_factory=list)
 
 

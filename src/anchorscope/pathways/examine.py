@@ -46,12 +46,14 @@ class Examined:
 
 @dataclass(frozen=True, kw_only=True)
 class Effort:
-    """How many draws stand behind the numbers, and in which unit ΔP counts."""
+    """How many draws stand behind the numbers, what they are for, in which unit ΔP counts."""
 
     seed: int = 0
     resamples: int = 1000
     simulations: int = 500
     points: Delta = "points"
+    modes: tuple[Mode, ...] = MODES  # whose gaps
+    subsets: tuple[str, ...] = SUBSETS  # whose shapes
 
 
 def examine(readings: Readings, layer: int, effort: Effort | None = None) -> Examined:
@@ -69,7 +71,7 @@ def examine(readings: Readings, layer: int, effort: Effort | None = None) -> Exa
         collapse=class_collapse(clean, knocked, delta=effort.points, **draws),
         gaps=_gaps(at, effort),
         reliability={name: _reliability(at, name, effort) for name in CLASSES},
-        shapes={name: _shape(at, name, effort.seed) for name in SUBSETS},
+        shapes={name: _shape(at, name, effort.seed) for name in effort.subsets},
         beyond_random=_beyond_random(at, effort),
         common=float(moved.mean() ** 2 / (moved**2).mean()) if (moved != 0).any() else np.nan,
         spread=float(residuals(clean, knocked, at.fold).std()) if len(clean) else np.nan,
@@ -102,7 +104,7 @@ class _Layer:
 
 def _gaps(at: _Layer, effort: Effort) -> dict[tuple[Mode, str, Delta], Gap]:
     found: dict[tuple[Mode, str, Delta], Gap] = {}
-    for mode, name in itertools.product(MODES, CLASSES):
+    for mode, name in itertools.product(effort.modes, CLASSES):
         shared = None
         if mode == "strict" and at.has_control:
             shared = shared_by_control(_pair(at, mode, "random").within(name))

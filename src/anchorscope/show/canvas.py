@@ -97,7 +97,7 @@ def footer(
     handles: Sequence[Line2D],
     *,
     columns: int,
-    notes: Sequence[Line2D] = (),
+    notes: Sequence[Artist] = (),
     caption: str = "",
 ) -> None:
     """Below the panels: the legend, a second line that explains marks, the caption."""
@@ -119,7 +119,7 @@ def footer(
 
 
 def _legend(
-    figure: Figure, handles: Sequence[Line2D], columns: int, top: float, size: float
+    figure: Figure, handles: Sequence[Artist], columns: int, top: float, size: float
 ) -> None:
     legend = figure.legend(
         handles=cast(Sequence[Artist], handles),

@@ -10,6 +10,7 @@ import numpy as np
 
 from anchorscope.show.load import RunView, where
 from anchorscope.show.more_figures import intervention_series
+from anchorscope.show.null_band import NULL_LABEL, null_series
 from anchorscope.show.style import (
     MODES,
     Series,
@@ -35,7 +36,10 @@ def delta_p_chart(run: RunView) -> dict[str, Any]:
     for mode in reversed(MODES):  # strict first: the page opens on the reading that can be trusted
         series = [s for s in pathway_series(run.layers, run.titles, mode) if len(s.layer)]
         shown += series
-        traces = [trace for s in randoms for trace in _thin(s)]
+        nulls = null_series([run], run.titles, mode)
+        shown += nulls
+        traces = [_null(s) for s in nulls]
+        traces += [trace for s in randoms for trace in _thin(s)]
         traces += [trace for s in series for trace in traces_of(s, unit="points")]
         views.append({"label": f"{mode.capitalize()} mode", "key": mode, "data": traces})
     name = "ΔP (percent of P)" if run.unit == "percent" else "ΔP (percentage points)"
@@ -116,6 +120,17 @@ def _thin(series: Series) -> list[dict[str, Any]]:
     return [line]
 
 
+def _null(series: Series) -> dict[str, Any]:
+    """The band of one mechanism, hatched, under the name that the legend shows once."""
+    band = _band(series, "one mechanism")
+    band["fillpattern"] = {"shape": "/", "fgcolor": _faint(series.color, 0.45), "size": 6,
+                           "bgcolor": "rgba(0,0,0,0)"}  # fmt: skip
+    band["line"] = {"width": 0, "color": series.color, "dash": "solid"}
+    band["legendgroup"] = "one mechanism"
+    band["meta"] = {"label": NULL_LABEL, "null": True}
+    return band
+
+
 def _band(series: Series, name: str) -> dict[str, Any]:
     """One closed shape per stretch of layers without a gap."""
     x: list[float | None] = []
@@ -149,9 +164,9 @@ def _stretches(known: np.ndarray) -> list[np.ndarray]:
     return [part for part in np.split(at, np.flatnonzero(np.diff(at) > 1) + 1) if len(part)]
 
 
-def _faint(color: str) -> str:
+def _faint(color: str, alpha: float = 0.15) -> str:
     red, green, blue = (int(color[i : i + 2], 16) for i in (1, 3, 5))
-    return f"rgba({red},{green},{blue},0.15)"
+    return f"rgba({red},{green},{blue},{alpha})"
 
 
 def plain(label: str) -> str:

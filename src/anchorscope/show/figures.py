@@ -8,6 +8,7 @@ from typing import Literal
 
 import numpy as np
 import pandas as pd
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -15,6 +16,14 @@ from matplotlib.lines import Line2D
 from anchorscope.errors import UserError, unknown
 from anchorscope.show import canvas
 from anchorscope.show.load import RunView, records, where
+from anchorscope.show.null_band import (
+    collapse_notes,
+    draw_notes,
+    draw_null,
+    make_room,
+    null_handle,
+    null_series,
+)
 from anchorscope.show.style import (
     MODES,
     Mode,
@@ -65,8 +74,10 @@ def plot_delta_p(
     for row, each in enumerate(modes):
         for column, panel in enumerate(columns):
             few |= _draw_panel(axes[row, column], panel, titles, each)
+    make_room(axes[0, 0], max(len(collapse_notes(p.runs, titles)) for p in columns))
     _name_axes(axes, columns, modes)
-    notes = [canvas.random_handle()] + ([canvas.few_handle()] if few else [])
+    notes: list[Artist] = [canvas.random_handle()] + ([canvas.few_handle()] if few else [])
+    notes += [null_handle()] if any(run.has_strict for run in views) else []
     canvas.footer(
         figure,
         _legend_handles(titles),
@@ -96,6 +107,9 @@ def group_by_model(runs: Sequence[RunView]) -> list[Panel]:
 def _draw_panel(ax: Axes, panel: Panel, titles: Mapping[str, str], mode: Mode) -> bool:
     """Whether a point with few samples was drawn."""
     ax.axhline(0, color="#444444", linewidth=0.7, zorder=1)
+    for series in null_series(panel.runs, titles, mode):
+        draw_null(ax, series)
+    draw_notes(ax, collapse_notes(panel.runs, titles))
     controls = panel.controls()
     for name, title in titles.items():
         _draw_random(ax, random_series(controls, name, title))

@@ -7,10 +7,11 @@ import hashlib
 from importlib import resources
 from pathlib import Path
 
-from anchorscope.show import charts, sections
+from anchorscope.show import charts, claims, sections
 from anchorscope.show.examples import examples
 from anchorscope.show.load import RunView
 from anchorscope.show.markup import Safe, data, join, tag
+from anchorscope.show.null_band import collapse_notes
 from anchorscope.show.numbers import Headline, headlines
 from anchorscope.show.repeat import repeat
 from anchorscope.show.words import cautions, sentences
@@ -75,6 +76,7 @@ def _parts(run: RunView) -> list[Safe]:
     return [
         _title(run),
         _section("What it means", _meaning(heads)),
+        *_strict(run),
         _section("ΔP, layer by layer", _delta_p(run)),
         _section("Answers", sections.answers(run)),
         _section("How well the probes read each layer", _probes(run)),
@@ -118,6 +120,17 @@ def _meaning(heads: list[Headline]) -> Safe:
     return join([*parts, tag("p", words, class_="quiet")])
 
 
+def _strict(run: RunView) -> list[Safe]:
+    """Findings, claims and the evidence behind them; nothing for a run that lacks them."""
+    if not run.has_strict:
+        return []
+    more = tag("details", tag("summary", "The numbers behind it"), claims.evidence_table(run))
+    return [
+        _section("Two pathways, or something else?", claims.findings(run), more),
+        _section("Which claims hold", claims.claims(run)),
+    ]
+
+
 def _chart(identity: str, chart: dict, caption: str) -> Safe:
     views = chart["views"]
     buttons = [
@@ -140,10 +153,15 @@ def _delta_p(run: RunView) -> Safe:
     caption = (
         "Change of the probe’s belief in its first verdict when the exact question tokens are cut "
         "off. Solid: Q-anchored; dashed: A-anchored; bands: 95 % intervals; grey: as many random "
-        "tokens cut off, all samples. Hollow points have fewer than 10 samples."
+        "tokens cut off, all samples; hatched: where Q would lie if one mechanism moved everybody. "
+        "Hollow points have fewer than 10 samples."
     )
+    notes = [
+        tag("p", f"Class collapse. {note}.", class_="box warn")
+        for note in collapse_notes([run], run.titles)
+    ]
     box = tag("p", tag("b", "Paper mode is circular. "), CIRCULAR, class_="box")
-    return join([_chart("delta-p", charts.delta_p_chart(run), caption), box])
+    return join([_chart("delta-p", charts.delta_p_chart(run), caption), *notes, box])
 
 
 def _probes(run: RunView) -> Safe:

@@ -9,14 +9,15 @@ import numpy as np
 from anchorscope.pathways.effects import delta_p, flips
 from anchorscope.pathways.examine import Effort, examine
 from anchorscope.pathways.strict import difference_of_means
-from anchorscope.pathways.verdict import Finding, choose_layer, judge
+from anchorscope.pathways.verdict import CLASSES, Finding, choose_layer, judge
 from anchorscope.probes.crossfit import cross_fit
 from anchorscope.probes.readings import Readings
 from anchorscope.probes.splits import entity_folds
 from anchorscope.records import Estimate
 from anchorscope.simulate.worlds import Truth, simulate_states
 
-EFFORT = Effort(resamples=300, simulations=400)  # less than a run's, for many worlds
+# Less than a run's, and only what the verdict reads: there are many worlds.
+EFFORT = Effort(resamples=300, simulations=400, modes=("strict",), subsets=CLASSES)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -18,6 +19,7 @@ from anchorscope.pathways.claims.reading import (
 )
 from anchorscope.pathways.claims.row import Claim
 from anchorscope.pathways.examine import Effort
+from anchorscope.pathways.grouping import MODES, Mode
 from anchorscope.pathways.strict import difference_of_means
 from anchorscope.records import Estimate
 
@@ -29,14 +31,11 @@ def two_pathways(run: RunEvidence) -> Iterator[Claim]:
     for dataset in run.titles:
         verdict = run.verdict_of(dataset)
         at = int(verdict["layer"]) - 1
-        curves = run.curves[dataset, "paper"]
-        drawn = (curves.drawn_q - curves.drawn_a)[:, at]
-        value = float((curves.q - curves.a)[at])
+        paper, strict = (_gap_at(run, dataset, mode, at) for mode in MODES)
         finding = str(verdict["finding"])
-        strict = Reading(
-            value=float(verdict["gap"]),
-            low=float(verdict["null_low"]),
-            high=float(verdict["null_high"]),
+        strict = replace(
+            strict,
+            value=float(verdict["gap"]),  # over all sets of folds
             p_holds=float(verdict["p"]),
             settled=_DECISIONS.get(finding, "fails"),
         )
@@ -46,11 +45,17 @@ def two_pathways(run: RunEvidence) -> Iterator[Claim]:
             source="figure",
             model=run.model,
             dataset=dataset,
-            paper=from_draws(value, drawn, Region(high=0.0)),
+            paper=paper,
             strict=strict,
             finding=finding,
             primary=True,
         )
+
+
+def _gap_at(run: RunEvidence, dataset: str, mode: Mode, layer: int) -> Reading:
+    curves = run.curves[dataset, mode]
+    value = float((curves.q - curves.a)[layer])
+    return from_draws(value, (curves.drawn_q - curves.drawn_a)[:, layer], Region(high=0.0))
 
 
 def group_claims(run: RunEvidence) -> Iterator[Claim]:

@@ -1,0 +1,69 @@
+"""One way of `peers.py`, once, in a process of its own.
+
+    python benchmarks/peers_work.py WAY JOB OUT
+
+OUT.json gets the seconds, the peak memory and the lines of code, OUT.npz the answers and states.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import resource
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import torch
+from peers_clock import Clock
+from peers_job import Job
+
+
+def work(way: str, job: Job, out: Path) -> None:
+    """Loads, warms up on two questions, then does the job against the clock."""
+    module = importlib.import_module(f"way_{way}")
+    model = module.load(job)
+    module.run(model, job.first(2), Clock())
+    clock = Clock()
+    answers, clean, knocked = module.run(model, job, clock)
+    arrays = {name: of.numpy() for name, of in (("clean", clean), ("knockout", knocked))
+              if of is not None}  # fmt: skip
+    np.savez(out.with_suffix(".npz"), **arrays)
+    facts = {
+        "seconds": dict(clock.wall),
+        "cpu_seconds": dict(clock.cpu),
+        "answers": answers,
+        "peak_mb": peak_mb(),
+        "lines": lines(module),
+    }
+    out.with_suffix(".json").write_text(json.dumps(facts))
+
+
+def peak_mb() -> float:
+    """The most memory this process had: the GPU's where there is one, else what was resident."""
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated() / 2**20
+    # ru_maxrss would start at the size of the process that started this one.
+    status = Path("/proc/self/status")
+    if status.exists():
+        (line,) = (li for li in status.read_text().splitlines() if li.startswith("VmHWM"))
+        return int(line.split()[1]) / 2**10
+    unit = 2**20 if sys.platform == "darwin" else 2**10
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
+
+
+def lines(module: ModuleType) -> int:
+    """Lines that a user writes for the job: no comments, docstrings, blank lines or clocks."""
+    count = 0
+    for function in module.CODE:
+        said = inspect.getdoc(function) or ""
+        for line in map(str.strip, inspect.getsource(function).splitlines()):
+            idle = not line or line.startswith(("#", '"""', "with clock.of("))
+            count += not idle and line.strip('"') not in said.splitlines()
+    return count
+
+
+if __name__ == "__main__":
+    work(sys.argv[1], Job.load(Path(sys.argv[2])), Path(sys.argv[3]))

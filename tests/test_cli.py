@@ -1,0 +1,134 @@
+"""What bad input gets: one sentence, exit code 2, nothing half-written."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from anchorscope.cli import main
+
+
+@pytest.fixture
+def cli(monkeypatch, capsys):
+    """Runs a command line; gives exit code, output and error text."""
+
+    def run(*words: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["anchorscope", *map(str, words)])
+        monkeypatch.setenv("COLUMNS", "200")
+        with pytest.raises(SystemExit) as stop:
+            main()
+        out, error = capsys.readouterr()
+        code = stop.value.code
+        return (0 if code is None else int(code)), out, error
+
+    return run
+
+
+BAD = [
+    (["--model", "./nowhere"], "'./nowhere' is neither a model folder nor a .gguf file."),
+    (
+        ["--data", "popkwa"],
+        "Unknown dataset or file 'popkwa'. Accepted: atlas, atlas-compare, popqa",
+    ),
+    (["--limit", "-3"], "--limit is '-3'. Accepted: a number of questions, or all."),
+    (["--limit", "many"], "--limit is 'many'. Accepted: a number of questions, or all."),
+    (["--prompt", "haiku"], "Unknown prompt 'haiku'. Accepted: auto, chat, text."),
+    (
+        ["--finder", "eyes"],
+        "Unknown finder 'eyes'. Accepted: auto, given, rules, model, spacy, all.",
+    ),
+    (["--layers", "window:0"], "Unknown layers 'window:0'. Accepted: cumulative, single, window:w"),
+    (["--device", "abacus"], "Device 'abacus' cannot be used"),
+    (["--dtype", "int3"], "Unknown dtype 'int3'. Accepted: auto, float32, bfloat16, float16."),
+]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"), BAD, ids=lambda x: " ".join(x) if isinstance(x, list) else ""
+)
+def test_a_bad_option_is_one_sentence_and_writes_nothing(cli, tmp_path, words, said):
+    out = tmp_path / "run"
+    code, _, error = cli("run", "--data", "atlas", "--limit", "4", "--out", out, *words)
+    assert code == 2
+    assert said in error
+    assert "Traceback" not in error
+    assert not (out / "answers").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("no_answers.csv", "question\nWhat is up?\n", "answer"),
+        ("empty.jsonl", "", "empty"),
+        ("blank.csv", "question,answer\n,sky\n", "question"),
+        ("twice.csv", "id,question,answer\n1,What is up?,sky\n1,What is down?,earth\n", "id"),
+        ("picture.png", "PNG", "Accepted"),
+    ],
+)
+def test_a_bad_file_of_questions(cli, tmp_path, name, text, said):
+    (tmp_path / name).write_text(text)
+    code, _, error = cli("run", "--data", tmp_path / name, "--out", tmp_path / "run")
+    assert code == 2
+    assert said in error
+    assert "Traceback" not in error
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_of_another_run(cli, tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    code, _, error = cli("run", "--data", "atlas", "--out", tmp_path)
+    assert code == 2
+    assert "is not a run of anchorscope" in error
+
+
+def test_an_unwritable_place(cli, tmp_path):
+    (tmp_path / "file").write_text("")
+    code, _, error = cli("run", "--data", "atlas", "--out", tmp_path / "file" / "run")
+    assert code == 2
+    assert "cannot be written" in error
+
+
+def test_too_few_right_answers_are_counted(cli, tmp_path, bundled):
+    """The bundled model cannot answer these: the message says how many there are."""
+    rows = ["question,answer,subject"]
+    rows += [f"What is the secret word of City{n}?,xyzzy{n},City{n}" for n in range(12)]
+    (tmp_path / "hard.csv").write_text("\n".join(rows) + "\n")
+    words = [
+        "--data",
+        tmp_path / "hard.csv",
+        "--prompt",
+        "text",
+        "--max-tokens",
+        "2",
+        "--shots",
+        "1",
+    ]
+    code, _, error = cli("run", *words, "--out", tmp_path / "run")
+    assert code == 2
+    assert "0 right" in error
+    assert "wrong" in error
+
+
+def test_figure_of_nothing(cli, tmp_path):
+    code, _, error = cli("figure", tmp_path / "nowhere", "--out", tmp_path / "f.pdf")
+    assert code == 2
+    assert "There is no folder" in error
+    code, _, error = cli("figure", tmp_path, "--out", tmp_path / "f.bmp")
+    assert code == 2
+    assert "Unknown figure format '.bmp'. Accepted: .png, .svg, .pdf." in error
+
+
+def test_doctor_prints_each_check(cli, bundled):
+    code, out, _ = cli("doctor", "--model", "bundled", "--dtype", "float32", "--device", "cpu")
+    assert code == 0
+    assert out.count("  ok ") == 8
+    assert out.strip().endswith("understood")
+
+
+def test_help_and_version(cli):
+    assert cli("--version")[1].startswith("anchorscope ")
+    for command in ("run", "figure", "doctor"):
+        code, out, _ = cli(command, "--help")
+        assert code == 0
+        assert "--help" in out

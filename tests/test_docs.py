@@ -1,0 +1,144 @@
+"""The words of the project are executed: commands, Python, links, messages, the help page."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.main import get_command
+
+from anchorscope.cli import app, main
+from anchorscope.cli.run import _limit
+from anchorscope.config import Config
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
+SHRINK = re.compile(r"<!-- in tests: (.+?) -> (.+?) -->")
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def blocks(page: Path, *languages: str) -> list[str]:
+    """The fenced blocks of a page in one of these languages."""
+    found = FENCE.findall(page.read_text(encoding="utf-8"))
+    return [text for language, text in found if language in languages]
+
+
+def commands(page: Path) -> list[list[str]]:
+    """Every `anchorscope ...` command that a page asks its reader to type, as words."""
+    lines = [line for text in blocks(page, "bash", "console") for line in text.splitlines()]
+    inline = FENCE.sub("", page.read_text(encoding="utf-8"))
+    lines += re.findall(r"`(anchorscope [^`\n]+)`", inline)
+    found = [re.sub(r"^\$ ", "", line) for line in lines]
+    typed = [shlex.split(line, comments=True) for line in found if line.startswith("anchorscope ")]
+    return [words[1:] for words in typed if not words[1].isupper()]  # COMMAND stands for any
+
+
+def parse(words: list[str]) -> None:
+    """Reads a command as the command line would; nothing is run."""
+    group: Any = get_command(app)
+    if words[0].startswith("-"):
+        assert any(words[0] in p.opts for p in group.params), words
+        return
+    command = group.commands[words[0]]
+    if words[1:] in (["--help"], ["-h"]):
+        return
+    # A command alone, such as `anchorscope figure`, names it; with words it has to be whole.
+    params = command.make_context(words[0], words[1:], resilient_parsing=len(words) == 1).params
+    if words[0] == "run" and len(words) > 1:
+        given = {k: v for k, v in params.items() if k not in ("data", "limit", "out")}
+        Config(**given, data=tuple(params["data"].split(",")), limit=_limit(params["limit"]))
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if p.name != "errors.md"], ids=name_of)
+def test_commands_parse(page: Path) -> None:
+    for words in commands(page):
+        parse(words)
+
+
+def test_the_parser_of_this_test_refuses_what_does_not_exist() -> None:
+    for words in (["run", "--speed", "9"], ["figure"], ["run", "--finder", "nouns"], ["detect"]):
+        with pytest.raises(Exception, match=r"."):
+            parse([*words, "--out", "x"])
+
+
+def test_the_help_page_is_what_the_commands_say() -> None:
+    made = runpy.run_path(str(ROOT / "scripts" / "help_pages.py"))["page"]()
+    assert (ROOT / "docs" / "help.md").read_text(encoding="utf-8") == made
+
+
+def anchors(page: Path) -> set[str]:
+    """The names that a page's headings can be linked by."""
+    text = FENCE.sub("", page.read_text(encoding="utf-8"))
+    titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    bare = (re.sub(r"[^\w\- ]", "", title.lower()) for title in titles)
+    return {title.strip().replace(" ", "-") for title in bare}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links_resolve(page: Path) -> None:
+    text = FENCE.sub("", page.read_text(encoding="utf-8"))
+    for target in LINK.findall(text):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        there = (page.parent / path).resolve() if path else page
+        assert there.exists(), f"{name_of(page)} links to {target}"
+        assert not anchor or anchor in anchors(there), f"{name_of(page)} links to {target}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_files_named_in_trees_exist(page: Path) -> None:
+    """A block marked `tree` lists files and folders of the repository, one a line."""
+    for text in blocks(page, "tree"):
+        for line in text.splitlines():
+            for name in re.match(r"[^ ]+(?: [^ ]+)*?(?=  |$)", line.strip())[0].split():  # type: ignore[index]
+                assert (ROOT / name).exists(), f"{name_of(page)} lists {name}"
+
+
+def sessions() -> list[tuple[str, str]]:
+    """The commands of docs/errors.md in their order, each with the output that the page shows."""
+    text = "".join(blocks(ROOT / "docs" / "errors.md", "console"))
+    parts = re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]
+    return [(part.partition("\n")[0], part.partition("\n")[2].strip()) for part in parts]
+
+
+def test_errors_are_said_as_the_page_has_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    seen = sessions()
+    assert len(seen) > 30
+    for command, shown in seen:
+        if not command.startswith("anchorscope "):
+            subprocess.run(["bash", "-c", command], check=True)
+            continue
+        monkeypatch.setattr(sys, "argv", shlex.split(command))
+        with pytest.raises(SystemExit) as stopped:
+            main()
+        assert (stopped.value.code, capfd.readouterr().err.strip()) == (2, shown), command
+
+
+def test_python_in_the_readme_runs(bundled, tmp_path: Path, monkeypatch) -> None:
+    """All Python blocks in one go, from an empty folder; `in tests: a -> b` makes them small."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    code = "\n".join(blocks(ROOT / "README.md", "python"))
+    for long, short in SHRINK.findall(text):
+        assert long in code, f"the README has no {long} to shrink"
+        code = code.replace(long, short)
+    monkeypatch.chdir(tmp_path)
+    made: dict[str, Any] = {}
+    exec(compile(code, "README.md", "exec"), made)
+    assert len(made["table"]) > 0
+    assert (tmp_path / "delta_p.png").stat().st_size > 10_000

