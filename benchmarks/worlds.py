@@ -15,11 +15,11 @@ from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import pandas as pd  # noqa: E402
+import pandas as pd
 
-from anchorscope.probes.metrics import rate  # noqa: E402
-from anchorscope.simulate.rates import Judged, judge_world  # noqa: E402
-from anchorscope.simulate.worlds import Truth  # noqa: E402
+from anchorscope.probes.metrics import rate
+from anchorscope.simulate.rates import Judged, judge_world
+from anchorscope.simulate.worlds import Truth
 
 DOCS = Path(__file__).parents[1] / "docs"
 BASE = {"samples": 400, "layers": 2}
@@ -101,7 +101,9 @@ def draw(table: pd.DataFrame) -> None:
         ends = (100 * part[f"strict_holds_{end}"] for end in ("low", "high"))
         ax.fill_between(part["separation"], *ends, color=line.get_color(), alpha=0.15, lw=0)
     half = table[table["mixture"] == 0.5]
-    ax.plot(half["separation"], 100 * half["paper_holds"], color="grey", ls="--", label="paper mode")
+    ax.plot(
+        half["separation"], 100 * half["paper_holds"], color="grey", ls="--", label="paper mode"
+    )
     ax.axhline(80, color="grey", lw=0.6, ls=":")
     ax.set_xlabel("Distance of the two humps, in spreads of the knockout's noise")
     ax.set_ylabel("Worlds called two pathways (%)")

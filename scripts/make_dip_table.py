@@ -1,6 +1,6 @@
 """Writes src/anchorscope/pathways/dip_table.json: the dip of uniform samples, by simulation.
 
-    python scripts/make_dip_table.py     # about two minutes on one core
+python scripts/make_dip_table.py     # about two minutes on one core
 """
 
 from __future__ import annotations

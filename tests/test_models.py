@@ -95,7 +95,7 @@ def test_a_device_that_is_not_there(device):
 
 
 def test_an_unknown_dtype():
-    with pytest.raises(UserError, match="Unknown dtype 'int3'. Accepted: auto, float32"):
+    with pytest.raises(UserError, match=r"Unknown dtype 'int3'\. Accepted: auto, float32"):
         choose("cpu", "int3")
 
 

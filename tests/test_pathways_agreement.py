@@ -41,13 +41,13 @@ def test_interval_is_that_of_drawing_questions():
     other = np.where(rng.random(150) < 0.8, one, 1 - one)
     found = kappa_interval(one, other, seed=3, resamples=4000)
     rows = rng.integers(150, size=(4000, 150))
-    drawn = [cohen_kappa_score(one[r], other[r]) for r in rows[:1000]]
-    assert found[1:3] == pytest.approx(np.quantile(drawn, [0.025, 0.975]), abs=0.025)
+    drawn = [cohen_kappa_score(one[r], other[r]) for r in rows[:500]]
+    assert found[1:3] == pytest.approx(np.quantile(drawn, [0.025, 0.975]), abs=0.03)
 
 
 def test_agreement_asks_each_probe_about_its_own_flip():
     clean = np.array([[-1.0], [-1.0], [1.0], [1.0], [-2.0], [2.0]])
-    same, none = clean.copy(), -clean
+    same = clean.copy()
     a, b = clean.copy(), clean.copy()
     a[[0, 2, 4]] *= -1  # a flips 0, 2, 4; b flips 0, 2, 5
     b[[0, 2, 5]] *= -1
@@ -64,7 +64,6 @@ def test_agreement_asks_each_probe_about_its_own_flip():
     )
     assert found.right.value == pytest.approx(cohen_kappa_score([1, 0, 1], [1, 0, 0]))
     assert np.isnan(found.next.value)  # there is no next layer
-    assert none is not same
 
 
 def test_weighted_mean_by_numbers_and_without_unknowns():

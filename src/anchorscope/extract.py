@@ -97,7 +97,7 @@ class Extraction:
         ):
             if stored is None:
                 pairs = zip(batch, answered.answers, strict=True)
-                marked = [_mark(self.model, p, answer) for p, answer in pairs]
+                marked = [mark_answer(self.model, p, answer) for p, answer in pairs]
                 by_id |= {sample.id: sample for sample in marked}
                 clean |= _clean_states(marked, answered)
             here = [by_id[p.question.id] for p in batch]
@@ -171,7 +171,7 @@ def marked_of(sample: Sample) -> Marked:
     )
 
 
-def _mark(model: Model, prepared: Prepared, answer: Answer) -> Sample:
+def mark_answer(model: Model, prepared: Prepared, answer: Answer) -> Sample:
     """The answer judged, and its entity found without a look at the gold answer."""
     question = prepared.question
     span = answer_span(answer.text, question=question.text)

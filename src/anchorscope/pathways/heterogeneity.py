@@ -97,14 +97,14 @@ def _two_components(shifts: np.ndarray, seed: int) -> tuple[float, float]:
     scaled = ((shifts - shifts.mean()) / shifts.std())[:, None]
     # Begun once from the two halves: for one dimension that finds what random starts find.
     middle = np.median(scaled)
-    means = [[scaled[scaled <= middle].mean()], [scaled[scaled >= middle].mean()]]
-    model = GaussianMixture(2, means_init=means, reg_covar=1e-4, max_iter=300, random_state=seed)
+    begin = [[scaled[scaled <= middle].mean()], [scaled[scaled >= middle].mean()]]
+    model = GaussianMixture(2, means_init=begin, reg_covar=1e-4, max_iter=300, random_state=seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # BIC of where it stopped is still one
         model.fit(scaled)
     bic = model.bic(scaled) + 2 * len(shifts) * np.log(shifts.std())  # back in logits
-    spread = np.sqrt(model.covariances_.ravel().mean())
-    return float(bic), float(abs(np.diff(model.means_.ravel())[0]) / spread)
+    means, variances = (np.ravel(np.asarray(of)) for of in (model.means_, model.covariances_))
+    return float(bic), float(abs(means[0] - means[1]) / np.sqrt(variances.mean()))
 
 
 def _drawn_correlations(

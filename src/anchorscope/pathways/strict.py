@@ -35,9 +35,7 @@ class LayerEvidence:
     answer_only: Mapping[Mode, Estimate]  # ΔP without the question, Q less A
 
 
-def answer_only_gaps(
-    readings: Readings, layer: int, effort: Effort
-) -> dict[Mode, Estimate]:
+def answer_only_gaps(readings: Readings, layer: int, effort: Effort) -> dict[Mode, Estimate]:
     """ΔP of Q less that of A when the question is left out, by mode; NaN where it was not run."""
     found = {}
     for mode in MODES:
@@ -73,9 +71,7 @@ def group_adds(readings: Readings, layer: int, known: np.ndarray, effort: Effort
     return adds(readings.z[rows], flipped[rows], columns[rows], readings.fold[rows], **drawn)
 
 
-def strict_table(
-    layers: Sequence[LayerEvidence], *, model: str, dataset: str
-) -> pd.DataFrame:
+def strict_table(layers: Sequence[LayerEvidence], *, model: str, dataset: str) -> pd.DataFrame:
     """One row per layer."""
     rows = [{"model": model, "dataset": dataset, **_row(layer)} for layer in layers]
     return pd.DataFrame(rows)

@@ -64,8 +64,8 @@ def claims(run: RunView) -> Safe:
     ]
     columns = ["Dataset", "Claim", "Source", "Paper mode", "Strict mode"]
     said = (
-        "A claim is undecided where its interval allows both; p-values are corrected for the number "
-        "of claims (Holm), but for the first one, which is the question of the run."
+        "A claim is undecided where its interval allows both; p-values are corrected for the "
+        "number of claims (Holm), but for the first one, which is the question of the run."
     )
     return join([table(columns, rows, text_columns=3), tag("p", said, class_="quiet")])
 

@@ -76,7 +76,7 @@ def plot_delta_p(
             few |= _draw_panel(axes[row, column], panel, titles, each)
     make_room(axes[0, 0], max(len(collapse_notes(p.runs, titles)) for p in columns))
     _name_axes(axes, columns, modes)
-    notes: list[Artist] = [canvas.random_handle()] + ([canvas.few_handle()] if few else [])
+    notes: list[Artist] = [canvas.random_handle(), *([canvas.few_handle()] if few else [])]
     notes += [null_handle()] if any(run.has_strict for run in views) else []
     canvas.footer(
         figure,

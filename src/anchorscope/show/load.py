@@ -151,7 +151,7 @@ def _read_csv(file: Path, columns: tuple[str, ...]) -> pd.DataFrame:
         file,
         dtype=cast(Any, dict.fromkeys(_TEXT, str)),
         keep_default_na=False,
-        na_values=cast(Any, dict.fromkeys(_numbers(file), ["", "nan", "NaN"])),
+        na_values=cast(Any, {name: ["", "nan", "NaN"] for name in _numbers(file)}),
     )
     return _checked(table, file, columns)
 

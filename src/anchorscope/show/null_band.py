@@ -1,4 +1,4 @@
-"""What one mechanism would give: the band behind the curves, and a warning where classes collapse."""
+"""The band that one mechanism would give, and a warning where the classes collapse."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ HATCH = "////"
 NULL_LABEL = "Q under one mechanism"
 
 
-def null_series(
-    runs: Sequence[RunView], titles: Mapping[str, str], mode: Mode
-) -> list[Series]:
+def null_series(runs: Sequence[RunView], titles: Mapping[str, str], mode: Mode) -> list[Series]:
     """For each dataset the band of Q under one mechanism: A's curve plus the null's gap, by layer.
 
     A Q curve inside its band shows no second pathway. Runs without the evidence give none.

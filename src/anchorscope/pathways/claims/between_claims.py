@@ -120,7 +120,9 @@ def _correlation(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Pearson's along the layers that both know."""
     known = np.isfinite(x) & np.isfinite(y)
     n = np.maximum(known.sum(axis=-1, keepdims=True), 1)
-    x, y = (np.where(known, v - np.where(known, v, 0).sum(-1, keepdims=True) / n, 0) for v in (x, y))
+    x, y = (
+        np.where(known, v - np.where(known, v, 0).sum(-1, keepdims=True) / n, 0) for v in (x, y)
+    )
     size = np.sqrt((x**2).sum(axis=-1) * (y**2).sum(axis=-1))
     found = (x * y).sum(axis=-1) / np.where(size > 0, size, 1)
     return np.where((size > 0) & (known.sum(axis=-1) >= 3), found, np.nan)

@@ -22,7 +22,7 @@ Statistic = Callable[[np.ndarray, np.ndarray], np.ndarray]  # q, a [..., layer] 
 
 
 def smooth(curve: np.ndarray) -> np.ndarray:
-    """Means over neighbouring layers (an eighth of them), so that one noisy layer decides nothing."""
+    """Means over an eighth of the layers, so that one noisy layer decides nothing."""
     width = max(1, curve.shape[-1] // 8)
     windows = np.lib.stride_tricks.sliding_window_view(curve, width, axis=-1)
     return windows.mean(axis=-1)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
-import pandas as pd
 
 from anchorscope.pathways.agreement import weighted
 from anchorscope.pathways.claims.evidence import RunEvidence
@@ -65,7 +64,7 @@ def group_claims(run: RunEvidence) -> Iterator[Claim]:
     for dataset in run.titles:
         yield _accuracy(run, dataset)
     for dataset in run.titles:
-        if any(id in run.popularity for id in run.samples(dataset, "paper")["id"]):
+        if np.isfinite(_Groups.of(run, dataset, "paper").popularity).any():
             yield _popularity(run, dataset)
 
 
@@ -90,9 +89,9 @@ def _answer_only(run: RunEvidence, dataset: str) -> Claim:
 
 def _accuracy(run: RunEvidence, dataset: str) -> Claim:
     """Strict mode compares within ŷ, and the group must predict z beyond what is known anyway."""
-    paper, strict = (run.samples(dataset, mode) for mode in ("paper", "strict"))
     row = run.layer_of(dataset)
-    inside = from_estimate(_within(run, strict, 1.0 - strict["z"]), Region(low=0.0))
+    paper, strict = (_Groups.of(run, dataset, mode) for mode in MODES)
+    inside = from_estimate(strict.within(1.0 - strict.z), Region(low=0.0))
     ends = (float(row["adds_gain" + end]) for end in ("", "_low", "_high"))
     adds = from_estimate(Estimate(*ends, n=0), Region(low=0.0))
     return Claim(
@@ -101,39 +100,55 @@ def _accuracy(run: RunEvidence, dataset: str) -> Claim:
         source="paper",
         model=run.model,
         dataset=dataset,
-        paper=from_estimate(_difference(run, paper, 1.0 - paper["z"]), Region(low=0.0)),
+        paper=from_estimate(paper.difference(1.0 - paper.z), Region(low=0.0)),
         strict=_both(inside, adds),
     )
 
 
 def _popularity(run: RunEvidence, dataset: str) -> Claim:
-    def of(rows: pd.DataFrame) -> pd.Series:
-        found = rows["id"].map(lambda id: run.popularity.get(id, np.nan))
-        return np.log10(found.where(found > 0))
-
-    paper, strict = (run.samples(dataset, mode) for mode in ("paper", "strict"))
+    paper, strict = (_Groups.of(run, dataset, mode) for mode in MODES)
     return Claim(
         claim="q-popular",
         statement="Q samples ask about more popular subjects (powers of ten)",
         source="paper",
         model=run.model,
         dataset=dataset,
-        paper=from_estimate(_difference(run, paper, of(paper)), Region(low=0.0)),
-        strict=from_estimate(_within(run, strict, of(strict)), Region(low=0.0)),
+        paper=from_estimate(paper.difference(paper.popularity), Region(low=0.0)),
+        strict=from_estimate(strict.within(strict.popularity), Region(low=0.0)),
     )
 
 
-def _difference(run: RunEvidence, rows: pd.DataFrame, values: pd.Series) -> Estimate:
-    group = (rows["pathway"] == "Q").to_numpy().astype(float)
-    effort = Effort(seed=run.seed, resamples=run.resamples)
-    return difference_of_means(values.to_numpy(dtype=float), group, effort)
+@dataclass(frozen=True)
+class _Groups:
+    """The samples of one mode at the chosen layer, [question] each."""
 
+    q: np.ndarray  # 1.0 for Q, 0.0 for A
+    z: np.ndarray
+    prediction: np.ndarray
+    popularity: np.ndarray  # powers of ten, NaN where unknown
+    effort: Effort
 
-def _within(run: RunEvidence, rows: pd.DataFrame, values: pd.Series) -> Estimate:
-    """The difference within each predicted class, averaged by size."""
-    parts = [(rows["prediction"] == which).to_numpy() for which in (0, 1)]
-    found = [_difference(run, rows[part], values[part]) for part in parts]
-    return weighted([e for e in found if np.isfinite(e[:3]).all()])
+    @classmethod
+    def of(cls, run: RunEvidence, dataset: str, mode: Mode) -> _Groups:
+        rows = run.samples(dataset, mode)
+        known = np.array([run.popularity.get(str(id), np.nan) for id in rows["id"]], dtype=float)
+        return cls(
+            q=np.asarray(rows["pathway"] == "Q", dtype=float),
+            z=np.asarray(rows["z"], dtype=float),
+            prediction=np.asarray(rows["prediction"], dtype=float),
+            popularity=np.log10(np.where(known > 0, known, np.nan)),
+            effort=Effort(seed=run.seed, resamples=run.resamples),
+        )
+
+    def difference(self, values: np.ndarray) -> Estimate:
+        """The mean of Q less that of A."""
+        return difference_of_means(values, self.q, self.effort)
+
+    def within(self, values: np.ndarray) -> Estimate:
+        """The same within each predicted class, averaged by size."""
+        parts = [self.prediction == which for which in (0, 1)]
+        found = [difference_of_means(values[part], self.q[part], self.effort) for part in parts]
+        return weighted([e for e in found if np.isfinite(e[:3]).all()])
 
 
 def _both(one: Reading, other: Reading) -> Reading:

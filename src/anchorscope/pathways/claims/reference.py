@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cache
 from importlib import resources
+from typing import cast
 
 import numpy as np
 import pandas as pd
@@ -35,7 +36,8 @@ FALLING = ("keeps falling", "plateau")
 def reference_bands(model_name: str) -> pd.DataFrame:
     """The rows of readings.csv for a model, by its name with or without its owner; may be empty."""
     table = _table()
-    return table[table["model"] == model_name.rsplit("/", 1)[-1]].reset_index(drop=True)
+    mine = table.loc[table["model"] == model_name.rsplit("/", 1)[-1]]
+    return cast(pd.DataFrame, mine).reset_index(drop=True)
 
 
 def reading_claims(run: RunEvidence) -> Iterator[Claim]:

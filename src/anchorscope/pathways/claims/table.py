@@ -55,7 +55,7 @@ def _columns(readings: Sequence[Reading], claims: Sequence[Claim]) -> dict[str, 
     """Value, ends, corrected p and verdict of one mode."""
     primary = np.array([claim.primary for claim in claims], dtype=bool)
     p = np.array([reading.p for reading in readings], dtype=float)
-    p[~primary] = holm(p[~primary])
+    p[~primary] = holm(p[~primary].tolist())
     # A first claim settled elsewhere brings the one p-value that speaks for it.
     for place, reading in enumerate(readings):
         if reading.settled is not None:

@@ -1,0 +1,121 @@
+"""How far bfloat16 moves the ΔP table: the same answers, read in float32 and in bfloat16.
+
+    python benchmarks/precision.py [--model bundled] [--data atlas] [--limit 800] [--device cuda]
+
+Answers are written once, in float32. Their states, clean and knocked out, are then read in both
+formats; probes are trained on each, and once more only on the float32 states and read on both.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from anchorscope.analyse import labelled
+from anchorscope.answers.generate import Answerer
+from anchorscope.config import Config
+from anchorscope.datasets import load_questions
+from anchorscope.engine.batches import Budget, in_batches
+from anchorscope.engine.host import to_host
+from anchorscope.engine.intervene import row_for
+from anchorscope.engine.interventions import KNOCKOUT, Intervention
+from anchorscope.engine.lease import Lease
+from anchorscope.engine.read import read_rows
+from anchorscope.engine.trunk import grow_trunk, read_prefix
+from anchorscope.extract import mark_answer, marked_of
+from anchorscope.models import load_model
+from anchorscope.pathways.grouping import pathways_table
+from anchorscope.pathways.tables import layers_table
+from anchorscope.prepare import Prepared, common_prefix, prepare
+from anchorscope.probes.crossfit import cross_fit
+from anchorscope.probes.readings import read
+from anchorscope.records import Sample
+from anchorscope.spans.question import find_spans
+
+CLEAN = Intervention(name="clean", heads=())  # cuts nothing, on the knockout's own tokens
+
+
+def answers(lease: Lease, prepared: Sequence[Prepared], max_tokens: int) -> list[Sample]:
+    """Every question answered and marked, in float32."""
+    answerer = Answerer(lease.model, max_tokens=max_tokens)
+    prefix = read_prefix(lease, common_prefix(prepared))
+    samples = []
+    for start in range(0, len(prepared), 128):
+        batch = prepared[start : start + 128]
+        ids, prompts = [p.question.id for p in batch], [p.prompt_ids for p in batch]
+        written = answerer.answer(lease, prefix, ids, prompts).answers
+        samples += [mark_answer(lease.model, p, a) for p, a in zip(batch, written, strict=True)]
+    return samples
+
+
+def states(lease: Lease, prepared: Sequence[Prepared], samples: Sequence[Sample]) -> dict:
+    """States by intervention and id, of these very answers."""
+    prefix = read_prefix(lease, common_prefix(prepared))
+    how = {"blocks": lease.model.blocks, "turn_at": len(prefix), "seed": 0}
+    found: dict[str, dict[str, np.ndarray]] = {"clean": {}, "knockout": {}}
+
+    def work(batch: list[Sample]):
+        return grow_trunk(lease, prefix, [s.prompt_ids for s in batch], room=0, head=False).trunk
+
+    used = [s for s in samples if s.usable]
+    options = {
+        "length": lambda s: len(s.prompt_ids),
+        "then": lambda s: s.id,
+        "budget": Budget(8192),
+    }
+    for batch, trunk in in_batches(used, work, **options):
+        marks = [marked_of(s) for s in batch]
+        rows = [row_for(m, n, i, **how) for n, m in enumerate(marks) for i in (CLEAN, KNOCKOUT)]
+        for part, of in read_rows(lease, trunk, rows, budget=Budget(8192)):
+            for row, state in zip(part, to_host(of), strict=True):
+                found[row.intervention.name][batch[row.number].id] = state
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", default="bundled")
+    parser.add_argument("--data", default="atlas")
+    parser.add_argument("--limit", type=int, default=800)
+    parser.add_argument("--device", default="auto")
+    given = parser.parse_args()
+    config = Config()
+    questions = load_questions(given.data, limit=given.limit)
+    tables, found = {}, {}
+    for dtype in ("float32", "bfloat16"):
+        model = load_model(given.model, device=given.device, dtype=dtype)
+        spans = find_spans(questions.questions, finder="auto")
+        prepared = prepare(model, questions, spans, style="text", shots=4)
+        with Lease(model) as lease:
+            if dtype == "float32":
+                samples = answers(lease, prepared, config.max_tokens)
+            found[dtype] = states(lease, prepared, samples)
+    part = labelled(samples, questions.name, config)
+    arrays = {
+        dtype: {name: np.stack([of[id] for id in part.ids]) for name, of in by.items()}
+        for dtype, by in found.items()
+    }
+    how = {"ids": part.ids, "z": part.z, "fold": part.fold}
+    readings, probes = cross_fit(arrays["float32"], **how, C=config.C)
+    tables["float32"] = table(readings)
+    tables["bfloat16, own probes"] = table(cross_fit(arrays["bfloat16"], **how, C=config.C)[0])
+    tables["bfloat16, same probes"] = table(read(probes, arrays["bfloat16"], **how))
+    for name in list(tables)[1:]:
+        both = tables["float32"].merge(tables[name], on=["layer", "mode", "pathway"])
+        both = both[both[["n_x", "n_y"]].min(axis=1) >= 20]
+        moved = (both["delta_p_x"] - both["delta_p_y"]).abs()
+        print(
+            f"{name}: ΔP moves by {moved.mean():.2f} points on average, {moved.max():.2f} at most, "
+            f"over {len(both)} groups of 20 or more ({len(part.ids)} answers)"
+        )
+
+
+def table(readings) -> pd.DataFrame:
+    return layers_table(pathways_table(readings, dataset="x"), model="x", resamples=100)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,155 @@
+"""Claims: regions, Holm, curves with known answers, and the readings of the figure."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from anchorscope.pathways.claims import RunEvidence, claims_table, reference_bands
+from anchorscope.pathways.claims.reading import Reading, Region, from_draws, from_estimate, holm
+from anchorscope.records import Estimate
+
+
+def holm_by_hand(p: list[float]) -> list[float]:
+    """Step down: the k-th smallest of m is multiplied by m − k, and never falls below the last."""
+    order = sorted(range(len(p)), key=lambda i: p[i])
+    out, last = [0.0] * len(p), 0.0
+    for k, i in enumerate(order):
+        last = max(last, min(1.0, (len(p) - k) * p[i]))
+        out[i] = last
+    return out
+
+
+@pytest.mark.parametrize("p", [[0.01, 0.04, 0.03, 0.005], [0.5], [0.02, 0.02, 0.02], [0.9, 0.001]])
+def test_holm(p):
+    assert holm(p) == pytest.approx(holm_by_hand(p))
+
+
+def test_holm_does_not_count_what_was_not_measured():
+    assert holm([0.02, math.nan, 0.04]) == pytest.approx([0.04, math.nan, 0.04], nan_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("value", "decision"),
+    [(-30, "holds"), (-10, "fails"), (-20.5, "undecided"), (-19.5, "undecided")],
+)
+def test_an_interval_that_allows_both_decides_nothing(value, decision):
+    drawn = value + np.random.default_rng(0).normal(0, 2, 2000)
+    reading = from_draws(value, drawn, Region(high=-20))
+    assert reading.decision(reading.p) == decision
+    inside = reading.high < -20
+    assert (decision == "holds") == inside
+
+
+def test_a_region_with_two_ends():
+    for value, decision in ((0, "holds"), (15, "fails"), (-15, "fails"), (9.5, "undecided")):
+        reading = from_estimate(Estimate(value, value - 2, value + 2, 50), Region(low=-10, high=10))
+        assert reading.decision(reading.p) == decision
+
+
+def test_no_number_is_not_measured():
+    assert from_draws(math.nan, np.zeros(10), Region()).decision(0.0) == "not measured"
+    assert Reading().decision(math.nan) == "not measured"
+
+
+def run(model: str, depth: dict[str, np.ndarray], *, size: float = 1.0) -> RunEvidence:
+    """A run whose Q samples fall to `depth` [layer] points and whose A samples stay."""
+    rng = np.random.default_rng(0)
+    frames, verdicts, strict = [], [], []
+    for dataset, curve in depth.items():
+        for mode in ("paper", "strict"):
+            for layer, points in enumerate(curve, start=1):
+                q = np.arange(120) % 2 == 0
+                # A clean logit of 3 towards "right"; the knocked-out one gives the points asked.
+                p = 1 / (1 + np.exp(-3)) + np.where(q, points, 0) / 100
+                p = np.clip(p + 0.005 * rng.standard_normal(120), 0.001, 0.999)
+                frames.append(
+                    pd.DataFrame(
+                        {
+                            "id": [f"{dataset}:{i}" for i in range(120)], "dataset": dataset,
+                            "layer": layer, "mode": mode, "z": np.arange(120) % 3 == 0,
+                            "prediction": 0, "logit_clean": -3.0,
+                            "logit_knockout": -np.log(p / (1 - p)),
+                            "pathway": np.where(q, "Q", "A"),
+                        }
+                    )
+                )  # fmt: skip
+        ends = {f"{n}{e}": math.nan for n in ("adds_gain", "answer_only_paper",
+                "answer_only_strict") for e in ("", "_low", "_high")}  # fmt: skip
+        strict.append({"dataset": dataset, "layer": len(curve), **ends})
+        verdicts.append({"dataset": dataset, "layer": len(curve), "finding": "one-mechanism",
+                         "gap": -1.0, "p": 0.4})  # fmt: skip
+    return RunEvidence(
+        model=model, size=size, titles={name: name for name in depth},
+        pathways=pd.concat(frames).astype({"z": int}), strict=pd.DataFrame(strict),
+        verdict=pd.DataFrame(verdicts), popularity={}, resamples=200,
+    )  # fmt: skip
+
+
+U = np.array([0, -10, -20, -40, -60, -60, -40, -30, -20, -20], dtype=float)
+FALL = np.linspace(0, -80, 10)
+
+
+def verdicts(table: pd.DataFrame, mode: str = "strict") -> dict[tuple[str, str], str]:
+    return {(r["claim"], r["dataset"]): r[f"{mode}_verdict"] for r in table.to_dict("records")}
+
+
+def test_shapes_are_told_apart():
+    found = verdicts(claims_table([run("m", {"u": U, "fall": FALL})]))
+    assert (found["u-shape", "u"], found["keeps-falling", "u"]) == ("holds", "fails")
+    assert (found["u-shape", "fall"], found["keeps-falling", "fall"]) == ("fails", "holds")
+    assert found["deepest-in-middle", "u"] == "holds"
+    assert found["deepest-in-middle", "fall"] == "fails"
+    assert found["a-near-zero", "u"] == found["q-far-below", "u"] == "holds"
+    assert found["start-near-zero", "fall"] == "holds"
+    assert found["q-converge", "u,fall"] == "fails"
+    assert found["two-pathways", "u"] == "fails"
+
+
+def test_claims_between_datasets_and_models_need_two():
+    one = claims_table([run("m", {"u": U})])
+    assert not {"datasets-follow", "deepest-dataset", "larger-deeper"} & set(one["claim"])
+    small, large = run("small", {"u": U}), run("large", {"u": 1.3 * U}, size=9.0)
+    both = claims_table([large, small])
+    assert verdicts(both)["larger-deeper", "u"] == "holds"
+    turned = claims_table([run("small", {"u": 1.3 * U}), run("large", {"u": U}, size=9.0)])
+    assert verdicts(turned)["larger-deeper", "u"] == "fails"
+    alike = verdicts(claims_table([run("m", {"one": U, "two": 0.7 * U})]))
+    assert alike["datasets-follow", "one,two"] == alike["deepest-dataset", "one,two"] == "holds"
+
+
+def test_two_pathways_comes_first_and_paper_mode_believes_it():
+    table = claims_table([run("m", {"u": U})])
+    first = table.iloc[0]
+    assert first["claim"] == "two-pathways" and first["finding"] == "one-mechanism"
+    assert (first["paper_verdict"], first["strict_verdict"]) == ("holds", "fails")
+    assert first["paper_value"] == pytest.approx(-20, abs=0.5)
+
+
+def test_bands_of_the_four_models():
+    bands = reference_bands("meta-llama/Llama-3.2-1B")
+    assert set(bands["reading"]) == {"000", "001", "002"}
+    row = bands[(bands["reading"] == "000") & (bands["part"] == "trough")].iloc[0]
+    assert (row["dataset"], row["layer_low"], row["low"]) == ("PopQA", 10, -55)
+    assert set(reference_bands("Qwen3-32B")["reading"]) == {"003", "004"}
+    assert reference_bands("gpt2").empty
+    known = reference_bands("Llama-3.2-3B")
+    assert (known["low"] <= known["high"]).all()
+
+
+def test_contradicting_readings_get_verdicts_of_their_own():
+    """A U with A flat: what reading 000 says, and not what reading 002 says."""
+    deep = {
+        name: np.interp(np.arange(1, 17), [1, 10, 16], [-15, -55, -40]) for name in ("PopQA", "NQ")
+    }
+    table = claims_table([run("Llama-3.2-1B", deep)])
+    found = verdicts(table)
+    assert found["reading-000-Q-trough", "PopQA"] == "holds"
+    assert found["reading-000-A-all-layers", "NQ"] == "holds"
+    assert found["reading-000-Q-last", "NQ"] == "holds"
+    assert found["reading-000-Q-shape", "PopQA"] == "holds"
+    assert found["reading-002-A-layers-5-to-15", "NQ"] == "fails"
+    assert found["reading-002-Q-shape", "PopQA"] == "fails"
