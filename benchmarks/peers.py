@@ -27,59 +27,100 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from peers_job import Job
 
 HERE = Path(__file__).parent
 EXPERT, NAIVE = "transformers_expert", "transformers_naive"
 WAYS = ("anchorscope", EXPERT, NAIVE, "nnsight", "transformer_lens")
 PARTS = ("generate", "clean", "knockout")
+MEMORY = ("loaded_mb", "peak_mb")
 
 
-def measure(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Everything that the table and the JSON file say."""
-    every = folder / "job.json"
-    _call(sys.executable, "peers_job.py", "--questions", given.questions, "--out", every)
-    from peers_job import Job
+class Bench:
+    """The runs of every way so far, and what they amount to."""
 
-    job = Job.load(every)
-    few = job.first(min(given.naive_questions, given.questions))
-    jobs = {way: few.save(folder / "few.json") if way == NAIVE else every for way in WAYS}
-    ways = [way for way in WAYS if way in given.only or way == EXPERT]
-    runs: dict[str, list[dict[str, Any]]] = {way: [] for way in ways}
-    failed: dict[str, str] = {}
-    for repeat in range(given.repeats):
-        for way in (way for way in ways if way not in failed):
-            out = folder / f"{way}-{repeat}"
+    def __init__(self, given: argparse.Namespace, folder: Path) -> None:
+        self.given, self.folder = given, folder
+        every = folder / "job.json"
+        _call(sys.executable, "peers_job.py", "--questions", given.questions, "--out", every)
+        self.job = Job.load(every)
+        self.few = self.job.first(min(given.naive_questions, given.questions))
+        few = self.few.save(folder / "few.json")
+        self.files = {way: few if way == NAIVE else every for way in WAYS}
+        self.runs: dict[str, list[dict[str, Any]]] = {}
+        self.failed: dict[str, str] = {}
+
+    def repeat(self) -> None:
+        """Every way once more, in a process of its own."""
+        ways = [way for way in WAYS if way in self.given.only or way == EXPERT]
+        for way in (way for way in ways if way not in self.failed):
+            runs = self.runs.get(way, [])
+            out = self.folder / f"{way}-{len(runs)}"
+            python = self.given.python.get(way, sys.executable)
             try:
-                _call(given.python.get(way, sys.executable), "peers_work.py", way, jobs[way], out)
-            except subprocess.CalledProcessError as error:
-                failed[way] = _reason(error)
+                _call(python, "peers_work.py", way, self.files[way], out)
+            except Failed as error:
+                if way == EXPERT:
+                    raise  # there is nothing to compare with
+                self.failed[way] = str(error)
                 continue
-            runs[way].append(json.loads(out.with_suffix(".json").read_text()))
-            print(f"  {repeat + 1} {way} {_short(runs[way][-1]['seconds'])}", flush=True)
-    found = {"questions": given.questions, "naive_questions": len(few.prompts)}
-    found |= {"with_probe": len(job.asked), "device": job.device, "dtype": job.dtype}
-    found |= {"weights_mb": _weights_mb(job), "load": os.getloadavg()[0], "not_measured": failed}
-    scale = len(job.rows) / max(1, len(few.rows))
-    for kind in ("seconds", "cpu_seconds"):
-        found[kind] = _medians({w: r for w, r in runs.items() if r}, kind, scale)
-    for way in (way for way in ways if runs[way]):
-        facts = {"peak_mb": statistics.median(run["peak_mb"] for run in runs[way])}
-        facts |= {"lines": runs[way][0]["lines"]} | _compare(way, runs, folder, job)
-        for name, fact in facts.items():
-            found.setdefault(name, {})[way] = fact
-    return found
+            self.runs[way] = [*runs, json.loads(out.with_suffix(".json").read_text())]
+            parts = self.runs[way][-1]["seconds"].items()
+            said = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in parts)
+            print(f"  {len(self.runs[way])} {way}: {said}", flush=True)
+
+    def found(self) -> dict[str, Any]:
+        """Everything that the table and the JSON file say."""
+        job = self.job
+        found: dict[str, Any] = {
+            "questions": len(job.prompts),
+            "with_probe": len(job.asked),
+            "naive_questions": len(self.few.prompts),
+            "repeats": len(self.runs[EXPERT]),
+            "device": job.device,
+            "dtype": job.dtype,
+            "weights_mb": _weights_mb(job),
+            "load_average": os.getloadavg()[0],
+            "not_measured": self.failed,
+        }
+        scale = len(job.rows) / max(1, len(self.few.rows))
+        for kind in ("seconds", "cpu_seconds"):
+            found[kind] = _medians(self.runs, kind, scale)
+        for way, runs in self.runs.items():
+            facts = {name: statistics.median(run[name] for run in runs) for name in MEMORY}
+            facts |= {"lines": runs[0]["lines"]} | self._compare(way)
+            for name, fact in facts.items():
+                found.setdefault(name, {})[way] = fact
+        return found
+
+    def _compare(self, way: str) -> dict[str, Any]:
+        """How far answers and states are from the expert's, over the questions answered alike."""
+        theirs, ours = (np.load(self.folder / f"{name}-0.npz") for name in (EXPERT, way))
+        told = self.runs[way][0]["answers"] or self.job.answers
+        same = [a == b for a, b in zip(told, self.runs[EXPERT][0]["answers"], strict=True)]
+        absolute, relative = {}, {}
+        for name in ours.files:
+            rows = [row for row, n in enumerate(self.job.asked[: len(ours[name])]) if same[n]]
+            far = np.abs(ours[name][rows] - theirs[name][rows])
+            absolute[name] = float(far.max())
+            size = np.abs(theirs[name][rows]).max(axis=(0, 2), keepdims=True)
+            relative[name] = float((far / size).max())
+        alike = None if way == NAIVE else sum(same)
+        return {"max_abs_diff": absolute, "max_diff_of_layer": relative, "same_answers": alike}
+
+
+class Failed(Exception):
+    """A process ended badly; the last line it said."""
 
 
 def _call(python: str, script: str, *words: object) -> None:
     """Runs a script of this folder; what it says on the way is kept for the error alone."""
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1"}
     command = [python, str(HERE / script), *map(str, words)]
-    subprocess.run(command, check=True, env=environment, capture_output=True, text=True)
-
-
-def _reason(error: subprocess.CalledProcessError) -> str:
-    said = [line for line in (error.stderr or "").splitlines() if line.strip()]
-    return said[-1].strip() if said else f"it ended with status {error.returncode}"
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    if done.returncode:
+        said = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+        raise Failed(said[-1] if said else f"it ended with status {done.returncode}")
 
 
 def _medians(
@@ -92,26 +133,7 @@ def _medians(
     }
     if NAIVE in found:
         found[NAIVE] = found[EXPERT] | {"knockout": found[NAIVE]["knockout"] * scale}
-    return {way: parts | {"total": sum(parts.values())} for way, parts in found.items()}
-
-
-def _compare(way: str, runs: dict[str, list], folder: Path, job: Any) -> dict[str, Any]:
-    """How far the answers and states are from the expert's, over the questions answered alike."""
-    theirs, ours = (np.load(folder / f"{name}-0.npz") for name in (EXPERT, way))
-    told = runs[way][0]["answers"] or job.answers
-    same = [a == b for a, b in zip(told, runs[EXPERT][0]["answers"], strict=True)]
-    absolute, relative = {}, {}
-    for name in ours.files:
-        rows = [row for row, n in enumerate(job.asked[: len(ours[name])]) if same[n]]
-        a, b = ours[name][rows], theirs[name][rows]
-        absolute[name] = float(np.abs(a - b).max())
-        size = np.abs(b).max(axis=(0, 2), keepdims=True)  # of the layer
-        relative[name] = float((np.abs(a - b) / size).max())
-    return {
-        "max_abs_diff": absolute,
-        "max_diff_of_layer": relative,
-        "same_answers": sum(same) if way != NAIVE else None,
-    }
+    return {way: parts | {"total": sum(parts.values(), 0.0)} for way, parts in found.items()}
 
 
 def _weights_mb(job: Any) -> float:
@@ -122,48 +144,54 @@ def _weights_mb(job: Any) -> float:
     return sum(file.stat().st_size for file in files) * width / stored / 2**20
 
 
-def _short(parts: dict[str, float]) -> str:
-    return ", ".join(f"{name} {seconds:.1f} s" for name, seconds in parts.items())
-
-
 def table(found: dict[str, Any]) -> str:
-    """The measurements in words and columns."""
-    best = found["seconds"].get("anchorscope", {}).get("total")
-    head = f"{'':20}" + "".join(f"{p:>10}" for p in (*PARTS, "total", "× ours", "cpu s"))
-    rows = [head + f"{'peak MB':>9}{'lines':>6}{'answers':>9}{'Δ clean':>9}{'Δ cut':>9}"]
+    """The measurements, a line for each way."""
+    ours = found["seconds"].get("anchorscope", {}).get("total", float("nan"))
+    head = ("", *PARTS, "total", "× ours", "cpu s", "peak MB", "loaded", "lines", "answers")
+    rows: list[tuple[str, ...]] = [(*head, "Δ clean", "Δ cut")]
     for way, parts in found["seconds"].items():
-        times = "".join(f"{parts[p]:10.1f}" for p in (*PARTS, "total"))
-        ratio = f"{parts['total'] / best:10.2f}" if best else f"{'':10}"
-        answers = found["same_answers"][way]
-        answers = "as above" if answers is None else f"{answers}/{found['questions']}"
-        far = found["max_diff_of_layer"][way]
+        alike, far = found["same_answers"][way], found["max_diff_of_layer"][way]
         rows.append(
-            f"{way:20}{times}{ratio}{found['cpu_seconds'][way]['total']:10.1f}"
-            f"{found['peak_mb'][way]:9.0f}{found['lines'][way]:6}{answers:>9}"
-            f"{_power(far.get('clean')):>9}{_power(far.get('knockout')):>9}"
+            (
+                way,
+                *(f"{parts[part]:.1f}" for part in (*PARTS, "total")),
+                f"{parts['total'] / ours:.2f}",
+                f"{found['cpu_seconds'][way]['total']:.1f}",
+                f"{found['peak_mb'][way]:.0f}",
+                f"{found['loaded_mb'][way]:.0f}",
+                f"{found['lines'][way]}",
+                "–" if alike is None else f"{alike}/{found['questions']}",
+                *(f"{far[part]:.1e}" if part in far else "–" for part in ("clean", "knockout")),
+            )
         )
-    rows += [f"{way:20}not measured: {why}" for way, why in found["not_measured"].items()]
-    return "\n".join(rows)
-
-
-def _power(value: float | None) -> str:
-    return "–" if value is None else f"{value:.1e}"
-
-
-def notes(found: dict[str, Any]) -> str:
-    return (
-        f"{found['questions']} questions, {found['with_probe']} with a probe position; "
-        f"{found['dtype']} on {found['device']}; weights {found['weights_mb']:.0f} MB.\n"
-        f"Seconds are medians of wall time, cpu s of processor time over all threads.\n"
-        f"{NAIVE}: knockout measured on {found['naive_questions']} questions and scaled to all; "
-        f"its other parts are {EXPERT}'s.\n"
-        f"Δ: largest difference from {EXPERT}, as a share of the layer's largest value, over the "
-        f"questions answered alike."
+    widths = [max(map(len, column)) + 2 for column in zip(*rows, strict=True)]
+    lines = ["".join(map(str.rjust, row, widths)) for row in rows]
+    return "\n".join(
+        lines + [f"{w}: not measured: {why}" for w, why in found["not_measured"].items()]
     )
 
 
+def notes(found: dict[str, Any]) -> str:
+    """What the columns mean."""
+    said = [
+        f"{found['questions']} questions, {found['with_probe']} with a probe position; "
+        f"{found['dtype']} on {found['device']}; weights {found['weights_mb']:.0f} MB; "
+        f"load average {found['load_average']:.1f}.",
+        f"Wall seconds, medians of {found['repeats']}; cpu s: processor seconds of all threads; "
+        "loaded: MB resident before the job.",
+        f"Δ: largest difference from {EXPERT}, as a share of the layer's largest value, over the "
+        "questions answered alike.",
+    ]
+    if NAIVE in found["seconds"]:
+        said.append(
+            f"{NAIVE}: the knockout was measured on {found['naive_questions']} questions and "
+            f"scaled linearly to all; its other parts are {EXPERT}'s."
+        )
+    return "\n".join(said)
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--questions", type=int, default=128)
     parser.add_argument("--naive-questions", type=int, default=8)
     parser.add_argument("--repeats", type=int, default=3)
@@ -175,10 +203,13 @@ def main() -> None:
     for name in {*given.only, *given.python} - {*WAYS}:
         parser.error(f"unknown way {name}; accepted: {', '.join(WAYS)}")
     with tempfile.TemporaryDirectory() as folder:
-        found = measure(given, Path(folder))
-    print(table(found), notes(found), sep="\n\n")
-    if given.json:
-        given.json.write_text(json.dumps(found, indent=1))
+        bench = Bench(given, Path(folder))
+        for _ in range(given.repeats):
+            bench.repeat()
+            found = bench.found()
+            print(table(found), notes(found), "", sep="\n\n", flush=True)
+            if given.json:
+                given.json.write_text(json.dumps(found, indent=1))
 
 
 if __name__ == "__main__":

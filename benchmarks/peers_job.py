@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import takewhile
 from pathlib import Path
+from typing import Any
 
 SHOTS, MAX_TOKENS, BATCH = 4, 12, 32
 
@@ -91,17 +92,16 @@ def make_job(questions: int) -> Job:
         rows=[],
     )
     job = replace(job, answers=generate(load(job), job))
-    probes = {
-        number: _probe(model, p.question.text, job.answers[number])
-        for number, p in enumerate(prepared)
-        if job.exact[number]
-    }
-    asked = [number for number, probe in probes.items() if probe is not None]
-    rows = [job.prompts[n] + job.answers[n][: probes[n] + 1] for n in asked]
+    asked, rows = [], []
+    for number, p in enumerate(prepared):
+        probe = _probe(model, p.question.text, job.answers[number])
+        if job.exact[number] and probe is not None:
+            asked.append(number)
+            rows.append(job.prompts[number] + job.answers[number][: probe + 1])
     return replace(job, asked=asked, rows=rows)
 
 
-def _probe(model, question: str, token_ids: list[int]) -> int | None:
+def _probe(model: Any, question: str, token_ids: list[int]) -> int | None:
     """The answer token that is the last of E_A; None where no entity is found."""
     from anchorscope.answers.generate import answer_offsets
     from anchorscope.records import Answer
@@ -110,16 +110,14 @@ def _probe(model, question: str, token_ids: list[int]) -> int | None:
 
     ids = tuple(token_ids)
     text = model.tokenizer.decode(ids, skip_special_tokens=True).strip()
-    answer = Answer(
-        id="", text=text, token_ids=ids, log_probs=(), first_entropy=0.0, finished=True
-    )
+    answer = Answer(id="", text=text, token_ids=ids, log_probs=(), first_entropy=0.0, finished=True)
     span = answer_span(text, question=question)
     tokens = tokens_of([span], answer_offsets(model, answer)) if span else ()
     return tokens[-1] if tokens else None
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--questions", type=int, default=128)
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()

@@ -7,11 +7,13 @@ OUT.json gets the seconds, the peak memory and the lines of code, OUT.npz the an
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
 import json
 import resource
 import sys
+import textwrap
 from pathlib import Path
 from types import ModuleType
 
@@ -25,6 +27,7 @@ def work(way: str, job: Job, out: Path) -> None:
     """Loads, warms up on two questions, then does the job against the clock."""
     module = importlib.import_module(f"way_{way}")
     model = module.load(job)
+    loaded = resident_mb("VmRSS")
     module.run(model, job.first(2), Clock())
     clock = Clock()
     answers, clean, knocked = module.run(model, job, clock)
@@ -35,6 +38,7 @@ def work(way: str, job: Job, out: Path) -> None:
         "seconds": dict(clock.wall),
         "cpu_seconds": dict(clock.cpu),
         "answers": answers,
+        "loaded_mb": loaded,
         "peak_mb": peak_mb(),
         "lines": lines(module),
     }
@@ -45,23 +49,30 @@ def peak_mb() -> float:
     """The most memory this process had: the GPU's where there is one, else what was resident."""
     if torch.cuda.is_available():
         return torch.cuda.max_memory_allocated() / 2**20
+    return resident_mb("VmHWM")
+
+
+def resident_mb(name: str) -> float:
+    """VmRSS, what is resident now, or VmHWM, its peak; where Linux does not say, the peak."""
     # ru_maxrss would start at the size of the process that started this one.
     status = Path("/proc/self/status")
     if status.exists():
-        (line,) = (li for li in status.read_text().splitlines() if li.startswith("VmHWM"))
+        (line,) = (li for li in status.read_text().splitlines() if li.startswith(name))
         return int(line.split()[1]) / 2**10
     unit = 2**20 if sys.platform == "darwin" else 2**10
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
 
 
 def lines(module: ModuleType) -> int:
-    """Lines that a user writes for the job: no comments, docstrings, blank lines or clocks."""
+    """Lines that a user writes for the job, as Python itself would lay them out: no clocks."""
     count = 0
     for function in module.CODE:
-        said = inspect.getdoc(function) or ""
-        for line in map(str.strip, inspect.getsource(function).splitlines()):
-            idle = not line or line.startswith(("#", '"""', "with clock.of("))
-            count += not idle and line.strip('"') not in said.splitlines()
+        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef) and ast.get_docstring(node):
+                del node.body[0]
+        written = ast.unparse(tree).splitlines()
+        count += sum(not line.strip().startswith("with clock.of(") for line in written)
     return count
 
 

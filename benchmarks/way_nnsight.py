@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import nnsight
+import nnsight  # pyright: ignore[reportMissingImports]
 import torch
-from nnsight import TransformersModel
+from nnsight import TransformersModel  # pyright: ignore[reportMissingImports]
 from peers_clock import Clock
 from peers_job import MAX_TOKENS, Job, batches, until
 from torch import Tensor

@@ -9,7 +9,9 @@ import torch
 from peers_clock import Clock
 from peers_job import MAX_TOKENS, Job, batches, until
 from torch import Tensor
-from transformer_lens.model_bridge import TransformerBridge
+from transformer_lens.model_bridge import (  # pyright: ignore[reportMissingImports]
+    TransformerBridge,
+)
 from transformers.generation.stopping_criteria import EosTokenCriteria
 
 

@@ -19,7 +19,7 @@ class Loaded(NamedTuple):
 
 def load(job: Job) -> Loaded:
     tokenizer = AutoTokenizer.from_pretrained(job.folder, padding_side="left")
-    lm = AutoModelForCausalLM.from_pretrained(job.folder, dtype=getattr(torch, job.dtype))
+    lm: Any = AutoModelForCausalLM.from_pretrained(job.folder, dtype=getattr(torch, job.dtype))
     return Loaded(lm.to(job.device).eval(), tokenizer)
 
 
@@ -69,9 +69,7 @@ def layers(model: Loaded, given: dict[str, Tensor], mask: Tensor) -> Tensor:
         for block in model.lm.model.layers:
             hook = block.register_forward_hook(lambda m, args, out: kept.append(out[:, -1]))
             stack.callback(hook.remove)
-        model.lm.model(
-            given["input_ids"], attention_mask=mask, position_ids=at, use_cache=False
-        )
+        model.lm.model(given["input_ids"], attention_mask=mask, position_ids=at, use_cache=False)
     return torch.stack(kept, dim=1).float().cpu()
 
 

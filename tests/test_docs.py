@@ -7,10 +7,12 @@ import runpy
 import shlex
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
+from test_layers_of_imports import ORDER
 from typer.main import get_command
 
 from anchorscope.cli import app, main
@@ -56,8 +58,9 @@ def parse(words: list[str]) -> None:
     # A command alone, such as `anchorscope figure`, names it; with words it has to be whole.
     params = command.make_context(words[0], words[1:], resilient_parsing=len(words) == 1).params
     if words[0] == "run" and len(words) > 1:
-        given = {k: v for k, v in params.items() if k not in ("data", "limit", "out")}
-        Config(**given, data=tuple(params["data"].split(",")), limit=_limit(params["limit"]))
+        given = {f.name: params[f.name] for f in fields(Config)}
+        lists = {k: tuple(v.split(",")) for k, v in given.items() if k in ("data", "ablate") and v}
+        Config(**{**given, "ablate": (), **lists, "limit": _limit(params["limit"])})
 
 
 @pytest.mark.parametrize("page", [p for p in PAGES if p.name != "errors.md"], ids=name_of)
@@ -104,6 +107,13 @@ def test_files_named_in_trees_exist(page: Path) -> None:
         for line in text.splitlines():
             for name in re.match(r"[^ ]+(?: [^ ]+)*?(?=  |$)", line.strip())[0].split():  # type: ignore[index]
                 assert (ROOT / name).exists(), f"{name_of(page)} lists {name}"
+
+
+def test_the_order_of_imports_is_the_one_that_is_kept() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    (said,) = re.findall(r"^errors, .*?cli\.$", text, re.MULTILINE | re.DOTALL)
+    parts = [part.split(",") for part in said.rstrip(".").split("<")]
+    assert [{name.strip() for name in names} for names in parts] == ORDER
 
 
 def sessions() -> list[tuple[str, str]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from plain import plain_states
@@ -14,6 +16,7 @@ from anchorscope.engine.intervene import first_changed, row_for
 from anchorscope.engine.interventions import (
     ANSWER_ONLY,
     KNOCKOUT,
+    MATCHED,
     QUESTION,
     RANDOM,
     Intervention,
@@ -22,6 +25,7 @@ from anchorscope.engine.interventions import (
 )
 from anchorscope.engine.layout import PAD, Edges, Layout
 from anchorscope.engine.lease import Lease
+from anchorscope.engine.mass import with_mass
 from anchorscope.engine.memory import Growing
 from anchorscope.engine.read import read_rows
 from anchorscope.engine.trunk import grow_trunk, pad_left, read_prefix, shared_prefix
@@ -273,3 +277,37 @@ def test_random_keys_are_as_many_other_prompt_tokens_and_never_the_first():
     assert any(
         keys_of(s, "random", seed=SEED) != keys_of(s, "random", seed=SEED + 1) for s in SAMPLES
     )
+
+
+def test_attention_mass_is_that_of_eager_attention(tiny):
+    """Mean over blocks and heads of the last token's weights, against output_attentions."""
+    with Lease(tiny) as lease:
+        known = read_prefix(lease, PREFIX)
+        prompts = [s.ids[: s.answer_at] for s in SAMPLES]
+        trunk = grow_trunk(lease, known, prompts, room=0, head=False).trunk
+        found = with_mass(lease, trunk, SAMPLES, budget=Budget(20))
+    before = tiny.lm.config._attn_implementation
+    tiny.lm.set_attn_implementation("eager")
+    for sample, given in zip(SAMPLES, found, strict=True):
+        with torch.no_grad():
+            out = tiny.lm(torch.tensor([sample.ids]), output_attentions=True)
+        weights = torch.stack([w[0, :, -1].mean(0) for w in out.attentions]).mean(0)
+        assert given.mass == pytest.approx(weights.tolist(), abs=1e-5)
+    tiny.lm.set_attn_implementation(before)
+
+
+def test_matched_keys_are_as_much_attended_to_and_of_the_same_turn():
+    for sample in SAMPLES[:4]:
+        mass = [0.0] * len(sample.ids)
+        twins = [p for p in sample.question if p not in sample.exact][: len(sample.exact)]
+        for n, (own, twin) in enumerate(zip(sample.exact, twins, strict=False)):
+            mass[own] = mass[twin] = 0.1 + 0.1 * n
+        keys = keys_of(replace(sample, mass=tuple(mass)), "matched", seed=0)
+        assert keys == tuple(sorted(twins))
+        assert not set(keys) & set(sample.exact)
+
+
+def test_the_matched_knockout_equals_the_plain_way(tiny_llama):
+    marks = [replace(s, mass=tuple(torch.rand(len(s.ids)).tolist())) for s in SAMPLES[:4]]
+    plain = plain_states(tiny_llama, [m.ids for m in marks], cut_of(marks, MATCHED))
+    torch.testing.assert_close(engine_states(tiny_llama, marks, MATCHED), plain, **CLOSE)

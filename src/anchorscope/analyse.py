@@ -13,7 +13,7 @@ from anchorscope.config import Config
 from anchorscope.errors import UserError
 from anchorscope.pathways.claims import claims_table, from_tables
 from anchorscope.pathways.effects import Delta
-from anchorscope.pathways.examine import Effort, examine
+from anchorscope.pathways.examine import Effort, Examined, examine
 from anchorscope.pathways.grouping import pathways_table
 from anchorscope.pathways.refit import refit
 from anchorscope.pathways.strict import (
@@ -34,6 +34,7 @@ from anchorscope.samples import to_frame
 from anchorscope.states import load_states
 from anchorscope.store import Store
 
+TABLED = ("all", "both")  # of the predicted classes, those that strict.csv has columns for
 States = Mapping[str, np.ndarray]  # intervention -> [question, layer, width]
 
 
@@ -95,7 +96,7 @@ def analyse(
         states = {name: load_states(store, name, part.ids, shards) for name in names}
         readings = _probe(store, part, states, config, progress)
         drawn = {"seed": config.seed, "resamples": config.resamples}
-        rows = pathways_table(readings, dataset=part.dataset)
+        rows = pathways_table(readings, dataset=part.dataset, grouping=config.grouping)
         tables["pathways"].append(rows)
         tables["layers"].append(layers_table(rows, model=model, delta=config.delta, **drawn))
         of = {"model": model, "dataset": part.dataset}
@@ -103,7 +104,8 @@ def analyse(
         tables["controls"].append(controls_table(readings, **of, delta=config.delta))
         evidence = _evidence(states, readings, part, config, progress)
         tables["strict"].append(strict_table(evidence, **of))
-        verdict = _verdict(states, readings, evidence, part, config)
+        chosen = evidence[choose_layer(readings)].examined
+        verdict = verdict_of(states, readings, chosen, part, config)
         tables["verdict"].append(verdict_table(verdict, **of))
     return Tables(**{name: pd.concat(frames, ignore_index=True) for name, frames in tables.items()})
 
@@ -147,7 +149,7 @@ def _evidence(
     states: States, readings: Readings, part: Labelled, config: Config, progress: Progress
 ) -> list[LayerEvidence]:
     """Strict mode's evidence, layer by layer."""
-    layers, effort = readings.layers, _effort(config)
+    layers, effort = readings.layers, effort_of(config)
     found: dict[int, LayerEvidence] = {}
 
     def work(layer: int) -> None:
@@ -173,17 +175,13 @@ def _evidence(
     return [found[layer] for layer in range(layers)]
 
 
-def _verdict(
-    states: States,
-    readings: Readings,
-    evidence: Sequence[LayerEvidence],
-    part: Labelled,
-    config: Config,
+def verdict_of(
+    states: States, readings: Readings, chosen: Examined, part: Labelled, config: Config
 ) -> Verdict:
     """The finding at the chosen layer, whose probes are trained anew for every set of folds."""
     layer = choose_layer(readings)
     here = {name: of[:, layer : layer + 1] for name, of in states.items()}
-    examined = [evidence[layer].examined]
+    examined = [chosen]
     for seed in range(1, config.fold_seeds):
         fold = entity_folds(part.entities, folds=config.folds, seed=config.seed + seed)
         try:
@@ -192,12 +190,13 @@ def _verdict(
             )
         except UserError:
             continue  # these folds leave a probe too few of a class; verdict.csv counts the sets
-        effort = replace(_effort(config), seed=config.seed + seed)
+        effort = replace(effort_of(config), seed=config.seed + seed)
         examined.append(examine(again, 0, effort))
     return judge(examined)
 
 
-def _effort(config: Config) -> Effort:
+def effort_of(config: Config) -> Effort:
+    """How many draws a config asks for, and in which unit."""
     return Effort(seed=config.seed, resamples=config.resamples, points=_unit(config.delta))
 
 

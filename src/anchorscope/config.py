@@ -10,10 +10,12 @@ from anchorscope.errors import UserError, unknown
 PromptStyle = Literal["auto", "chat", "text"]
 Finder = Literal["auto", "given", "rules", "model", "spacy", "all"]
 Where = Literal["pre", "post"]
+Keys = Literal["exact", "question", "random", "matched"]
 Delta = Literal["points", "relative", "logit"]
 Balance = Literal["weights", "none"]
 _CHOICES: dict[str, Any] = {
-    "prompt": PromptStyle, "finder": Finder, "where": Where, "delta": Delta, "balance": Balance,
+    "prompt": PromptStyle, "finder": Finder, "keys": Keys, "where": Where, "delta": Delta,
+    "balance": Balance,
 }  # fmt: skip
 
 
@@ -41,8 +43,14 @@ class Config:
     shots: int = _field(4, changes=True, help="Worked examples in front of the question, 0 to 4.")
     max_tokens: int = _field(16, changes=True, help="Tokens an answer may have.")
     finder: Finder = _field("auto", changes=True, help="Who marks the exact question tokens.")
+    keys: Keys = _field(
+        "exact", changes=True, help="What the knockout cuts: exact, question, random, matched."
+    )
     where: Where = _field("pre", changes=True, help="Cut before or after the softmax.")
     layers: str = _field("cumulative", changes=True, help="cumulative, single, or window:w.")
+    grouping: str = _field(
+        "per-layer", changes=True, help="per-layer, fixed:k (the groups of layer k), majority."
+    )
     delta: Delta = _field("points", changes=True, help="Unit of ΔP in the tables.")
     folds: int = _field(5, changes=True, help="Folds, disjoint by entity; 3 or more.")
     fold_seeds: int = _field(
@@ -54,6 +62,9 @@ class Config:
     )
     resamples: int = _field(1000, changes=True, help="Bootstrap resamples behind each interval.")
     dtype: str = _field("auto", changes=True, help="auto, float32, bfloat16, or float16.")
+    ablate: tuple[str, ...] = _field(
+        (), changes=False, help="Choices to make otherwise as well: spans, where, layers."
+    )
     device: str = _field("auto", changes=False, help="auto, cpu, cuda, cuda:N, or mps.")
     shard: int | None = _field(
         None, changes=False, help="Questions between two saves; None: 64, on a GPU 1024."

@@ -6,8 +6,8 @@ Each file is saved when it is there, so that a shard is the most a kill can cost
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pandas as pd
@@ -19,6 +19,7 @@ from anchorscope.engine.host import to_host
 from anchorscope.engine.intervene import Row, row_for
 from anchorscope.engine.interventions import Intervention, Marked
 from anchorscope.engine.lease import Lease
+from anchorscope.engine.mass import with_mass
 from anchorscope.engine.read import read_rows
 from anchorscope.engine.trunk import Prefix, Trunk, grow_trunk, read_prefix
 from anchorscope.models import Model
@@ -45,6 +46,7 @@ class Extraction:
     answerer: Answerer
     interventions: Sequence[Intervention]
     seed: int
+    exact: Mapping[str, tuple[int, ...]] | None = None  # E_Q by question, instead of the samples'
     tokens: int = 0  # fed so far
     budget: Budget = field(init=False)
     prefix: Prefix = field(init=False)
@@ -130,18 +132,29 @@ class Extraction:
         others: dict[str, dict[str, np.ndarray]],
     ) -> None:
         """Adds the states of these samples under each missing intervention to `others`."""
-        rows: list[Row] = []
-        for number, sample in enumerate(samples):
-            if sample.exact_answer and sample.exact_question:
-                rows += [self._row(sample, number, intervention) for intervention in missing]
+        marks = [self._marked(sample) for sample in samples]
+        if any(intervention.keys == "matched" for intervention in missing):
+            marks = with_mass(self.lease, trunk, marks, budget=self.budget)
+        rows = [
+            self._row(mark, number, intervention)
+            for number, mark in enumerate(marks)
+            for intervention in missing
+            if mark is not None
+        ]
         self.tokens += sum(len(row.ids) for row in rows)
         for batch, states in read_rows(self.lease, trunk, rows, budget=self.budget):
             for row, state in zip(batch, to_host(states), strict=True):
                 others[row.intervention.name][samples[row.number].id] = state
 
-    def _row(self, sample: Sample, number: int, intervention: Intervention) -> Row:
+    def _marked(self, sample: Sample) -> Marked | None:
+        exact = sample.exact_question if self.exact is None else self.exact[sample.id]
+        if not (sample.exact_answer and sample.exact_question and exact):
+            return None
+        return replace(marked_of(sample), exact=exact)
+
+    def _row(self, mark: Marked, number: int, intervention: Intervention) -> Row:
         return row_for(
-            marked_of(sample),
+            mark,
             number,
             intervention,
             blocks=self.model.blocks,

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from anchorscope.ablate import Variant, ablation_table, variants
 from anchorscope.analyse import analyse, labelled, save_tables
 from anchorscope.answers.generate import Answerer, write_lines
 from anchorscope.config import Config
@@ -56,7 +57,8 @@ def run(
     # What is asked is known by its content: the same file under another path is the same run.
     asked = {"data": [given.name for given in sets], "questions": questions_hash(sets)}
     store = Store.open(out, config.identity() | asked)
-    if store.info.get("finished"):
+    variants(config.ablate, config)  # a wrong choice is said before anything slow starts
+    if store.info.get("finished") and set(config.ablate) <= set(store.info.get("ablated", ())):
         return RunView.open(store.path)
     return _Run(store, config, sets, progress or Quiet()).go(model)
 
@@ -65,8 +67,9 @@ def interventions_of(config: Config) -> tuple[Intervention, ...]:
     """The passes of a run beside the clean one."""
     cut = partial(Intervention, where=config.where, layers=config.layers)
     return (
-        cut(name="knockout"),
+        cut(name="knockout", keys=config.keys),
         cut(name="random", keys="random"),
+        cut(name="matched", keys="matched"),
         cut(name="question", keys="question"),
         ANSWER_ONLY,
     )
@@ -89,6 +92,7 @@ class _Run:
             with self._stage("preparation"):
                 prepared = self._prepare(lease)
             samples = self._extract(lease, prepared)
+            others = self._extract_variants(lease, prepared)
         names = [i.name for i in interventions_of(self.config)]
         with self._stage("probes"):
             parts = [labelled(samples, given.name, self.config) for given in self.sets]
@@ -96,9 +100,12 @@ class _Run:
             how = {"model": model.name, "shards": shards, "config": self.config}
             tables = analyse(self.store, parts, names, **how, progress=self.progress)
             save_tables(self.store, tables, samples, parts)
+            if others:
+                table = ablation_table(self.store, parts, others, shards=shards, config=self.config)
+                self.store.write("tables/ablate.csv", partial(table.to_csv, index=False))
         with self._stage("report"):
             self._show()
-        self.store.save_info({"finished": True})
+        self.store.save_info({"finished": True, "ablated": list(self.config.ablate)})
         return RunView.open(self.store.path)
 
     def _model(self, given: Any) -> Model:
@@ -194,18 +201,22 @@ class _Run:
             shards += [own[start : start + size] for start in range(0, len(own), size)]
         return shards
 
-    def _extract(self, lease: Lease, prepared: Sequence[Prepared]) -> list[Sample]:
-        """Every question answered and read, a shard at a time."""
+    def _extract(
+        self, lease: Lease, prepared: Sequence[Prepared], variant: Variant | None = None
+    ) -> list[Sample]:
+        """Every question answered and read, a shard at a time; or a variant's knockout alone."""
         samples: list[Sample] = []
-        self.progress.start("answers and states", len(prepared))
-        with self._stage("answers and states") as stage:
+        name = variant.name if variant else "answers and states"
+        self.progress.start(name, len(prepared))
+        with self._stage(name) as stage:
             work = Extraction(
                 model=lease.model,
                 store=self.store,
                 lease=lease,
                 answerer=Answerer(lease.model, max_tokens=self.config.max_tokens),
-                interventions=interventions_of(self.config),
+                interventions=[variant.intervention] if variant else interventions_of(self.config),
                 seed=self.config.seed,
+                exact=self._exact(lease, variant) if variant else None,
             )
             for number, shard in enumerate(self._shards(prepared)):
                 work.share_prefix(self._of_dataset(prepared, shard[0].question.dataset))
@@ -213,6 +224,25 @@ class _Run:
                 stage["tokens"] = work.tokens
                 self.progress.advance(len(shard))
         return samples
+
+    def _extract_variants(self, lease: Lease, prepared: Sequence[Prepared]) -> list[Variant]:
+        """The same answers read once more for every choice that is to be made otherwise."""
+        asked = variants(self.config.ablate, self.config)
+        for variant in asked:
+            self._extract(lease, prepared, variant)
+        return asked
+
+    def _exact(self, lease: Lease, variant: Variant) -> dict[str, tuple[int, ...]] | None:
+        """The exact question tokens another finder marks, by question; None: the run's own."""
+        if variant.finder is None:
+            return None
+        marked: dict[str, tuple[int, ...]] = {}
+        for given in self.sets:
+            found = find_spans(given.questions, finder=variant.finder)  # type: ignore[arg-type]
+            how = {"style": self._style(lease).name, "shots": self.config.shots}
+            for one in prepare(lease.model, given, found, **how):
+                marked[one.question.id] = one.exact_question
+        return marked
 
     def _of_dataset(self, prepared: Sequence[Prepared], name: str) -> list[Prepared]:
         return [p for p in prepared if p.question.dataset == name]
@@ -288,5 +318,5 @@ def _command(config: Config, out: Path) -> str:
         if value is True:
             words.append(f"--{option}")
         else:
-            words += [f"--{option}", ",".join(value) if name == "data" else str(value)]
+            words += [f"--{option}", ",".join(value) if isinstance(value, tuple) else str(value)]
     return shlex.join([*words, "--out", str(out)])

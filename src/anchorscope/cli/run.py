@@ -11,6 +11,9 @@ from anchorscope.config import Config, default_of, help_of
 from anchorscope.errors import UserError
 
 
+_READ_APART = ("data", "limit", "out", "ablate")  # written as text, or no part of the config
+
+
 def _option(name: str, *flags: str, **more: Any) -> Any:
     return typer.Option(*(flags or (f"--{name.replace('_', '-')}",)), help=help_of(name), **more)
 
@@ -30,8 +33,10 @@ def run(
     shots: Annotated[int, _option("shots")] = default_of("shots"),
     max_tokens: Annotated[int, _option("max_tokens")] = default_of("max_tokens"),
     finder: Annotated[str, _option("finder")] = default_of("finder"),
+    keys: Annotated[str, _option("keys")] = default_of("keys"),
     where: Annotated[str, _option("where")] = default_of("where"),
     layers: Annotated[str, _option("layers")] = default_of("layers"),
+    grouping: Annotated[str, _option("grouping")] = default_of("grouping"),
     delta: Annotated[str, _option("delta")] = default_of("delta"),
     folds: Annotated[int, _option("folds")] = default_of("folds"),
     fold_seeds: Annotated[int, _option("fold_seeds")] = default_of("fold_seeds"),
@@ -39,6 +44,7 @@ def run(
     balance: Annotated[str, _option("balance")] = default_of("balance"),
     resamples: Annotated[int, _option("resamples")] = default_of("resamples"),
     seed: Annotated[int, _option("seed")] = default_of("seed"),
+    ablate: Annotated[str, _option("ablate")] = "",
     dtype: Annotated[str, _option("dtype")] = default_of("dtype"),
     device: Annotated[str, _option("device")] = default_of("device"),
     revision: Annotated[str | None, _option("revision")] = default_of("revision"),
@@ -49,18 +55,21 @@ def run(
 
     With no options at all: the bundled model on the built-in questions.
     """
-    given = {
-        name: value for name, value in locals().items() if name not in ("data", "limit", "out")
-    }
-    names = tuple(name.strip() for name in data.split(",") if name.strip())
-    config = Config(**given, data=names, limit=_limit(limit))
+    given = {name: value for name, value in locals().items() if name not in _READ_APART}
+    config = Config(**given, data=_words(data), limit=_limit(limit), ablate=_words(ablate))
 
     from anchorscope.cli.bar import Bar
     from anchorscope.pipeline import run as run_pipeline
 
     with Bar() as bar:
         view = run_pipeline(out=out, config=config, progress=bar)
+    if ablate:
+        typer.echo(view.ablation.round(2).to_string(index=False))
     typer.echo(f"Report: {view.path / 'report.html'}")
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
 def _limit(text: str) -> int | None:

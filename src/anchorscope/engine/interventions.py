@@ -11,7 +11,7 @@ import numpy as np
 
 from anchorscope.errors import UserError, unknown
 
-Keys = Literal["exact", "question", "random"]
+Keys = Literal["exact", "question", "random", "matched"]
 Where = Literal["pre", "post"]
 
 
@@ -50,6 +50,7 @@ def window_of(layers: str) -> int | None:
 
 KNOCKOUT = Intervention(name="knockout")
 RANDOM = Intervention(name="random", keys="random")
+MATCHED = Intervention(name="matched", keys="matched")
 QUESTION = Intervention(name="question", keys="question")
 ANSWER_ONLY = Intervention(name="answer-only", answer_only=True)
 
@@ -63,6 +64,7 @@ class Marked:
     answer_at: int  # the position of the first answer token
     question: tuple[int, ...]
     exact: tuple[int, ...]
+    mass: tuple[float, ...] | None = None  # attention from the probe position to each position
 
 
 def keys_of(marked: Marked, keys: Keys, *, seed: int) -> tuple[int, ...]:
@@ -71,6 +73,8 @@ def keys_of(marked: Marked, keys: Keys, *, seed: int) -> tuple[int, ...]:
         chosen: Sequence[int] = marked.exact
     elif keys == "question":
         chosen = marked.question
+    elif keys == "matched":
+        chosen = _matched(marked)
     else:
         chosen = _random(marked, seed)
     return tuple(position for position in chosen if position > 0)
@@ -84,3 +88,22 @@ def _random(marked: Marked, seed: int) -> list[int]:
     digest = hashlib.sha256(f"{seed}:{marked.id}".encode()).digest()
     generator = np.random.default_rng(int.from_bytes(digest[:8], "big"))
     return sorted(int(p) for p in generator.choice(others, size=count, replace=False))
+
+
+def _matched(marked: Marked) -> list[int]:
+    """As many tokens of the question's own turn as E_Q has, each as much attended to as one of E_Q.
+
+    Taken from the turn because that is the range of positions E_Q stands in; paired greedily,
+    the most attended token of E_Q first. Where the turn has fewer other tokens, all of them.
+    """
+    assert marked.mass is not None, "the attention mass must be read before keys can be matched"
+    mass = marked.mass
+    turn = range(min(marked.question, default=0), marked.answer_at)
+    free = [p for p in turn if p > 0 and p not in marked.exact]
+    chosen = []
+    for position in sorted(marked.exact, key=lambda p: -mass[p]):
+        if position > 0 and free:
+            nearest = min(free, key=lambda p: (abs(mass[p] - mass[position]), p))
+            free.remove(nearest)
+            chosen.append(nearest)
+    return sorted(chosen)

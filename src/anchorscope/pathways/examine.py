@@ -53,6 +53,7 @@ class Effort:
     simulations: int = 500
     points: Delta = "points"
     modes: tuple[Mode, ...] = MODES  # whose gaps
+    classes: tuple[str, ...] = CLASSES  # within which predicted classes
     subsets: tuple[str, ...] = SUBSETS  # whose shapes
 
 
@@ -70,7 +71,7 @@ def examine(readings: Readings, layer: int, effort: Effort | None = None) -> Exa
         agreement=agreement(readings, layer, **draws),
         collapse=class_collapse(clean, knocked, delta=effort.points, **draws),
         gaps=_gaps(at, effort),
-        reliability={name: _reliability(at, name, effort) for name in CLASSES},
+        reliability={name: _reliability(at, name, effort) for name in effort.classes},
         shapes={name: _shape(at, name, effort.seed) for name in effort.subsets},
         beyond_random=_beyond_random(at, effort),
         common=float(moved.mean() ** 2 / (moved**2).mean()) if (moved != 0).any() else np.nan,
@@ -104,7 +105,7 @@ class _Layer:
 
 def _gaps(at: _Layer, effort: Effort) -> dict[tuple[Mode, str, Delta], Gap]:
     found: dict[tuple[Mode, str, Delta], Gap] = {}
-    for mode, name in itertools.product(effort.modes, CLASSES):
+    for mode, name in itertools.product(effort.modes, effort.classes):
         shared = None
         if mode == "strict" and at.has_control:
             shared = shared_by_control(_pair(at, mode, "random").within(name))

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 import pandas as pd
 
-from anchorscope.errors import unknown
+from anchorscope.errors import UserError, unknown
 from anchorscope.pathways.effects import flips, prediction
 from anchorscope.probes.readings import Readings
 
@@ -49,18 +49,45 @@ def pathways(readings: Readings, *, probe: str) -> np.ndarray:
     return named
 
 
+def regroup(named: np.ndarray, grouping: str) -> np.ndarray:
+    """Pathways [question, layer] under another grouping than each layer's own.
+
+    `fixed:k` gives every layer the groups of layer k; `majority` makes a sample Q where it is Q
+    in more than half of the layers.
+    """
+    if grouping == "per-layer":
+        return named
+    layers = named.shape[1]
+    name, _, number = grouping.partition(":")
+    if name == "fixed" and number.isdigit() and 1 <= int(number) <= layers:
+        chosen = named[:, int(number) - 1]
+    elif grouping == "majority":
+        chosen = np.where((named == "Q").mean(axis=1) > 0.5, "Q", "A").astype(object)
+        chosen[[row[0] is None for row in named]] = None
+    else:
+        raise UserError(
+            f"Unknown grouping '{grouping}'. Accepted: per-layer, majority, fixed:k with k from 1 "
+            f"to {layers}."
+        )
+    return np.repeat(chosen[:, None], layers, axis=1)
+
+
 def pathways_table(
-    readings: Readings, *, dataset: str, modes: tuple[Mode, ...] = MODES
+    readings: Readings,
+    *,
+    dataset: str,
+    modes: tuple[Mode, ...] = MODES,
+    grouping: str = "per-layer",
 ) -> pd.DataFrame:
     """One row per question, layer and mode: COLUMNS.
 
     `prediction` and the logits are those of the effect's probe, `pathway` that of the group's.
     """
-    frames = [_one_mode(readings, dataset, mode) for mode in modes]
+    frames = [_one_mode(readings, dataset, mode, grouping) for mode in modes]
     return pd.concat(frames, ignore_index=True)
 
 
-def _one_mode(readings: Readings, dataset: str, mode: Mode) -> pd.DataFrame:
+def _one_mode(readings: Readings, dataset: str, mode: Mode, grouping: str) -> pd.DataFrame:
     if mode not in MODES:
         raise unknown("mode", mode, MODES)
     roles = ROLES[mode]
@@ -75,6 +102,6 @@ def _one_mode(readings: Readings, dataset: str, mode: Mode) -> pd.DataFrame:
         "prediction": prediction(clean).astype(np.int64).ravel(),
         "logit_clean": clean.ravel(),
         "logit_knockout": readings.of(roles.effect, "knockout").ravel(),
-        "pathway": pathways(readings, probe=roles.group).ravel(),
+        "pathway": regroup(pathways(readings, probe=roles.group), grouping).ravel(),
     }
     return pd.DataFrame(frame, columns=list(COLUMNS))

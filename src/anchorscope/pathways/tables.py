@@ -15,7 +15,7 @@ from anchorscope.probes.splits import training_rows
 from anchorscope.records import Pathway
 
 PATHWAYS: tuple[Pathway, ...] = get_args(Pathway)
-CONTROLS = ("knockout", "random", "question", "answer-only")
+CONTROLS = ("knockout", "random", "matched", "question", "answer-only")
 
 LAYERS_COLUMNS = (
     "model",

@@ -203,7 +203,10 @@ def _inside_band(
 ) -> tuple[Finding, str]:
     """One law for all; is it a displacement, a matter of degree, or noise?"""
     if np.mean([e.common for e in examined]) >= COMMON:
-        return "shift", "everybody is displaced alike, and the gap is what that gives"
+        return (
+            "shift",
+            "everybody is displaced alike, and within predicted classes the gap is what that gives",
+        )
     excess = [pooled([e.reliability[name].excess for e in examined]) for name in CLASSES]
     if any(e.low > 0 for e in excess):
         best = max(excess, key=lambda e: e.low)

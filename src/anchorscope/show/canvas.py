@@ -103,7 +103,9 @@ def footer(
     """Below the panels: the legend, a second line that explains marks, the caption."""
     lines = textwrap.wrap(caption, width=int(figure.get_figwidth() * 20))
     rows = -(-len(handles) // columns) if handles else 0
-    parts = [rows * _LINE, _LINE if notes else 0.0, len(lines) * _LINE * 0.8]
+    # Two notes fill the width of one panel.
+    per_line = max(1, min(len(notes), round(2 * figure.get_figwidth() / PANEL_WIDTH)))
+    parts = [rows * _LINE, -(-len(notes) // per_line) * _LINE, len(lines) * _LINE * 0.8]
     below = sum(parts) + 0.1
     height = figure.get_figheight() + below
     figure.set_figheight(height)
@@ -112,7 +114,7 @@ def footer(
     if handles:
         _legend(figure, handles, columns, below / height, TEXT - 0.8)
     if notes:
-        _legend(figure, notes, len(notes), (below - parts[0]) / height, SMALL)
+        _legend(figure, notes, per_line, (below - parts[0]) / height, SMALL)
     for index, text in enumerate(reversed(lines)):
         y = (0.05 + index * _LINE * 0.8) / height
         figure.text(0.5, y, text, ha="center", fontsize=SMALL, color=FAINT, parse_math=False)

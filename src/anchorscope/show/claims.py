@@ -55,7 +55,7 @@ def claims(run: RunView) -> Safe:
     """Every claim with its number and verdict in both modes."""
     rows = [
         [
-            run.titles.get(str(row["dataset"]), str(row["dataset"])),
+            ", ".join(run.titles.get(name, name) for name in str(row["dataset"]).split(",")),
             str(row["statement"]),
             str(row["source"]),
             *(_cell(row, mode) for mode in ("paper", "strict")),

@@ -156,20 +156,26 @@ def _legend_columns(datasets: int, panels: int) -> int:
 def caption(columns: Sequence[Panel], titles: Mapping[str, str], modes: Sequence[Mode]) -> str:
     """One line: the mode, what was cut, the bands, and how many questions."""
     reading = MODE_TITLES[modes[0]] if len(modes) == 1 else "Rows: paper mode and strict mode"
-    cut = "Knockout of exact question tokens" + _settings(columns)
+    cut = "Knockout of " + _settings(columns)
     return f"{reading}. {cut}. Bands: 95 % bootstrap intervals. {_counts(columns, titles)}."
 
 
 def _settings(columns: Sequence[Panel]) -> str:
-    """The knockout's switches, where the runs record them and agree on them."""
-    said = []
-    words = {"pre": "before the softmax", "post": "after the softmax"}
-    for key in ("layers", "where"):
-        values = {str(run.config[key]) for p in columns for run in p.runs if key in run.config}
-        if len(values) == 1:
-            value = values.pop()
-            said.append(words.get(value, value))
-    return f" ({', '.join(said)})" if said else ""
+    """What is cut and how: the knockout's switches, where the runs record and agree on them."""
+    said, words = [], {"pre": "before the softmax", "post": "after the softmax"}
+    for key in ("layers", "where", "finder", "grouping"):
+        value = _agreed(columns, key)
+        if value not in (None, "auto", "per-layer"):
+            prefix = f"{key} " if key in ("finder", "grouping") else ""
+            said.append(prefix + words.get(str(value), str(value)))
+    keys = f"{_agreed(columns, 'keys') or 'exact'} tokens".replace("exact", "exact question")
+    return keys + (f" ({', '.join(said)})" if said else "")
+
+
+def _agreed(columns: Sequence[Panel], key: str) -> str | None:
+    """The value of a setting that all runs record and agree on."""
+    values = {str(run.config[key]) for p in columns for run in p.runs if key in run.config}
+    return values.pop() if len(values) == 1 else None
 
 
 def _counts(columns: Sequence[Panel], titles: Mapping[str, str]) -> str:

@@ -45,7 +45,7 @@ SAMPLES = _names(
 _TEXT = frozenset(
     {
         *("model", "dataset", "mode", "pathway", "intervention", "finder_a", "finder_b", "id"),
-        *("finding", "why", "within", "collapse"),
+        *("finding", "why", "within", "collapse", "variant"),
         *("claim", "statement", "source", "paper_verdict", "strict_verdict"),
     }
 )
@@ -126,6 +126,15 @@ class RunView:
     @cached_property
     def pathways(self) -> pd.DataFrame:
         return _read_parquet(self.path / "tables" / "pathways.parquet", PATHWAYS)
+
+    @cached_property
+    def ablation(self) -> pd.DataFrame:
+        """How the verdicts move when a choice is made otherwise; only where it was asked for."""
+        return _read_csv(self.path / "tables" / "ablate.csv", ("variant", "dataset"))
+
+    def delta_p(self) -> pd.DataFrame:
+        """ΔP by layer, mode and pathway, with intervals: a tidy copy of tables/layers.csv."""
+        return self.layers.copy()
 
     @cached_property
     def samples(self) -> pd.DataFrame:

@@ -42,6 +42,12 @@
 
   function swatch(trace) {
     const mark = document.createElement("i");
+    if (trace.meta.null) {
+      const ink = css("--quiet");
+      mark.style.height = "8px";
+      mark.style.background = `repeating-linear-gradient(135deg, ${ink} 0 1px, transparent 1px 4px)`;
+      return mark;
+    }
     mark.style.borderTop = `2px ${trace.line.dash === "dash" ? "dashed" : "solid"} ${trace.line.color}`;
     return mark;
   }
@@ -50,7 +56,8 @@
   function name(chart, drawn) {
     const seen = new Set();
     const entries = drawn.filter((t) => t.meta && !seen.has(t.legendgroup) && seen.add(t.legendgroup));
-    entries.sort((a, b) => Boolean(a.meta.random) - Boolean(b.meta.random));
+    const rank = ({ meta }) => (meta.null ? 2 : meta.random ? 1 : 0);  // controls and nulls last
+    entries.sort((a, b) => rank(a) - rank(b));
     chart.legend.replaceChildren(...entries.map((trace) => {
       const button = document.createElement("button");
       button.type = "button";

@@ -29,6 +29,7 @@ INTERVENTIONS: Mapping[str, tuple[str, str]] = {  # name -> (what a reader calls
     "knockout": ("exact question tokens", "#1f77b4"),
     "question": ("all question tokens", "#9467bd"),
     "answer-only": ("answer without question", "#2ca02c"),
+    "matched": ("matched tokens", "#bcbd22"),
     "random": ("random tokens", "#8f8f8f"),
 }
 

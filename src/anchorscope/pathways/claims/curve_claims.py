@@ -33,8 +33,10 @@ def deepest(q: np.ndarray, a: np.ndarray) -> np.ndarray:
     return _quiet(np.nanmin, smooth(q))
 
 
-def deepest_a(q: np.ndarray, a: np.ndarray) -> np.ndarray:
-    return _quiet(np.nanmin, a)
+def furthest_a(q: np.ndarray, a: np.ndarray) -> np.ndarray:
+    """A at the layer where it is furthest from zero, on either side."""
+    low, high = _quiet(np.nanmin, a), _quiet(np.nanmax, a)
+    return np.where(np.abs(low) >= np.abs(high), low, high)
 
 
 def later_gap(q: np.ndarray, a: np.ndarray) -> np.ndarray:
@@ -73,8 +75,8 @@ class _Curve:
 CURVES = (
     _Curve(
         name="a-near-zero",
-        statement=f"A-Anchored stays within {NEAR:.0f} of zero, at its deepest layer too",
-        statistic=deepest_a,
+        statement=f"A-Anchored stays within {NEAR:.0f} of zero, at its furthest layer too",
+        statistic=furthest_a,
         region=Region(low=-NEAR, high=NEAR),
     ),
     _Curve(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -61,7 +61,7 @@ class RunEvidence:
         """The rows of pathways.parquet at the chosen layer."""
         rows, layer = self.pathways, self.verdict_of(dataset)["layer"]
         keep = (rows["dataset"] == dataset) & (rows["mode"] == mode) & (rows["layer"] == layer)
-        return rows[keep & rows["pathway"].notna()]
+        return cast(pd.DataFrame, rows.loc[keep & rows["pathway"].notna()])
 
     def _curves(self, dataset: str, mode: Mode) -> Curves:
         rows = self.pathways

@@ -19,7 +19,7 @@ from anchorscope.pathways.claims.curve_claims import (
     RECOVERY,
     Statistic,
     deepest,
-    deepest_a,
+    furthest_a,
     read_curve,
     recovery,
     smooth,
@@ -83,7 +83,7 @@ def _what(row: dict, *, layers: int) -> tuple[Statistic, Region]:
     if part == "trough":
         return deepest, region
     if part == "all layers":
-        return (_mean_q if take_q else deepest_a), region
+        return (_mean_q if take_q else furthest_a), region
     first, last = (int(min(max(row[f"layer_{end}"], 1), layers)) for end in ("low", "high"))
     if part == "last":
         first = last = layers
