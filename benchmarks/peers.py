@@ -146,8 +146,20 @@ def _weights_mb(job: Any) -> float:
 
 def table(found: dict[str, Any]) -> str:
     """The measurements, a line for each way."""
-    ours = found["seconds"].get("anchorscope", {}).get("total", float("nan"))
-    head = ("", *PARTS, "total", "× ours", "cpu s", "peak MB", "loaded", "lines", "answers")
+    unknown = {"total": float("nan")}
+    wall, cpu = (found[k].get("anchorscope", unknown)["total"] for k in ("seconds", "cpu_seconds"))
+    head = (
+        "",
+        *PARTS,
+        "total",
+        "× ours",
+        "cpu s",
+        "× ours",
+        "peak MB",
+        "loaded",
+        "lines",
+        "answers",
+    )
     rows: list[tuple[str, ...]] = [(*head, "Δ clean", "Δ cut")]
     for way, parts in found["seconds"].items():
         alike, far = found["same_answers"][way], found["max_diff_of_layer"][way]
@@ -155,8 +167,9 @@ def table(found: dict[str, Any]) -> str:
             (
                 way,
                 *(f"{parts[part]:.1f}" for part in (*PARTS, "total")),
-                f"{parts['total'] / ours:.2f}",
+                f"{parts['total'] / wall:.2f}",
                 f"{found['cpu_seconds'][way]['total']:.1f}",
+                f"{found['cpu_seconds'][way]['total'] / cpu:.2f}",
                 f"{found['peak_mb'][way]:.0f}",
                 f"{found['loaded_mb'][way]:.0f}",
                 f"{found['lines'][way]}",

@@ -2,6 +2,7 @@
 
     python benchmarks/worlds.py rates --seeds 200    # docs/worlds.csv; delete it to begin anew
     python benchmarks/worlds.py power --seeds 100    # docs/power.csv, docs/power.png
+    python benchmarks/worlds.py page                 # their tables in docs/method.md, as they stand
 
 About a second a world on one core; worlds are spread over the cores.
 """
@@ -87,6 +88,36 @@ def power(seeds: int, pool: ProcessPoolExecutor) -> None:
     draw(table.assign(separation=table["strength"] / table["noise"]))
 
 
+def page() -> None:
+    """Writes what was measured between the marks of docs/method.md."""
+    shown = {"world": "world", "strength": "strength", "noise": "noise", "seeds": "seeds"}
+    parts = {
+        "rates": ("worlds.csv", shown),
+        "power": ("power.csv", shown | {"mixture": "share of Q"}),
+    }
+    text = (DOCS / "method.md").read_text(encoding="utf-8")
+    for name, (file, columns) in parts.items():
+        start, stop = f"<!-- {name} -->", f"<!-- end of {name} -->"
+        before, rest = text.split(start)
+        table = markdown(pd.read_csv(DOCS / file), columns) if (DOCS / file).is_file() else ""
+        text = f"{before}{start}\n{table}{stop}{rest.split(stop)[1]}"
+    (DOCS / "method.md").write_text(text, encoding="utf-8")
+
+
+def markdown(table: pd.DataFrame, columns: dict[str, str]) -> str:
+    """The rows as a table in Markdown, shares with their intervals."""
+    head = [*columns.values(), "paper mode: two", "strict mode: two (95 % interval)", "findings"]
+    lines = [head, ["---"] * len(head)]
+    for row in table.to_dict("records"):
+        strict = " to ".join(f"{100 * row[f'strict_holds_{end}']:.1f}" for end in ("low", "high"))
+        said = [
+            f"{100 * row['paper_holds']:.0f} %",
+            f"{100 * row['strict_holds']:.1f} % ({strict})",
+        ]
+        lines.append([*(f"{row[name]}" for name in columns), *said, str(row["findings"])])
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
 def draw(table: pd.DataFrame) -> None:
     """docs/power.png."""
     from matplotlib.figure import Figure
@@ -114,12 +145,14 @@ def draw(table: pd.DataFrame) -> None:
 def main() -> None:
     """Which table, from how many seeds, on how many cores."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=["rates", "power"])
+    parser.add_argument("what", choices=["rates", "power", "page"])
     parser.add_argument("--seeds", type=int, default=200)
     parser.add_argument("--workers", type=int, default=os.cpu_count())
     given = parser.parse_args()
-    with ProcessPoolExecutor(given.workers) as pool:
-        {"rates": rates, "power": power}[given.what](given.seeds, pool)
+    if given.what != "page":
+        with ProcessPoolExecutor(given.workers) as pool:
+            {"rates": rates, "power": power}[given.what](given.seeds, pool)
+    page()
 
 
 if __name__ == "__main__":

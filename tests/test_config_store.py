@@ -31,11 +31,9 @@ def test_identity_holds_exactly_the_fields_that_change_results():
     for field in fields(Config):
         value = getattr(base, field.name)
         other = {bool: True, int: 7, float: 0.5, str: "x", tuple: ("x",)}.get(type(value), 7)
-        if field.name in ("prompt", "finder", "where", "delta", "balance", "layers", "shots"):
-            other = {"prompt": "text", "finder": "all", "where": "post", "delta": "logit",
-                     "balance": "none", "layers": "single", "shots": 2}[field.name]  # fmt: skip
-        if field.name == "resamples":
-            other = 500
+        other = {"prompt": "text", "finder": "all", "where": "post", "delta": "logit",
+                 "balance": "none", "layers": "single", "shots": 2, "keys": "question",
+                 "resamples": 500}.get(field.name, other)  # fmt: skip
         differs = replace(base, **{field.name: other}).identity() != base.identity()
         assert differs == field.metadata["changes"], field.name
 

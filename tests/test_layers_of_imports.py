@@ -21,7 +21,8 @@ ORDER = [
     {"pathways"},
     {"show"},
     {"analyse"},
-    {"simulate", "pipeline"},
+    {"ablate", "simulate"},
+    {"pipeline"},
     {"cli"},
 ]
 RANK = {name: rank for rank, names in enumerate(ORDER) for name in names}

@@ -34,6 +34,8 @@ def claims(
     drawn = Table("claim", "paper", "", "strict", "", box=SIMPLE_HEAD, pad_edge=False)
     for row in table.to_dict("records"):
         name = f"[bold]{escape(str(row['claim']))}[/] {escape(str(row['dataset']))}"
+        if len(views) > 1:
+            name += f" ({escape(str(row['model']))})"
         cells = [f"{name}\n[dim]{escape(str(row['statement']))}[/]"]
         for mode in ("paper", "strict"):
             verdict = str(row[f"{mode}_verdict"])

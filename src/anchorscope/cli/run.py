@@ -10,7 +10,6 @@ import typer
 from anchorscope.config import Config, default_of, help_of
 from anchorscope.errors import UserError
 
-
 _READ_APART = ("data", "limit", "out", "ablate")  # written as text, or no part of the config
 
 
