@@ -70,7 +70,9 @@ class Extraction:
         if known and not missing:
             return from_frame(pd.read_parquet(self.store.file(answers)))
         stored = from_frame(pd.read_parquet(self.store.file(answers))) if known else None
-        samples, clean, others = self._read(prepared, missing, stored)
+        # All interventions again where one is missing: rounding depends on what shares a batch,
+        # and a continued run must equal an unbroken one to the last digit.
+        samples, clean, others = self._read(prepared, stored)
         if not known:
             # Clean states first: answers without them would have to be written again.
             self._save("clean", number, clean)
@@ -81,15 +83,12 @@ class Extraction:
         return samples
 
     def _read(
-        self,
-        prepared: Sequence[Prepared],
-        missing: Sequence[Intervention],
-        stored: Sequence[Sample] | None,
+        self, prepared: Sequence[Prepared], stored: Sequence[Sample] | None
     ) -> tuple[list[Sample], dict[str, np.ndarray], dict[str, dict[str, np.ndarray]]]:
         """Samples in the shard's order, clean states by id, states by intervention and id."""
         by_id = {sample.id: sample for sample in stored or ()}
         clean: dict[str, np.ndarray] = {}
-        others: dict[str, dict[str, np.ndarray]] = {i.name: {} for i in missing}
+        others: dict[str, dict[str, np.ndarray]] = {i.name: {} for i in self.interventions}
         for batch, answered in in_batches(
             prepared,
             self._answer if stored is None else self._regrow,
@@ -103,7 +102,7 @@ class Extraction:
                 by_id |= {sample.id: sample for sample in marked}
                 clean |= _clean_states(marked, answered)
             here = [by_id[p.question.id] for p in batch]
-            self._intervene(answered.trunk, here, missing, others)
+            self._intervene(answered.trunk, here, others)
         return [by_id[p.question.id] for p in prepared], clean, others
 
     def _own(self, prepared: Prepared) -> int:
@@ -128,17 +127,16 @@ class Extraction:
         self,
         trunk: Trunk,
         samples: Sequence[Sample],
-        missing: Sequence[Intervention],
         others: dict[str, dict[str, np.ndarray]],
     ) -> None:
-        """Adds the states of these samples under each missing intervention to `others`."""
+        """Adds the states of these samples under each intervention to `others`."""
         marks = [self._marked(sample) for sample in samples]
-        if any(intervention.keys == "matched" for intervention in missing):
+        if any(intervention.keys == "matched" for intervention in self.interventions):
             marks = with_mass(self.lease, trunk, marks, budget=self.budget)
         rows = [
             self._row(mark, number, intervention)
             for number, mark in enumerate(marks)
-            for intervention in missing
+            for intervention in self.interventions
             if mark is not None
         ]
         self.tokens += sum(len(row.ids) for row in rows)
