@@ -23,11 +23,11 @@ def from_frame(frame: pd.DataFrame) -> list[Sample]:
 
 def _row(sample: Sample) -> dict[str, Any]:
     question, answer = asdict(sample.question), asdict(sample.answer)
+    texts = {"question": question.pop("text"), "answer": answer.pop("text")}
     span = sample.answer_span
     return {
         **question,
-        "question": question.pop("text"),
-        "answer": answer.pop("text"),
+        **texts,
         **answer,
         "verdict": sample.verdict,
         "finder": sample.finder,
