@@ -1,6 +1,7 @@
 """The same job by anchorscope, by plain transformers twice, by nnsight and by TransformerLens.
 
     python benchmarks/peers.py [--questions 128] [--repeats 3] [--only anchorscope,nnsight]
+        [--model FOLDER]
         [--python nnsight=PATH --python transformer_lens=PATH] [--json FILE]
 
 The job: answer atlas questions greedily (four worked examples, text prompts, 12 tokens at most,
@@ -42,7 +43,8 @@ class Bench:
     def __init__(self, given: argparse.Namespace, folder: Path) -> None:
         self.given, self.folder = given, folder
         every = folder / "job.json"
-        _call(sys.executable, "peers_job.py", "--questions", given.questions, "--out", every)
+        asked = ("--questions", given.questions, "--model", given.model)
+        _call(sys.executable, "peers_job.py", *asked, "--out", every)
         self.job = Job.load(every)
         self.few = self.job.first(min(given.naive_questions, given.questions))
         few = self.few.save(folder / "few.json")
@@ -205,6 +207,7 @@ def notes(found: dict[str, Any]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--model", default="bundled")
     parser.add_argument("--questions", type=int, default=128)
     parser.add_argument("--naive-questions", type=int, default=8)
     parser.add_argument("--repeats", type=int, default=3)

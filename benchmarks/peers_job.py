@@ -1,6 +1,6 @@
 """The job that every way of `peers.py` does, as plain data: tokens, positions and where to stop.
 
-    python benchmarks/peers_job.py --questions 128 --out FILE
+    python benchmarks/peers_job.py --questions 128 [--model bundled] --out FILE
 
 Everything here is prepared outside the timed part and given to each way alike. The prompts and
 the positions of the subject are anchorscope's; the answers that fix the probe positions are those
@@ -67,8 +67,8 @@ def until(stop_ids: Sequence[int], line: Sequence[int]) -> list[int]:
     return list(takewhile(lambda token: token not in stop_ids, line))
 
 
-def make_job(questions: int) -> Job:
-    """The job on the bundled model and the atlas questions, answered by plain transformers."""
+def make_job(questions: int, model_name: str) -> Job:
+    """The job on a model and the atlas questions, answered by plain transformers."""
     from way_transformers_expert import generate, load
 
     from anchorscope import load_model, load_questions
@@ -76,7 +76,7 @@ def make_job(questions: int) -> Job:
     from anchorscope.prepare import prepare
     from anchorscope.spans.question import find_spans
 
-    model = load_model("bundled")
+    model = load_model(model_name)
     given = load_questions("atlas", limit=questions)
     found = find_spans(given.questions, finder="auto")
     prepared = prepare(model, given, found, style="text", shots=SHOTS)
@@ -119,9 +119,10 @@ def _probe(model: Any, question: str, token_ids: list[int]) -> int | None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--questions", type=int, default=128)
+    parser.add_argument("--model", default="bundled")
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
-    job = make_job(given.questions).save(given.out)
+    job = make_job(given.questions, given.model).save(given.out)
     print(f"{given.questions} questions in {job}")
 
 
