@@ -33,7 +33,7 @@ def test_identity_holds_exactly_the_fields_that_change_results():
         other = {bool: True, int: 7, float: 0.5, str: "x", tuple: ("x",)}.get(type(value), 7)
         other = {"prompt": "text", "finder": "all", "where": "post", "delta": "logit",
                  "balance": "none", "layers": "single", "shots": 2, "keys": "question",
-                 "resamples": 500}.get(field.name, other)  # fmt: skip
+                 "resamples": 500, "grouping": "majority", "evidence": ("heads",)}.get(field.name, other)  # fmt: skip
         differs = replace(base, **{field.name: other}).identity() != base.identity()
         assert differs == field.metadata["changes"], field.name
 
@@ -49,6 +49,15 @@ def test_the_default_penalty_is_the_probes_own():
         ({"finder": "eyes"}, "Accepted: auto, given, rules, model, spacy, all."),
         ({"where": "mid"}, "Unknown where 'mid'. Accepted: pre, post."),
         ({"delta": "nats"}, "Unknown delta 'nats'. Accepted: points, relative, logit."),
+        (
+            {"layers": "window:0"},
+            "Unknown layers 'window:0'. Accepted: cumulative, single, window:w",
+        ),
+        (
+            {"grouping": "fixed:x"},
+            "Unknown grouping 'fixed:x'. Accepted: per-layer, majority, fixed:k",
+        ),
+        ({"evidence": ("x",)}, "Unknown evidence 'x'. Accepted: all, none, patching, answer-only"),
         ({"folds": 2}, "folds is 2. Accepted: 3 or more."),
         ({"shots": 9}, "shots is 9. Accepted: 0 to 4."),
         ({"limit": 0}, "limit is 0. Accepted: 1 or more."),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import Any, Literal, get_args
 
@@ -13,10 +14,25 @@ Where = Literal["pre", "post"]
 Keys = Literal["exact", "question", "random", "matched"]
 Delta = Literal["points", "relative", "logit"]
 Balance = Literal["weights", "none"]
+Evidence = Literal[
+    "patching", "answer-only", "saliency", "boundary", "awareness", "heads", "windows"
+]
+CHEAP: tuple[Evidence, ...] = ("answer-only", "boundary", "awareness")  # they read nothing anew
 _CHOICES: dict[str, Any] = {
     "prompt": PromptStyle, "finder": Finder, "keys": Keys, "where": Where, "delta": Delta,
     "balance": Balance,
 }  # fmt: skip
+
+_SHAPES = {
+    "layers": (
+        r"cumulative|single|window:[1-9]\d*",
+        "cumulative, single, window:w with w of 1 or more",
+    ),
+    "grouping": (
+        r"per-layer|majority|fixed:[1-9]\d*",
+        "per-layer, majority, fixed:k with k of 1 or more",
+    ),
+}
 
 
 def _field(default: Any, *, changes: bool, help: str) -> Any:
@@ -65,6 +81,11 @@ class Config:
     ablate: tuple[str, ...] = _field(
         (), changes=False, help="Choices to make otherwise as well: spans, where, layers."
     )
+    evidence: tuple[str, ...] = _field(
+        CHEAP,
+        changes=False,
+        help=f"Further evidence: all, none, or of {', '.join(get_args(Evidence))}.",
+    )
     device: str = _field("auto", changes=False, help="auto, cpu, cuda, cuda:N, or mps.")
     shard: int | None = _field(
         None, changes=False, help="Questions between two saves; None: 64, on a GPU 1024."
@@ -77,6 +98,12 @@ class Config:
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in get_args(choices):
                 raise unknown(name, getattr(self, name), get_args(choices))
+        for piece in self.evidence:
+            if piece not in get_args(Evidence):
+                raise unknown("evidence", piece, ("all", "none", *get_args(Evidence)))
+        for name, (shape, accepted) in _SHAPES.items():
+            if not re.fullmatch(shape, getattr(self, name)):
+                raise UserError(f"Unknown {name} '{getattr(self, name)}'. Accepted: {accepted}.")
         if not self.data:
             raise UserError("No questions were asked for. Give --data one name or file at least.")
         _at_least(self, "folds", 3)

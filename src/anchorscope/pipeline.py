@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,8 +13,8 @@ from typing import Any
 from anchorscope.ablate import Variant, ablation_table, variants
 from anchorscope.analyse import analyse, labelled, save_tables
 from anchorscope.answers.generate import Answerer, write_lines
+from anchorscope.asked import Questions, command_of, data_names, described, question_sets, source_of
 from anchorscope.config import Config
-from anchorscope.datasets import load_questions
 from anchorscope.engine.check import require_understood
 from anchorscope.engine.interventions import ANSWER_ONLY, Intervention
 from anchorscope.engine.lease import Lease
@@ -23,16 +22,17 @@ from anchorscope.errors import UserError
 from anchorscope.extract import Extraction
 from anchorscope.identity import git_revision, questions_hash, versions, weights_hash
 from anchorscope.models import Model, load_model
+from anchorscope.pathways.grouping import check_grouping
 from anchorscope.prepare import Prepared, prepare
 from anchorscope.progress import Progress, Quiet
-from anchorscope.records import Question, QuestionSet, Sample
+from anchorscope.records import QuestionSet, Sample
 from anchorscope.show import RunView, write_figures, write_report
 from anchorscope.spans.agreement import agreement
+from anchorscope.spans.parsed import load_pipeline
 from anchorscope.spans.question import Found, find_spans
 from anchorscope.store import Store
 from anchorscope.style import Style, settle_style
 
-Questions = str | Path | QuestionSet | Sequence[Question]
 _SHARD = {"cpu": 64, "cuda": 1024}
 
 
@@ -50,14 +50,17 @@ def run(
     file, a list, or what `load_questions` gave) stand above what `config` says of them.
     """
     config = config or Config()
-    sets = _question_sets(questions, config)
+    sets = question_sets(questions, config)
     config = replace(
-        config, model=_source(model, config), data=tuple(_data(questions, config, sets))
+        config, model=source_of(model, config), data=tuple(data_names(questions, config, sets))
     )
     # What is asked is known by its content: the same file under another path is the same run.
     asked = {"data": [given.name for given in sets], "questions": questions_hash(sets)}
+    # What is wrong with the choices is said before anything slow starts, and leaves no folder.
+    variants(config.ablate, config)
+    if config.finder == "spacy":
+        load_pipeline()
     store = Store.open(out, config.identity() | asked)
-    variants(config.ablate, config)  # a wrong choice is said before anything slow starts
     if store.info.get("finished") and set(config.ablate) <= set(store.info.get("ablated", ())):
         return RunView.open(store.path)
     return _Run(store, config, sets, progress or Quiet()).go(model)
@@ -119,6 +122,7 @@ class _Run:
             trust_remote_code=c.trust_remote_code,
         )
         require_understood(model)
+        check_grouping(c.grouping, model.blocks)
         facts = {
             "weights": weights_hash(model.lm),
             "dtype": str(model.dtype).removeprefix("torch."),
@@ -143,9 +147,9 @@ class _Run:
         self.store.save_info(
             {
                 "config": asdict(self.config),
-                "command": before.get("command") or _command(self.config, self.store.path),
+                "command": before.get("command") or command_of(self.config, self.store.path),
                 "model": {**before.get("model", {}), **known, **shape, **here, **facts},
-                "datasets": [_described(given) for given in self.sets],
+                "datasets": [described(given) for given in self.sets],
                 "shard": before.get("shard", shard),  # the size it began with: files are numbered
                 "versions": versions(),
                 "git": git_revision(),
@@ -266,57 +270,3 @@ class _Run:
                 "tokens": int(before["tokens"] + spent["tokens"]),
             }
             self.store.save_info({"stages": stages})
-
-
-def _question_sets(questions: Any, config: Config) -> list[QuestionSet]:
-    """The question sets of a run, no name twice."""
-    load = partial(load_questions, limit=config.limit, seed=config.seed)
-    if questions is None:
-        sets = [load(name) for name in config.data]
-    elif isinstance(questions, QuestionSet):
-        sets = [questions]
-    elif isinstance(questions, Sequence) and all(isinstance(q, QuestionSet) for q in questions):
-        sets = list(questions)
-    else:
-        sets = [load(questions)]
-    names = [given.name for given in sets]
-    if len(set(names)) < len(names):
-        raise UserError(
-            f"Two question sets have the same name ({', '.join(names)}). Rename a file."
-        )
-    return sets
-
-
-def _source(model: Any, config: Config) -> str:
-    if model is None:
-        return config.model
-    if isinstance(model, str | Path):
-        return str(model)
-    return model.source if isinstance(model, Model) else str(model.config.name_or_path)
-
-
-def _data(questions: Any, config: Config, sets: Sequence[QuestionSet]) -> Sequence[str]:
-    return config.data if questions is None else [given.name for given in sets]
-
-
-def _described(given: QuestionSet) -> dict[str, Any]:
-    return {
-        "name": given.name,
-        "title": given.title,
-        "questions": len(given),
-        "dropped": dict(given.dropped),
-    }
-
-
-def _command(config: Config, out: Path) -> str:
-    """The command line that asks for this run."""
-    words = ["anchorscope", "run"]
-    for name, value in asdict(config).items():
-        if value == getattr(Config(), name):
-            continue
-        option = name if name == "C" else name.replace("_", "-")
-        if value is True:
-            words.append(f"--{option}")
-        else:
-            words += [f"--{option}", ",".join(value) if isinstance(value, tuple) else str(value)]
-    return shlex.join([*words, "--out", str(out)])

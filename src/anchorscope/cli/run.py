@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 
-from anchorscope.config import Config, default_of, help_of
+from anchorscope.config import Config, Evidence, default_of, help_of
 from anchorscope.errors import UserError
 
-_READ_APART = ("data", "limit", "out", "ablate")  # written as text, or no part of the config
+_READ_APART = (
+    "data",
+    "limit",
+    "out",
+    "ablate",
+    "evidence",
+)  # written as text, or no part of the config
 
 
 def _option(name: str, *flags: str, **more: Any) -> Any:
@@ -44,6 +50,7 @@ def run(
     resamples: Annotated[int, _option("resamples")] = default_of("resamples"),
     seed: Annotated[int, _option("seed")] = default_of("seed"),
     ablate: Annotated[str, _option("ablate")] = "",
+    evidence: Annotated[str, _option("evidence")] = ",".join(default_of("evidence")),
     dtype: Annotated[str, _option("dtype")] = default_of("dtype"),
     device: Annotated[str, _option("device")] = default_of("device"),
     revision: Annotated[str | None, _option("revision")] = default_of("revision"),
@@ -55,7 +62,12 @@ def run(
     With no options at all: the bundled model on the built-in questions.
     """
     given = {name: value for name, value in locals().items() if name not in _READ_APART}
-    config = Config(**given, data=_words(data), limit=_limit(limit), ablate=_words(ablate))
+    lists: dict[str, Any] = {
+        "data": _words(data),
+        "ablate": _words(ablate),
+        "evidence": _evidence(evidence),
+    }
+    config = Config(**given, limit=_limit(limit), **lists)
 
     from anchorscope.cli.bar import Bar
     from anchorscope.pipeline import run as run_pipeline
@@ -69,6 +81,11 @@ def run(
 
 def _words(text: str) -> tuple[str, ...]:
     return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def _evidence(text: str) -> tuple[str, ...]:
+    named = {"all": get_args(Evidence), "none": ()}
+    return named.get(text.strip(), _words(text))
 
 
 def _limit(text: str) -> int | None:

@@ -55,21 +55,29 @@ def regroup(named: np.ndarray, grouping: str) -> np.ndarray:
     `fixed:k` gives every layer the groups of layer k; `majority` makes a sample Q where it is Q
     in more than half of the layers.
     """
+    layers = named.shape[1]
+    layer = check_grouping(grouping, layers)
     if grouping == "per-layer":
         return named
-    layers = named.shape[1]
-    name, _, number = grouping.partition(":")
-    if name == "fixed" and number.isdigit() and 1 <= int(number) <= layers:
-        chosen = named[:, int(number) - 1]
-    elif grouping == "majority":
+    if layer is not None:
+        chosen = named[:, layer - 1]
+    else:
         chosen = np.where((named == "Q").mean(axis=1) > 0.5, "Q", "A").astype(object)
         chosen[[row[0] is None for row in named]] = None
-    else:
-        raise UserError(
-            f"Unknown grouping '{grouping}'. Accepted: per-layer, majority, fixed:k with k from 1 "
-            f"to {layers}."
-        )
     return np.repeat(chosen[:, None], layers, axis=1)
+
+
+def check_grouping(grouping: str, layers: int) -> int | None:
+    """The layer k of `fixed:k`, None for the other groupings; an error for what is neither."""
+    if grouping in ("per-layer", "majority"):
+        return None
+    name, _, number = grouping.partition(":")
+    if name == "fixed" and number.isdigit() and 1 <= int(number) <= layers:
+        return int(number)
+    raise UserError(
+        f"Unknown grouping '{grouping}'. Accepted: per-layer, majority, fixed:k with k from 1 "
+        f"to {layers}."
+    )
 
 
 def pathways_table(

@@ -20,10 +20,12 @@ from anchorscope.show.null_band import (
     collapse_notes,
     draw_notes,
     draw_null,
+    has_band,
     make_room,
     null_handle,
     null_series,
 )
+from anchorscope.show.readings import draw_readings, readings_handle
 from anchorscope.show.style import (
     MODES,
     Mode,
@@ -70,14 +72,16 @@ def plot_delta_p(
     modes: tuple[Mode, ...] = MODES if mode == "both" else (mode,)
     titles, columns = all_titles(views), group_by_model(views)
     figure, axes = canvas.panels(len(modes), len(columns), share_y=True)
-    few = False
+    few, described = False, False
     for row, each in enumerate(modes):
         for column, panel in enumerate(columns):
+            described |= _draw_readings(axes[row, column], panel)
             few |= _draw_panel(axes[row, column], panel, titles, each)
     make_room(axes[0, 0], max(len(collapse_notes(p.runs, titles)) for p in columns))
     _name_axes(axes, columns, modes)
     notes: list[Artist] = [canvas.random_handle(), *([canvas.few_handle()] if few else [])]
-    notes += [null_handle()] if any(run.has_strict for run in views) else []
+    notes += [null_handle()] if any(map(has_band, views)) else []
+    notes += [readings_handle()] if described else []
     canvas.footer(
         figure,
         _legend_handles(titles),
@@ -102,6 +106,13 @@ def group_by_model(runs: Sequence[RunView]) -> list[Panel]:
         if names.count(panel.title) > 1:
             panel.title = f"{panel.title} ({panel.runs[0].path.name})"
     return found
+
+
+def _draw_readings(ax: Axes, panel: Panel) -> bool:
+    """Whether the published figure of this model is described, and its ranges were drawn."""
+    here = {name: title for run in panel.runs for name, title in run.titles.items()}
+    layers = max(int(row["layer"]) for row in records(panel.layers()))
+    return draw_readings(ax, panel.runs[0].model_name, here, layers)
 
 
 def _draw_panel(ax: Axes, panel: Panel, titles: Mapping[str, str], mode: Mode) -> bool:

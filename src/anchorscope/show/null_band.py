@@ -16,6 +16,11 @@ HATCH = "////"
 NULL_LABEL = "Q under one mechanism"
 
 
+def has_band(run: RunView) -> bool:
+    """Whether the null's band belongs to the groups drawn: it is made for each layer's own."""
+    return run.has_strict and run.config.get("grouping", "per-layer") == "per-layer"
+
+
 def null_series(runs: Sequence[RunView], titles: Mapping[str, str], mode: Mode) -> list[Series]:
     """For each dataset the band of Q under one mechanism: A's curve plus the null's gap, by layer.
 
@@ -24,7 +29,7 @@ def null_series(runs: Sequence[RunView], titles: Mapping[str, str], mode: Mode) 
     found = []
     for position, (name, title) in enumerate(titles.items()):
         for run in runs:
-            if name in run.titles and run.has_strict:
+            if name in run.titles and has_band(run):
                 found.append(_series(run, name, title, position, mode))
     return [series for series in found if np.isfinite(series.low).any()]
 
