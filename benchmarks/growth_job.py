@@ -19,7 +19,6 @@ from anchorscope.engine.read import read_rows
 from anchorscope.engine.trunk import Trunk, grow_trunk, read_prefix
 from anchorscope.models import Model, load_model
 
-BUDGET = {"cpu": 1024, "cuda": 32768}  # tokens of one pass, as in a run
 # Small enough for minutes on two cores, large enough that arithmetic, not Python, takes the time.
 CONFIG = {
     "model_type": "llama",
@@ -65,10 +64,6 @@ def random_model() -> Model:
     return load_model(lm.to(device).eval(), tokenizer=NoTokenizer())
 
 
-def budget_of(model: Model) -> Budget:
-    return Budget(BUDGET.get(model.device.type, BUDGET["cpu"]))
-
-
 def make_prompts(size: Size) -> list[tuple[int, ...]]:
     """Random tokens: a prefix that all share, and a question each."""
     generator = torch.Generator().manual_seed(0)
@@ -91,7 +86,7 @@ def mark(size: Size, prompt: tuple[int, ...], answer: tuple[int, ...], number: i
 
 def job(model: Model, size: Size) -> None:
     """Answers, clean states and states under each intervention, brought to the host and let go."""
-    budget = budget_of(model)
+    budget = Budget.of(model.device)
     how = {"blocks": model.blocks, "turn_at": size.prefix, "seed": 0}
     none = torch.tensor([-1], device=model.device)
     prompts = make_prompts(size)
@@ -102,7 +97,12 @@ def job(model: Model, size: Size) -> None:
             return write_answers(lease, prefix, batch, stop_ids=none, limit=size.answer)
 
         for batch, written in in_batches(
-            prompts, answer, length=lambda p: size.question, then=lambda p: p, budget=budget
+            prompts,
+            answer,
+            length=lambda p: size.question,
+            then=lambda p: p,
+            budget=budget,
+            rows=prefix.rows_within(budget.memory, room=size.question + size.answer),
         ):
             to_host(written.states[:, -1])
             lines = enumerate(zip(batch, written.lines, strict=True))
@@ -127,7 +127,7 @@ class Windows:
         """States [row, layer, width], every window in one pass."""
         found = {}
         for batch, states in read_rows(
-            self.lease, self.trunk, self.rows, budget=budget_of(self.lease.model)
+            self.lease, self.trunk, self.rows, budget=Budget.of(self.lease.model.device)
         ):
             found |= {row.number: state for row, state in zip(batch, states, strict=True)}
         return torch.stack([found[row.number] for row in self.rows])

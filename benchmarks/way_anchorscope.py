@@ -16,8 +16,6 @@ from anchorscope.engine.lease import Lease
 from anchorscope.engine.read import read_rows
 from anchorscope.engine.trunk import read_prefix, shared_prefix
 
-BUDGET = {"cpu": 1024, "cuda": 32768}  # tokens of one pass, as in a run
-
 
 def load(job: Job) -> Model:
     return load_model(job.folder, device=job.device, dtype=job.dtype)
@@ -27,7 +25,7 @@ def run(model: Model, job: Job, clock: Clock) -> tuple[list[list[int]], Tensor, 
     """Answers, clean states and knocked-out states [row, layer, width]."""
     answers, clean, knocked = {}, {}, {}
     last = dict(zip(job.asked, (len(row) - 1 for row in job.rows), strict=True))
-    budget = Budget(BUDGET.get(model.device.type, BUDGET["cpu"]))
+    budget = Budget.of(model.device)
     with Lease(model) as lease:
         with clock.of("generate"):
             stop = min(at for exact in job.exact for at in exact)
@@ -44,12 +42,16 @@ def run(model: Model, job: Job, clock: Clock) -> tuple[list[list[int]], Tensor, 
 
         every = range(len(job.prompts))
         how = {"blocks": model.blocks, "turn_at": len(prefix), "seed": 0}
-        for batch, done in in_batches(every, answer, length=own, then=int, budget=budget):
+        room = max(map(own, every)) + MAX_TOKENS
+        fit = prefix.rows_within(budget.memory, room=room)
+        sizes = {"length": own, "then": int, "budget": budget, "rows": fit}
+        for batch, done in in_batches(every, answer, **sizes):
             answers |= {n: list(a.token_ids) for n, a in zip(batch, done.answers, strict=True)}
             rows = [(row, n) for row, n in enumerate(batch) if n in last]
             with clock.of("clean"):
-                for row, n in rows:
-                    clean[n] = done.states[row, last[n] - len(job.prompts[n])].float().cpu()
+                at = [last[n] - len(job.prompts[n]) for _, n in rows]
+                states = done.states[[row for row, _ in rows], at].float().cpu()
+                clean |= dict(zip((n for _, n in rows), states, strict=True))
             with clock.of("knockout"):
                 marked = [(row, mark(job, n, answers[n], last[n])) for row, n in rows]
                 forks = [row_for(of, row, KNOCKOUT, **how) for row, of in marked]

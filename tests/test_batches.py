@@ -11,10 +11,10 @@ from anchorscope.engine.batches import Budget, in_batches
 from anchorscope.errors import UserError
 
 
-def batches(lengths, budget, work=lambda batch: None):
+def batches(lengths, budget, work=lambda batch: None, rows=None):
     """The batches made of things of these lengths; a thing is (length, number)."""
     things = [(length, number) for number, length in enumerate(lengths)]
-    options = {"length": lambda t: t[0], "then": lambda t: t[1], "budget": budget}
+    options = {"length": lambda t: t[0], "then": lambda t: t[1], "budget": budget, "rows": rows}
     return [batch for batch, _ in in_batches(things, work, **options)]
 
 
@@ -25,6 +25,14 @@ def test_everything_once_in_order_of_length_and_within_the_budget(lengths, token
     assert flat == sorted((length, n) for n, length in enumerate(lengths))
     for batch in made:
         assert len(batch) == 1 or sum(length for length, _ in batch) <= tokens
+
+
+@pytest.mark.parametrize(
+    ("count", "rows", "sizes"),
+    [(64, 48, [32, 32]), (128, 48, [43, 43, 42]), (5, 48, [5]), (3, 1, [1] * 3)],
+)
+def test_rows_are_shared_out_evenly(count, rows, sizes):
+    assert [len(batch) for batch in batches([2] * count, Budget(10_000), rows=rows)] == sizes
 
 
 @given(st.lists(st.integers(1, 20), min_size=1, max_size=60), st.integers(20, 50))

@@ -260,6 +260,18 @@ def test_states_are_those_of_output_hidden_states(tiny):
         torch.testing.assert_close(states[0, layer - 1], out.hidden_states[layer][0, -1], **CLOSE)
 
 
+def test_states_at_one_more_position_are_those_of_a_pass_that_ends_there(tiny):
+    """The last token of the question: nothing that comes later has a say in it."""
+    ends = [len(PREFIX) + n for n in (2, 0, 4, 7, 3)]
+    with Lease(tiny) as lease:
+        known = read_prefix(lease, PREFIX)
+        prompts = [s.ids[: s.answer_at] for s in SAMPLES]
+        grown = grow_trunk(lease, known, prompts, room=0, head=False, also_at=ends)
+    short = [s.ids[: end + 1] for s, end in zip(SAMPLES, ends, strict=True)]
+    torch.testing.assert_close(grown.last.also, plain_states(tiny, short), **CLOSE)
+    torch.testing.assert_close(grown.last.states, plain_states(tiny, prompts), **CLOSE)
+
+
 def test_where_a_row_starts():
     assert first_changed(SAMPLES[0], SAMPLES[0].exact, len(PREFIX)) == len(PREFIX) + 5
     assert first_changed(SAMPLES[1], SAMPLES[1].exact, len(PREFIX)) == len(PREFIX) + 4

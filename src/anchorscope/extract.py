@@ -31,9 +31,9 @@ from anchorscope.spans.tokens import tokens_of
 from anchorscope.states import save_states, shard_name
 from anchorscope.store import Store
 
-# Tokens of one pass: large enough for the processor's matrix products to run at full
-# speed, small enough that a batch's scores stay far below the weights in memory.
-_BUDGET = {"cpu": 1024, "cuda": 32768}
+# What is caught while the answer is written: the states at the probe position, and at the last
+# token of the question, where no answer was seen yet.
+CAUGHT = ("clean", "question-only")
 
 
 @dataclass
@@ -52,7 +52,7 @@ class Extraction:
     prefix: Prefix = field(init=False)
 
     def __post_init__(self) -> None:
-        self.budget = Budget(_BUDGET.get(self.model.device.type, _BUDGET["cpu"]))
+        self.budget = Budget.of(self.model.device)
         self.prefix = Prefix((), None)
 
     def share_prefix(self, prepared: Sequence[Prepared]) -> None:
@@ -72,10 +72,11 @@ class Extraction:
         stored = from_frame(pd.read_parquet(self.store.file(answers))) if known else None
         # All interventions again where one is missing: rounding depends on what shares a batch,
         # and a continued run must equal an unbroken one to the last digit.
-        samples, clean, others = self._read(prepared, stored)
+        samples, caught, others = self._read(prepared, stored)
         if not known:
-            # Clean states first: answers without them would have to be written again.
-            self._save("clean", number, clean)
+            # Their states first: answers without them would have to be written again.
+            for name in CAUGHT:
+                self._save(name, number, caught[name])
             frame = to_frame(samples)
             self.store.write(answers, frame.to_parquet)
         for intervention in missing:
@@ -84,10 +85,10 @@ class Extraction:
 
     def _read(
         self, prepared: Sequence[Prepared], stored: Sequence[Sample] | None
-    ) -> tuple[list[Sample], dict[str, np.ndarray], dict[str, dict[str, np.ndarray]]]:
-        """Samples in the shard's order, clean states by id, states by intervention and id."""
+    ) -> tuple[list[Sample], dict[str, dict[str, np.ndarray]], dict[str, dict[str, np.ndarray]]]:
+        """Samples in the shard's order, and states by name and id: caught ones, intervened ones."""
         by_id = {sample.id: sample for sample in stored or ()}
-        clean: dict[str, np.ndarray] = {}
+        caught: dict[str, dict[str, np.ndarray]] = {name: {} for name in CAUGHT}
         others: dict[str, dict[str, np.ndarray]] = {i.name: {} for i in self.interventions}
         for batch, answered in in_batches(
             prepared,
@@ -95,22 +96,31 @@ class Extraction:
             length=self._own,
             then=lambda p: p.question.id,
             budget=self.budget,
+            rows=self._rows(prepared),
         ):
             if stored is None:
                 pairs = zip(batch, answered.answers, strict=True)
                 marked = [mark_answer(self.model, p, answer) for p, answer in pairs]
                 by_id |= {sample.id: sample for sample in marked}
-                clean |= _clean_states(marked, answered)
+                for name, states in _caught(marked, answered).items():
+                    caught[name] |= states
             here = [by_id[p.question.id] for p in batch]
             self._intervene(answered.trunk, here, others)
-        return [by_id[p.question.id] for p in prepared], clean, others
+        return [by_id[p.question.id] for p in prepared], caught, others
+
+    def _rows(self, prepared: Sequence[Prepared]) -> int | None:
+        """How many rows may be written to at once."""
+        room = max(map(self._own, prepared)) + self.answerer.max_tokens
+        return self.prefix.rows_within(self.budget.memory, room=room)
 
     def _own(self, prepared: Prepared) -> int:
         return len(prepared.prompt_ids) - len(self.prefix)
 
     def _answer(self, batch: Sequence[Prepared]) -> Answered:
         ids = [p.question.id for p in batch]
-        out = self.answerer.answer(self.lease, self.prefix, ids, [p.prompt_ids for p in batch])
+        prompts = [p.prompt_ids for p in batch]
+        asked = [p.question_tokens[-1] for p in batch]
+        out = self.answerer.answer(self.lease, self.prefix, ids, prompts, also_at=asked)
         self.tokens += sum(map(self._own, batch)) + sum(len(a.token_ids) for a in out.answers)
         return out
 
@@ -179,6 +189,7 @@ def marked_of(sample: Sample) -> Marked:
         answer_at=written,
         question=sample.question_tokens,
         exact=sample.exact_question,
+        exact_answer=sample.exact_answer,
     )
 
 
@@ -201,11 +212,16 @@ def mark_answer(model: Model, prepared: Prepared, answer: Answer) -> Sample:
     )
 
 
-def _clean_states(samples: Sequence[Sample], answered: Answered) -> dict[str, np.ndarray]:
-    """The clean state [layer, width] of each sample that has a probe position, by id."""
+def _caught(samples: Sequence[Sample], answered: Answered) -> dict[str, dict[str, np.ndarray]]:
+    """States [layer, width] by name and id, of each sample that has a probe position."""
     rows = [n for n, s in enumerate(samples) if s.exact_answer and s.exact_question]
     if not rows:
-        return {}
+        return {name: {} for name in CAUGHT}
+    assert answered.also is not None
     last = [samples[n].exact_answer[-1] - len(samples[n].prompt_ids) for n in rows]
-    states = to_host(answered.states[rows, last])
-    return {samples[n].id: state for n, state in zip(rows, states, strict=True)}
+    found = (answered.states[rows, last], answered.also[rows])
+    ids = [samples[n].id for n in rows]
+    return {
+        name: dict(zip(ids, to_host(states), strict=True))
+        for name, states in zip(CAUGHT, found, strict=True)
+    }

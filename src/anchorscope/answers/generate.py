@@ -23,6 +23,7 @@ class Answered:
     answers: tuple[Answer, ...]
     states: Tensor  # [row, token, layer, width]
     trunk: Trunk
+    also: Tensor | None = None  # [row, layer, width] at one more position of each prompt
 
 
 class Answerer:
@@ -33,12 +34,19 @@ class Answerer:
         self._stop = torch.tensor(stop_ids(model), device=model.device)
 
     def answer(
-        self, lease: Lease, prefix: Prefix, ids: Sequence[str], prompts: Sequence[Sequence[int]]
+        self,
+        lease: Lease,
+        prefix: Prefix,
+        ids: Sequence[str],
+        prompts: Sequence[Sequence[int]],
+        *,
+        also_at: Sequence[int] | None = None,
     ) -> Answered:
         """The answers to the questions with these ids and prompts."""
-        written = write_answers(lease, prefix, prompts, stop_ids=self._stop, limit=self.max_tokens)
+        how = {"stop_ids": self._stop, "limit": self.max_tokens, "also_at": also_at}
+        written = write_answers(lease, prefix, prompts, **how)
         answers = tuple(self._record(i, line) for i, line in zip(ids, written.lines, strict=True))
-        return Answered(answers, written.states, written.trunk)
+        return Answered(answers, written.states, written.trunk, written.also)
 
     def _record(self, id: str, line: Line) -> Answer:
         text = self.model.tokenizer.decode(line.token_ids, skip_special_tokens=True)

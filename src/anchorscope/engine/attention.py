@@ -8,6 +8,7 @@ the model would have passed a float, a boolean or no mask at all makes no differ
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,8 @@ from anchorscope.engine.layout import Layout
 from anchorscope.engine.memory import Memory, Pair
 
 NAME = "anchorscope"
+# Shown every block's attention weights [row, head, query, key] before they meet the values.
+Watch = Callable[[Tensor], None]
 # What architectures pass along that does not change which weights come out.
 _HARMLESS = {
     "dropout", "is_causal", "position_ids", "position_embeddings", "use_cache", "past_key_values",
@@ -36,6 +39,7 @@ class View:
     block: int
     memory: Memory
     weights: bool  # whether somebody wants to see the attention weights
+    watch: Watch | None = None
 
 
 def attend(
@@ -62,8 +66,8 @@ def attend(
     bias = layout.bias(view.block, sliding_window, query.dtype)
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     kept = layout.kept(view.block, query.dtype)
-    if view.weights or kept is not None or softcap is not None:
-        out, weights = _written_out(query * scale, pair, bias, softcap, kept)
+    if view.weights or view.watch or kept is not None or softcap is not None:
+        out, weights = _written_out(query * scale, pair, bias, softcap, kept, view.watch)
     else:
         # Faster on CPU and GPU alike than repeating the keys for grouped queries.
         grouped = query.shape[1] != key.shape[1]
@@ -80,7 +84,12 @@ def _in_rows(layout: Layout, packed: Tensor) -> Tensor:
 
 
 def _written_out(
-    query: Tensor, pair: Pair, bias: Tensor, softcap: float | None, kept: Tensor | None
+    query: Tensor,
+    pair: Pair,
+    bias: Tensor,
+    softcap: float | None,
+    kept: Tensor | None,
+    watch: Watch | None,
 ) -> tuple[Tensor, Tensor]:
     """Values [row, head, query, head width] and weights [row, head, query, key], step by step."""
     rows, heads, steps, width = query.shape
@@ -94,6 +103,8 @@ def _written_out(
     weights = torch.softmax(scores + bias, dim=-1, dtype=torch.float32).to(query.dtype)
     if kept is not None:
         weights = weights * kept
+    if watch is not None:
+        watch(weights)
     out = weights.reshape(rows, groups, -1, weights.shape[-1]) @ value
     return out.view(rows, heads, steps, value.shape[-1]), weights
 

@@ -15,11 +15,25 @@ R = TypeVar("R")
 _GROW_AFTER = 8  # batches without trouble
 
 
+# Tokens of one pass: large enough for matrix products to run at full speed, small enough that a
+# batch's scores stay far below the weights in memory. The prefix lies in the memory of every row
+# that is written to; on a CPU more rows than fit into these bytes hardly decode faster.
+_TOKENS = {"cpu": 1024, "cuda": 32768}
+_MEMORY = {"cpu": 128 << 20}
+
+
 class Budget:
     """How many tokens go through the model at once: halved when memory runs out, grown back."""
 
-    def __init__(self, tokens: int) -> None:
+    def __init__(self, tokens: int, *, memory: int | None = None) -> None:
         self.tokens, self._most, self._calm = tokens, tokens, 0
+        self.memory = memory  # bytes for the keys and values of rows that are written to
+
+    @classmethod
+    def of(cls, device: torch.device) -> Budget:
+        """What suits a device."""
+        kind = "cuda" if device.type == "cuda" else "cpu"
+        return cls(_TOKENS[kind], memory=_MEMORY.get(kind))
 
     def shrink(self) -> None:
         """Half as many tokens from now on."""
@@ -39,11 +53,15 @@ def in_batches(
     length: Callable[[T], int],
     then: Callable[[T], Any],
     budget: Budget,
+    rows: int | None = None,
 ) -> Iterator[tuple[list[T], R]]:
-    """Each batch with what `work` makes of it: like lengths together, `budget` tokens at most."""
+    """Each batch with what `work` makes of it: like lengths together, `budget` tokens at most.
+
+    Where more than `rows` things are waiting, they go in batches of equal count.
+    """
     waiting = sorted(things, key=lambda thing: (length(thing), then(thing)), reverse=True)
     while waiting:
-        count = _fitting(waiting, length, budget.tokens)
+        count = min(_fitting(waiting, length, budget.tokens), _share(len(waiting), rows))
         batch = waiting[: -count - 1 : -1]
         try:
             done = work(batch)
@@ -60,6 +78,11 @@ def in_batches(
         del waiting[-count:]
         budget.went_well()
         yield batch, done
+
+
+def _share(waiting: int, rows: int | None) -> int:
+    """How many of those waiting make the fewest batches of `rows` at most, alike in size."""
+    return waiting if rows is None else -(-waiting // -(-waiting // rows))
 
 
 def _fitting(waiting: list[T], length: Callable[[T], int], tokens: int) -> int:

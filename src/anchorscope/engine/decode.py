@@ -35,6 +35,7 @@ class Written:
     lines: tuple[Line, ...]
     states: Tensor  # [row, token, layer, width], on the model's device
     trunk: Trunk
+    also: Tensor | None  # [row, layer, width] at one more position of the prompts, if asked for
 
 
 @dataclass
@@ -54,9 +55,10 @@ def write_answers(
     *,
     stop_ids: Tensor,
     limit: int,
+    also_at: Sequence[int] | None = None,
 ) -> Written:
     """Each prompt's greedy answer up to a stop token (left out) or the limit."""
-    grown = grow_trunk(lease, prefix, prompts, room=limit, head=True)
+    grown = grow_trunk(lease, prefix, prompts, room=limit, head=True, also_at=also_at)
     pages = _Pages(lease, len(prompts), limit)
     live = _Live(
         rows=torch.arange(len(prompts), device=lease.model.device),
@@ -74,7 +76,7 @@ def write_answers(
             break
         # The last token allowed is fed too, for its state; its logits are nobody's business.
         logits = _feed(lease, prefix, pages, live, chosen, step, head=step + 1 < limit)
-    return Written(pages.lines(), pages.states, grown.trunk)
+    return Written(pages.lines(), pages.states, grown.trunk, grown.last.also)
 
 
 def _without_finished(
@@ -86,9 +88,10 @@ def _without_finished(
     if int(ended.sum()) < max(1, _COMPACT_AT * len(ended)):
         return live, chosen
     index = (~ended).nonzero()[:, 0]
+    live.memory.keep(index)
     kept = _Live(
         rows=live.rows[index],
-        memory=live.memory.rows(index),
+        memory=live.memory,
         at=live.at[index],
         next_at=live.next_at[index],
     )

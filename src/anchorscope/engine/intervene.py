@@ -30,6 +30,7 @@ class Row:
     ids: tuple[int, ...]  # the tokens computed anew
     at: tuple[int, ...]  # their positions
     blocks: range  # from 0
+    queries: tuple[int, ...] | None = None  # who loses the keys; None: all that come later
 
 
 def row_for(
@@ -45,6 +46,12 @@ def row_for(
         ids = (marked.ids[0], *marked.ids[marked.answer_at :])
         return Row(number, intervention, (), ids, tuple(range(len(ids))), range(0))
     keys = keys_of(marked, intervention.keys, seed=seed)
+    if intervention.boost is not None:
+        # Only E_A's edges change, so the whole prompt stays the trunk's.
+        assert marked.exact_answer, "a boost needs the exact answer tokens marked"
+        at = tuple(range(marked.answer_at, len(marked.ids)))
+        ids = marked.ids[marked.answer_at :]
+        return Row(number, intervention, keys, ids, at, range(blocks), marked.exact_answer)
     start = first_changed(marked, keys, turn_at)
     at = tuple(range(start, len(marked.ids)))
     return Row(number, intervention, keys, marked.ids[start:], at, range(blocks))
@@ -62,9 +69,20 @@ def first_changed(marked: Marked, keys: Sequence[int], turn_at: int) -> int:
 
 
 def read_batch(
-    lease: Lease, trunk: Trunk, batch: Sequence[Row], set_back: SetBack | None = None
+    lease: Lease,
+    trunk: Trunk,
+    batch: Sequence[Row],
+    set_back: SetBack | None = None,
+    depth: int | None = None,
 ) -> Tensor:
-    """States [row, layer, width] at the probe position of each row."""
+    """States [row, layer, width] at the probe position of each row, of `depth` layers or all."""
+    tokens, layout, number = lay_out(lease, trunk, batch)
+    memory = Forked(trunk.pairs, number, trunk.prefix.pairs)
+    return lease.run(tokens, layout, memory, set_back=set_back, depth=depth).states
+
+
+def lay_out(lease: Lease, trunk: Trunk, batch: Sequence[Row]) -> tuple[Tensor, Layout, Tensor]:
+    """Tokens [row, query], who sees whom, and each row's number in the trunk."""
     device = lease.model.device
     number = torch.tensor([row.number for row in batch], device=device)
     query_at = pad_left([row.at for row in batch], PAD, device)
@@ -80,32 +98,43 @@ def read_batch(
         key_at,
         prefix_length=len(trunk.prefix),
         sees_prefix=~alone,
-        edges=_edges(lease, batch, query_at, key_at, len(trunk.prefix)),
+        edges=edges_of(lease, batch, query_at, key_at, len(trunk.prefix)),
     )
-    memory = Forked(trunk.pairs, number, trunk.prefix.pairs)
-    return lease.run(tokens, layout, memory, set_back=set_back).states
+    return tokens, layout, number
 
 
-def _edges(
+def edges_of(
     lease: Lease, batch: Sequence[Row], query_at: Tensor, key_at: Tensor, prefix: int
 ) -> Edges:
-    """The edges cut in each row: later queries outside the keys, to the keys."""
+    """The edges changed in each row: from the keys to later queries outside them."""
     device = query_at.device
     size = max(prefix, *(row.at[-1] + 1 for row in batch)) + 1  # the last column is padding's
     is_key = _table([row.keys for row in batch], size).to(device)
     blocks = _table([row.blocks for row in batch], lease.model.blocks).to(device)
     shared = torch.arange(prefix, device=device).expand(len(batch), -1)
     keys_cut = is_key.gather(1, torch.cat([shared, key_at], dim=1) % size)
-    query_cut = is_key.gather(1, query_at % size)
+    changed = ~is_key.gather(1, query_at % size)
+    if any(row.queries is not None for row in batch):
+        asked = [range(size) if row.queries is None else row.queries for row in batch]
+        changed &= _table(asked, size).to(device).gather(1, query_at % size)
     heads = _heads(lease, batch)
     post = [row.intervention.where == "post" for row in batch]
     return Edges(
-        blocked=keys_cut[:, None, :] & ~query_cut[:, :, None],
+        blocked=keys_cut[:, None, :] & changed[:, :, None],
         blocks=blocks,
         heads=heads,
         post=torch.tensor(post, device=device) if any(post) else None,
         alike=heads is None and all(len(row.blocks) in (0, blocks.shape[1]) for row in batch),
+        added=_added(batch, device),
     )
+
+
+def _added(batch: Sequence[Row], device: torch.device) -> Tensor | None:
+    """What the scores of each row's edges get, [row]; None where every row cuts."""
+    boosts = [row.intervention.boost for row in batch]
+    if all(boost is None for boost in boosts):
+        return None
+    return torch.tensor([-torch.inf if b is None else b for b in boosts], device=device)
 
 
 def _table(members: Sequence[Sequence[int]], size: int) -> Tensor:

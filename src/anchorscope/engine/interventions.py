@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -17,7 +18,12 @@ Where = Literal["pre", "post"]
 
 @dataclass(frozen=True, kw_only=True)
 class Intervention:
-    """A knockout (METHOD §2), or the pass over the answer alone."""
+    """A knockout (METHOD §2), a reweighting (METHOD §6), or the pass over the answer alone.
+
+    With `boost` nothing is cut: the scores of the edges from the keys to E_A get that much more
+    before the softmax. `where = post` multiplies their weights by its exponential after it
+    instead, and the row no longer sums to 1.
+    """
 
     name: str
     keys: Keys = "exact"
@@ -25,8 +31,13 @@ class Intervention:
     layers: str = "cumulative"  # cumulative, window:w, single
     heads: tuple[tuple[int, int], ...] | None = None  # (block from 1, head from 0); None is all
     answer_only: bool = False
+    boost: float | None = None
 
     def __post_init__(self) -> None:
+        if self.boost is not None and not math.isfinite(self.boost):
+            raise UserError(
+                f"boost is {self.boost}. Accepted: a finite number; a knockout has none."
+            )
         if self.keys not in get_args(Keys):
             raise unknown("keys", self.keys, get_args(Keys))
         if self.where not in get_args(Where):
@@ -64,6 +75,7 @@ class Marked:
     answer_at: int  # the position of the first answer token
     question: tuple[int, ...]
     exact: tuple[int, ...]
+    exact_answer: tuple[int, ...] = ()  # only reweighting and saliency ask for E_A
     mass: tuple[float, ...] | None = None  # attention from the probe position to each position
 
 

@@ -22,13 +22,14 @@ PAD = -1  # the position of a padding token
 
 @dataclass(frozen=True)
 class Edges:
-    """The attention edges an intervention takes away, row by row."""
+    """The attention edges an intervention takes away or reweights, row by row."""
 
     blocked: Tensor  # bool [row, query, key]; keys: those of the prefix, then the row's own
     blocks: Tensor  # bool [row, block]: the blocks in which they are taken away
     heads: Tensor | None = None  # bool [row, block, head]: the heads; None is all of them
     post: Tensor | None = None  # bool [row]: weight set to 0 after the softmax; None is no row
     alike: bool = False  # every block cuts the same edges, so one mask serves them all
+    added: Tensor | None = None  # [row]: to their scores, -inf takes them away; None is -inf
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,11 @@ class Layout:
         """Where each row's last token stands among the packed ones, [row]."""
         return (self.query_at >= 0).sum(dim=1).cumsum(dim=0) - 1
 
+    def token_at(self, at: Tensor) -> Tensor:
+        """Where the token at a position of each row [row] stands among the packed ones, [row]."""
+        # A row's queries follow one another without a gap, up to its last column.
+        return self.last() - (self.query_at[:, -1] - at)
+
     def allowed(self, window: int | None) -> Tensor:
         """Whether query may attend to key without any intervention, bool [row, query, key]."""
         rows, device = self.key_at.shape[0], self.key_at.device
@@ -85,7 +91,7 @@ class Layout:
         return torch.where(query < 0, key < 0, seen)
 
     def bias(self, block: int, window: int | None, dtype: torch.dtype) -> Tensor:
-        """What is added to the scores of a block, [row, 1 or head, query, key]: 0 or -inf."""
+        """What is added to the scores of a block, [row, 1 or head, query, key]: 0, -inf, boost."""
         edges = self.edges
         if edges is None:
             return self._once(("clean", window), lambda: _additive(self.allowed(window), dtype))
@@ -93,17 +99,27 @@ class Layout:
         return self._once(name, lambda: self._cut(block, window, dtype))
 
     def kept(self, block: int, dtype: torch.dtype) -> Tensor | None:
-        """What the weights are multiplied with after the softmax: 0 on edges cut `post`, else 1."""
+        """What multiplies the weights after the softmax: 0 on edges cut `post`, else 1.
+
+        A boost after the softmax multiplies by its exponential, as a cut by that of -inf.
+        """
         edges = self.edges
         if edges is None or edges.post is None:
             return None
-        return (~_gone(edges, block, edges.post)).to(dtype)
+        gone = _gone(edges, block, edges.post)
+        if edges.added is None:
+            return (~gone).to(dtype)
+        return torch.where(gone, edges.added.exp()[:, None, None, None], 1.0).to(dtype)
 
     def _cut(self, block: int, window: int | None, dtype: torch.dtype) -> Tensor:
         assert self.edges is not None
         pre = None if self.edges.post is None else ~self.edges.post
         gone = _gone(self.edges, block, pre)
-        return _additive(self.allowed(window)[:, None] & ~gone, dtype)
+        allowed = self.allowed(window)[:, None]
+        if self.edges.added is None:
+            return _additive(allowed & ~gone, dtype)
+        added = torch.where(gone, self.edges.added[:, None, None, None], 0.0).to(dtype)
+        return _additive(allowed, dtype) + added
 
     def _once(self, name: tuple[str, int | None] | tuple, make: Callable[[], Tensor]) -> Tensor:
         """A mask made once and kept: for every block, or until the next block asks for its own."""

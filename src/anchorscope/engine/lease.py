@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -10,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from anchorscope.engine.attention import NAME, View
+from anchorscope.engine.attention import NAME, View, Watch
 from anchorscope.engine.layout import Layout
 from anchorscope.engine.memory import Memory
 from anchorscope.models import Model
@@ -23,7 +24,8 @@ class Read(NamedTuple):
     """What a pass gives: states after every block at each row's last token, and its logits."""
 
     states: Tensor  # [row, layer, width]
-    logits: Tensor | None  # [row, vocabulary]; None where they were not asked for
+    logits: Tensor | None  # [row or token asked for, vocabulary]; None where none was asked for
+    also: Tensor | None = None  # [row, layer, width] at one more position, where one was asked for
 
 
 class Lease:
@@ -66,7 +68,6 @@ class Lease:
         self.model.lm.set_attn_implementation(self._before[0])
         self.model.lm.train(self._before[1])
 
-    @torch.no_grad()
     def run(
         self,
         ids: Tensor,
@@ -75,35 +76,52 @@ class Lease:
         *,
         head: bool = False,
         set_back: SetBack | None = None,
+        watch: Watch | None = None,
+        logits_at: Tensor | None = None,
+        depth: int | None = None,
+        also_at: Tensor | None = None,
     ) -> Read:
         """The states of every layer at each row's last token, and its logits if `head` is wanted.
 
         `ids` are [row, query], padded as the layout says. `set_back` may change what a block
-        is given.
+        is given. `watch` is shown every block's attention weights; with it alone gradients can be
+        taken. `logits_at` are the packed tokens whose logits are wanted instead of the last ones.
+        After `depth` blocks the pass ends: what comes later cannot change their layers. `also_at`
+        is one more position of each row [row] whose states are kept.
         """
         last = layout.last()
-        self._pass = _Pass(layout, memory, last, set_back)
+        assert depth is None or not head, "the head reads the last block"
+        kept = last if also_at is None else torch.cat([last, layout.token_at(also_at)])
+        self._pass = _Pass(layout, memory, kept, set_back, watch, depth)
         given = {
             "input_ids": layout.pack(ids),
             "position_ids": layout.pack(layout.query_at),
             "use_cache": False,
         }
         try:
-            if head:
-                logits = self.model.lm(**given, logits_to_keep=last).logits[0]
-            else:
-                # The head over all positions would cost more than a tenth of the pass.
-                logits = None
-                self.model.parts.decoder(**given)
-            return Read(torch.stack(self._pass.states, dim=1), logits)
+            with torch.set_grad_enabled(watch is not None):
+                logits = self._forward(given, last if logits_at is None else logits_at, head)
+                states = torch.stack(self._pass.states, dim=1)
+                return Read(
+                    states[: len(last)], logits, None if also_at is None else states[len(last) :]
+                )
         finally:
             self._pass = None
+
+    def _forward(self, given: dict[str, Any], keep: Tensor, head: bool) -> Tensor | None:
+        if head:
+            return self.model.lm(**given, logits_to_keep=keep).logits[0]
+        # The head over all positions would cost more than a tenth of the pass.
+        with suppress(_Enough):
+            self.model.parts.decoder(**given)
+        return None
 
     def _show_view(self, attention: nn.Module, block: int) -> Any:
         def hook(module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
             now = self._pass
             assert now is not None
-            return args, {**kwargs, "view": View(now.layout, block, now.memory, self.weights)}
+            view = View(now.layout, block, now.memory, self.weights, now.watch)
+            return args, {**kwargs, "view": view}
 
         return attention.register_forward_pre_hook(hook, with_kwargs=True)
 
@@ -122,7 +140,13 @@ class Lease:
         now = self._pass
         assert now is not None
         hidden = output[0] if isinstance(output, tuple) else output
-        now.states.append(hidden[0, now.last])
+        now.states.append(hidden[0, now.kept])
+        if len(now.states) == now.depth:
+            raise _Enough
+
+
+class _Enough(Exception):
+    """Ends a pass whose last wanted block is done."""
 
 
 @dataclass
@@ -131,8 +155,10 @@ class _Pass:
 
     layout: Layout
     memory: Memory
-    last: Tensor
+    kept: Tensor  # the packed tokens whose states are kept
     set_back: SetBack | None
+    watch: Watch | None
+    depth: int | None
     states: list[Tensor] = field(default_factory=list)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 Pair = tuple[Tensor, Tensor]  # keys and values, [row, key head, position, head width]
@@ -48,12 +49,11 @@ class Growing:
         stop = self._front + length
         return pair[0][:, :, self._front : stop], pair[1][:, :, self._front : stop]
 
-    def rows(self, index: Tensor) -> Growing:
-        """A copy with these rows only; the original stays whole."""
-        copy = Growing(len(self._pairs), self._capacity, self._prefix)
-        copy._pairs = [pair and (pair[0][index], pair[1][index]) for pair in self._pairs]
-        copy._length = list(self._length)
-        return copy
+    def keep(self, index: Tensor) -> None:
+        """Lets go of all rows but these, block by block: two whole copies are never held."""
+        for block, pair in enumerate(self._pairs):
+            if pair is not None:
+                self._pairs[block] = (pair[0][index], pair[1][index])
 
     def _begin(self, block: int, key: Tensor, value: Tensor) -> Pair:
         prefix = None if self._prefix is None else self._prefix[block]
@@ -81,6 +81,26 @@ class Forked:
             buffer[:, :, self._front : stop] = self._trunk[block][which][self._rows]
             buffer[:, :, stop:] = new
         return self._buffers
+
+
+class Joined:
+    """Rows that leave a trunk, joined anew in each block: gradients need keys left as they are."""
+
+    def __init__(
+        self, trunk: Sequence[Pair], rows: Tensor, prefix: Sequence[Pair] | None = None
+    ) -> None:
+        self._trunk, self._rows, self._prefix = trunk, rows, prefix
+
+    def join(self, block: int, key: Tensor, value: Tensor) -> Pair:
+        """The prefix, the trunk's keys and values of each row, then the new ones."""
+        pair = [self._joined(block, which, new) for which, new in enumerate((key, value))]
+        return pair[0], pair[1]
+
+    def _joined(self, block: int, which: int, new: Tensor) -> Tensor:
+        parts = [self._trunk[block][which][self._rows], new]
+        if self._prefix is not None:
+            parts.insert(0, self._prefix[block][which].expand(len(new), -1, -1, -1))
+        return torch.cat(parts, dim=2)
 
 
 def prefix_length(prefix: Sequence[Pair] | None) -> int:

@@ -16,16 +16,16 @@ from anchorscope.engine.windows import read_windows
 
 
 def read_rows(
-    lease: Lease, trunk: Trunk, rows: Sequence[Row], *, budget: Budget
+    lease: Lease, trunk: Trunk, rows: Sequence[Row], *, budget: Budget, depth: int | None = None
 ) -> Iterator[tuple[list[Row], Tensor]]:
-    """Rows with their states [row, layer, width], a batch at a time."""
+    """Rows with their states [row, layer, width], a batch at a time; of `depth` layers or all."""
     by_width = sorted(rows, key=_width)
     for width, group in groupby(by_width, key=_width):
 
         def work(batch: list[Row], width: int = width) -> Tensor:
             if width:
-                return read_windows(lease, trunk, batch, width)
-            return read_batch(lease, trunk, batch)
+                return read_windows(lease, trunk, batch, width)[:, :depth]
+            return read_batch(lease, trunk, batch, depth=depth)
 
         def length(row: Row, width: int = width) -> int:
             return len(row.ids) * (1 + width)

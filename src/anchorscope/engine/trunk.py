@@ -23,6 +23,13 @@ class Prefix:
     def __len__(self) -> int:
         return len(self.ids)
 
+    def rows_within(self, memory: int | None, *, room: int) -> int | None:
+        """How many rows with `room` positions of their own fit into `memory` bytes; None: any."""
+        if memory is None or self.pairs is None:
+            return None
+        position = sum(key.nbytes + value.nbytes for key, value in self.pairs) // len(self)
+        return max(1, memory // (position * (len(self) + room)))
+
 
 @dataclass(frozen=True)
 class Trunk:
@@ -65,16 +72,29 @@ def read_prefix(lease: Lease, ids: Sequence[int]) -> Prefix:
 
 
 def grow_trunk(
-    lease: Lease, prefix: Prefix, prompts: Sequence[Sequence[int]], *, room: int, head: bool
+    lease: Lease,
+    prefix: Prefix,
+    prompts: Sequence[Sequence[int]],
+    *,
+    room: int,
+    head: bool,
+    also_at: Sequence[int] | None = None,
 ) -> Grown:
-    """The trunk of these prompts, with `room` for as many tokens more in its memory."""
+    """The trunk of these prompts, with `room` for as many tokens more in its memory.
+
+    States are kept at each prompt's last token, and at one more position where `also_at` says so.
+    """
     turns = [prompt[len(prefix) :] for prompt in prompts]
     tokens = pad_left(turns, 0, lease.model.device)
     at = pad_left([range(len(prefix), len(p)) for p in prompts], PAD, lease.model.device)
     memory = Growing(lease.model.blocks, at.shape[1] + room, prefix.pairs)
-    last = lease.run(tokens, Layout(at, at, prefix_length=len(prefix)), memory, head=head)
-    pairs = (memory.own(block, at.shape[1]) for block in range(lease.model.blocks))
-    return Grown(Trunk(prefix, at, tuple(pairs)), memory, last)
+    layout = Layout(at, at, prefix_length=len(prefix))
+    more = None if also_at is None else torch.tensor(also_at, device=lease.model.device)
+    last = lease.run(tokens, layout, memory, head=head, also_at=more)
+    # Copies, small beside the prefix in every row of the memory, which can then be let go.
+    own = (memory.own(block, at.shape[1]) for block in range(lease.model.blocks))
+    pairs = tuple((key.clone(), value.clone()) for key, value in own)
+    return Grown(Trunk(prefix, at, pairs), memory, last)
 
 
 def pad_left(rows: Sequence[Sequence[int]], fill: int, device: torch.device) -> Tensor:
