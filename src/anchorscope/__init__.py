@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from anchorscope.config import Config
     from anchorscope.datasets import load_questions
+    from anchorscope.detect.detector import Detector
     from anchorscope.engine.check import check_model
     from anchorscope.errors import UserError
     from anchorscope.models import Model, load_model
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "Config": "config",
+    "Detector": "detect.detector",
     "Model": "models",
     "Question": "records",
     "QuestionSet": "records",
@@ -35,6 +37,7 @@ _HOME = {
 
 __all__ = [
     "Config",
+    "Detector",
     "Model",
     "Question",
     "QuestionSet",

@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from anchorscope.cli.claims import claims
+from anchorscope.cli.detect import detect
 from anchorscope.cli.doctor import doctor
 from anchorscope.cli.figure import figure
 from anchorscope.cli.run import run
@@ -28,6 +29,7 @@ app.command()(figure)
 app.command()(claims)
 app.command()(simulate)
 app.command()(doctor)
+app.add_typer(detect, name="detect")
 
 
 def _version(asked: bool) -> None:

@@ -1,0 +1,182 @@
+"""`anchorscope detect`: judge detectors of wrong answers, train one, use it, share it."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from anchorscope.errors import UserError
+
+detect = typer.Typer(no_args_is_help=True, help="Detectors of wrong answers.")
+_Seed = Annotated[int, typer.Option(help="Seed of folds and intervals.")]
+_Folds = Annotated[int, typer.Option(help="Folds, 3 or more.")]
+
+
+@detect.command("eval")
+def evaluate(
+    runs: Annotated[list[Path], typer.Argument(help="Finished runs of one model.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Where tables/ and figures/ go; default: the first run.")
+    ] = None,
+    methods: Annotated[
+        str, typer.Option(help="Detectors, joined by commas; default: all, and auto.")
+    ] = "",
+    transfer: Annotated[
+        bool, typer.Option("--transfer", help="Also from each dataset to each other.")
+    ] = False,
+    folds: _Folds = 5,
+    seed: _Seed = 0,
+    resamples: Annotated[int, typer.Option(help="Bootstrap resamples, 100 or more.")] = 2000,
+) -> None:
+    """Writes the table of every detector, with random and entity-disjoint folds side by side."""
+    _at_least("folds", folds, 3)
+    _at_least("resamples", resamples, 100)
+
+    from anchorscope.cli.bar import Bar
+    from anchorscope.detect.study import study
+    from anchorscope.show.detect_figures import write_detect_figures
+
+    names = tuple(word.strip() for word in methods.split(",") if word.strip())
+    with Bar() as bar:
+        found = study(
+            runs, names=names, transfer=transfer, folds=folds, seed=seed, resamples=resamples,
+            progress=bar,
+        )  # fmt: skip
+    folder = out or runs[0]
+    files = found.write(folder)
+    files += write_detect_figures(folder, found.scores, found.transfer)
+    _print(found.table)
+    typer.echo("\n".join(str(file) for file in files if file.suffix in (".csv", ".md", ".png")))
+
+
+@detect.command()
+def train(
+    run: Annotated[Path, typer.Argument(help="A finished run.")],
+    out: Annotated[Path, typer.Option(help="The detector's folder.")],
+    method: Annotated[str, typer.Option(help="auto, probe, mop, pr, ...")] = "auto",
+    data: Annotated[str, typer.Option(help="Datasets of the run, by commas; default: all.")] = "",
+    folds: _Folds = 5,
+    seed: _Seed = 0,
+    licence: Annotated[str, typer.Option(help="Licence of the detector.")] = "other",
+    model_licence: Annotated[str, typer.Option(help="Licence of the model.")] = "not recorded",
+    data_licence: Annotated[str, typer.Option(help="Licence of the data.")] = "not recorded",
+) -> None:
+    """Trains a detector on a run's answers and saves it with its evaluation and model card."""
+    _at_least("folds", folds, 3)
+
+    from anchorscope.cli.bar import Bar
+    from anchorscope.detect.folder import RunFolder
+    from anchorscope.detect.train import train as train_detector
+
+    names = [word.strip() for word in data.split(",") if word.strip()] or None
+    licences = {"detector": licence, "model": model_licence, "data": data_licence}
+    with Bar() as bar:
+        made = train_detector(
+            RunFolder.open(run), method=method, datasets=names, folds=folds, seed=seed,
+            licence=licences, progress=bar,
+        )  # fmt: skip
+    made.save(out)
+    found = made.evaluation
+    typer.echo(
+        f"{made.method.name}: AUROC {found['auroc']:.3f} "
+        f"[{found['auroc_low']:.3f}, {found['auroc_high']:.3f}] on unseen entities. {out}"
+    )
+
+
+@detect.command()
+def score(
+    detector: Annotated[str, typer.Argument(help="A detector's folder, or a hub repository.")],
+    file: Annotated[Path, typer.Argument(help="JSONL with `question`, and `answer` if given.")],
+    out: Annotated[Path, typer.Option(help="The JSONL to write.")],
+    model: Annotated[
+        str | None, typer.Option(help="The model; default: the one the detector names.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N, or mps.")] = "auto",
+) -> None:
+    """Answers the questions of a file and says how likely each answer is wrong."""
+    rows = _read(file)
+
+    from anchorscope.cli.bar import Bar
+    from anchorscope.detect.detector import Detector
+    from anchorscope.models import load_model
+
+    loaded = Detector.load(detector)
+    made = loaded.model
+    with Bar() as bar:
+        lm = load_model(
+            model or str(made["source"]), device=device, dtype=str(made["dtype"]),
+            revision=None if model else made.get("revision"),
+        )  # fmt: skip
+        answers = [row.get("answer") for row in rows]
+        scored = loaded.score(lm, [row["question"] for row in rows], answer=answers, progress=bar)
+    lines = [
+        json.dumps(row | _plain(asdict(one)), ensure_ascii=False, allow_nan=False)
+        for row, one in zip(rows, scored, strict=True)
+    ]
+    partial = out.with_name(f".{out.name}.partial")
+    partial.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    partial.replace(out)
+    typer.echo(f"{sum(one.flagged for one in scored)} of {len(scored)} flagged as wrong. {out}")
+
+
+@detect.command()
+def push(
+    folder: Annotated[Path, typer.Argument(help="A detector's folder.")],
+    repository: Annotated[str, typer.Argument(help="org/name on the hub.")],
+    public: Annotated[bool, typer.Option("--public", help="Let everybody see it.")] = False,
+) -> None:
+    """Uploads a detector's folder to the hub, private unless --public is given."""
+    from anchorscope.detect.hub import upload
+
+    typer.echo(upload(folder, repository, private=not public))
+
+
+def _read(file: Path) -> list[dict[str, Any]]:
+    if not file.is_file():
+        raise UserError(f"There is no file '{file}'. Give a JSONL file with a `question` a line.")
+    rows = []
+    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise UserError(f"Line {number} of '{file}' is no JSON: {error}.") from error
+        if not isinstance(row, dict) or not str(row.get("question") or "").strip():
+            raise UserError(f"Line {number} of '{file}' has no `question`.")
+        rows.append(row)
+    if not rows:
+        raise UserError(f"'{file}' holds no question.")
+    return rows
+
+
+def _plain(row: dict[str, Any]) -> dict[str, Any]:
+    """The row for JSON, which knows no NaN: what is not known is null."""
+    return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()}
+
+
+def _print(table: Any) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    drawn = Table("dataset", "detector", "AUROC random", "AUROC entity", box=SIMPLE_HEAD)
+    for (dataset, title), rows in table.groupby(["dataset", "title"], sort=False):
+        cells = []
+        for split in ("random", "entity"):
+            for row in rows[rows["split"] == split].to_dict("records"):
+                cells.append(
+                    f"{row['auroc']:.3f} [{row['auroc_low']:.3f}, {row['auroc_high']:.3f}]"
+                )
+        drawn.add_row(str(dataset), str(title), *cells)
+    Console(highlight=False).print(drawn)
+
+
+def _at_least(name: str, value: int, least: int) -> None:
+    if value < least:
+        raise UserError(f"--{name} is {value}. Accepted: {least} or more.")

@@ -1,0 +1,172 @@
+"""What a detector may look at: answers, how sure each token was, and states, question by question.
+
+The same `Material` is cut from a run folder to train and judge detectors, and made from fresh
+answers to score them, so that a detector is used exactly as it was judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+
+from anchorscope.detect.splits import random_folds
+from anchorscope.errors import UserError
+from anchorscope.probes.splits import entity_folds
+
+INNER_FOLDS = 3
+
+
+class Bank(Protocol):
+    """States of many questions, read a layer at a time."""
+
+    @property
+    def layers(self) -> int:
+        """How many layers there are."""
+        ...
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The interventions whose states there are."""
+        ...
+
+    def layer(self, name: str, layer: int) -> np.ndarray:
+        """The states [question, width] of layer `layer` (from 1) under an intervention."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Text:
+    """One answered question, without its states."""
+
+    id: str
+    question: str
+    answer: str
+    log_probs: tuple[float, ...]  # of each answer token
+    exact: tuple[int, ...]  # E_A, counted from the first answer token
+    first_entropy: float
+    entity: str = ""
+    popularity: float = np.nan  # log10
+    p_true: float = np.nan
+
+
+@dataclass(frozen=True, kw_only=True)
+class Material:
+    """The usable answers of one dataset (or several), with class, texts and states."""
+
+    name: str  # the dataset, or several joined by "+"
+    texts: tuple[Text, ...]
+    z: np.ndarray  # [question], 1 = wrong, 0 = right, -1 = not known
+    bank: Bank
+    rows: np.ndarray  # [question], where each question stands in the bank
+    seed: int = 0
+    mixed: bool = False  # inner folds at random instead of disjoint by entity, as the outer ones
+    # What several detectors ask of the same training answers is worked out once.
+    memo: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        return tuple(text.id for text in self.texts)
+
+    @property
+    def entities(self) -> tuple[str, ...]:
+        return tuple(text.entity for text in self.texts)
+
+    def has(self, states: str) -> bool:
+        """Whether there are states of this intervention."""
+        return states in self.bank.names
+
+    def layer(self, states: str, layer: int) -> np.ndarray:
+        """The states [question, width] of one layer (from 1), float32; NaN where there is none."""
+        return self.bank.layer(states, layer)[self.rows]
+
+    def take(self, rows: np.ndarray, *, seed: int | None = None) -> Material:
+        """The questions of these rows (a mask or numbers), with an empty memo."""
+        numbers = np.flatnonzero(rows) if rows.dtype == bool else rows
+        return replace(
+            self,
+            texts=tuple(self.texts[n] for n in numbers),
+            z=self.z[numbers],
+            rows=self.rows[numbers],
+            seed=self.seed if seed is None else seed,
+            memo={},
+        )
+
+    @cached_property
+    def inner(self) -> np.ndarray:
+        """The inner fold of every question, [question], of the same kind as the outer folds."""
+        if self.mixed:
+            return random_folds(self.z, folds=INNER_FOLDS, seed=self.seed + 7919)
+        return entity_folds(self.entities, folds=INNER_FOLDS, seed=self.seed + 7919)
+
+    def inner_parts(self) -> list[tuple[np.ndarray, Material, Material]]:
+        """For each inner fold: its mask, the material to learn from, and that held out."""
+        found = []
+        for fold in range(INNER_FOLDS):
+            held = self.inner == fold
+            # Another seed inside: with the same one a fold of the rest would come out empty.
+            found.append((held, self.take(~held, seed=self.seed + 1 + fold), self.take(held)))
+        return found
+
+
+def join(parts: Sequence[Material]) -> Material:
+    """All questions of several materials of one model, one after the other."""
+    if not parts:
+        raise UserError("There is nothing to join: give one dataset at least.")
+    if len(parts) == 1:
+        return parts[0]
+    bank = _Joined(parts)
+    return Material(
+        name="+".join(part.name for part in parts),
+        texts=tuple(text for part in parts for text in part.texts),
+        z=np.concatenate([part.z for part in parts]),
+        bank=bank,
+        rows=np.arange(sum(len(part) for part in parts)),
+        seed=parts[0].seed,
+    )
+
+
+class _Joined:
+    """The states of several materials as one bank."""
+
+    def __init__(self, parts: Sequence[Material]) -> None:
+        depths = {part.bank.layers for part in parts}
+        if len(depths) > 1:
+            raise UserError(
+                f"The datasets were read from models of {sorted(depths)} layers. "
+                "Join datasets of one model only."
+            )
+        self.parts = parts
+
+    @property
+    def layers(self) -> int:
+        return self.parts[0].bank.layers
+
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset.intersection(*(part.bank.names for part in self.parts))
+
+    def layer(self, name: str, layer: int) -> np.ndarray:
+        """The states [question, width] of one layer."""
+        return np.concatenate([part.layer(name, layer) for part in self.parts])
+
+
+class Arrays:
+    """States that are in memory already: of scored answers, at the layers that were asked for."""
+
+    def __init__(self, states: dict[tuple[str, int], np.ndarray], *, layers: int) -> None:
+        self.states, self.layers = states, layers
+
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset(name for name, _ in self.states)
+
+    def layer(self, name: str, layer: int) -> np.ndarray:
+        """The states [question, width] of one layer."""
+        return self.states[name, layer]

@@ -1,0 +1,102 @@
+"""What every detector is: something fitted on material that scores answers, higher = more wrong."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, ClassVar
+
+import numpy as np
+from scipy.special import expit
+from sklearn.base import BaseEstimator
+
+from anchorscope.detect.calibrate import Platt
+from anchorscope.detect.material import Material
+from anchorscope.errors import UserError
+from anchorscope.probes.metrics import auroc
+
+Needs = dict[str, tuple[int, ...]]  # intervention -> layers (from 1) whose states are read
+
+
+class Method(BaseEstimator):
+    """A detector with scikit-learn's manners whose samples are a `Material`.
+
+    A subclass says how it chooses (`_choose`), learns (`_learn`) and scores
+    (`decision_function`). Choosing and calibrating see the training material alone.
+    """
+
+    name: ClassVar[str] = ""
+    learns: ClassVar[bool] = True  # False: the score is the same whatever it was fitted on
+    text_only: ClassVar[bool] = False  # a control that never looks into the model
+    deployable: ClassVar[bool] = True  # can score an answer outside a run folder
+    reads_tokens: ClassVar[bool] = False  # needs the log-probability of every answer token
+    steady: ClassVar[bool] = False  # what `auto` falls back on where nothing is clearly better
+    extra_passes: ClassVar[float] = 0.0  # forward passes beside those that wrote the answer
+    calibration_: Platt
+    inner_auroc_: float  # on held-out training answers
+    inner_scores_: np.ndarray  # [question], of the training answers, held out
+
+    def lacks(self, material: Material) -> str:
+        """What the detector needs and the material has not; empty where nothing is missing."""
+        return ""
+
+    def fit(self, material: Material, y: None = None) -> Method:
+        """The detector itself, chosen, calibrated and trained on the material."""
+        if reason := self.lacks(material):
+            raise UserError(f"The detector '{self.name}' cannot be used here: {reason}.")
+        self._choose(material)
+        scores = self._inner_scores(material)
+        self.inner_auroc_ = auroc(material.z, scores)
+        self.calibration_ = Platt.fit(scores, material.z)
+        self.inner_scores_ = scores
+        self._learn(material)
+        return self
+
+    def decision_function(self, material: Material) -> np.ndarray:
+        """The score of each answer, [question]; higher means more likely wrong."""
+        raise NotImplementedError
+
+    def log_odds(self, material: Material) -> np.ndarray:
+        """The calibrated log-odds of z = 1, [question]."""
+        return self.calibration_.log_odds(self.decision_function(material))
+
+    def predict_proba(self, material: Material) -> np.ndarray:
+        """The calibrated probability of right and wrong, [question, 2]."""
+        wrong = expit(self.log_odds(material))
+        return np.column_stack([1 - wrong, wrong])
+
+    def predict(self, material: Material) -> np.ndarray:
+        """The more likely class of each answer, [question]."""
+        return (self.log_odds(material) > 0).astype(np.int64)
+
+    def needs(self) -> Needs:
+        """The states a fitted detector reads to score an answer."""
+        return {}
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        """The arrays that make up a fitted detector, ready for safetensors."""
+        return {}
+
+    def about(self) -> dict[str, Any]:
+        """What else makes it up, ready for JSON."""
+        return {}
+
+    def restore(self, tensors: dict[str, np.ndarray], about: dict[str, Any]) -> Method:
+        """The detector itself, as fitted as the one that gave `tensors` and `about`."""
+        return self
+
+    def _choose(self, material: Material) -> None:
+        """Sets what is chosen on the training material: layer, strength, β."""
+
+    def _learn(self, material: Material) -> None:
+        """Trains with what was chosen."""
+
+    def _inner_scores(self, material: Material) -> np.ndarray:
+        """Scores [question] of the training answers, each from a fit that did not see it."""
+        if not self.learns:
+            return self.decision_function(material)
+        scores = np.full(len(material), np.nan)
+        for held, rest, out in material.inner_parts():
+            part = copy.copy(self)
+            part._learn(rest)
+            scores[held] = part.decision_function(out)
+        return scores

@@ -1,0 +1,100 @@
+"""Two experts and a gate, as an estimator on plain arrays."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from scipy.special import expit, logit
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from anchorscope.detect.groups import clusters
+from anchorscope.probes.probe import DEFAULT_C, LinearProbe, check_finite
+from anchorscope.probes.splits import MIN_PER_CLASS
+
+_EDGE = 1e-12  # keeps the mixture's logit finite
+
+
+class Mixture(ClassifierMixin, BaseEstimator):
+    """P(z = 1) = g · P_Q + (1 − g) · P_A, with g = P(Q) from the state itself.
+
+    `groups` of `fit` says which answers each expert learns from (1.0 is Q, NaN is nobody's);
+    without it the groups are two clusters of the states. A group with too few answers of a class
+    has no expert of its own: `own_` is then False and the probe of all answers stands in.
+    """
+
+    n_features_in_: int
+
+    def __init__(self, *, C: float = DEFAULT_C, seed: int = 0):
+        self.C = C
+        self.seed = seed
+
+    def fit(self, X, y, groups: np.ndarray | None = None) -> Mixture:
+        """The mixture itself, trained on states X [question, width] and their classes y."""
+        everyone = LinearProbe(C=self.C).fit(X, y)  # refuses what no probe can learn from
+        checked: Any = validate_data(self, X, y, dtype=np.float64)
+        X, y = checked
+        self.classes_ = everyone.classes_
+        z = (y == self.classes_[1]).astype(np.int64)
+        groups = clusters(X, seed=self.seed) if groups is None else np.asarray(groups, float)
+        parts = [self._expert(X, z, groups == value) for value in (0.0, 1.0)]
+        self.own_ = np.array([part is not None for part in parts])
+        experts = [part or everyone for part in parts]
+        gate = self._gate(X, groups)
+        probes = [*experts, gate]
+        self.coef_ = np.stack([p.coef_[0] if p else np.zeros(X.shape[1], np.float32)
+                               for p in probes])  # fmt: skip
+        self.share_ = float(np.nanmean(groups))  # of Q
+        flat = float(logit(np.clip(self.share_, 1e-6, 1 - 1e-6)))
+        self.intercept_ = np.array([float(p.intercept_[0]) if p else flat for p in probes])
+        return self
+
+    def expert_logits(self, X) -> np.ndarray:
+        """The logit of each expert and of the gate, [question, 3]: A, Q, gate."""
+        check_is_fitted(self)
+        x: Any = validate_data(self, X, dtype=np.float64, reset=False, ensure_all_finite=False)
+        check_finite(x)
+        return x @ self.coef_.T.astype(np.float64) + self.intercept_
+
+    def decision_function(self, X, gate: np.ndarray | None = None) -> np.ndarray:
+        """The mixture's logit, [question]; `gate` [question] replaces the learnt P(Q)."""
+        by_expert = self.expert_logits(X)
+        g = expit(by_expert[:, 2]) if gate is None else gate
+        mixed = g * expit(by_expert[:, 1]) + (1 - g) * expit(by_expert[:, 0])
+        return logit(np.clip(mixed, _EDGE, 1 - _EDGE))
+
+    def predict_proba(self, X) -> np.ndarray:
+        """The probability of both classes, [question, 2]."""
+        wrong = expit(self.decision_function(X))
+        return np.column_stack([1 - wrong, wrong])
+
+    def predict(self, X) -> np.ndarray:
+        """The more likely class, [question]."""
+        above = self.decision_function(X) > 0
+        return self.classes_[above.astype(int)]
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_class = False
+        return tags
+
+    def _expert(self, X: np.ndarray, z: np.ndarray, own: np.ndarray) -> LinearProbe | None:
+        counts = np.bincount(z[own], minlength=2)
+        return LinearProbe(C=self.C).fit(X[own], z[own]) if min(counts) >= MIN_PER_CLASS else None
+
+    def _gate(self, X: np.ndarray, groups: np.ndarray) -> LinearProbe | None:
+        """The classifier of the group from the state; None where there is one group alone."""
+        known = np.isfinite(groups)
+        if len(np.unique(groups[known])) < 2:
+            return None
+        # Unweighted: the gate is to give the probability of Q, not to sort by it.
+        return LinearProbe(C=self.C, balance="none").fit(X[known], groups[known])
+
+
+def random_gate(ids: Sequence[str], share: float, *, seed: int) -> np.ndarray:
+    """1.0 for a `share` of the questions, drawn by id, [question]."""
+    drawn = [hashlib.blake2b(f"{seed}:{id}".encode(), digest_size=8).digest() for id in ids]
+    return np.array([int.from_bytes(d, "big") / 2**64 < share for d in drawn], dtype=np.float64)

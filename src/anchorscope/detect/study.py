@@ -1,0 +1,77 @@
+"""Several runs of one model to all tables of its detectors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from anchorscope.detect.compare import detectors_table
+from anchorscope.detect.evaluate import check_same_model, evaluate
+from anchorscope.detect.folder import RunFolder
+from anchorscope.detect.material import Material
+from anchorscope.detect.methods import AUTO, METHODS, make_method
+from anchorscope.detect.tables import write_tables
+from anchorscope.detect.transfer import transfer_table, within_rows
+from anchorscope.errors import UserError
+from anchorscope.progress import Progress, Quiet
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """What an evaluation found."""
+
+    scores: pd.DataFrame  # a row per answer, detector and split
+    table: pd.DataFrame  # a row per dataset, split and detector
+    transfer: pd.DataFrame | None
+
+    def write(self, folder: Path) -> list[Path]:
+        """The files written under tables/: detectors.csv, .md, .tex, transfer.csv, the scores."""
+        tables = {"detectors": self.table}
+        if self.transfer is not None:
+            tables["transfer"] = self.transfer
+        files = write_tables(folder, tables)
+        files.append(folder / "tables" / "detector_scores.parquet")
+        self.scores.to_parquet(files[-1])
+        return files
+
+
+def study(
+    runs: Sequence[str | Path],
+    *,
+    names: Sequence[str] = (),
+    transfer: bool = False,
+    folds: int = 5,
+    seed: int = 0,
+    resamples: int = 2000,
+    progress: Progress | None = None,
+) -> Study:
+    """Every detector on every dataset of these runs; all of them where `names` is empty."""
+    progress = progress or Quiet()
+    names = tuple(names) or (*METHODS, AUTO)
+    for name in names:
+        make_method(name)  # a wrong name is said before anything slow starts
+    folders = [RunFolder.open(run) for run in runs]
+    check_same_model([folder.weights for folder in folders])
+    parts = _parts(folders, seed)
+    how = {"names": names, "seed": seed, "progress": progress}
+    scores = pd.concat([evaluate(p, folds=folds, **how) for p in parts], ignore_index=True)
+    model = str(folders[0].model["name"])
+    table = detectors_table(scores, model=model, seed=seed, resamples=resamples)
+    moved = None
+    if transfer:
+        away = transfer_table(parts, model=model, **how)
+        moved = pd.concat([within_rows(table), away], ignore_index=True)
+    return Study(scores=scores, table=table, transfer=moved)
+
+
+def _parts(folders: Sequence[RunFolder], seed: int) -> list[Material]:
+    parts = [f.material(name, seed=seed) for f in folders for name in f.datasets()]
+    names = [part.name for part in parts]
+    if len(set(names)) < len(names):
+        raise UserError(
+            f"Two of the runs have the same dataset ({', '.join(names)}). Give each dataset once."
+        )
+    return parts

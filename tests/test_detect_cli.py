@@ -1,0 +1,68 @@
+"""`anchorscope detect eval`, and what bad input gets."""
+
+from __future__ import annotations
+
+import sys
+
+import pandas as pd
+import pytest
+from detect_worlds import plain, sisters, write_run
+
+from anchorscope.cli import main
+
+
+@pytest.fixture
+def cli(monkeypatch, capsys):
+    def run(*words: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["anchorscope", *map(str, words)])
+        monkeypatch.setenv("COLUMNS", "200")
+        with pytest.raises(SystemExit) as stop:
+            main()
+        out, error = capsys.readouterr()
+        return int(stop.value.code or 0), out, error
+
+    return run
+
+
+def test_eval_from_the_command_line(cli, tmp_path):
+    run = write_run(tmp_path / "run", sisters()[:2])
+    words = ["--methods", "min-log-prob,tfidf-question,probe,auto", "--transfer"]
+    out = tmp_path / "out"
+    more = ["--folds", "3", "--resamples", "100", "--out", out]
+    code, said, _ = cli("detect", "eval", run, *words, *more)
+    assert code == 0
+    assert "TF-IDF question" in said
+    names = {str(p.relative_to(out)) for p in out.rglob("*") if p.is_file()}
+    tables = {f"tables/{n}" for n in ("detectors.csv", "detectors.md", "detectors.tex",
+                                      "transfer.csv", "detector_scores.parquet")}  # fmt: skip
+    figures = {f"figures/detect_{n}.{end}" for n in ("roc", "reliability", "risk", "transfer")
+               for end in ("png", "svg", "pdf")}  # fmt: skip
+    assert names == tables | figures
+    moved = pd.read_csv(out / "tables/transfer.csv")
+    assert sorted(moved["kind"].unique()) == ["transfer", "within"]
+    assert not (run / "tables").exists()
+
+
+BAD = [
+    (["eval", "{run}", "--methods", "magic"], "Unknown detector 'magic'. Accepted: auto, mean"),
+    (["eval", "{run}", "--folds", "1"], "--folds is 1. Accepted: 3 or more."),
+    (["eval", "nowhere"], "'nowhere' is not a run folder"),
+    (["eval", "{run}", "{run}"], "Two of the runs have the same dataset"),
+    (
+        ["train", "{run}", "--method", "popularity", "--out", "{out}"],
+        "needs what only a run folder",
+    ),
+    (["score", "{out}", "nofile.jsonl", "--out", "{out}"], "There is no file 'nofile.jsonl'"),
+    (["push", "{out}", "org/name"], "No detector could be read from"),
+]
+
+
+@pytest.mark.parametrize(("words", "said"), BAD, ids=lambda x: x[0] if isinstance(x, list) else "")
+def test_a_mistake_is_one_sentence_and_writes_nothing(cli, tmp_path, words, said):
+    run = write_run(tmp_path / "run", [plain(n=60)])
+    places = {"run": run, "out": tmp_path / "out"}
+    code, _, error = cli("detect", *(word.format(**places) for word in words))
+    assert code == 2
+    assert said in error
+    assert "Traceback" not in error
+    assert not (tmp_path / "out").exists()

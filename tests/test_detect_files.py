@@ -1,0 +1,182 @@
+"""A detector on disk: the same scores again, and nothing but detectors is read."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from detect_worlds import plain, two_pathways, write_run
+
+from anchorscope.detect.detector import Detector
+from anchorscope.detect.folder import RunFolder
+from anchorscope.detect.hub import fetch, upload
+from anchorscope.detect.train import best_threshold, deployable, train
+from anchorscope.errors import UserError
+
+METHODS = ("probe", "ensemble", "mlp", "mop", "mop-no-labels", "pr", "pr-fixed", "length",
+           "tfidf-question", "tfidf-both", "min-log-prob")  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> RunFolder:
+    folder = tmp_path_factory.mktemp("runs") / "made-up"
+    return RunFolder.open(write_run(folder, [two_pathways(n=240)]))
+
+
+@pytest.fixture(scope="module")
+def saved(run, tmp_path_factory):
+    """A detector and the folder it was saved in."""
+    made = train(run, method="probe", folds=3, resamples=100)
+    return made, made.save(tmp_path_factory.mktemp("detectors") / "probe")
+
+
+def test_the_run_folder_gives_back_what_was_put_in(run):
+    put, got = two_pathways(n=240), run.material("made-up")
+    assert got.ids == put.ids
+    assert np.array_equal(got.z, put.z)
+    assert np.array_equal(got.layer("knockout", 1), put.layer("knockout", 1))
+    assert got.texts[3].popularity == pytest.approx(put.texts[3].popularity)
+    assert got.bank.layers == 1
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_detector_read_again_gives_the_same_numbers(run, tmp_path, method):
+    made = train(run, method=method, folds=3, resamples=100)
+    again = Detector.load(made.save(tmp_path / "detector"))
+    material = run.material("made-up")
+    for before, after in zip(made.scored(material), again.scored(material), strict=True):
+        assert np.array_equal(before, after)
+    assert again.threshold == made.threshold
+    assert again.name == made.name == method
+    assert again.evaluation == made.evaluation
+
+
+def test_another_process_gives_the_same_numbers(run, saved):
+    made, folder = saved
+    code = (
+        "import sys; from anchorscope.detect.detector import Detector;"
+        "from anchorscope.detect.folder import RunFolder;"
+        "m = RunFolder.open(sys.argv[2]).material('made-up');"
+        "print(*(x.hex() for x in Detector.load(sys.argv[1]).scored(m)[1].tolist()))"
+    )
+    command = [sys.executable, "-c", code, str(folder), str(run.path)]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    assert said == [x.hex() for x in made.scored(run.material("made-up"))[1].tolist()]
+
+
+def test_the_card_and_the_description_say_what_a_stranger_needs(saved):
+    made, folder = saved
+    about = json.loads((folder / "detector.json").read_text())
+    for key in ("model", "threshold", "calibration", "evaluation", "licence", "prompt", "tokens"):
+        assert about[key]
+    assert about["method"]["layer"] == 1
+    card = (folder / "README.md").read_text()
+    assert f"{made.evaluation['auroc']:.3f}" in card
+    assert made.calibrated_on in card
+    assert "license: other" in card
+
+
+def change(folder, copy, name, how):
+    copy.mkdir()
+    for file in folder.iterdir():
+        (copy / file.name).write_bytes(file.read_bytes())
+    how(copy / name)
+    return copy
+
+
+def edit(**changes):
+    def do(file):
+        file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+    return do
+
+
+DAMAGE = {
+    "a bit of the weights": ("detector.safetensors", lambda f: f.write_bytes(
+        f.read_bytes()[:-1] + bytes([f.read_bytes()[-1] ^ 1]))),
+    "the end of the weights": ("detector.safetensors", lambda f: f.write_bytes(
+        f.read_bytes()[:-9])),
+    "no weights": ("detector.safetensors", lambda f: f.unlink()),
+    "a pickle for weights": ("detector.safetensors", lambda f: f.write_bytes(pickle.dumps({}))),
+    "no description": ("detector.json", lambda f: f.unlink()),
+    "half a description": ("detector.json", lambda f: f.write_text(f.read_text()[:50])),
+    "another threshold": ("detector.json", edit(threshold=0.01)),
+    "another format": ("detector.json", edit(format=99)),
+    "another kind of file": ("detector.json", lambda f: f.write_text('{"format": 1}')),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_or_foreign_folder_is_refused(saved, tmp_path, damage):
+    folder = change(saved[1], tmp_path / "copy", *DAMAGE[damage])
+    with pytest.raises(UserError, match="No detector could be read"):
+        Detector.load(folder)
+    with pytest.raises(UserError, match="No detector could be read"):
+        upload(folder, "org/name", private=True)
+
+
+def test_the_licence_may_be_written_by_hand(saved, tmp_path):
+    how = edit(licence={"detector": "cc0-1.0"})
+    folder = change(saved[1], tmp_path / "copy", "detector.json", how)
+    assert Detector.load(folder).licence == {"detector": "cc0-1.0"}
+
+
+def test_a_folder_needs_no_hub_and_a_missing_one_is_said(saved, tmp_path):
+    assert fetch(saved[1]) == saved[1]
+    with pytest.raises(UserError, match=r"detector.json is missing"):
+        Detector.load(tmp_path / "nowhere")
+    with pytest.raises(UserError, match="the hub gave no repository"):
+        Detector.load("nobody/nothing")  # the hub is not reached in tests
+
+
+def test_the_threshold_is_where_the_classes_part(run):
+    made = train(run, method="probe", folds=3, resamples=100)
+    material = run.material("made-up")
+    probability = made.method.calibration_.probability(made.method.inner_scores_)
+
+    def parted(cut):
+        flagged = probability > cut
+        return flagged[material.z == 1].mean() - flagged[material.z == 0].mean()
+
+    best = max(parted(cut) for cut in np.unique(probability))
+    assert parted(best_threshold(made.method, material.z)) == pytest.approx(best)
+
+
+def test_what_cannot_be_used_outside_a_run_is_not_trained(run):
+    with pytest.raises(UserError, match="'mop-oracle' needs what only a run folder has"):
+        train(run, method="mop-oracle")
+    with pytest.raises(UserError, match=r"Unknown dataset of the run 'x'. Accepted: made-up"):
+        train(run, method="probe", datasets=["x"])
+    assert "popularity" not in deployable() and "mop" in deployable()
+
+
+def test_too_few_answers_are_counted(tmp_path):
+    folder = write_run(tmp_path / "few", [plain(n=24)])
+    with pytest.raises(UserError, match="12 wrong and 12 right answers"):
+        train(RunFolder.open(folder), method="probe")
+
+
+def test_a_repository_of_the_hub_is_read_through_its_local_copy(saved, tmp_path):
+    """The hub's own files on this disk, as a download leaves them; the network is not asked."""
+    made, folder = saved
+    home = tmp_path / "hub" / "models--org--detector"
+    snapshot = home / "snapshots" / ("0" * 40)
+    snapshot.mkdir(parents=True)
+    (home / "refs").mkdir()
+    (home / "refs" / "main").write_text("0" * 40)
+    for file in folder.iterdir():
+        (snapshot / file.name).write_bytes(file.read_bytes())
+    code = (
+        "from anchorscope.detect.detector import Detector;"
+        "print(Detector.load('org/detector').threshold.hex())"
+    )
+    env = os.environ | {"HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"}
+    env.pop("HF_HUB_CACHE", None)
+    command = [sys.executable, "-c", code]
+    said = subprocess.run(command, capture_output=True, text=True, check=True, env=env).stdout
+    assert said.strip() == made.threshold.hex()

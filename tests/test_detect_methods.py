@@ -1,0 +1,192 @@
+"""Detectors on planted truths: what each must find, and what none may find."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from detect_worlds import material, noise, plain, two_pathways
+from sklearn.base import clone
+from sklearn.utils.estimator_checks import check_estimator
+
+from anchorscope.detect.auto import Auto
+from anchorscope.detect.evaluate import evaluate, fit_all
+from anchorscope.detect.methods import METHODS, make_method, short_name
+from anchorscope.detect.mixture import Mixture, random_gate
+from anchorscope.detect.mop import MixtureOfProbes
+from anchorscope.detect.probe import SingleProbe
+from anchorscope.detect.reading import choose
+from anchorscope.detect.reweight import PathwayReweighting, betas
+from anchorscope.errors import UserError
+from anchorscope.probes.metrics import auroc
+
+
+def by_detector(scores, split="entity"):
+    rows = scores[scores["split"] == split]
+    return {name: auroc(of["z"], of["score"]) for name, of in rows.groupby("detector")}
+
+
+def test_the_mixture_is_an_estimator_like_any_other():
+    check_estimator(Mixture())
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_detector_can_be_cloned_and_tells_its_parameters(name):
+    made = make_method(name)
+    again = clone(made)
+    assert type(again) is type(made)
+    assert again.get_params() == made.get_params()
+    assert short_name(made) == name
+
+
+def test_the_layer_that_holds_the_truth_is_chosen():
+    assert choose(plain(layers=6)).layer == 5
+    assert choose(plain(layers=5)).layer == 4  # not among every second one counted from the top
+
+
+def test_no_detector_finds_anything_in_noise():
+    scores = evaluate(noise(layers=4), names=("probe", "mlp", "mop", "length", "auto"), folds=3)
+    for split in ("random", "entity"):
+        for name, found in by_detector(scores, split).items():
+            assert 0.36 < found < 0.64, f"{name} finds {found} in noise: something leaks"
+
+
+def test_what_belongs_to_the_entity_is_only_found_with_folds_at_random():
+    rng = np.random.default_rng(0)
+    entity = np.repeat(np.arange(40), 6)
+    home, truth = rng.standard_normal((40, 1, 30)), rng.integers(0, 2, 40)
+    states = home[entity] + 0.1 * rng.standard_normal((240, 1, 30))
+    made = material(truth[entity], {"clean": states}, entities=[f"e{i}" for i in entity])
+    scores = evaluate(made, names=("probe",), folds=4)
+    assert by_detector(scores, "random")["probe"] > 0.95
+    assert by_detector(scores, "entity")["probe"] < 0.75
+
+
+def test_token_baselines_by_hand():
+    log_probs = [(-0.1, -3.0), (-2.0, -0.2)]
+    made = material([0, 1], {"clean": np.zeros((2, 1, 2))}, log_probs=log_probs)
+    expected = {
+        "mean-log-prob": [1.55, 1.1],
+        "min-log-prob": [3.0, 2.0],
+        "mean-log-prob-exact": [3.0, 0.2],  # E_A is the second token
+        "perplexity": np.exp([1.55, 1.1]),
+    }
+    for name, values in expected.items():
+        assert make_method(name).decision_function(made) == pytest.approx(values)
+
+
+def test_text_controls_find_what_the_words_say():
+    z = np.arange(200) % 2
+    answers = [f"{'red' if wrong else 'blue'} {i % 9}" for i, wrong in enumerate(z)]
+    states = {"clean": np.random.default_rng(0).standard_normal((200, 1, 3))}
+    scores = evaluate(
+        material(z, states, answers=answers), names=("tfidf-answer", "tfidf-question"), folds=3
+    )
+    found = by_detector(scores)
+    assert found["tfidf-answer"] == 1.0
+    assert found["tfidf-question"] < 0.65
+
+
+def test_mop_beats_the_probe_where_there_are_two_pathways_and_its_ablations_say_why():
+    made = two_pathways()
+    names = ("probe", "mop", "mop-random-gate", "mop-oracle")
+    found = by_detector(evaluate(made, names=names, folds=3, splits=("entity",)))
+    assert found["mop"] > found["probe"] + 0.05
+    assert found["mop"] > found["mop-random-gate"] + 0.05
+    assert found["mop-oracle"] > found["probe"]
+
+
+def test_the_gate_learns_the_planted_pathway():
+    made = two_pathways()
+    fitted = MixtureOfProbes().fit(made)
+    gate = fitted.mixture_.expert_logits(made.layer("clean", 1))[:, 2]
+    assert auroc(made.memo["q"].astype(int), gate) > 0.95
+    assert fitted.mixture_.own_.all()
+
+
+def test_pathway_reweighting_picks_the_sign_by_pathway_and_the_stronger_beta():
+    made = two_pathways()
+    assert betas(made, "reweight") == (1.0, 2.0)
+    fitted = PathwayReweighting().fit(made)
+    assert fitted.beta_ == 2.0
+    assert np.mean(fitted.predicts_q(made) == made.memo["q"]) > 0.9
+    found = by_detector(
+        evaluate(made, names=("probe", "pr", "pr-fixed"), folds=3, splits=("entity",))
+    )
+    assert found["pr"] > found["pr-fixed"] + 0.1
+    assert found["pr"] > found["probe"] + 0.05
+
+
+def test_a_group_without_enough_answers_has_no_expert_of_its_own():
+    rng = np.random.default_rng(0)
+    x, z = rng.standard_normal((100, 4)), np.arange(100) % 2
+    groups = np.zeros(100)
+    groups[:6] = 1.0
+    fitted = Mixture().fit(x, z, groups=groups)
+    assert fitted.own_.tolist() == [True, False]
+    alone = Mixture().fit(x, z, groups=np.zeros(100))
+    assert np.isfinite(alone.decision_function(x)).all()
+
+
+def test_auto_takes_what_held_out_training_answers_favour():
+    made = plain()
+    fitted = fit_all(made, ("min-log-prob", "length", "probe", "mop-oracle", "auto"))
+    assert fitted["auto"].best_ is fitted["probe"]
+    said = [f"{'red' if wrong else 'blue'} {i % 9}" for i, wrong in enumerate(made.z)]
+    told = plain(answers=said)
+    fitted = fit_all(told, ("probe", "ensemble", "tfidf-answer", "auto"))
+    assert fitted["auto"].best_ is fitted["tfidf-answer"]
+
+
+def test_auto_keeps_to_the_ensemble_where_nothing_is_clearly_better():
+    z = np.arange(200) % 2
+    steady, lucky = make_method("ensemble"), make_method("mop")
+    rng = np.random.default_rng(0)
+    for one, more in ((steady, 0.0), (lucky, 0.01)):
+        one.inner_scores_ = rng.normal(z, 1) + more * z
+        one.inner_auroc_ = auroc(z, one.inner_scores_)
+        one.calibration_ = None
+    lucky.inner_auroc_ = steady.inner_auroc_ + 0.001
+    assert Auto.of([steady, lucky], z).best_ is steady
+    lucky.inner_auroc_ = steady.inner_auroc_ + 0.2
+    assert Auto.of([steady, lucky], z).best_ is lucky
+
+
+def test_a_fit_never_looks_at_the_answers_it_is_tested_on():
+    """Turning the labels of a fold round changes no score of that fold."""
+    made, how = plain(n=180), {"splits": ("entity",), "folds": 3}
+    names = ("probe", "mlp", "mop", "tfidf-both", "auto")
+    first = evaluate(made, names=names, **how)
+    tested = set(first[first["fold"] == 0]["id"])
+    turned = [1 - z if id in tested else z for id, z in zip(made.ids, made.z, strict=True)]
+    again = evaluate(replace(made, z=np.array(turned), memo={}), names=names, **how)
+    for column in ("score", "probability"):
+        before, after = (of[of["fold"] == 0][column].to_numpy() for of in (first, again))
+        assert np.array_equal(before, after)
+        others = (of[of["fold"] == 1][column].to_numpy() for of in (first, again))
+        assert not np.array_equal(*others)  # they did learn from the labels that were turned
+
+
+def test_the_choice_is_shared_between_detectors_but_not_between_materials():
+    made = plain()
+    SingleProbe().fit(made)
+    assert any(key[0] == "choice" for key in made.memo)
+    assert made.take(np.arange(100)).memo == {}
+
+
+def test_what_is_missing_is_said():
+    made = plain()
+    assert "question-only" in make_method("question-only").lacks(made)
+    assert "P(True) is missing for 240" in make_method("p-true").lacks(made)
+    with pytest.raises(UserError, match="no states of 'reweight"):
+        make_method("pr").fit(made)
+    with pytest.raises(UserError, match=r"Unknown detector 'magic'. Accepted: auto, mean-log-prob"):
+        make_method("magic")
+
+
+def test_the_random_gate_depends_on_the_id_alone():
+    ids = [f"q{i}" for i in range(2000)]
+    gate = random_gate(ids, 0.3, seed=0)
+    assert gate.mean() == pytest.approx(0.3, abs=0.04)
+    assert np.array_equal(random_gate(ids[::-1], 0.3, seed=0)[::-1], gate)

@@ -1,0 +1,237 @@
+"""Scores of fresh answers, against states from a plain forward pass."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+
+import numpy as np
+import pytest
+import torch
+from plain import plain_states
+from tiny import tiny_lm, tiny_tokenizer
+
+from anchorscope.answers.generate import answer_offsets
+from anchorscope.cli import main
+from anchorscope.detect.binding import bind
+from anchorscope.detect.calibrate import Platt
+from anchorscope.detect.detector import Detector, Example
+from anchorscope.detect.methods import METHODS
+from anchorscope.detect.written import unknown_answer
+from anchorscope.errors import UserError
+from anchorscope.identity import weights_hash
+from anchorscope.models import load_model
+from anchorscope.models.prompts import make_prompt
+from anchorscope.records import Shot
+from anchorscope.spans.answer import answer_span
+from anchorscope.spans.tokens import tokens_of
+
+QUESTIONS = ["Who wrote Hamlet?", "Where is the city of Kanpur?", "What is red?", "Who is who?"]
+SHOTS = (Shot(question="In which city is the Colosseum?", answer="Rome"),)
+LAYER, WIDTH = 3, 48
+
+
+def make(model, name="probe", tensors=None, **about) -> Detector:
+    """A detector with random weights for this model: the scores are what is tested."""
+    rng = np.random.default_rng(0)
+    arrays = {"coef": rng.standard_normal(WIDTH).astype(np.float32), "intercept": np.zeros(1)}
+    method = METHODS[name]().restore(tensors or arrays, {"layer": LAYER, "C": 1.0} | about)
+    method.calibration_ = Platt(0.1, 0.2)
+    shape = {"blocks": model.blocks, "width": WIDTH, "dtype": "float32", "revision": None}
+    texts = ["Who is it?", "What was that?", "Where?"]
+    return Detector(
+        name=name,
+        method=method,
+        model={"name": "tiny", "source": "tiny", "weights": weights_hash(model.lm), **shape},
+        prompt={"style": "text", "shots": 1, "max_tokens": 8, "finder": "auto", "dataset": "d"},
+        examples=tuple(
+            Example(question=q, prompt_ids=make_prompt(model, q, shots=SHOTS, style="text").ids)
+            for q in texts
+        ),
+        threshold=0.5,
+        calibrated_on="nothing: made for a test",
+        trained_on={"datasets": ["d"], "answers": 0, "wrong": 0},
+        evaluation={"auroc": None},
+        licence={"detector": "other"},
+    )
+
+
+def expected(model, detector, question, answer_ids, text) -> float:
+    """The probability by a plain forward pass over prompt and answer."""
+    answer = unknown_answer(text, answer_ids, 0)
+    span = answer_span(answer.text, question=question)
+    last = tokens_of([span], answer_offsets(model, answer))[-1]
+    prompt = make_prompt(model, question, shots=SHOTS, style="text").ids
+    state = plain_states(model, [[*prompt, *answer_ids[: last + 1]]])[0, LAYER - 1].double().numpy()
+    logit = state @ detector.method.coef_.astype(float) + detector.method.intercept_
+    return 1 / (1 + math.exp(-(0.1 * logit + 0.2)))
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gemma2", "gpt_neox"])
+def test_a_given_answer_is_scored_as_a_plain_pass_reads_it(architecture):
+    model = load_model(tiny_lm(architecture), tokenizer=tiny_tokenizer())
+    detector = make(model)
+    answers = ["William Shakespeare", "India", "The answer is a colour", "me"]
+    scored = detector.score(model, QUESTIONS, answer=answers)
+    for question, answer, one in zip(QUESTIONS, answers, scored, strict=True):
+        ids = model.tokenizer(f" {answer}")["input_ids"]
+        want = expected(model, detector, question, ids, answer)
+        assert one.probability == pytest.approx(want, abs=2e-3)  # states go through float16
+        assert one.flagged == (one.probability > 0.5)
+        assert one.exact in one.answer == answer
+
+
+def test_the_prompt_is_the_one_of_the_run(tiny_llama):
+    bound = bind(make(tiny_llama), tiny_llama)
+    for question in QUESTIONS:
+        want = make_prompt(tiny_llama, question, shots=SHOTS, style="text")
+        assert bound.prompt(question).ids == want.ids
+        assert bound.prompt(question).question_offsets() == want.question_offsets()
+        assert bound.prompt(question).ids[: len(bound.shared)] == bound.shared
+
+
+def test_own_answers_batches_and_given_answers_agree(tiny_llama):
+    detector = make(tiny_llama)
+    together = detector.score(tiny_llama, QUESTIONS)
+    for question, one in zip(QUESTIONS, together, strict=True):
+        alone = detector.score(tiny_llama, question)
+        assert alone.answer == one.answer
+        if one.why:
+            assert math.isnan(alone.probability)
+        else:
+            assert alone.probability == pytest.approx(one.probability, abs=1e-5)
+    assert any(not one.why for one in together)
+
+
+def test_scoring_leaves_the_model_as_it_was(tiny_llama):
+    ids = torch.tensor([[5, 6, 7]])
+    before = tiny_llama.lm(ids).logits
+    detector = make(tiny_llama)
+    detector.score(tiny_llama, QUESTIONS[:1])
+    with detector.watch(tiny_llama):
+        pass
+    assert torch.equal(tiny_llama.lm(ids).logits, before)
+    assert not tiny_llama.parts.blocks[LAYER - 1]._forward_hooks
+
+
+def generate(model, prompts, tokens):
+    width = max(map(len, prompts))
+    ids = torch.tensor([[0] * (width - len(p)) + list(p) for p in prompts])
+    mask = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in prompts])
+    return model.lm.generate(
+        input_ids=ids, attention_mask=mask, max_new_tokens=tokens, do_sample=False, pad_token_id=0
+    )
+
+
+@pytest.mark.parametrize("tokens", [1, 8])
+def test_watching_generate_reads_the_states_of_its_answers(tiny_llama, tokens):
+    detector = make(tiny_llama)
+    prompts = [make_prompt(tiny_llama, q, shots=SHOTS, style="text").ids for q in QUESTIONS]
+    with detector.watch(tiny_llama) as seen:
+        out = generate(tiny_llama, prompts, tokens)
+    scored = seen.scores(out, QUESTIONS)
+    width, read = max(map(len, prompts)), 0
+    for row, (question, one) in enumerate(zip(QUESTIONS, scored, strict=True)):
+        if one.why:
+            continue
+        ids = out[row, width:].tolist()
+        line = tiny_llama.tokenizer("\n")["input_ids"][0]
+        ids = ids[: ids.index(line)] if line in ids else ids
+        ids = ids[: ids.index(0)] if 0 in ids else ids
+        want = expected(tiny_llama, detector, question, ids, one.answer)
+        assert one.probability == pytest.approx(want, abs=2e-3)
+        read += 1
+    assert read
+
+
+def test_watching_refuses_what_it_did_not_see(tiny_llama):
+    seen = make(tiny_llama).watch(tiny_llama)
+    with seen:
+        pass
+    with pytest.raises(UserError, match="Call generate once inside the `with` block"):
+        seen.scores(torch.zeros(1, 5, dtype=torch.long), ["Who?"])
+
+
+def test_reweighting_by_nothing_is_the_plain_probe(tiny_llama):
+    plain = make(tiny_llama)
+    gate = np.random.default_rng(1).standard_normal(WIDTH).astype(np.float32)
+    parts = {**plain.method.tensors(), "gate": gate, "gate_bias": np.zeros(1)}
+    answers = ["William Shakespeare", "India", "blue", "me"]
+    want = plain.score(tiny_llama, QUESTIONS, answer=answers)
+    same = make(tiny_llama, "pr", parts, beta=0.0).score(tiny_llama, QUESTIONS, answer=answers)
+    moved = make(tiny_llama, "pr", parts, beta=3.0).score(tiny_llama, QUESTIONS, answer=answers)
+    for a, b in zip(want, same, strict=True):
+        assert b.probability == pytest.approx(a.probability, abs=1e-4)
+    assert max(abs(a.probability - b.probability) for a, b in zip(want, moved, strict=True)) > 1e-3
+
+
+def test_log_probs_of_a_given_answer_are_the_models(tiny_llama):
+    detector = make(tiny_llama, "mean-log-prob", {})
+    one = detector.score(tiny_llama, QUESTIONS[0], answer="Rome")
+    prompt = make_prompt(tiny_llama, QUESTIONS[0], shots=SHOTS, style="text").ids
+    ids = tiny_llama.tokenizer(" Rome")["input_ids"]
+    logits = tiny_llama.lm(torch.tensor([[*prompt, *ids]])).logits[0]
+    at = torch.arange(len(prompt) - 1, len(prompt) + len(ids) - 1)
+    mean = torch.log_softmax(logits, -1)[at, ids].mean().detach()
+    assert one.score == pytest.approx(-float(mean), abs=1e-4)
+
+
+def test_an_empty_answer_has_no_probability(tiny_llama):
+    one = make(tiny_llama).score(tiny_llama, QUESTIONS[0], answer=" ?! ")
+    assert math.isnan(one.probability)
+    assert one.why
+    assert not one.flagged
+
+
+def test_another_model_dtype_or_tokenizer_is_an_error(tiny_llama):
+    detector = make(tiny_llama)
+    with pytest.raises(UserError, match="Load it once: load_model"):
+        detector.score("org/name", "Who?")
+    other = load_model(tiny_lm("llama", seed=1), tokenizer=tiny_tokenizer())
+    with pytest.raises(UserError, match=r"weights of .* are not those"):
+        detector.score(other, "Who?")
+    half = load_model(tiny_lm("llama").to(torch.bfloat16), tokenizer=tiny_tokenizer())
+    with pytest.raises(UserError, match="in float32; this one is in bfloat16"):
+        detector.score(half, "Who?")
+    small = load_model(tiny_lm("llama"), tokenizer=tiny_tokenizer())
+    del small.lm.model.layers[3]
+    small.lm.config.num_hidden_layers = 3
+    with pytest.raises(UserError, match="4 blocks of width 48"):
+        detector.score(load_model(small.lm, tokenizer=small.tokenizer), "Who?")
+    tokenizer = tiny_tokenizer().__class__(
+        tokenizer_object=upper_cased(tiny_tokenizer()), eos_token="<end>"
+    )
+    with pytest.raises(UserError, match="does not give the tokens"):
+        detector.score(load_model(tiny_llama.lm, tokenizer=tokenizer), "Who?")
+
+
+def upper_cased(tokenizer):
+    """The same vocabulary with another habit: everything in lower case first."""
+    from tokenizers import Tokenizer, normalizers
+
+    made = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+    made.normalizer = normalizers.Lowercase()
+    return made
+
+
+def test_a_file_of_questions_from_the_command_line(tiny_llama, tmp_path, monkeypatch):
+    place, file, out = tmp_path / "model", tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    tiny_llama.lm.save_pretrained(place)
+    tiny_llama.tokenizer.save_pretrained(place)
+    detector = make(tiny_llama)
+    detector.save(tmp_path / "detector")
+    rows = [{"id": 7, "question": QUESTIONS[0], "answer": "Rome"}, {"question": QUESTIONS[1]},
+            {"question": QUESTIONS[2], "answer": "?"}]  # fmt: skip
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = ["detect", "score", tmp_path / "detector", file, "--out", out, "--model", place]
+    monkeypatch.setattr(sys, "argv", ["anchorscope", *map(str, words), "--device", "cpu"])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert not stop.value.code
+    done = [json.loads(line) for line in out.read_text().splitlines()]
+    assert done[0]["id"] == 7
+    want = detector.score(tiny_llama, QUESTIONS[0], answer="Rome")
+    assert done[0]["probability"] == pytest.approx(want.probability, abs=1e-6)
+    assert done[1]["answer"] == detector.score(tiny_llama, QUESTIONS[1]).answer
+    assert done[2]["probability"] is None and done[2]["why"]

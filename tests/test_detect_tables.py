@@ -1,0 +1,100 @@
+"""The study as a whole: tables, transfer, figures and the command line."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from detect_worlds import plain, sisters, write_run
+
+from anchorscope.detect.compare import detectors_table
+from anchorscope.detect.evaluate import evaluate
+from anchorscope.detect.material import join
+from anchorscope.detect.study import study
+from anchorscope.detect.tables import to_latex, to_markdown
+from anchorscope.detect.transfer import transfer_table, without_entities
+from anchorscope.errors import UserError
+from anchorscope.probes.metrics import auroc
+
+NAMES = ("min-log-prob", "length", "tfidf-question", "probe", "mop", "auto")
+
+
+@pytest.fixture(scope="module")
+def scores() -> pd.DataFrame:
+    return evaluate(plain(n=160, layers=2), names=NAMES, folds=3)
+
+
+def test_every_answer_is_scored_once_by_each_detector_and_split(scores):
+    counts = scores.groupby(["split", "detector"])["id"].agg(["size", "nunique"])
+    assert (counts == 160).all(axis=None)
+    assert len(counts) == 2 * len(NAMES)
+    assert scores["probability"].between(0, 1).all()
+
+
+def test_the_table_is_recomputed_from_the_scores(scores):
+    table = detectors_table(scores, model="m", resamples=200)
+    assert len(table) == 2 * len(NAMES)
+    for row in table.to_dict("records"):
+        rows = scores[(scores["split"] == row["split"]) & (scores["detector"] == row["detector"])]
+        assert row["auroc"] == auroc(rows["z"], rows["score"])
+        assert row["auroc_low"] <= row["auroc"] <= row["auroc_high"]
+        assert row["brier"] == pytest.approx(((rows["probability"] - rows["z"]) ** 2).mean())
+        probe = table[(table["split"] == row["split"]) & (table["detector"] == "probe")]["auroc"]
+        assert row["vs_probe"] == pytest.approx(row["auroc"] - probe.item())
+    own = table[table["detector"] == "probe"]
+    assert own["vs_probe_p"].isna().all()
+    text = table[table["detector"].isin(["length", "tfidf-question"])]
+    for split, rows in text.groupby("split"):
+        best = rows.loc[rows["auroc"].idxmax(), "detector"]
+        assert set(table[table["split"] == split]["vs_text_is"]) == {best}
+
+
+def test_the_planted_difference_is_starred_and_nothing_else_is(scores):
+    table = detectors_table(scores, model="m", resamples=1000).set_index(["split", "detector"])
+    assert table.loc[("entity", "min-log-prob"), "vs_probe_p"] < 0.05
+    assert not table.loc[("entity", "auto"), "vs_probe_p"] < 0.05
+
+
+def test_markdown_and_latex_have_a_row_for_each_detector(scores):
+    table = detectors_table(scores, model="m", resamples=100)
+    markdown, latex = to_markdown(table), to_latex(table)
+    assert markdown.count("\n| ") == 2 * (len(NAMES) + 2)
+    assert latex.count(r"\\") == 2 * (len(NAMES) + 1)
+    assert latex.count(r"\begin{tabular}") == latex.count(r"\end{tabular}") == 2
+    widths = {line.count(" & ") for line in latex.splitlines() if line.endswith(r"\\")}
+    assert len(widths) == 1
+
+
+def test_transfer_finds_which_datasets_go_together():
+    table = transfer_table(sisters(), model="m", names=("probe",), resamples=100)
+    found = table.set_index(["kind", "train", "test"])["auroc"]
+    assert found["transfer", "d0", "d1"] > 0.9
+    assert found["transfer", "d0", "d2"] < 0.1
+    assert found["transfer", "d2", "d1"] < 0.1
+    assert ("left-out", "d0+d2", "d1") in found.index
+    assert len(found) == 6 + 3
+    with pytest.raises(UserError, match="Transfer needs two datasets"):
+        transfer_table(sisters()[:1], model="m")
+
+
+def test_an_entity_of_the_test_is_not_learnt_from():
+    train, test = plain(n=120, name="a"), plain(n=40, name="b")
+    left = without_entities(train, test)
+    assert not set(left.entities) & set(test.entities)
+    assert len(left) == 80
+
+
+def test_joined_materials_keep_their_own_states_and_ids():
+    parts = sisters()[:2]
+    both = join(parts)
+    assert both.ids == parts[0].ids + parts[1].ids
+    assert np.array_equal(both.layer("clean", 1)[120:], parts[1].layer("clean", 1))
+    picked = both.take(np.array([5, 130]))
+    assert np.array_equal(picked.layer("clean", 1)[1], parts[1].layer("clean", 1)[10])
+
+
+def test_runs_of_two_models_are_not_mixed(tmp_path):
+    a = write_run(tmp_path / "a", [plain(n=60, name="a")], weights="1")
+    b = write_run(tmp_path / "b", [plain(n=60, name="b")], weights="2")
+    with pytest.raises(UserError, match="different models"):
+        study([a, b])
