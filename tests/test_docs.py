@@ -7,7 +7,6 @@ import runpy
 import shlex
 import subprocess
 import sys
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,7 @@ from test_layers_of_imports import ORDER
 from typer.main import get_command
 
 from anchorscope.cli import app, main
-from anchorscope.cli.run import _limit
-from anchorscope.config import Config
+from anchorscope.cli.run import config_of
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -46,21 +44,21 @@ def commands(page: Path) -> list[list[str]]:
     return [words[1:] for words in typed if not words[1].isupper()]  # COMMAND stands for any
 
 
-def parse(words: list[str]) -> None:
+def parse(words: list[str], group: Any = None) -> None:
     """Reads a command as the command line would; nothing is run."""
-    group: Any = get_command(app)
+    group = group or get_command(app)
     if words[0].startswith("-"):
         assert any(words[0] in p.opts for p in group.params), words
         return
     command = group.commands[words[0]]
+    if hasattr(command, "commands") and len(words) > 1:
+        return parse(words[1:], command)
     if words[1:] in (["--help"], ["-h"]):
         return
     # A command alone, such as `anchorscope figure`, names it; with words it has to be whole.
     params = command.make_context(words[0], words[1:], resilient_parsing=len(words) == 1).params
     if words[0] == "run" and len(words) > 1:
-        given = {f.name: params[f.name] for f in fields(Config)}
-        lists = {k: tuple(v.split(",")) for k, v in given.items() if k in ("data", "ablate") and v}
-        Config(**{**given, "ablate": (), **lists, "limit": _limit(params["limit"])})
+        config_of({name: given for name, given in params.items() if name != "out"})
 
 
 @pytest.mark.parametrize("page", [p for p in PAGES if p.name != "errors.md"], ids=name_of)

@@ -23,7 +23,8 @@ ORDER = [
     {"detect"},
     {"show"},
     {"analyse", "asked"},
-    {"ablate", "simulate"},
+    {"ablate", "gather", "run_model"},
+    {"simulate"},
     {"pipeline"},
     {"cli"},
 ]

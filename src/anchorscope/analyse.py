@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 
 import numpy as np
@@ -26,7 +26,8 @@ from anchorscope.pathways.strict import (
 from anchorscope.pathways.tables import controls_table, layers_table, probes_table
 from anchorscope.pathways.verdict import Verdict, choose_layer, judge
 from anchorscope.probes.crossfit import cross_fit, each_layer
-from anchorscope.probes.readings import Readings
+from anchorscope.probes.probeset import ProbeSet
+from anchorscope.probes.readings import Readings, read
 from anchorscope.probes.splits import check_enough, entity_folds
 from anchorscope.progress import Progress
 from anchorscope.records import Sample
@@ -34,7 +35,7 @@ from anchorscope.samples import to_frame
 from anchorscope.states import load_states
 from anchorscope.store import Store
 
-TABLED = ("all", "both")  # of the predicted classes, those that strict.csv has columns for
+_HELD = ("clean", "knockout", "random")  # states that are read more than once
 States = Mapping[str, np.ndarray]  # intervention -> [question, layer, width]
 
 
@@ -48,6 +49,15 @@ class Tables:
     strict: pd.DataFrame
     verdict: pd.DataFrame
     pathways: pd.DataFrame
+
+
+@dataclass(frozen=True, kw_only=True)
+class Analysed:
+    """The tables of a run, and by dataset what further evidence builds on."""
+
+    tables: Tables
+    readings: dict[str, Readings] = field(default_factory=dict)  # under every intervention read
+    layer: dict[str, int] = field(default_factory=dict)  # the layer settled on, from 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,13 +98,23 @@ def analyse(
     shards: int,
     config: Config,
     progress: Progress,
-) -> Tables:
-    """The tables of all datasets; the probes are stored on the way."""
+    further: Sequence[str] = (),
+) -> Analysed:
+    """The tables of all datasets; the probes are stored on the way.
+
+    `further` interventions are read by the same probes, for evidence beside these tables.
+    """
     tables: dict[str, list[pd.DataFrame]] = {field.name: [] for field in fields(Tables)}
+    every, layer = {}, {}
     for part in parts:
-        names = ("clean", *interventions)
-        states = {name: load_states(store, name, part.ids, shards) for name in names}
-        readings = _probe(store, part, states, config, progress)
+        load = partial(load_states, store, ids=part.ids, shards=shards)
+        states = {name: load(name) for name in _HELD}
+        readings, probes = _probe(store, part, states, config, progress)
+        # One intervention in memory at a time: only its logits stay.
+        others = [name for name in (*interventions, *further) if name not in states]
+        logits = {name: _logits(probes, readings, states["clean"], load(name)) for name in others}
+        every[part.dataset] = replace(readings, logits={**readings.logits, **logits})
+        readings = _only(every[part.dataset], ("clean", *interventions))
         drawn = {"seed": config.seed, "resamples": config.resamples}
         rows = pathways_table(readings, dataset=part.dataset, grouping=config.grouping)
         tables["pathways"].append(rows)
@@ -104,32 +124,54 @@ def analyse(
         tables["controls"].append(controls_table(readings, **of, delta=config.delta))
         evidence = _evidence(states, readings, part, config, progress)
         tables["strict"].append(strict_table(evidence, **of))
-        chosen = evidence[choose_layer(readings)].examined
+        layer[part.dataset] = choose_layer(readings) + 1
+        chosen = evidence[layer[part.dataset] - 1].examined
         verdict = verdict_of(states, readings, chosen, part, config)
         tables["verdict"].append(verdict_table(verdict, **of))
-    return Tables(**{name: pd.concat(frames, ignore_index=True) for name, frames in tables.items()})
+    joined = {name: pd.concat(frames, ignore_index=True) for name, frames in tables.items()}
+    return Analysed(tables=Tables(**joined), readings=every, layer=layer)
 
 
 def save_tables(
-    store: Store, tables: Tables, samples: Sequence[Sample], parts: Sequence[Labelled]
+    store: Store,
+    tables: Tables,
+    samples: Sequence[Sample],
+    parts: Sequence[Labelled],
+    other: Mapping[str, pd.DataFrame],
 ) -> None:
-    """Writes samples.parquet and everything under tables/ that the analysis gave."""
+    """Writes samples.parquet and everything under tables/ that the analysis gave.
+
+    `other` are the tables of further evidence, by name: claims speak of them too.
+    """
     frame = to_frame(samples)
     folds = {id: int(f) for p in parts for id, f in zip(p.ids, p.fold, strict=True)}
     frame["fold"] = frame["id"].map(folds.get).astype("Int64")
     store.write("samples.parquet", frame.to_parquet)
-    run = from_tables(store.info, tables.pathways, tables.strict, tables.verdict, frame)
+    run = from_tables(store.info, tables.pathways, tables.strict, tables.verdict, frame, other)
     claims = claims_table([run])
     named = {f.name: getattr(tables, f.name) for f in fields(Tables) if f.name != "pathways"}
-    for name, table in (named | {"claims": claims}).items():
+    for name, table in (named | dict(other) | {"claims": claims}).items():
         store.write(f"tables/{name}.csv", partial(table.to_csv, index=False))
     store.write("tables/pathways.parquet", tables.pathways.to_parquet)
 
 
+def _logits(
+    probes: ProbeSet, readings: Readings, clean: np.ndarray, states: np.ndarray
+) -> np.ndarray:
+    """What the probes say of states under one more intervention, [probe, question, layer]."""
+    both = {"clean": clean, "other": states}
+    found = read(probes, both, ids=readings.ids, z=readings.z, fold=readings.fold)
+    return found.logits["other"]
+
+
+def _only(readings: Readings, names: Sequence[str]) -> Readings:
+    return replace(readings, logits={name: readings.logits[name] for name in names})
+
+
 def _probe(
     store: Store, part: Labelled, states: States, config: Config, progress: Progress
-) -> Readings:
-    """The readings of one dataset; its probes go to probes/<dataset>."""
+) -> tuple[Readings, ProbeSet]:
+    """The readings of one dataset and its probes, which go to probes/<dataset>."""
     progress.start(f"probes of {part.dataset}", states["clean"].shape[1])
     readings, probes = cross_fit(
         states,
@@ -142,7 +184,7 @@ def _probe(
         progress=lambda done, total: progress.advance(),
     )
     probes.save(store.file(f"probes/{part.dataset}"))
-    return readings
+    return readings, probes
 
 
 def _evidence(
@@ -197,10 +239,10 @@ def verdict_of(
 
 def effort_of(config: Config) -> Effort:
     """How many draws a config asks for, and in which unit."""
-    return Effort(seed=config.seed, resamples=config.resamples, points=_unit(config.delta))
+    return Effort(seed=config.seed, resamples=config.resamples, points=unit_of(config.delta))
 
 
-def _unit(delta: str) -> Delta:
+def unit_of(delta: str) -> Delta:
     """What ΔP counts in the tables: points, unless it is relative."""
     return "relative" if delta == "relative" else "points"
 

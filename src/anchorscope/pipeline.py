@@ -5,35 +5,35 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from anchorscope.ablate import Variant, ablation_table, variants
-from anchorscope.analyse import analyse, labelled, save_tables
+from anchorscope.analyse import Labelled, Tables, analyse, labelled, save_tables
 from anchorscope.answers.generate import Answerer, write_lines
-from anchorscope.asked import Questions, command_of, data_names, described, question_sets, source_of
+from anchorscope.asked import Questions, data_names, question_sets, source_of
 from anchorscope.config import Config
-from anchorscope.engine.check import require_understood
 from anchorscope.engine.interventions import ANSWER_ONLY, Intervention
 from anchorscope.engine.lease import Lease
-from anchorscope.errors import UserError
+from anchorscope.evidence.patched import Asking
+from anchorscope.evidence.shards import Shards
 from anchorscope.extract import Extraction
-from anchorscope.identity import git_revision, questions_hash, versions, weights_hash
-from anchorscope.models import Model, load_model
-from anchorscope.pathways.grouping import check_grouping
+from anchorscope.gather import Gathering, further_knockouts, further_names
+from anchorscope.identity import questions_hash
 from anchorscope.prepare import Prepared, prepare
 from anchorscope.progress import Progress, Quiet
 from anchorscope.records import QuestionSet, Sample
+from anchorscope.run_model import run_model
 from anchorscope.show import RunView, write_figures, write_report
 from anchorscope.spans.agreement import agreement
 from anchorscope.spans.parsed import load_pipeline
 from anchorscope.spans.question import Found, find_spans
 from anchorscope.store import Store
 from anchorscope.style import Style, settle_style
-
-_SHARD = {"cpu": 64, "cuda": 1024}
 
 
 def run(
@@ -61,7 +61,9 @@ def run(
     if config.finder == "spacy":
         load_pipeline()
     store = Store.open(out, config.identity() | asked)
-    if store.info.get("finished") and set(config.ablate) <= set(store.info.get("ablated", ())):
+    if store.info.get("finished") and all(
+        set(asked) <= set(store.info.get(name, ())) for name, asked in _extras(config).items()
+    ):
         return RunView.open(store.path)
     return _Run(store, config, sets, progress or Quiet()).go(model)
 
@@ -78,6 +80,11 @@ def interventions_of(config: Config) -> tuple[Intervention, ...]:
     )
 
 
+def _extras(config: Config) -> dict[str, list[str]]:
+    """What may be added to a finished run, by its name in run.json."""
+    return {"ablated": list(config.ablate), "evidence": list(config.evidence)}
+
+
 @dataclass
 class _Run:
     """One run under way."""
@@ -90,72 +97,64 @@ class _Run:
     def go(self, given: Any) -> RunView:
         """Every stage in turn; each leaves its files before the next begins."""
         with self._stage("model"):
-            model = self._model(given)
+            model = run_model(
+                self.store, self.config, self.sets, given=given, progress=self.progress
+            )
         with Lease(model) as lease:
             with self._stage("preparation"):
                 prepared = self._prepare(lease)
             samples = self._extract(lease, prepared)
-            others = self._extract_variants(lease, prepared)
-        names = [i.name for i in interventions_of(self.config)]
-        with self._stage("probes"):
             parts = [labelled(samples, given.name, self.config) for given in self.sets]
-            shards = len(self._shards(prepared))
-            how = {"model": model.name, "shards": shards, "config": self.config}
-            tables = analyse(self.store, parts, names, **how, progress=self.progress)
-            save_tables(self.store, tables, samples, parts)
+            others = self._extract_variants(lease, prepared)
+            tables, evidence = self._learn(lease, prepared, samples, parts)
+        with self._stage("tables"):
+            save_tables(self.store, tables, samples, parts, evidence)
             if others:
-                table = ablation_table(self.store, parts, others, shards=shards, config=self.config)
+                count = len(self._shards(prepared))
+                table = ablation_table(self.store, parts, others, shards=count, config=self.config)
                 self.store.write("tables/ablate.csv", partial(table.to_csv, index=False))
         with self._stage("report"):
             self._show()
-        self.store.save_info({"finished": True, "ablated": list(self.config.ablate)})
+        self.store.save_info({"finished": True, **_extras(self.config)})
         return RunView.open(self.store.path)
 
-    def _model(self, given: Any) -> Model:
-        """The model, proved to be understood, and the same as when the run began."""
-        c = self.config
-        model = load_model(
-            c.model if given is None else given,
-            device=c.device,
-            dtype=c.dtype,
-            revision=c.revision,
-            trust_remote_code=c.trust_remote_code,
-        )
-        require_understood(model)
-        check_grouping(c.grouping, model.blocks)
-        facts = {
-            "weights": weights_hash(model.lm),
-            "dtype": str(model.dtype).removeprefix("torch."),
-        }
-        before = self.store.info.get("model", facts)
-        if any(before[name] != fact for name, fact in facts.items()):
-            raise UserError(
-                f"{self.store.path} was begun with other weights or another dtype "
-                f"({before['dtype']}, now {facts['dtype']}). Use the same model, or another --out."
-            )
-        self.progress.note(f"{model.name}: {model.why}")
-        self._save_facts(model, facts)
-        return model
+    def _learn(
+        self,
+        lease: Lease,
+        prepared: Sequence[Prepared],
+        samples: Sequence[Sample],
+        parts: Sequence[Labelled],
+    ) -> tuple[Tables, dict[str, pd.DataFrame]]:
+        """The probes and their tables, and those of the further evidence around them."""
+        numbered = self._shards(prepared)
+        gathering = Gathering(self.store, self.config, len(numbered))
+        if further := further_knockouts(self.config):
+            self._extract(lease, prepared, "windows", further)
+        with self._stage("evidence"):
+            shards = self._evidence_shards(lease, numbered, samples)
+            gathering.before_probes(shards, self._asking(lease))
+        with self._stage("probes"):
+            names = [i.name for i in interventions_of(self.config)]
+            how = {"model": lease.model.name, "shards": len(numbered), "config": self.config}
+            more = further_names(self.config)
+            found = analyse(self.store, parts, names, **how, further=more, progress=self.progress)
+        with self._stage("evidence"):
+            gathering.with_probes(shards, parts, found)
+            tables = gathering.tables(parts, found, samples, lease.model.name)
+        return found.tables, tables
 
-    def _save_facts(self, model: Model, facts: dict[str, Any]) -> None:
-        """Everything that a reader needs to repeat the run."""
-        shard = self.config.shard or _SHARD.get(model.device.type, _SHARD["cpu"])
-        known = {"name": model.name, "source": model.source, "revision": model.revision}
-        shape = {"blocks": model.blocks, "width": model.parts.width}
-        here = {"device": str(model.device), "why": model.why}
-        before = self.store.info
-        self.store.save_info(
-            {
-                "config": asdict(self.config),
-                "command": before.get("command") or command_of(self.config, self.store.path),
-                "model": {**before.get("model", {}), **known, **shape, **here, **facts},
-                "datasets": [described(given) for given in self.sets],
-                "shard": before.get("shard", shard),  # the size it began with: files are numbered
-                "versions": versions(),
-                "git": git_revision(),
-                "started": before.get("started") or time.strftime("%Y-%m-%d %H:%M"),
-            }
-        )
+    def _evidence_shards(
+        self, lease: Lease, numbered: Sequence[Sequence[Prepared]], samples: Sequence[Sample]
+    ) -> Shards:
+        by_id = {sample.id: sample for sample in samples}
+        shards = [[by_id[p.question.id] for p in shard] for shard in numbered]
+        return Shards(lease, self.store, shards, seed=self.config.seed, progress=self.progress)
+
+    def _asking(self, lease: Lease) -> Asking:
+        """How questions are asked in this run."""
+        shots = {given.name: given.shots[: self.config.shots] for given in self.sets}
+        style = self._style(lease).name
+        return Asking(model=lease.model, style=style, seed=self.config.seed, shots=shots)
 
     def _prepare(self, lease: Lease) -> list[Prepared]:
         """All questions as prompts, dataset after dataset."""
@@ -206,11 +205,15 @@ class _Run:
         return shards
 
     def _extract(
-        self, lease: Lease, prepared: Sequence[Prepared], variant: Variant | None = None
+        self,
+        lease: Lease,
+        prepared: Sequence[Prepared],
+        name: str = "answers and states",
+        interventions: Sequence[Intervention] | None = None,
+        exact: dict[str, tuple[int, ...]] | None = None,
     ) -> list[Sample]:
-        """Every question answered and read, a shard at a time; or a variant's knockout alone."""
+        """Every question answered and read, a shard at a time; or read once more otherwise."""
         samples: list[Sample] = []
-        name = variant.name if variant else "answers and states"
         self.progress.start(name, len(prepared))
         with self._stage(name) as stage:
             work = Extraction(
@@ -218,9 +221,9 @@ class _Run:
                 store=self.store,
                 lease=lease,
                 answerer=Answerer(lease.model, max_tokens=self.config.max_tokens),
-                interventions=[variant.intervention] if variant else interventions_of(self.config),
+                interventions=interventions or interventions_of(self.config),
                 seed=self.config.seed,
-                exact=self._exact(lease, variant) if variant else None,
+                exact=exact,
             )
             for number, shard in enumerate(self._shards(prepared)):
                 work.share_prefix(self._of_dataset(prepared, shard[0].question.dataset))
@@ -233,7 +236,8 @@ class _Run:
         """The same answers read once more for every choice that is to be made otherwise."""
         asked = variants(self.config.ablate, self.config)
         for variant in asked:
-            self._extract(lease, prepared, variant)
+            exact = self._exact(lease, variant)
+            self._extract(lease, prepared, variant.name, [variant.intervention], exact)
         return asked
 
     def _exact(self, lease: Lease, variant: Variant) -> dict[str, tuple[int, ...]] | None:

@@ -10,14 +10,6 @@ import typer
 from anchorscope.config import Config, Evidence, default_of, help_of
 from anchorscope.errors import UserError
 
-_READ_APART = (
-    "data",
-    "limit",
-    "out",
-    "ablate",
-    "evidence",
-)  # written as text, or no part of the config
-
 
 def _option(name: str, *flags: str, **more: Any) -> Any:
     return typer.Option(*(flags or (f"--{name.replace('_', '-')}",)), help=help_of(name), **more)
@@ -61,13 +53,7 @@ def run(
 
     With no options at all: the bundled model on the built-in questions.
     """
-    given = {name: value for name, value in locals().items() if name not in _READ_APART}
-    lists: dict[str, Any] = {
-        "data": _words(data),
-        "ablate": _words(ablate),
-        "evidence": _evidence(evidence),
-    }
-    config = Config(**given, limit=_limit(limit), **lists)
+    config = config_of({name: value for name, value in locals().items() if name != "out"})
 
     from anchorscope.cli.bar import Bar
     from anchorscope.pipeline import run as run_pipeline
@@ -77,6 +63,13 @@ def run(
     if ablate:
         typer.echo(view.ablation.round(2).to_string(index=False))
     typer.echo(f"Report: {view.path / 'report.html'}")
+
+
+def config_of(options: dict[str, Any]) -> Config:
+    """The config that the options of the command line ask for."""
+    read = {"data": _words, "ablate": _words, "evidence": _evidence, "limit": _limit}
+    given = {name: read[name](text) if name in read else text for name, text in options.items()}
+    return Config(**given)
 
 
 def _words(text: str) -> tuple[str, ...]:

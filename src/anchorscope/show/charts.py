@@ -43,7 +43,7 @@ def delta_p_chart(run: RunView) -> dict[str, Any]:
         traces += [trace for s in series for trace in traces_of(s, unit="points")]
         views.append({"label": f"{mode.capitalize()} mode", "key": mode, "data": traces})
     name = "ΔP (percent of P)" if run.unit == "percent" else "ΔP (percentage points)"
-    layout = _layout(name, _span([*shown, *randoms], include=0.0), zero=0.0)
+    layout = layout_of(name, span_of([*shown, *randoms], include=0.0), zero=0.0)
     if len(run.titles) > 2:  # one box for all curves of a layer would hide the curves it names
         layout["hovermode"] = "closest"
     return {"views": views, "layout": layout}
@@ -62,7 +62,7 @@ def probes_chart(run: RunView) -> dict[str, Any]:
         for position, (name, title) in enumerate(run.titles.items())
     ]
     traces = [trace for s in series for trace in traces_of(s, unit="share")]
-    layout = _layout("AUROC", _span(series, include=0.5), zero=0.5, dotted=True)
+    layout = layout_of("AUROC", span_of(series, include=0.5), zero=0.5, dotted=True)
     return {"views": [{"label": "All", "key": "all", "data": traces}], "layout": layout}
 
 
@@ -74,7 +74,7 @@ def controls_chart(run: RunView) -> dict[str, Any]:
         shown += series
         traces = [trace for s in series for trace in traces_of(s, unit="percent")]
         views.append({"label": title, "key": name, "data": traces})
-    layout = _layout("Predictions that flip (%)", _span(shown, include=0.0), zero=0.0)
+    layout = layout_of("Predictions that flip (%)", span_of(shown, include=0.0), zero=0.0)
     return {"views": views, "layout": layout}
 
 
@@ -174,7 +174,7 @@ def plain(label: str) -> str:
     return html.escape(label, quote=False)
 
 
-def _span(series: Sequence[Series], *, include: float) -> list[float]:
+def span_of(series: Sequence[Series], *, include: float) -> list[float]:
     """The y range that holds every curve and interval, with a little air."""
     arrays = [array for s in series for array in (s.value, s.low, s.high)]
     values = np.concatenate([*arrays, np.array([include])])
@@ -184,7 +184,7 @@ def _span(series: Sequence[Series], *, include: float) -> list[float]:
     return [low - air, high + air]
 
 
-def _layout(y: str, span: list[float], *, zero: float, dotted: bool = False) -> dict[str, Any]:
+def layout_of(y: str, span: list[float], *, zero: float, dotted: bool = False) -> dict[str, Any]:
     """Sizes and axes; the page's script adds the colours of its light or dark dress."""
     line = {"width": 1, "dash": "dot" if dotted else "solid"}
     shape = {

@@ -31,7 +31,8 @@ def claims_of(runs: Sequence[RunView]) -> pd.DataFrame:
 
 def evidence(run: RunView) -> RunEvidence:
     """A run folder as the claims see it."""
-    return from_tables(run.info, run.pathways, run.strict, run.verdict, run.samples)
+    tables = (run.pathways, run.strict, run.verdict, run.samples)
+    return from_tables(run.info, *tables, run.evidence)
 
 
 def findings(run: RunView) -> Safe:

@@ -42,10 +42,31 @@ SAMPLES = _names(
     "answer_start answer_stop exact_question exact_answer"
 )
 
+# Tables of the other evidence: a run has those that were asked for.
+EVIDENCE: Mapping[str, tuple[str, ...]] = {
+    "patching": _names(
+        "model dataset layer intervention mode subset pathway n flip_rate flip_low flip_high"
+    ),
+    "answer_only": _names(
+        "model dataset layer mode subset pathway n delta_p delta_p_low delta_p_high"
+    ),
+    "question_probe": _names("model dataset layer auroc auroc_low auroc_high n"),
+    "saliency": _names("model dataset loss source subset n mean low high dip_p bic layer"),
+    "boundary": _names("model dataset layer mode subset measure pathway n value low high p"),
+    "boundary_model": _names("model dataset layer mode term coefficient low high p n"),
+    "awareness": _names("model dataset layer mode subset predictor n auroc low high"),
+    "heads": _names("model dataset block head set layer n delta_p low high flip_rate"),
+    "heads_agreement": _names("dataset_a dataset_b spearman low high n"),
+    "windows": _names("model dataset layer layers mode pathway n delta_p delta_p_low delta_p_high"),
+}
+SALIENCY = _names("id dataset loss source layer saliency")
+
 _TEXT = frozenset(
     {
         *("model", "dataset", "mode", "pathway", "intervention", "finder_a", "finder_b", "id"),
         *("finding", "why", "within", "collapse", "variant"),
+        *("subset", "loss", "measure", "term", "predictor", "set", "layers"),
+        *("dataset_a", "dataset_b"),
         *("claim", "statement", "source", "paper_verdict", "strict_verdict"),
     }
 )
@@ -131,6 +152,22 @@ class RunView:
     def ablation(self) -> pd.DataFrame:
         """How the verdicts move when a choice is made otherwise; only where it was asked for."""
         return _read_csv(self.path / "tables" / "ablate.csv", ("variant", "dataset"))
+
+    @cached_property
+    def evidence(self) -> dict[str, pd.DataFrame]:
+        """The tables of the other evidence that the run holds, by name."""
+        files = {name: self.path / "tables" / f"{name}.csv" for name in EVIDENCE}
+        there = {name: file for name, file in files.items() if file.is_file()}
+        tables = {name: _read_csv(file, EVIDENCE[name]) for name, file in there.items()}
+        return {name: table for name, table in tables.items() if len(table)}
+
+    @cached_property
+    def saliency(self) -> pd.DataFrame:
+        """Saliency of every sample and layer; no row where it was not asked for."""
+        files = sorted((self.path / "evidence" / "saliency").glob("*.parquet"))
+        if not files:
+            return pd.DataFrame(columns=list(SALIENCY))
+        return pd.concat([_read_parquet(file, SALIENCY) for file in files], ignore_index=True)
 
     def delta_p(self) -> pd.DataFrame:
         """ΔP by layer, mode and pathway, with intervals: a tidy copy of tables/layers.csv."""

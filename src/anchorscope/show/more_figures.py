@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from matplotlib.axes import Axes
@@ -11,6 +12,7 @@ from matplotlib.lines import Line2D
 
 from anchorscope.errors import UserError
 from anchorscope.show import canvas
+from anchorscope.show.evidence_figures import evidence_figures
 from anchorscope.show.figures import Panel, group_by_model, plot_delta_p
 from anchorscope.show.load import RunView, values, where
 from anchorscope.show.style import Series, all_titles, color_of, curve, intervention_names
@@ -88,16 +90,20 @@ def intervention_series(run: RunView, dataset: str) -> list[Series]:
 
 
 def write_figures(run: RunView) -> list[Path]:
-    """The files under figures/: ΔP in each mode and in both, probes, controls."""
-    drawn = {
-        "delta_p": plot_delta_p(run, mode="paper"),
-        "delta_p_strict": plot_delta_p(run, mode="strict"),
-        "delta_p_both": plot_delta_p(run, mode="both"),
-        "probes": plot_probes(run),
-        "controls": plot_controls(run),
+    """The files under figures/: ΔP in each mode and in both, probes, controls, other evidence."""
+    # Drawn one after the other, so that only one figure is in memory at a time.
+    drawn: dict[str, Callable[[], Figure]] = {
+        "delta_p": partial(plot_delta_p, run, mode="paper"),
+        "delta_p_strict": partial(plot_delta_p, run, mode="strict"),
+        "delta_p_both": partial(plot_delta_p, run, mode="both"),
+        "probes": partial(plot_probes, run),
+        "controls": partial(plot_controls, run),
+        **evidence_figures(run),
     }
     folder = run.path / "figures"
-    return [file for name, fig in drawn.items() for file in canvas.save_figure(fig, folder / name)]
+    return [
+        file for name, draw in drawn.items() for file in canvas.save_figure(draw(), folder / name)
+    ]
 
 
 def _views(runs: Sequence[RunView] | RunView) -> list[RunView]:

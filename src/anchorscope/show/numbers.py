@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from anchorscope.pathways.claims.reading import difference
 from anchorscope.records import Estimate
 from anchorscope.show.load import RunView, records, values, where
 from anchorscope.show.style import FEW, Mode
@@ -60,18 +61,6 @@ class Headline:
     def flip_share(self) -> float:
         total = self.paper_q.n + self.paper_a.n
         return self.paper_q.n / total if total else math.nan
-
-
-def difference(one: Estimate, other: Estimate) -> Estimate:
-    """`one - other` with an interval for two separate groups, from their own intervals.
-
-    Recovers each group's variance from its interval (Zou and Donner 2008), so that the gap
-    can be checked by hand from layers.csv. n is that of the smaller group.
-    """
-    value = one.value - other.value
-    down = math.hypot(one.value - one.low, other.high - other.value)
-    up = math.hypot(one.high - one.value, other.value - other.low)
-    return Estimate(value, value - down, value + up, min(one.n, other.n))
 
 
 def headlines(run: RunView) -> list[Headline]:

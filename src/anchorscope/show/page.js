@@ -76,7 +76,8 @@
     chart.buttons.forEach((b, i) => b.setAttribute("aria-pressed", String(i === chart.view)));
     const drawn = traces(chart);
     name(chart, drawn);
-    Plotly.react(chart.target, drawn, dress(chart.spec.layout), config);
+    const layout = { ...chart.spec.layout, ...chart.spec.views[chart.view].layout };
+    Plotly.react(chart.target, drawn, dress(layout), config);
   }
 
   document.querySelectorAll(".chart").forEach((target) => {

@@ -8,6 +8,7 @@ from importlib import resources
 from pathlib import Path
 
 from anchorscope.show import charts, claims, sections
+from anchorscope.show.evidence_section import evidence_section, evidence_there
 from anchorscope.show.examples import examples
 from anchorscope.show.load import RunView
 from anchorscope.show.markup import Safe, data, join, tag
@@ -78,6 +79,7 @@ def _parts(run: RunView) -> list[Safe]:
         _section("What it means", _meaning(heads)),
         *_strict(run),
         _section("ΔP, layer by layer", _delta_p(run)),
+        *_evidence(run),
         _section("Answers", sections.answers(run)),
         _section("How well the probes read each layer", _probes(run)),
         _section("Controls", _controls(run, heads)),
@@ -129,6 +131,13 @@ def _strict(run: RunView) -> list[Safe]:
         _section("Two pathways, or something else?", claims.findings(run), more),
         _section("Which claims hold", claims.claims(run)),
     ]
+
+
+def _evidence(run: RunView) -> list[Safe]:
+    """The other evidence; nothing for a run that lacks it."""
+    if not evidence_there(run):
+        return []
+    return [_section("The other evidence", evidence_section(run, _chart))]
 
 
 def _chart(identity: str, chart: dict, caption: str) -> Safe:

@@ -13,6 +13,7 @@ import pandas as pd
 
 from anchorscope.analyse import analyse, labelled, save_tables
 from anchorscope.config import Config
+from anchorscope.gather import Gathering
 from anchorscope.identity import git_revision, versions
 from anchorscope.progress import Progress, Quiet
 from anchorscope.records import Answer, Question, Sample, Span
@@ -43,7 +44,7 @@ def simulate(
         save_states(store, shard_name(name, 0), ids, made.states[name])
     _describe(store, truth, config)
     parts = [labelled(samples, "simulated", config)]
-    tables = analyse(
+    found = analyse(
         store,
         parts,
         INTERVENTIONS,
@@ -52,7 +53,10 @@ def simulate(
         config=config,
         progress=progress,
     )
-    save_tables(store, tables, samples, parts)
+    evidence = Gathering(store, config, 1).tables(
+        parts, found, samples, store.info["model"]["name"]
+    )
+    save_tables(store, found.tables, samples, parts, evidence)
     _save_truth(store, made, ids)
     store.save_info({"stages": {"simulate": {"seconds": round(time.monotonic() - begun, 2),
                                              "tokens": 0}}})  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, cast
 
@@ -40,6 +40,7 @@ class RunEvidence:
     unit: Delta = "points"
     seed: int = 0
     resamples: int = 500
+    other: Mapping[str, pd.DataFrame] = field(default_factory=dict)  # patching, boundary, ...
 
     @cached_property
     def curves(self) -> dict[tuple[str, Mode], Curves]:
@@ -56,6 +57,16 @@ class RunEvidence:
         layer = self.verdict_of(dataset)["layer"]
         at = (self.strict["dataset"] == dataset) & (self.strict["layer"] == layer)
         return {str(key): value for key, value in self.strict[at].iloc[0].items()}
+
+    def other_at(self, name: str, dataset: str) -> pd.DataFrame:
+        """The rows of another table of evidence at the chosen layer; empty without the table."""
+        table = self.other.get(name)
+        if table is None or "layer" not in table:
+            return pd.DataFrame()
+        layer = self.verdict_of(dataset)["layer"]
+        return cast(
+            pd.DataFrame, table.loc[(table["dataset"] == dataset) & (table["layer"] == layer)]
+        )
 
     def samples(self, dataset: str, mode: Mode) -> pd.DataFrame:
         """The rows of pathways.parquet at the chosen layer."""
@@ -92,8 +103,12 @@ def from_tables(
     strict: pd.DataFrame,
     verdict: pd.DataFrame,
     samples: pd.DataFrame,
+    other: Mapping[str, pd.DataFrame] | None = None,
 ) -> RunEvidence:
-    """A run as the claims see it, from run.json and its tables."""
+    """A run as the claims see it, from run.json and its tables.
+
+    `other` holds the tables of the other evidence that the run has, by name.
+    """
     model, config = info["model"], info.get("config") or {}
     known = samples.dropna(subset=["popularity"])
     titles = {str(d["name"]): str(d.get("title") or d["name"]) for d in info["datasets"]}
@@ -109,6 +124,7 @@ def from_tables(
         unit="relative" if config.get("delta") == "relative" else "points",
         seed=int(config.get("seed", 0)),
         resamples=int(config.get("resamples", 500)),
+        other=other or {},
     )
 
 

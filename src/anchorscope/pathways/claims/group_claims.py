@@ -1,4 +1,4 @@
-"""Claims about the groups themselves: two pathways, what they need, what they know."""
+"""Claims about the groups themselves: two pathways, and what they know."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from anchorscope.pathways.claims.reading import (
     Decision,
     Reading,
     Region,
+    both,
     from_draws,
     from_estimate,
 )
@@ -58,33 +59,12 @@ def _gap_at(run: RunEvidence, dataset: str, mode: Mode, layer: int) -> Reading:
 
 
 def group_claims(run: RunEvidence) -> Iterator[Claim]:
-    """Answer-only, accuracy and popularity of Q against A, at the chosen layer."""
-    for dataset in run.titles:
-        yield _answer_only(run, dataset)
+    """Accuracy and popularity of Q against A, at the chosen layer."""
     for dataset in run.titles:
         yield _accuracy(run, dataset)
     for dataset in run.titles:
         if np.isfinite(_Groups.of(run, dataset, "paper").popularity).any():
             yield _popularity(run, dataset)
-
-
-def _answer_only(run: RunEvidence, dataset: str) -> Claim:
-    row = run.layer_of(dataset)
-
-    def read(mode: str) -> Reading:
-        name = f"answer_only_{mode}"
-        ends = (float(row[name + end]) for end in ("", "_low", "_high"))
-        return from_estimate(Estimate(*ends, n=0), Region(high=0.0))
-
-    return Claim(
-        claim="answer-only-moves-q",
-        statement="leaving the question out lowers Q more than A",
-        source="paper",
-        model=run.model,
-        dataset=dataset,
-        paper=read("paper"),
-        strict=read("strict"),
-    )
 
 
 def _accuracy(run: RunEvidence, dataset: str) -> Claim:
@@ -101,7 +81,7 @@ def _accuracy(run: RunEvidence, dataset: str) -> Claim:
         model=run.model,
         dataset=dataset,
         paper=from_estimate(paper.difference(1.0 - paper.z), Region(low=0.0)),
-        strict=_both(inside, adds),
+        strict=both(inside, adds),
     )
 
 
@@ -149,16 +129,3 @@ class _Groups:
         parts = [self.prediction == which for which in (0, 1)]
         found = [difference_of_means(values[part], self.q[part], self.effort) for part in parts]
         return weighted([e for e in found if np.isfinite(e[:3]).all()])
-
-
-def _both(one: Reading, other: Reading) -> Reading:
-    """The first reading's number; it holds only as far as the second holds too."""
-    if np.isnan(one.value) or np.isnan(other.value):
-        return Reading()
-    return Reading(
-        value=one.value,
-        low=one.low,
-        high=one.high,
-        p_holds=max(one.p_holds, other.p_holds),
-        p_fails=min(one.p_fails, other.p_fails),
-    )

@@ -70,6 +70,31 @@ def from_estimate(found: Estimate, region: Region) -> Reading:
     return _reading(found.value, found.low, found.high, error, region)
 
 
+def difference(one: Estimate, other: Estimate) -> Estimate:
+    """`one - other` with an interval for two separate groups, from their own intervals.
+
+    Recovers each group's variance from its interval (Zou and Donner 2008; for shares it is
+    Newcombe's interval), so that a gap can be checked by hand. n is that of the smaller group.
+    """
+    value = one.value - other.value
+    down = math.hypot(one.value - one.low, other.high - other.value)
+    up = math.hypot(one.high - one.value, other.value - other.low)
+    return Estimate(value, value - down, value + up, min(one.n, other.n))
+
+
+def both(one: Reading, other: Reading) -> Reading:
+    """The first reading's number; it holds only as far as the second holds too."""
+    if math.isnan(one.value) or math.isnan(other.value):
+        return Reading()
+    return Reading(
+        value=one.value,
+        low=one.low,
+        high=one.high,
+        p_holds=max(one.p_holds, other.p_holds),
+        p_fails=min(one.p_fails, other.p_fails),
+    )
+
+
 def _reading(value: float, low: float, high: float, error: float, region: Region) -> Reading:
     error = max(error, 1e-12)
     # Inside: both ends must be ruled out. Outside: one end must be crossed.

@@ -11,6 +11,7 @@ import pandas as pd
 from anchorscope.pathways.claims.between_claims import dataset_claims, model_claims
 from anchorscope.pathways.claims.curve_claims import curve_claims
 from anchorscope.pathways.claims.evidence import RunEvidence
+from anchorscope.pathways.claims.evidence_claims import evidence_claims
 from anchorscope.pathways.claims.group_claims import group_claims, two_pathways
 from anchorscope.pathways.claims.reading import Reading, holm
 from anchorscope.pathways.claims.reference import reading_claims
@@ -46,7 +47,9 @@ def claims_table(runs: Sequence[RunEvidence]) -> pd.DataFrame:
 
 
 def _claims(runs: Sequence[RunEvidence]) -> itertools.chain[Claim]:
-    families = (two_pathways, curve_claims, dataset_claims, group_claims, reading_claims)
+    families = (
+        two_pathways, curve_claims, dataset_claims, group_claims, evidence_claims, reading_claims,
+    )  # fmt: skip
     each = (family(run) for family in families for run in runs)
     return itertools.chain(*each, model_claims(runs))
 

@@ -1,0 +1,39 @@
+"""A logistic model of few columns, with standard errors."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.special import expit
+
+_STEPS, _SMALL = 50, 1e-8
+# A coefficient per spread beyond this means that the columns separate the classes (one spread
+# would multiply the odds by e to the 12th); the likelihood has no maximum then.
+_SEPARATED = 12.0
+
+
+def fit_logistic(
+    x: np.ndarray, y: np.ndarray, *, ridge: float = 0.0
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """Coefficients and standard errors [1 + column], the intercept first, by Newton's steps.
+
+    `x` [row, column] is standardised; `ridge` is an L2 penalty on all but the intercept. None
+    where there is no greatest likelihood (one class, separation) or no unique one.
+    """
+    design = np.column_stack([np.ones(len(y)), x])
+    penalty = ridge * np.r_[0.0, np.ones(x.shape[1])]
+    coefficient = np.zeros(design.shape[1])
+    if len(np.unique(y)) < 2 or len(y) <= design.shape[1]:
+        return None
+    for _ in range(_STEPS):
+        p = expit(design @ coefficient)
+        information = design.T @ (design * (p * (1 - p))[:, None]) + np.diag(penalty)
+        if np.linalg.cond(information) > 1e10:
+            return None
+        slope = design.T @ (y - p) - penalty * coefficient
+        step = np.linalg.solve(information, slope)
+        coefficient = coefficient + step
+        if np.abs(coefficient[1:]).max(initial=0) > _SEPARATED:
+            return None
+        if np.abs(step).max() < _SMALL:
+            return coefficient, np.sqrt(np.diag(np.linalg.inv(information)))
+    return None

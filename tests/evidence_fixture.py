@@ -1,0 +1,110 @@
+"""A simulated run with every other piece of evidence, made by the package's own functions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from anchorscope.config import Config
+from anchorscope.evidence.head_table import heads_agreement
+from anchorscope.evidence.tables import Given, Settings, evidence_tables
+from anchorscope.probes.probeset import ProbeSet
+from anchorscope.probes.readings import Readings, read
+from anchorscope.show.claims import claims_of
+from anchorscope.show.load import RunView
+from anchorscope.simulate import Truth, simulate
+from anchorscope.states import load_states
+from anchorscope.store import Store
+
+PIECES = ("patching", "answer-only", "saliency", "boundary", "awareness", "heads", "windows")
+STORED = ("clean", "knockout", "random", "question", "answer-only")
+STAND_INS = {  # what another run would have read from a model
+    "patch-matched": "question", "patch-other": "random", "patch-self": "clean",
+    "window-5": "knockout", "single": "random", "question-only": "random",
+}  # fmt: skip
+
+
+def simulated_run(folder: Path) -> RunView:
+    """A small world of two pathways with all evidence."""
+    truth = Truth(world="two-pathways", samples=160, layers=2, width=12, seed=4)
+    config = Config(model="x", data=("simulated",), resamples=100, fold_seeds=1)
+    with pytest.MonkeyPatch.context() as patch:  # its own figures and report are not looked at
+        for name in ("write_figures", "write_report"):
+            patch.setattr(f"anchorscope.simulate.make.{name}", lambda view: None)
+        simulate(truth, out=folder, config=config)
+    return add_evidence(folder)
+
+
+def used_samples(folder: Path, dataset: str = "simulated") -> pd.DataFrame:
+    samples = pd.read_parquet(folder / "samples.parquet")
+    return samples[(samples["dataset"] == dataset) & samples["fold"].notna()]
+
+
+def readings_of(folder: Path) -> tuple[Readings, dict[str, np.ndarray]]:
+    """Readings under stored and stand-in interventions, and the states behind them."""
+    used = used_samples(folder)
+    ids = list(used["id"])
+    states = {name: load_states(Store(folder), name, ids, 1) for name in STORED}
+    states |= {name: states[stored] for name, stored in STAND_INS.items()}
+    z = (used["verdict"] == "wrong").to_numpy().astype(int)
+    fold = used["fold"].to_numpy(dtype=int)
+    probes = ProbeSet.load(folder / "probes" / "simulated")
+    return read(probes, states, ids=ids, z=z, fold=fold), states
+
+
+def known_of(folder: Path) -> np.ndarray:
+    """log10 popularity and length of the prompt, [question, 2]."""
+    used = used_samples(folder)
+    popularity = np.log10(used["popularity"].to_numpy(dtype=float))
+    return np.column_stack([popularity, used["prompt_ids"].map(len)])
+
+
+def add_evidence(folder: Path) -> RunView:
+    """The run with tables of all evidence, its claims made anew."""
+    readings, states = readings_of(folder)
+    salient = saliency_rows(readings)
+    (folder / "evidence" / "saliency").mkdir(parents=True, exist_ok=True)
+    salient.to_parquet(folder / "evidence" / "saliency" / "00000.parquet")
+    given = Given(dataset="simulated", readings=readings, states=states, known=known_of(folder),
+                  saliency=salient, heads=heads_rows(readings))  # fmt: skip
+    tables = evidence_tables(PIECES, given, Settings(model="m", resamples=100))
+    tables["heads_agreement"] = heads_agreement(tables["heads"])
+    for name, table in tables.items():
+        table.to_csv(folder / "tables" / f"{name}.csv", index=False)
+    claims_of([RunView.open(folder)]).to_csv(folder / "tables" / "claims.csv", index=False)
+    return RunView.open(folder)
+
+
+def saliency_rows(readings: Readings, *, layers: int = 3) -> pd.DataFrame:
+    """Two humps in every class: half of the questions ten times as salient."""
+    rng = np.random.default_rng(5)
+    n = len(readings.ids)
+    size = 10.0 ** (2.0 * (np.arange(n) % 2) + 0.2 * rng.standard_normal(n))
+    return pd.DataFrame(
+        {
+            "id": np.repeat(np.array(readings.ids, dtype=object), layers),
+            "dataset": "simulated", "loss": "probe", "source": "exact",
+            "layer": np.tile(np.arange(1, layers + 1), n),
+            "saliency": np.repeat(size, layers) * rng.uniform(0.2, 0.4, n * layers),
+        }
+    )  # fmt: skip
+
+
+def heads_rows(readings: Readings, *, blocks: int = 4, heads: int = 3) -> pd.DataFrame:
+    """Head 1 of block 2 pushes every logit by 1 towards its other side; the others hardly."""
+    rng, clean, frames = np.random.default_rng(6), readings.of("paper")[:, -1], []
+    places = [(b, h, "") for b in range(1, blocks + 1) for h in range(heads)]
+    for block, head, name in [*places, (2, -1, "block"), (0, -4, "top4")]:
+        size = 1.0 if (block, head) == (2, 1) or name else 0.05
+        moved = clean - size * np.sign(clean) * rng.uniform(0.8, 1.2, len(clean))
+        frames.append(
+            pd.DataFrame({
+                "id": readings.ids, "dataset": "simulated", "block": block, "head": head,
+                "set": name, "layer": readings.layers, "logit_clean": clean,
+                "logit_knockout": moved,
+            })
+        )  # fmt: skip
+    return pd.concat(frames, ignore_index=True)

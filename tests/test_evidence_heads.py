@@ -1,0 +1,182 @@
+"""Heads and windows, on a model whose flow runs through one known head of one known block."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from planted import BLOCK, HEAD, made, planted_model, planted_probe, planted_samples, random_probe
+
+from anchorscope.engine.batches import Budget
+from anchorscope.engine.intervene import row_for
+from anchorscope.engine.interventions import Intervention
+from anchorscope.engine.lease import Lease
+from anchorscope.engine.read import read_rows
+from anchorscope.engine.trunk import grow_trunk
+from anchorscope.errors import UserError
+from anchorscope.evidence.collect import collect_saliency, window_knockouts
+from anchorscope.evidence.head_sets import HeadSet, first_of, one_by_one, top_sets
+from anchorscope.evidence.head_sweep import by_other_half, collect_heads, sweep
+from anchorscope.evidence.reading import prefix_of
+from anchorscope.evidence.shards import Shards, evidence_name
+from anchorscope.extract import marked_of as marked
+from anchorscope.pathways.effects import delta_p
+from anchorscope.store import Store
+
+
+@pytest.fixture
+def planted(tmp_path):
+    model = planted_model()
+    samples = planted_samples(model)
+    store = Store.open(tmp_path / "run", {"a": 1})
+    with Lease(model) as lease:
+        yield Shards(lease, store, [samples[:5], samples[5:]], seed=0)
+
+
+def stored(shards, piece):
+    files = [shards.store.file(evidence_name(piece, n)) for n in range(len(shards.samples))]
+    return pd.concat([pd.read_parquet(file) for file in files], ignore_index=True)
+
+
+def test_the_sweep_finds_the_planted_head(planted):
+    samples = planted.samples[0] + planted.samples[1]
+    probe = planted_probe(planted.lease.model, samples, layer=4)
+    collect_heads(planted, {"made": [2, BLOCK]}, {"made": probe}, limit=6)
+    table = stored(planted, "heads")
+    assert table["id"].nunique() == 6
+    counted = table.groupby("id")["set"].value_counts().unstack()
+    assert (counted[""] == 8).all() and (counted["block"] == 2).all()
+    assert (counted["top4"] == 1).all() and "top8" not in counted  # 8 would be all of them
+    table["delta"] = delta_p(np.asarray(table["logit_clean"]), np.asarray(table["logit_knockout"]))
+    mean = table.groupby(["set", "block", "head"])["delta"].mean()
+    assert mean[""].idxmin() == (BLOCK, HEAD)
+    assert mean["", BLOCK, HEAD] < -30
+    assert mean[""].drop((BLOCK, HEAD)).abs().max() < 5
+    assert mean["block", BLOCK, -1] < -30 and abs(mean["block", 2, -1]) < 5
+    assert mean["top4", 0, -4] < -30
+    assert (table["layer"] == 4).all() and (table["dataset"] == "made").all()
+
+
+def test_all_heads_of_some_blocks_are_the_knockout_of_these_blocks(tiny):
+    """Against windows: the block alone at layer k, and all blocks together."""
+    samples = [made(tiny, 0, "tea"), made(tiny, 1, "a boat", answer="go", wrong=True)]
+    heads = tiny.lm.config.num_attention_heads
+    every = tuple((b, h) for b in range(1, tiny.blocks + 1) for h in range(heads))
+    sets = [*one_by_one([2], heads), HeadSet(block=0, head=-99, set="all", heads=every)]
+    probe = random_probe(tiny, samples, layer=2)
+    with Lease(tiny) as lease:
+        prefix = prefix_of(lease, samples)
+        table = sweep(lease, prefix, samples, {s.id: sets for s in samples}, probe)
+        prompts = [s.prompt_ids for s in samples]
+        trunk = grow_trunk(lease, prefix, prompts, room=0, head=False).trunk
+        how = {"blocks": tiny.blocks, "turn_at": len(prefix), "seed": 0}
+        for cut, name in (("single", "block"), ("cumulative", "all")):
+            intervention = Intervention(name=cut, layers=cut)
+            rows = [row_for(marked(s), n, intervention, **how) for n, s in enumerate(samples)]
+            for batch, states in read_rows(lease, trunk, rows, budget=Budget(1000)):
+                ids = [samples[row.number].id for row in batch]
+                full = probe.logits(ids, states).numpy()
+                ours = table[table["set"] == name].set_index("id")["logit_knockout"][ids]
+                np.testing.assert_allclose(ours, full, atol=2e-3)
+
+
+def test_top_sets_are_ranked_on_the_questions_given():
+    rows = []
+    for id, strong in (("a", 1), ("b", 2)):
+        for head in range(3):
+            knocked = 0.5 if head == strong else 2.0
+            named = {"id": id, "block": 7, "head": head, "set": ""}
+            rows.append({**named, "logit_clean": 2.0, "logit_knockout": knocked})
+        rows.append({**named, "head": -1, "set": "block", "logit_clean": 2.0, "logit_knockout": -9})
+    scores = pd.DataFrame(rows)
+    (top,) = top_sets(scores, ["a"], sizes=(1, 3))
+    assert (top.heads, top.set, top.head, top.block) == (((7, 1),), "top1", -1, 0)
+    (top,) = top_sets(scores, ["b"], sizes=(1,))
+    assert top.heads == ((7, 2),)
+    (top,) = top_sets(scores, ["a", "b"], sizes=(2,))
+    assert set(top.heads) == {(7, 1), (7, 2)}
+
+
+def test_the_top_heads_of_a_question_are_ranked_on_the_other_half():
+    """Of five heads one is harmless on each half: the top four leave that one out."""
+    rows = [
+        {"id": id, "block": 2, "head": head, "set": "", "logit_clean": -1.0,
+         "logit_knockout": -1.0 if head == harmless else 1.0}
+        for id, harmless in (("a", 0), ("b", 4), ("c", 0), ("d", 4))
+        for head in range(5)
+    ]  # fmt: skip
+    sets = by_other_half(pd.DataFrame(rows), ["a", "b", "c", "d"])
+    heads = {id: {head for _, head in of[0].heads} for id, of in sets.items()}
+    assert heads["a"] == heads["c"] == {0, 1, 2, 3}
+    assert heads["b"] == heads["d"] == {1, 2, 3, 4}
+    assert by_other_half(pd.DataFrame(rows), ["a"]) == {}
+
+
+def test_questions_are_chosen_by_seed_and_id_alone():
+    ids = [f"made:test:{n}" for n in range(40)]
+    assert first_of(ids, limit=9, seed=1) == first_of(ids[::-1], limit=9, seed=1)
+    assert first_of(ids, limit=9, seed=1) == first_of(ids, limit=20, seed=1)[:9]
+    assert set(first_of(ids, limit=9, seed=1)) != set(first_of(ids, limit=9, seed=2))
+
+
+def test_blocks_above_the_layer_are_refused(planted):
+    probe = planted_probe(planted.lease.model, planted.samples[0], layer=2)
+    with pytest.raises(UserError, match="from 1 to 2"):
+        collect_heads(planted, {"made": [3]}, {"made": probe})
+
+
+def test_windows_find_the_planted_block(planted):
+    samples = planted.samples[0] + planted.samples[1]
+    model, lease = planted.lease.model, planted.lease
+    prefix = prefix_of(lease, samples)
+    prompts = [s.prompt_ids for s in samples]
+    trunk = grow_trunk(lease, prefix, prompts, room=0, head=False).trunk
+    how = {"blocks": model.blocks, "turn_at": len(prefix), "seed": 0}
+    clean = Intervention(name="clean", heads=())
+    shown = {}
+    for cut in (clean, *window_knockouts("exact", "pre")):
+        out = torch.empty(len(samples), model.blocks, model.parts.width)
+        rows = [row_for(marked(s), n, cut, **how) for n, s in enumerate(samples)]
+        for batch, states in read_rows(lease, trunk, rows, budget=Budget(1000)):
+            out[[row.number for row in batch]] = states
+        ids = [s.id for s in samples]
+        read = [planted_probe(model, samples, layer=k).logits(ids, out) for k in range(1, 5)]
+        shown[cut.name] = torch.stack(read, dim=1).numpy()
+    lost = {n: delta_p(shown["clean"], of).mean(axis=0) for n, of in shown.items()}
+    assert lost["single"][BLOCK - 1] < -30
+    assert np.abs(np.delete(lost["single"], BLOCK - 1)).max() < 5
+    assert (lost["window-5"][BLOCK - 1 :] < -30).all()
+    assert np.abs(lost["window-5"][: BLOCK - 1]).max() < 5
+
+
+def test_saliency_is_stored_in_long_rows_and_points_at_the_planted_block(planted):
+    samples = planted.samples[0] + planted.samples[1]
+    probe = planted_probe(planted.lease.model, samples[:-1], layer=4)  # the last is in no fold
+    collect_saliency(planted, {"made": probe})
+    table = stored(planted, "saliency")
+    assert len(table) == 7 * 2 * 2 * 4
+    assert not table.duplicated(["id", "loss", "source", "layer"]).any()
+    assert table["saliency"].notna().all()
+    mean = table.groupby(["loss", "source", "layer"])["saliency"].mean()
+    for loss in ("probe", "lm"):
+        assert mean[loss, "exact"].idxmax() == BLOCK
+        assert (mean[loss, "question"] >= mean[loss, "exact"]).all()
+
+
+@pytest.mark.parametrize("layers", ["cumulative", "window:2"])
+def test_a_pass_that_ends_early_holds_the_same_states(tiny, layers):
+    """Bit for bit, and the model goes on as before."""
+    samples = [made(tiny, 0, "tea"), made(tiny, 1, "a boat", answer="go")]
+    with Lease(tiny) as lease:
+        prefix = prefix_of(lease, samples)
+        prompts = [s.prompt_ids for s in samples]
+        trunk = grow_trunk(lease, prefix, prompts, room=0, head=False).trunk
+        how = {"blocks": tiny.blocks, "turn_at": len(prefix), "seed": 0}
+        cut = Intervention(name="cut", layers=layers)
+        rows = [row_for(marked(s), n, cut, **how) for n, s in enumerate(samples)]
+        ((_, before),) = read_rows(lease, trunk, rows, budget=Budget(1000))
+        ((_, early),) = read_rows(lease, trunk, rows, budget=Budget(1000), depth=2)
+        ((_, after),) = read_rows(lease, trunk, rows, budget=Budget(1000))
+    assert early.shape[1] == 2 and torch.equal(early, before[:, :2])
+    assert torch.equal(before, after)

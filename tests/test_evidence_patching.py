@@ -1,0 +1,243 @@
+"""Donors, patched prompts, and the states that are read from them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from plain import plain_states
+from planted import LETTERS, SHOTS, made, planted_model, planted_probe, planted_samples
+
+from anchorscope.engine.lease import Lease
+from anchorscope.errors import UserError
+from anchorscope.evidence.collect import collect_patching, collect_reweighted
+from anchorscope.evidence.donors import choose_donors, subject_text
+from anchorscope.evidence.patched import Asking, other_tokens, patches, written
+from anchorscope.evidence.reading import budget_of, prefix_of, read_ends
+from anchorscope.evidence.shards import Shards
+from anchorscope.pathways.effects import flips
+from anchorscope.states import load_states
+from anchorscope.store import Store
+
+
+def asking(model, **changes) -> Asking:
+    given = {"style": "text", "shots": {"made": SHOTS, "rest": SHOTS}, "seed": 0} | changes
+    return Asking(model=model, **given)
+
+
+def known(model):
+    """Samples whose best donor can be said by hand."""
+    given = [
+        ("tea", "drink", 100.0), ("TEA", "drink", 100.0), ("ale", "drink", 120.0),
+        ("long island", "drink", 110.0), ("gin", "drink", 1e6), ("zinc", "metal", 100.0),
+        ("lone", None, None),
+    ]  # fmt: skip
+    return [
+        made(model, n, subject, relation=relation, popularity=popularity)
+        for n, (subject, relation, popularity) in enumerate(given)
+    ]
+
+
+def by_kind(donors, kind):
+    return {donor.id: donor for donor in donors if donor.kind == kind}
+
+
+def test_the_matched_donor_is_the_nearest_of_its_relation(tiny_llama):
+    samples = known(tiny_llama)
+    matched = by_kind(choose_donors(samples, seed=0), "matched")
+    tea = matched["made:test:0"]
+    # Not TEA, the same subject; not zinc, equally known; not the longer or the better known.
+    assert tea.donor == "made:test:2" and tea.same_relation
+    assert tea.popularity_gap == pytest.approx(np.log10(1.2))
+    zinc = matched["made:test:5"]
+    assert not zinc.same_relation and zinc.donor != "made:test:5"  # nobody shares its relation
+    assert np.isnan(matched["made:test:6"].popularity_gap)
+
+
+def test_donors_are_about_somebody_else_and_do_not_depend_on_the_order(tiny_llama):
+    samples, alias = known(tiny_llama), made(tiny_llama, 7, "chai", relation="drink")
+    same = replace(alias.question, entity=samples[0].question.entity)
+    samples.append(replace(alias, question=same))
+    donors = choose_donors(samples, seed=3)
+    named = {sample.id: sample for sample in samples}
+    for donor in donors:
+        own, other = named[donor.id], named[donor.donor]
+        assert subject_text(own).casefold() != subject_text(other).casefold()
+        assert own.question.entity != other.question.entity
+    assert list(map(str, donors)) == list(map(str, choose_donors(samples[::-1], seed=3)))  # NaN
+    drawn = [by_kind(choose_donors(samples, seed=s), "random") for s in range(9)]
+    assert len({d["made:test:0"].donor for d in drawn}) > 2
+    one = by_kind(donors, "other")
+    assert {i: d.donor for i, d in by_kind(donors, "random").items()} == {
+        i: d.donor for i, d in one.items()
+    }
+
+
+def test_nobody_to_patch_with_is_said_and_never_read(tiny_llama):
+    alone = made(tiny_llama, 0, "tea")
+    donors = choose_donors([alone], seed=0)
+    assert [d.donor for d in donors] == ["", "", ""]
+    sequences, table = patches(asking(tiny_llama), [alone], donors, {alone.id: alone})
+    assert not sequences["patch-matched"] and not sequences["patch-other"]
+    assert list(sequences["patch-self"]) == [alone.id]
+    assert table["donor"].tolist() == ["", "", ""] and not table["resized"].any()
+
+
+def test_a_patched_question_is_the_donors_subject_in_the_samples_words(tiny_llama):
+    samples = known(tiny_llama)
+    donors = choose_donors(samples, seed=0)
+    pool = {sample.id: sample for sample in samples}
+    sequences, table = patches(asking(tiny_llama), samples, donors, pool)
+    decode = tiny_llama.tokenizer.decode
+    for donor in donors[:2]:
+        sample = pool[donor.id]
+        subject = subject_text(pool[donor.donor])
+        text = decode(sequences[f"patch-{donor.kind}"][donor.id])
+        assert text.endswith(f"Q: what is {subject} for?\nA:{sample.answer.text}")
+        assert text.startswith(decode(sample.prompt_ids[:20]))
+    sizes = {s.id: len(subject_text(s)) for s in samples}
+    for row in table[table["kind"] != "other"].to_dict("records"):
+        assert row["resized"] == (sizes[row["id"]] != sizes[row["donor"]])
+
+
+def test_of_several_spans_the_longest_is_patched(tiny_llama):
+    sample = made(tiny_llama, 0, "tea leaves", spans=("what",))
+    other = made(tiny_llama, 1, "oak")
+    donors = choose_donors([sample, other], seed=0)
+    sequences, _ = patches(asking(tiny_llama), [sample], donors, {s.id: s for s in (sample, other)})
+    text = tiny_llama.tokenizer.decode(sequences["patch-matched"][sample.id])
+    assert "Q: what is oak for?" in text
+
+
+def test_a_self_patch_gives_the_same_tokens_and_the_clean_states(tiny):
+    samples = known(tiny)
+    donors = choose_donors(samples, seed=0)
+    sequences, _ = patches(asking(tiny), samples, donors, {s.id: s for s in samples})
+    own = sequences["patch-self"]
+    assert own == {s.id: s.prompt_ids + s.answer.token_ids for s in samples}
+    with Lease(tiny) as lease:
+        prefix = prefix_of(lease, samples)
+        ours = read_ends(lease, prefix, own, budget=budget_of(lease))
+    clean = plain_states(tiny, list(own.values()))
+    ours = torch.tensor(np.stack([ours[id] for id in own])).float()
+    assert ((ours - clean).abs().amax() / clean.abs().amax()) < 1e-3  # stored in half precision
+
+
+def test_self_patch_states_are_clean_to_rounding_before_they_are_stored(tiny, monkeypatch):
+    import anchorscope.evidence.reading as reading
+
+    monkeypatch.setattr(reading, "to_host", lambda states: states.numpy())
+    samples = known(tiny)
+    own = {s.id: s.prompt_ids + written(s) for s in samples}
+    with Lease(tiny) as lease:
+        ours = read_ends(lease, prefix_of(lease, samples), own, budget=budget_of(lease))
+    clean = plain_states(tiny, list(own.values())).numpy()
+    gap = np.abs(np.stack(list(ours.values())) - clean).max() / np.abs(clean).max()
+    assert gap < 1e-5
+
+
+def test_other_prompts_than_the_runs_are_refused(tiny_llama):
+    samples = known(tiny_llama)
+    donors = choose_donors(samples, seed=0)
+    wrong = asking(tiny_llama, shots={"made": SHOTS[:1]})
+    with pytest.raises(UserError, match="made again has other tokens"):
+        patches(wrong, samples, donors, {s.id: s for s in samples})
+
+
+def test_the_control_replaces_as_many_tokens_outside_the_exact_ones(tiny_llama):
+    sample, donor = made(tiny_llama, 0, "tea"), made(tiny_llama, 1, "zinc", text="why so {}, eh?")
+    ids = other_tokens(sample, donor, seed=0)
+    changed = [n for n, (a, b) in enumerate(zip(ids, sample.prompt_ids, strict=True)) if a != b]
+    assert len(changed) == len(sample.exact_question)
+    assert set(changed) <= set(sample.question_tokens) - set(sample.exact_question)
+    outside = set(donor.question_tokens) - set(donor.exact_question)
+    assert {ids[n] for n in changed} <= {donor.prompt_ids[n] for n in outside}
+    assert ids == other_tokens(sample, donor, seed=0)
+    whole = replace(donor, exact_question=donor.question_tokens)
+    assert other_tokens(sample, whole, seed=0) is None
+    assert other_tokens(whole, sample, seed=0) is None
+
+
+def test_a_sequence_that_leaves_the_prefix_is_read_with_what_it_shares(tiny):
+    samples = known(tiny)
+    whole = {s.id: s.prompt_ids + written(s) for s in samples}
+    strange = dict(zip(whole, (list(ids) for ids in whole.values()), strict=True))
+    first, second, third, *_ = strange
+    strange[first][4] = strange[second][0] = 77
+    strange[third] = strange[third][:9]  # shorter than the prefix
+    with Lease(tiny) as lease:
+        prefix = prefix_of(lease, samples)
+        assert len(prefix) > 9
+        ours = read_ends(lease, prefix, strange, budget=budget_of(lease))
+    plain = plain_states(tiny, list(strange.values()))
+    ours = torch.tensor(np.stack(list(ours.values()))).float()
+    assert ((ours - plain).abs().amax() / plain.abs().amax()) < 1e-3
+
+
+@pytest.fixture
+def planted(tmp_path):
+    model = planted_model()
+    samples = planted_samples(model)
+    store = Store.open(tmp_path / "run", {"a": 1})
+    with Lease(model) as lease:
+        yield Shards(lease, store, [samples[:5], samples[5:]], seed=0)
+
+
+def everybody(shards):
+    return [sample for shard in shards.samples for sample in shard]
+
+
+def test_patching_flips_the_planted_model_and_the_controls_do_not(planted):
+    collect_patching(planted, asking(planted.lease.model))
+    samples = everybody(planted)
+    ids = [s.id for s in samples]
+    probe = planted_probe(planted.lease.model, samples, layer=4)
+
+    def logits(name):
+        states = load_states(planted.store, name, ids, 2)
+        return probe.logits(ids, torch.tensor(states)).numpy()
+
+    clean = logits("patch-self")
+    assert ((clean > 0) == [s.verdict == "wrong" for s in samples]).all()
+    files = [planted.store.file(f"evidence/donors/{n:05d}.parquet") for n in range(2)]
+    donors = pd.concat([pd.read_parquet(file) for file in files])
+    verdict = {s.id: s.verdict for s in samples}
+    for kind in ("matched", "random"):
+        of = donors[donors["kind"] == kind].set_index("id")["donor"]
+        other = np.array([verdict[of[id]] != verdict[id] for id in ids])
+        assert other.any() and not other.all()
+        np.testing.assert_array_equal(flips(clean, logits(f"patch-{kind}")), other)
+    assert not flips(clean, logits("patch-other")).any()
+
+
+def test_what_is_there_is_not_done_again(planted):
+    collect_patching(planted, asking(planted.lease.model))
+    file = planted.store.file("states/patch-random/00001.safetensors")
+    before = file.read_bytes()
+    planted.store.file("states/patch-self/00001.safetensors").unlink()
+    fed = []
+    hook = planted.lease.model.parts.decoder.register_forward_hook(lambda m, i, o: fed.append(1))
+    again = Shards(planted.lease, Store(planted.store.path), planted.samples, seed=0)
+    collect_patching(again, asking(planted.lease.model))
+    assert fed and file.read_bytes() == before  # the shard done again, to the last bit
+    fed.clear()
+    collect_patching(again, asking(planted.lease.model))
+    hook.remove()
+    assert not fed
+
+
+def test_reweighting_moves_the_planted_copy_both_ways(planted):
+    names = collect_reweighted(planted, [2.0, -20.0, 0.0])
+    assert names == ("reweight+2.0", "reweight-20.0", "reweight+0.0")
+    samples = everybody(planted)
+    up, down, same = (load_states(planted.store, n, [s.id for s in samples], 2) for n in names)
+    own = [16 + LETTERS.index(subject_text(s)) for s in samples]
+    rows = np.arange(len(samples))
+    copied = [states[rows, -1, own] for states in (up, same, down)]
+    assert (copied[0] >= copied[1] - 1e-2).all() and (copied[2] < 0.2 * copied[1]).all()
+    assert collect_reweighted(planted, [1.0], where="post") == ("rescale+1.0",)
+    scaled = load_states(planted.store, "rescale+1.0", [s.id for s in samples], 2)
+    np.testing.assert_allclose(scaled[rows, -1, own] / copied[1], np.e, rtol=0.05)

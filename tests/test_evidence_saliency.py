@@ -1,0 +1,215 @@
+"""Saliency and reweighting, exactly, against stock attention over whole prompts."""
+
+from __future__ import annotations
+
+import weakref
+from contextlib import ExitStack
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from planted import made, random_probe
+from tiny import tiny_lm, tiny_tokenizer
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.masking_utils import eager_mask
+
+from anchorscope.engine.batches import Budget
+from anchorscope.engine.intervene import read_batch, row_for
+from anchorscope.engine.interventions import KNOCKOUT, Intervention
+from anchorscope.engine.lease import Lease
+from anchorscope.engine.trunk import grow_trunk
+from anchorscope.errors import UserError
+from anchorscope.evidence.reading import prefix_of
+from anchorscope.evidence.salience import saliency
+from anchorscope.extract import marked_of as marked
+from anchorscope.models import load_model
+
+CLOSE = {"atol": 1e-4, "rtol": 0}
+LAYER = 3
+
+
+def samples_of(model):
+    """Answers of several lengths; one with words before its entity, one with words after it."""
+    # The first two end with their subject, within the reach of a sliding window.
+    near = {"text": "is it {}?", "answer": "go"}
+    plain = [made(model, 0, "tea", **near), made(model, 1, "a boat", **near, wrong=True)]
+    late = made(model, 2, "x", text="so: {}, why?", answer="it is up", wrong=True)
+    early = made(model, 3, "bees", answer="by day", spans=("what",))
+    at = len(late.prompt_ids), len(early.prompt_ids)
+    late = replace(late, exact_answer=tuple(range(at[0] + 6, at[0] + 8)))
+    early = replace(early, exact_answer=tuple(range(at[1], at[1] + 2)))
+    return [*plain, late, early]
+
+
+def engine_saliency(model, samples, probe, *, budget=10_000):
+    with Lease(model) as lease:
+        prefix = prefix_of(lease, samples)
+        prompts = [s.prompt_ids for s in samples]
+        trunk = grow_trunk(lease, prefix, prompts, room=0, head=False).trunk
+        wrong = [int(s.verdict == "wrong") for s in samples]
+        marks = [marked(s) for s in samples]
+        return saliency(lease, trunk, marks, wrong, probe, budget=Budget(budget))
+
+
+def brute_saliency(model, sample, probe):
+    """[loss, source, block] by autograd through transformers' own eager pass over everything."""
+    mark, kept, before = marked(sample), [], model.lm.config._attn_implementation
+    model.lm.set_attn_implementation("eager")
+    hook = model.parts.blocks[probe.layer - 1].register_forward_hook(
+        lambda m, i, o: kept.append((o[0] if isinstance(o, tuple) else o)[0, -1])
+    )
+    out = model.lm(torch.tensor([mark.ids]), output_attentions=True, use_cache=False)
+    hook.remove()
+    model.lm.set_attn_implementation(before)
+    fold = probe.fold[sample.id]
+    logit = kept[0] @ torch.tensor(probe.probes.weights[1, fold, probe.layer - 1])
+    logit = logit + probe.probes.intercept[1, fold, probe.layer - 1]
+    z = torch.tensor(float(sample.verdict == "wrong"))
+    first = sample.exact_answer[0]
+    after = torch.tensor([*mark.ids[first + 1 :], int(out.logits[0, -1].argmax())])
+    losses = [
+        torch.nn.functional.binary_cross_entropy_with_logits(logit, z.to(logit.dtype)),
+        torch.nn.functional.cross_entropy(out.logits[0, first:], after),
+    ]
+    found = []
+    for loss in losses:
+        grads = torch.autograd.grad(loss, out.attentions, retain_graph=True, allow_unused=True)
+        for keys in (mark.exact, mark.question):
+            edges = torch.tensor(sample.exact_answer)[:, None], torch.tensor(keys)[None]
+            pairs = zip(out.attentions, grads, strict=True)
+            found.append(
+                [
+                    0.0
+                    if g is None
+                    else float((w.detach() * g).abs()[0][(slice(None), *edges)].sum())
+                    for w, g in pairs
+                ]
+            )
+    return np.array(found).reshape(2, 2, -1)
+
+
+def test_saliency_is_that_of_autograd_through_the_plain_pass(tiny):
+    samples = samples_of(tiny)
+    probe = random_probe(tiny, samples, LAYER)
+    ours = engine_saliency(tiny, samples, probe, budget=9)
+    plain = np.stack([brute_saliency(tiny, sample, probe) for sample in samples])
+    np.testing.assert_allclose(ours, plain, rtol=2e-3, atol=1e-6 * plain.max())
+    # By position: nothing above the probe's layer, something everywhere else it may look.
+    assert (ours[:, 0, :, LAYER:] == 0).all()
+    assert (ours[:2, 0, :, :LAYER] > 0).all()
+    assert (ours[:2, 1] > 0).all()
+
+
+def test_saliency_is_zero_where_attention_is_blocked():
+    """With a sliding window shorter than the way from the subject to the answer."""
+    mistral = load_model(tiny_lm("mistral"), tokenizer=tiny_tokenizer())
+    sample = made(mistral, 0, "tea", answer="go")
+    ours = engine_saliency(mistral, [sample], random_probe(mistral, [sample], LAYER))
+    assert (sample.exact_answer[0] - sample.exact_question[-1]) >= 7
+    assert (ours[:, :, 0] == 0).all()
+
+
+def test_nothing_stays_behind(tiny_llama):
+    """No parameter learns, every one could before and can after, hooks and attention are back."""
+    lm, samples = tiny_llama.lm, samples_of(tiny_llama)
+    asks = [p.requires_grad for p in lm.parameters()]
+    before = lm.config._attn_implementation
+    engine_saliency(tiny_llama, samples, random_probe(tiny_llama, samples, LAYER))
+    assert all(p.grad is None for p in lm.parameters())
+    assert asks == [p.requires_grad for p in lm.parameters()] and all(asks)
+    assert lm.config._attn_implementation == before
+    with Lease(tiny_llama) as lease:
+        assert not prefix_of(lease, samples).pairs[0][0].requires_grad
+
+
+def test_attention_never_outlives_its_micro_batch(tiny_llama):
+    samples = samples_of(tiny_llama)
+    seen: list[weakref.ref] = []
+    alive: list[int] = []
+
+    def begin(module, args, kwargs):
+        alive.append(sum(ref() is not None for ref in seen))
+
+    with ExitStack() as stack:
+        first, *_ = tiny_llama.parts.attentions
+        hook = first.register_forward_pre_hook(begin, with_kwargs=True)
+        stack.callback(hook.remove)
+        for module in tiny_llama.parts.attentions:
+            hook = module.register_forward_hook(
+                lambda m, i, o: seen.append(weakref.ref(o[1])) if o[1] is not None else None
+            )
+            stack.callback(hook.remove)
+        engine_saliency(tiny_llama, samples, random_probe(tiny_llama, samples, LAYER), budget=1)
+    assert len(seen) == len(samples) * tiny_llama.blocks  # one question at a time
+    assert alive == [0] * (len(samples) + 2)  # prefix, trunk, and each question
+    assert all(ref() is None for ref in seen)
+
+
+def boosted(model, samples, intervention):
+    """States [sample, layer, width] by the engine, and the rows' own clean ones."""
+    with Lease(model) as lease:
+        prefix = prefix_of(lease, samples)
+        prompts = [s.prompt_ids for s in samples]
+        trunk = grow_trunk(lease, prefix, prompts, room=0, head=False).trunk
+        how = {"blocks": model.blocks, "turn_at": len(prefix), "seed": 0}
+        rows = [row_for(marked(s), n, intervention, **how) for n, s in enumerate(samples)]
+        clean = [replace(row, blocks=range(0)) for row in rows]
+        knocked = [row_for(marked(s), n, KNOCKOUT, **how) for n, s in enumerate(samples)]
+        mixed = read_batch(lease, trunk, [*knocked, *rows])
+        count = len(samples)
+        return read_batch(lease, trunk, rows), read_batch(lease, trunk, clean), mixed[count:]
+
+
+def plain_boosted(model, sample, beta, *, post):
+    """States [layer, width] of an eager pass; β on scores by the mask, or on the weights."""
+    mark = marked(sample)
+    size = len(mark.ids)
+    edges = torch.zeros(size, size, dtype=torch.bool)
+    edges[torch.tensor(mark.exact_answer)[:, None], torch.tensor(mark.exact)[None]] = True
+
+    def eager(module, query, key, value, mask, scaling, softcap=None, **others):
+        groups = query.shape[1] // key.shape[1]
+        key, value = (x.repeat_interleave(groups, dim=1) for x in (key, value))
+        scores = query @ key.transpose(-1, -2) * scaling
+        scores = scores if softcap is None else softcap * torch.tanh(scores / softcap)
+        added = mask if post else mask + beta * edges
+        weights = torch.softmax(scores + added, dim=-1)
+        weights = torch.where(edges, weights * np.exp(beta), weights) if post else weights
+        return (weights @ value).transpose(1, 2).contiguous(), weights
+
+    AttentionInterface.register("boosted", eager)
+    AttentionMaskInterface.register("boosted", eager_mask)
+    kept, before = [], model.lm.config._attn_implementation
+    with ExitStack() as stack, torch.no_grad():
+        stack.callback(model.lm.set_attn_implementation, before)
+        model.lm.set_attn_implementation("boosted")
+        for block in model.parts.blocks:
+            hook = block.register_forward_hook(
+                lambda m, i, o: kept.append((o[0] if isinstance(o, tuple) else o)[0, -1])
+            )
+            stack.callback(hook.remove)
+        model.lm(torch.tensor([mark.ids]), use_cache=False)
+    return torch.stack(kept)
+
+
+@pytest.mark.parametrize("where", ["pre", "post"])
+@pytest.mark.parametrize("beta", [1.5, -2.0])
+def test_a_boost_is_an_addition_to_the_scores_of_its_edges(tiny, beta, where):
+    samples = samples_of(tiny)
+    ours, clean, mixed = boosted(tiny, samples, Intervention(name="b", boost=beta, where=where))
+    post = where == "post"
+    plain = torch.stack([plain_boosted(tiny, s, beta, post=post) for s in samples])
+    torch.testing.assert_close(ours, plain, **CLOSE)
+    torch.testing.assert_close(mixed, plain, **CLOSE)  # also beside knockouts in one batch
+    assert ((ours - clean)[:2].abs().amax(dim=(1, 2)) > 1e-3).all()
+
+
+def test_a_boost_of_nothing_changes_nothing_bit_for_bit(tiny):
+    ours, clean, _ = boosted(tiny, samples_of(tiny), Intervention(name="b", boost=0.0))
+    assert torch.equal(ours, clean)
+
+
+def test_a_boost_is_a_number():
+    with pytest.raises(UserError, match="boost is -inf"):
+        Intervention(name="b", boost=-np.inf)

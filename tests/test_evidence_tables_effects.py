@@ -1,0 +1,140 @@
+"""Tables of effects by pathway, against counting by hand and scipy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.special import expit
+from scipy.stats import binomtest
+
+from anchorscope.evidence.alone_table import answer_only_table
+from anchorscope.evidence.flips_table import PATCHES, patching_table
+from anchorscope.evidence.means import group_means
+from anchorscope.evidence.window_table import windows_table
+from anchorscope.pathways.grouping import pathways_table
+from anchorscope.pathways.tables import layers_table
+from anchorscope.probes.readings import Readings
+
+OF = {"model": "m", "dataset": "d"}
+N, LAYERS = 120, 3
+
+
+@pytest.fixture(scope="module")
+def readings() -> Readings:
+    """Every third sample is Q to every probe; a patch moves Q as the knockout does, A hardly."""
+    rng = np.random.default_rng(3)
+    clean = rng.normal(0, 2, (3, N, LAYERS))
+    q = (np.arange(N) % 3 == 0)[None, :, None]
+    turned = np.where(q, -clean, clean)
+    noise = rng.normal(0, 0.6, clean.shape)
+    logits = {
+        "clean": clean, "knockout": turned, "patch-matched": turned + noise,
+        "patch-self": clean.copy(), "answer-only": 1.3 * turned + noise, "window-5": 0.5 * turned,
+        "single": clean + noise,
+    }  # fmt: skip
+    logits["patch-matched"][:, 5] = np.nan  # a sample without a donor
+    return Readings(ids=tuple(f"q{i}" for i in range(N)), z=np.arange(N) % 2,
+                    fold=np.arange(N) % 5, probes=("paper", "a", "b"), logits=logits)  # fmt: skip
+
+
+def row(table: pd.DataFrame, **equal) -> pd.Series:
+    keep = np.logical_and.reduce([table[name] == value for name, value in equal.items()])
+    (found,) = [r for _, r in table[keep].iterrows()]
+    return found
+
+
+def test_means_of_groups_and_their_intervals():
+    rng = np.random.default_rng(0)
+    values = rng.normal(2, 3, (500, 3))
+    member = np.ones_like(values, dtype=bool)
+    member[:, 1], member[:, 2] = False, np.arange(500) == 7
+    found = group_means(values, member, seed=1)
+    assert found.value[0] == pytest.approx(values[:, 0].mean())
+    error = values[:, 0].std() / np.sqrt(500)
+    assert found.low[0] == pytest.approx(values[:, 0].mean() - 1.96 * error, abs=0.2 * error)
+    assert found.high[0] == pytest.approx(values[:, 0].mean() + 1.96 * error, abs=0.2 * error)
+    assert found.n.tolist() == [500, 0, 1]
+    assert np.isnan([found.value[1], found.low[1], found.low[2], found.high[2]]).all()
+    assert found.value[2] == values[7, 2]
+
+
+def test_patching_finds_the_planted_difference(readings: Readings):
+    table = patching_table(readings, **OF)
+    assert set(table["intervention"]) == {"patch-matched", "patch-self"} < set(PATCHES)
+    assert len(table) == LAYERS * 2 * 2 * 5 * 3
+    at = {"layer": 2, "intervention": "patch-matched", "subset": "all"}
+    for mode in ("paper", "strict"):
+        q, a = (row(table, **at, mode=mode, pathway=p) for p in ("Q", "A"))
+        assert q["flip_rate"] > 0.8 and a["flip_rate"] < 0.2
+        assert (q["n"], a["n"]) == (40, 79)  # sample 5, an A, has no donor
+    own = table[(table["intervention"] == "patch-self") & (table["n"] > 0)]
+    assert (own["flip_rate"] == 0).all() and (own["flip_high"] > 0).all()
+
+
+def test_patching_by_hand_and_wilson_by_scipy(readings: Readings):
+    """Strict mode: grouped by probe a, flipped and predicted by probe b."""
+    table = patching_table(readings, **OF)
+    layer = 1
+    paper, a, b = (readings.logits["clean"][i, :, layer] for i in range(3))
+    knocked, patched = (readings.logits[n][:, :, layer] for n in ("knockout", "patch-matched"))
+    known = ~np.isnan(patched[2])
+    q = (a > 0) != (knocked[1] > 0)
+    flipped = (b > 0) != (patched[2] > 0)
+    for subset, mask in {"predicted-wrong": b > 0, "right": readings.z == 0}.items():
+        mine = flipped[q & mask & known]
+        found = row(table, layer=2, mode="strict", pathway="Q", subset=subset,
+                    intervention="patch-matched")  # fmt: skip
+        ends = binomtest(int(mine.sum()), len(mine)).proportion_ci(method="wilson")
+        assert found["n"] == len(mine)
+        assert found["flip_rate"] == pytest.approx(mine.mean())
+        assert [found["flip_low"], found["flip_high"]] == pytest.approx([ends.low, ends.high])
+    assert not np.array_equal(paper > 0, b > 0)  # else the modes would be one and the same
+
+
+def test_an_empty_group_is_not_a_number(readings: Readings):
+    nobody = dict(readings.logits) | {"knockout": readings.logits["clean"]}
+    still = Readings(ids=readings.ids, z=readings.z, fold=readings.fold, probes=readings.probes,
+                     logits=nobody)  # fmt: skip
+    q = patching_table(still, **OF).query("pathway == 'Q'")
+    assert (q["n"] == 0).all() and q[["flip_rate", "flip_low", "flip_high"]].isna().all(axis=None)
+    alone = answer_only_table(still, **OF).query("pathway == 'Q'")
+    assert (alone["n"] == 0).all() and alone["delta_p"].isna().all()
+
+
+def test_answer_only_by_pandas(readings: Readings):
+    """The same numbers from the long table of samples, with the formula written out."""
+    table = answer_only_table(readings, **OF)
+    long = pathways_table(readings, dataset="d")
+    long["other"] = np.concatenate(
+        [readings.of(probe, "answer-only").ravel() for probe in ("paper", "b")]
+    )
+    sign = np.where(long["logit_clean"] > 0, 1, -1)
+    long["points"] = 100 * (expit(sign * long["other"]) - expit(sign * long["logit_clean"]))
+    long["logits"] = sign * (long["other"] - long["logit_clean"])
+    means = long.groupby(["mode", "layer", "pathway", "prediction"])[["points", "logits"]].mean()
+    for (mode, layer, pathway, predicted), expected in means.iterrows():
+        subset = ("predicted-right", "predicted-wrong")[predicted]
+        found = row(table, mode=mode, layer=layer, pathway=pathway, subset=subset)
+        assert found["delta_p"] == pytest.approx(expected["points"])
+        assert found["delta_logit"] == pytest.approx(expected["logits"])
+        assert found["delta_p_low"] <= found["delta_p"] <= found["delta_p_high"]
+    both = table.query("subset == 'all'").pivot(
+        index=["mode", "layer"], columns="pathway", values="n"
+    )
+    assert (both["Q"] + both["A"] == both["all"]).all() and (both["all"] == N).all()
+
+
+def test_windows_keep_the_groups_of_the_run(readings: Readings):
+    table = windows_table(readings, **OF)
+    assert list(dict.fromkeys(table["layers"])) == ["cumulative", "window:5", "single"]
+    sizes = table.groupby(["mode", "layer", "pathway"])["n"].nunique()
+    assert (sizes == 1).all()
+    own = layers_table(pathways_table(readings, dataset="d"), model="m", resamples=100)
+    keys = ["mode", "layer", "pathway"]
+    both = table.query("layers == 'cumulative'").merge(own, on=keys, validate="one_to_one")
+    assert len(both) == len(own)
+    assert both["delta_p_x"].to_numpy() == pytest.approx(both["delta_p_y"].to_numpy())
+    assert (both["n_x"] == both["n_y"]).all()
+    named = windows_table(readings, **OF, layers="single")
+    assert set(named["layers"]) == {"single", "window:5"}

@@ -1,0 +1,133 @@
+"""Saliency and heads: sums, humps, ranks, by other routes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.special import expit
+from scipy.stats import spearmanr
+
+from anchorscope.evidence.density_table import COLUMNS, saliency_table
+from anchorscope.evidence.head_table import heads_agreement, heads_table, spearman
+
+N, LAYERS = 160, 4
+
+
+def saliency_rows(power: np.ndarray, *, seed: int = 0) -> pd.DataFrame:
+    """Rows whose size is 10 to the `power` [question], spread over the layers."""
+    rng = np.random.default_rng(seed)
+    split = rng.dirichlet(np.ones(LAYERS), len(power))
+    return pd.DataFrame(
+        {
+            "id": np.repeat([f"q{i}" for i in range(len(power))], LAYERS), "dataset": "d",
+            "loss": "probe", "source": "exact",
+            "layer": np.tile(np.arange(1, LAYERS + 1), len(power)),
+            "saliency": (10.0 ** power[:, None] * split).ravel(),
+        }
+    )  # fmt: skip
+
+
+def summed(table: pd.DataFrame, subset: str) -> pd.Series:
+    return table[(table["layer"] == "") & (table["subset"] == subset)].iloc[0]
+
+
+def test_sums_and_means_of_logs():
+    power = np.random.default_rng(1).normal(-3, 0.5, N)
+    z = {f"q{i}": i % 2 for i in range(N)}
+    rows = saliency_rows(power)
+    table = saliency_table(rows, z, model="m", resamples=200)
+    assert list(table.columns) == list(COLUMNS) and len(table) == 3 * (LAYERS + 1)
+    assert summed(table, "all")["mean"] == pytest.approx(power.mean())
+    assert summed(table, "wrong")["mean"] == pytest.approx(power[1::2].mean())
+    assert summed(table, "right")["n"] == N // 2
+    third = table[(table["layer"] == 3) & (table["subset"] == "all")].iloc[0]
+    logs = np.log10(rows.loc[rows["layer"] == 3, "saliency"])
+    assert third["mean"] == pytest.approx(logs.mean())
+    assert third["low"] < third["mean"] < third["high"]
+
+
+def test_two_humps_are_told_from_one():
+    rng = np.random.default_rng(2)
+    z = {f"q{i}": i % 2 for i in range(N)}
+    one = saliency_table(saliency_rows(rng.normal(0, 1, N)), z, model="m", resamples=100)
+    two = saliency_table(saliency_rows(rng.normal(0, 0.4, N) + 4 * (np.arange(N) % 4 < 2)), z,
+                         model="m", resamples=100)  # fmt: skip
+    assert summed(one, "all")["dip_p"] > 0.1 and summed(one, "all")["bic"] < 10
+    for subset in ("all", "right", "wrong"):
+        assert summed(two, subset)["dip_p"] < 0.01 and summed(two, subset)["bic"] > 10
+
+
+def test_what_has_no_logarithm_or_no_class_is_left_out():
+    rows = saliency_rows(np.zeros(N) + np.linspace(0, 1, N))
+    rows.loc[rows["id"] == "q0", "saliency"] = 0.0
+    z = {f"q{i}": i % 2 for i in range(N - 1)}  # the last one abstained
+    found = summed(saliency_table(rows, z, model="m", resamples=100), "all")
+    assert found["n"] == N - 2 and np.isfinite(found["mean"])
+    few = saliency_table(rows[rows["id"].isin(["q1", "q2"])], z, model="m", resamples=100)
+    assert np.isnan(summed(few, "all")["dip_p"])
+    none = saliency_table(rows[rows["id"] == "q2"], z, model="m", resamples=100)
+    assert summed(none, "wrong")["n"] == 0 and np.isnan(summed(none, "wrong")["mean"])
+
+
+def head_rows(dataset: str, strength: np.ndarray, *, layers=(5,), seed: int = 0) -> pd.DataFrame:
+    """`strength` [block, head]: how far each head pushes every logit back."""
+    rng, frames = np.random.default_rng(seed), []
+    clean = rng.normal(0, 2, 60)
+    places = [(b + 1, h, "", s) for (b, h), s in np.ndenumerate(strength)]
+    places += [(1, -1, "block", 3.0), (0, -4, "top4", 4.0)]
+    for layer in layers:
+        for block, head, name, much in places:
+            frames.append(
+                pd.DataFrame({
+                    "id": [f"{dataset}{i}" for i in range(60)], "dataset": dataset, "block": block,
+                    "head": head, "set": name, "layer": layer, "logit_clean": clean,
+                    "logit_knockout": clean - much * np.sign(clean),
+                })
+            )  # fmt: skip
+    return pd.concat(frames, ignore_index=True)
+
+
+def test_heads_by_hand():
+    strength = np.array([[0.1, 2.0], [0.3, 0.0], [0.5, 1.0]])
+    rows = head_rows("d", strength)
+    table = heads_table(rows, model="m", resamples=200)
+    assert len(table) == 8 and (table["n"] == 60).all()
+    clean = rows["logit_clean"].to_numpy()[:60]
+    sign = np.sign(clean)
+    for (block, head), much in np.ndenumerate(strength):
+        found = table[(table["block"] == block + 1) & (table["head"] == head)].iloc[0]
+        effect = 100 * (expit(sign * clean - much) - expit(sign * clean))
+        assert found["delta_p"] == pytest.approx(effect.mean())
+        assert found["flip_rate"] == pytest.approx((np.abs(clean) < much).mean())
+        assert found["low"] <= found["delta_p"] <= found["high"]
+    assert table.loc[table["set"] == "top4", "delta_p"].item() < table["delta_p"].median()
+
+
+def test_a_question_that_a_head_lacks_is_not_counted_for_it():
+    rows = head_rows("d", np.ones((1, 2)))
+    rows = rows[~((rows["head"] == 1) & rows["id"].isin(["d0", "d1"]))]
+    table = heads_table(rows, model="m", resamples=100).set_index("head")
+    assert (table.loc[0, "n"], table.loc[1, "n"]) == (60, 58)
+
+
+def test_agreement_is_spearmans_over_single_heads():
+    rng = np.random.default_rng(3)
+    one, noise = rng.random((5, 4)), rng.random((5, 4))
+    other = one + 0.5 * noise
+    tables = [
+        heads_table(head_rows("a", one, layers=(4, 5)), model="m", resamples=100),
+        heads_table(head_rows("b", other, seed=1), model="m", resamples=100),
+    ]
+    found = heads_agreement(pd.concat(tables, ignore_index=True)).iloc[0]
+    assert (found["dataset_a"], found["dataset_b"], found["n"]) == ("a", "b", 20)
+    assert found["spearman"] == pytest.approx(spearmanr(one.ravel(), other.ravel()).statistic)
+    assert found["low"] < found["spearman"] < found["high"] <= 1
+    assert heads_agreement(tables[0]).empty  # one dataset has nobody to agree with
+
+
+def test_spearman_with_ties_and_too_few():
+    x, y = np.array([1.0, 2, 2, 3, 5, 5]), np.array([2.0, 1, 3, 3, 4, 6])
+    assert spearman(x, y, seed=0).value == pytest.approx(spearmanr(x, y).statistic)
+    assert np.isnan(spearman(x[:2], y[:2], seed=0).value)
+    assert np.isnan(spearman(np.ones(6), y, seed=0).value)

@@ -1,0 +1,186 @@
+"""The other evidence in a run folder: read, drawn, written and judged."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from evidence_fixture import known_of, readings_of, simulated_run, used_samples
+from show_fixture import make_run
+
+from anchorscope.evidence.tables import Given, Settings, evidence_tables
+from anchorscope.pathways.claims import claims_table
+from anchorscope.show import RunView
+from anchorscope.show.claims import evidence
+from anchorscope.show.density import head_map, summed_logs
+from anchorscope.show.evidence_charts import heads_chart, piece_chart
+from anchorscope.show.evidence_figures import PIECES, evidence_figures
+from anchorscope.show.evidence_section import TITLES, evidence_there
+from anchorscope.show.evidence_words import WORDS, chosen_layer
+from anchorscope.show.load import EVIDENCE, where
+from anchorscope.show.report import page
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> RunView:
+    return simulated_run(tmp_path_factory.mktemp("evidence") / "run")
+
+
+def test_only_what_was_asked_for_and_read_is_made(run: RunView) -> None:
+    readings, _ = readings_of(run.path)
+    read = {name: readings.logits[name] for name in ("clean", "knockout")}
+    given = Given(dataset="simulated", readings=replace(readings, logits=read), states={},
+                  known=known_of(run.path))  # fmt: skip
+    settings = Settings(model="m", resamples=100)
+    assert evidence_tables((), given, settings) == {}
+    asked = ("patching", "answer-only", "saliency", "heads", "boundary")
+    assert set(evidence_tables(asked, given, settings)) == {"boundary", "boundary_model"}
+
+
+@pytest.fixture
+def bare(tmp_path: Path) -> RunView:
+    return RunView.open(make_run(tmp_path / "run", layers=3, n=60))
+
+
+def test_every_table_is_read_with_its_types(run: RunView) -> None:
+    assert set(run.evidence) == set(EVIDENCE) - {"heads_agreement"}  # of one dataset: empty
+    salient = run.evidence["saliency"]
+    assert salient["layer"].isna().sum() == 3 and salient["layer"].dropna().isin([1, 2, 3]).all()
+    assert set(run.evidence["heads"]["set"]) == {"", "block", "top4"}
+    assert run.evidence["windows"]["layers"].iloc[0] == "cumulative"
+
+
+def test_accuracy_and_popularity_by_pandas_from_the_stored_files(run: RunView) -> None:
+    layer = 2
+    samples = used_samples(run.path).assign(log=known_of(run.path)[:, 0])
+    pathways = pd.read_parquet(run.path / "tables" / "pathways.parquet")
+    for mode in ("paper", "strict"):
+        rows = pathways[(pathways["layer"] == layer) & (pathways["mode"] == mode)]
+        joined = rows.merge(samples, on="id", validate="one_to_one")
+        joined["right"] = joined["verdict"] == "right"
+        expected = joined.groupby(["prediction", "pathway"])[["right", "log"]].mean()
+        for (predicted, pathway), value in expected.iterrows():
+            subset = ("predicted-right", "predicted-wrong")[predicted]
+            at = {"layer": layer, "mode": mode, "subset": subset, "pathway": pathway}
+            found = where(run.evidence["boundary"], **at)
+            assert where(found, measure="accuracy")["value"].item() == pytest.approx(value["right"])
+            assert where(found, measure="popularity")["value"].item() == pytest.approx(value["log"])
+
+
+def test_the_planted_pathways_decide_the_claims(run: RunView) -> None:
+    found = run.claims.set_index("claim")
+    for claim in ("patching-flips-q", "answer-only-moves-q"):
+        assert found.loc[claim, ["paper_verdict", "strict_verdict"]].tolist() == ["holds"] * 2
+    assert found.loc["state-knows-pathway", "strict_verdict"] != "holds"  # nothing was planted
+    at = {"layer": chosen_layer(run, "simulated"), "mode": "paper", "subset": "all"}
+    rows = where(run.evidence["patching"], intervention="patch-matched", **at)
+    q, a = (where(rows, pathway=p)["flip_rate"].item() for p in ("Q", "A"))
+    assert found.loc["patching-flips-q", "paper_value"] == pytest.approx(q - a)
+
+
+def test_a_patch_that_does_no_more_than_its_control_does_not_hold(run: RunView) -> None:
+    """Strict mode asks for more than paper mode: the control must not do the same."""
+    table = run.evidence["patching"]
+    same = where(table, intervention="patch-matched").assign(intervention="patch-other")
+    others = table[table["intervention"] != "patch-other"]
+    other = dict(run.evidence) | {"patching": pd.concat([others, same])}
+    found = claims_table([replace(evidence(run), other=other)]).set_index("claim")
+    verdicts = found.loc["patching-flips-q", ["paper_verdict", "strict_verdict"]]
+    assert verdicts.tolist() == ["holds", "undecided"]
+
+
+def test_awareness_must_beat_what_is_simpler(run: RunView) -> None:
+    base = run.evidence["awareness"]
+    ends = {"auroc": 0.9, "low": 0.88, "high": 0.92}
+    knows = base.assign(**{n: np.where(base["predictor"] == "state", v, base[n])
+                           for n, v in ends.items()})  # fmt: skip
+    beaten = base.assign(**ends)  # the logit alone does as well
+    for table, expected in ((knows, "holds"), (beaten, "undecided")):
+        other = dict(run.evidence) | {"awareness": table}
+        found = claims_table([replace(evidence(run), other=other)]).set_index("claim")
+        assert found.loc["state-knows-pathway", "paper_verdict"] == "holds"
+        assert found.loc["state-knows-pathway", "strict_verdict"] == expected
+
+
+def test_abstentions_become_a_claim_only_where_they_were_read(run: RunView) -> None:
+    assert "q-abstains-less" not in set(run.claims["claim"])
+    rows = where(run.evidence["boundary"], measure="accuracy")
+    fewer = {"value": -0.3, "low": -0.35, "high": -0.25}
+    rows = rows.assign(measure="abstention", **fewer)
+    other = dict(run.evidence) | {"boundary": pd.concat([run.evidence["boundary"], rows])}
+    found = claims_table([replace(evidence(run), other=other)]).set_index("claim")
+    assert found.loc["q-abstains-less", "strict_verdict"] == "holds"
+
+
+def test_figures_are_drawn_where_their_table_exists(run: RunView, bare: RunView) -> None:
+    drawn = evidence_figures(run)
+    assert set(drawn) == {*PIECES, "heads"} == set(TITLES)
+    assert evidence_figures(bare) == {}
+    for draw in drawn.values():
+        figure = draw()
+        assert len(figure.axes) >= 1
+    panels = [ax for ax in drawn["windows"]().axes if ax.axison]
+    assert len(panels) == 6  # three choices of blocks in two modes
+    notes = [text.get_text() for ax in drawn["saliency"]().axes for text in ax.texts]
+    p = where(run.evidence["saliency"], subset="all")["dip_p"].iloc[0]
+    assert f"all {p:.2g}" in notes[0]
+
+
+def test_charts_show_the_numbers_of_the_tables(run: RunView) -> None:
+    chart = piece_chart(PIECES["patching"](run))
+    assert [view["label"] for view in chart["views"]] == ["Strict mode", "Paper mode"]
+    lines = {t["name"]: t for t in chart["views"][0]["data"] if "meta" in t}
+    rows = where(run.evidence["patching"], intervention="patch-matched", mode="strict",
+                 subset="all", pathway="Q")  # fmt: skip
+    assert lines["Q-Anchored (Simulated)"]["y"] == pytest.approx((100 * rows["flip_rate"]).tolist())
+    (heads,) = heads_chart(run)["views"]
+    assert np.unravel_index(np.argmin(head_map(run, "simulated")), (4, 3)) == (1, 1)
+    assert heads["data"][0]["z"][1][1] == pytest.approx(np.min(head_map(run, "simulated")))
+
+
+def test_densities_are_of_one_value_a_sample(run: RunView) -> None:
+    rows = summed_logs(run, "simulated", "probe", "exact")
+    whole = run.saliency.groupby("id")["saliency"].sum()
+    assert len(rows) == len(whole) == 160
+    assert 10 ** rows.set_index("id")["log"][whole.index[7]] == pytest.approx(whole.iloc[7])
+    for series in PIECES["saliency"](run).views[0].series:
+        assert np.trapezoid(series.value, series.layer) == pytest.approx(1, abs=0.1)
+
+
+def test_the_report_has_it_folded_with_a_summary_first(run: RunView, bare: RunView) -> None:
+    text = page(run)
+    section = text[text.index("The other evidence") :]
+    section = section[: section.index("</section>")]
+    assert section.count("<details>") == len(TITLES) == 7
+    assert section.index("another subject") < section.index("<details>")
+    for name, title in TITLES.items():
+        assert title in section and f'id="evidence-{name.replace("_", "-")}"' in section
+    assert evidence_there(bare) == [] and "The other evidence" not in page(bare)
+
+
+def test_sentences_come_from_the_tables(run: RunView) -> None:
+    layer = chosen_layer(run, "simulated")
+    said = " ".join(WORDS["patching"](run, "simulated"))
+    rows = where(run.evidence["patching"], layer=layer, mode="paper", subset="all", pathway="Q")
+    share = where(rows, intervention="patch-matched")["flip_rate"].item()
+    assert f"At layer {layer}" in said and f"{100 * share:.0f} % of the Q samples" in said
+    assert "head 1 of block 2" in WORDS["heads"](run, "simulated")[0]
+    assert "two humps are shown" in WORDS["saliency"](run, "simulated")[0]
+    assert all(text for name in WORDS for text in WORDS[name](run, "simulated"))
+
+
+def test_few_numbers_give_words_and_never_a_zero(run: RunView) -> None:
+    """Empty groups, unknown shapes and unfitted models are said to be so."""
+    empty = run.evidence["boundary_model"].assign(coefficient=np.nan)
+    shapeless = run.evidence["saliency"].assign(dip_p=np.nan)
+    unknown = run.evidence["patching"].assign(flip_rate=np.nan)
+    other = RunView(run.path, run.info)
+    tables = {"boundary_model": empty, "saliency": shapeless, "patching": unknown}
+    other.__dict__["evidence"] = dict(run.evidence) | tables
+    assert "could not be fitted" in " ".join(WORDS["boundary"](other, "simulated"))
+    assert "too few samples" in WORDS["saliency"](other, "simulated")[0]
+    assert "no number of the Q samples" in WORDS["patching"](other, "simulated")[0]
+    assert "no number" in page(other)
