@@ -15,7 +15,7 @@ Keys = Literal["exact", "question", "random", "matched"]
 Delta = Literal["points", "relative", "logit"]
 Balance = Literal["weights", "none"]
 Evidence = Literal[
-    "patching", "answer-only", "saliency", "boundary", "awareness", "heads", "windows"
+    "patching", "answer-only", "saliency", "boundary", "awareness", "heads", "windows", "detectors"
 ]
 CHEAP: tuple[Evidence, ...] = ("answer-only", "boundary", "awareness")  # they read nothing anew
 _CHOICES: dict[str, Any] = {

@@ -12,11 +12,17 @@ import pandas as pd
 from anchorscope.analyse import Analysed, Labelled, unit_of
 from anchorscope.config import Config
 from anchorscope.engine.interventions import Intervention
-from anchorscope.evidence.collect import collect_patching, collect_saliency, window_knockouts
+from anchorscope.evidence.collect import (
+    collect_patching,
+    collect_reweighted,
+    collect_saliency,
+    window_knockouts,
+)
 from anchorscope.evidence.head_sweep import collect_heads
 from anchorscope.evidence.head_table import heads_agreement
 from anchorscope.evidence.held_out import HeldOut
 from anchorscope.evidence.patched import PATCHES, Asking
+from anchorscope.evidence.ptrue import collect_p_true
 from anchorscope.evidence.shards import Shards, evidence_name
 from anchorscope.evidence.tables import Given, Settings, evidence_tables
 from anchorscope.evidence.unseen import read_unseen
@@ -28,6 +34,7 @@ from anchorscope.states import load_states, shard_name
 from anchorscope.store import Store
 
 HEAD_BLOCKS = 3  # whose heads are knocked out one at a time
+BETAS = (1.0, -1.0, 2.0, -2.0)  # added to attention scores for Pathway Reweighting
 HEAD_QUESTIONS = 64  # of each dataset: every head of every block is a row of its own
 
 
@@ -51,9 +58,13 @@ class Gathering:
     shards: int
 
     def before_probes(self, shards: Shards, asking: Asking) -> None:
-        """Patched samples: no probe has a say in them."""
+        """Patched and reweighted samples, and P(True): no probe has a say in them."""
         if "patching" in self.config.evidence:
             collect_patching(shards, asking)
+        if "detectors" in self.config.evidence:
+            collect_reweighted(shards, BETAS)
+            collect_reweighted(shards, BETAS[:2], where="post")
+            collect_p_true(shards, style=asking.style)
 
     def with_probes(self, shards: Shards, parts: Sequence[Labelled], found: Analysed) -> None:
         """Saliency and heads, read by the probes that never saw the question."""

@@ -29,6 +29,10 @@ def evaluate(
     transfer: Annotated[
         bool, typer.Option("--transfer", help="Also from each dataset to each other.")
     ] = False,
+    limit: Annotated[
+        int | None,
+        typer.Option(help="Answers of each dataset, right and wrong alike; default: all."),
+    ] = None,
     folds: _Folds = 5,
     seed: _Seed = 0,
     resamples: Annotated[int, typer.Option(help="Bootstrap resamples, 100 or more.")] = 2000,
@@ -36,6 +40,8 @@ def evaluate(
     """Writes the table of every detector, with random and entity-disjoint folds side by side."""
     _at_least("folds", folds, 3)
     _at_least("resamples", resamples, 100)
+    if limit is not None:
+        _at_least("limit", limit, 40)
 
     from anchorscope.cli.bar import Bar
     from anchorscope.detect.study import study
@@ -44,8 +50,8 @@ def evaluate(
     names = tuple(word.strip() for word in methods.split(",") if word.strip())
     with Bar() as bar:
         found = study(
-            runs, names=names, transfer=transfer, folds=folds, seed=seed, resamples=resamples,
-            progress=bar,
+            runs, names=names, transfer=transfer, limit=limit, folds=folds, seed=seed,
+            resamples=resamples, progress=bar,
         )  # fmt: skip
     folder = out or runs[0]
     files = found.write(folder)
@@ -91,15 +97,21 @@ def train(
 @detect.command()
 def score(
     detector: Annotated[str, typer.Argument(help="A detector's folder, or a hub repository.")],
-    file: Annotated[Path, typer.Argument(help="JSONL with `question`, and `answer` if given.")],
-    out: Annotated[Path, typer.Option(help="The JSONL to write.")],
+    file: Annotated[
+        Path | None, typer.Argument(help="JSONL with `question`, and `answer` if given.")
+    ] = None,
+    question: Annotated[str | None, typer.Option(help="One question instead of a file.")] = None,
+    answer: Annotated[
+        str | None, typer.Option(help="An answer to that question; default: the model's own.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The JSONL to write; default: print it.")] = None,
     model: Annotated[
         str | None, typer.Option(help="The model; default: the one the detector names.")
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N, or mps.")] = "auto",
 ) -> None:
-    """Answers the questions of a file and says how likely each answer is wrong."""
-    rows = _read(file)
+    """Answers a question, or those of a file, and says how likely each answer is wrong."""
+    rows = _asked(file, question, answer)
 
     from anchorscope.cli.bar import Bar
     from anchorscope.detect.detector import Detector
@@ -118,6 +130,9 @@ def score(
         json.dumps(row | _plain(asdict(one)), ensure_ascii=False, allow_nan=False)
         for row, one in zip(rows, scored, strict=True)
     ]
+    if out is None:
+        typer.echo("\n".join(lines))
+        return
     partial = out.with_name(f".{out.name}.partial")
     partial.write_text("\n".join(lines) + "\n", encoding="utf-8")
     partial.replace(out)
@@ -134,6 +149,15 @@ def push(
     from anchorscope.detect.hub import upload
 
     typer.echo(upload(folder, repository, private=not public))
+
+
+def _asked(file: Path | None, question: str | None, answer: str | None) -> list[dict[str, Any]]:
+    """The rows of the file, or the one question that was given instead."""
+    if (file is None) == (question is None):
+        raise UserError("Give either a JSONL file or --question, and not both.")
+    if file is not None:
+        return _read(file)
+    return [{"question": question} | ({} if answer is None else {"answer": answer})]
 
 
 def _read(file: Path) -> list[dict[str, Any]]:

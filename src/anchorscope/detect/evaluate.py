@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import pandas as pd
 
@@ -15,6 +16,7 @@ from anchorscope.detect.methods import AUTO, METHODS, auto_candidates, make_meth
 from anchorscope.detect.metrics import check_scores
 from anchorscope.detect.splits import SPLITS, Split, check_classes, outer_folds
 from anchorscope.errors import UserError
+from anchorscope.probes.crossfit import each_layer
 from anchorscope.progress import Progress, Quiet
 
 SCORES = (
@@ -48,22 +50,47 @@ def evaluate(
     for name, reason in left_out.items():
         progress.note(f"{material.name}: {name} left out, {reason}")
     names = [name for name in names if name not in left_out]
-    frames = []
-    for split in splits:
-        how = {"split": split, "folds": folds, "seed": seed}
-        fold = outer_folds(material.z, material.entities, **how)
-        # Inner folds of the same kind: a score is judged by what it is to be used for.
-        given = replace(material, mixed=split == "random")
-        for number in range(folds):
-            held = fold == number
-            train, test = given.take(~held, seed=seed), given.take(held)
-            fitted = fit_all(train, names)
-            frames += [
-                rows_of(one, name, test).assign(split=split, fold=number)
-                for name, one in fitted.items()
-            ]
-            progress.advance()
+    tests = [test for split in splits for test in _tests(material, split, folds, seed)]
+    trained = fit_each([test.train for test in tests], names, progress)
+    # Scored one after the other: the milliseconds are an answer's, not those of its neighbours.
+    frames = [
+        rows_of(one, name, test.held).assign(split=test.split, fold=test.fold)
+        for test, fitted in zip(tests, trained, strict=True)
+        for name, one in fitted.items()
+    ]
     return pd.concat(frames, ignore_index=True).reindex(columns=list(SCORES))
+
+
+class _Test(NamedTuple):
+    """One fold: what is learnt from, and what is held out."""
+
+    split: Split
+    fold: int
+    train: Material
+    held: Material
+
+
+def _tests(material: Material, split: Split, folds: int, seed: int) -> list[_Test]:
+    fold = outer_folds(material.z, material.entities, split=split, folds=folds, seed=seed)
+    # Inner folds of the same kind: a score is judged by what it is to be used for.
+    given = replace(material, mixed=split == "random")
+    return [
+        _Test(split, number, given.take(fold != number, seed=seed), given.take(fold == number))
+        for number in range(folds)
+    ]
+
+
+def fit_each(
+    materials: Sequence[Material], names: Sequence[str], progress: Progress
+) -> list[dict[str, Method]]:
+    """`fit_all` on each of the materials, several at a time."""
+    found: dict[int, dict[str, Method]] = {}
+
+    def work(number: int) -> None:
+        found[number] = fit_all(materials[number], names)
+
+    each_layer(work, len(materials), progress=lambda done, total: progress.advance())
+    return [found[number] for number in range(len(materials))]
 
 
 def fit_reasons(material: Material, names: Sequence[str]) -> dict[str, str]:

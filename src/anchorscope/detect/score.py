@@ -33,7 +33,6 @@ from anchorscope.progress import Progress, Quiet
 if TYPE_CHECKING:
     from anchorscope.detect.detector import Detector
 
-_BUDGET = {"cpu": 1024, "cuda": 32768}  # tokens of one pass, as in a run
 _CLEAN = Intervention(name="clean")
 
 
@@ -77,7 +76,7 @@ def score_all(
     out: dict[int, Scored] = {}
     progress = progress or Quiet()
     progress.start("scores", len(asked))
-    budget = Budget(_BUDGET.get(bound.model.device.type, _BUDGET["cpu"]))
+    budget = Budget.of(bound.model.device)
     with Lease(bound.model) as lease:
         for written in (False, True):
             part = [a for a in asked if (a.answer is None) == written]

@@ -43,19 +43,23 @@ def study(
     *,
     names: Sequence[str] = (),
     transfer: bool = False,
+    limit: int | None = None,
     folds: int = 5,
     seed: int = 0,
     resamples: int = 2000,
     progress: Progress | None = None,
 ) -> Study:
-    """Every detector on every dataset of these runs; all of them where `names` is empty."""
+    """Every detector on every dataset of these runs; all of them where `names` is empty.
+
+    With a `limit`, as many right as wrong answers of each dataset, that many in all at most.
+    """
     progress = progress or Quiet()
     names = tuple(names) or (*METHODS, AUTO)
     for name in names:
         make_method(name)  # a wrong name is said before anything slow starts
     folders = [RunFolder.open(run) for run in runs]
     check_same_model([folder.weights for folder in folders])
-    parts = _parts(folders, seed)
+    parts = [part.balanced(limit) for part in _parts(folders, seed)]
     how = {"names": names, "seed": seed, "progress": progress}
     scores = pd.concat([evaluate(p, folds=folds, **how) for p in parts], ignore_index=True)
     model = str(folders[0].model["name"])

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from anchorscope.detect.evaluate import fit_all
+from anchorscope.detect.evaluate import fit_each
 from anchorscope.detect.material import Material, join
+from anchorscope.detect.method import Method
 from anchorscope.detect.methods import AUTO, METHODS
 from anchorscope.detect.metrics import check_scores
 from anchorscope.detect.splits import check_classes
@@ -40,20 +41,20 @@ def transfer_table(
     if len(parts) > 2:
         pairs += [("left-out", join([p for p in parts if p is not b]), b) for b in parts]
     progress.start("transfer", len(pairs))
+    learnt_from = [without_entities(train, test) for _, train, test in pairs]
+    trained = fit_each(learnt_from, names, progress)
     rows: list[dict[str, Any]] = []
-    for kind, train, test in pairs:
+    for (kind, train, test), left, fitted in zip(pairs, learnt_from, trained, strict=True):
         of = {"model": model, "kind": kind, "train": train.name, "test": test.name}
-        rows += [of | row for row in _one(train, test, names, seed, resamples)]
-        progress.advance()
+        rows += [of | row for row in _one(left, test, fitted, seed, resamples)]
     return pd.DataFrame(rows)
 
 
 def _one(
-    train: Material, test: Material, names: Sequence[str], seed: int, resamples: int
+    train: Material, test: Material, fitted: dict[str, Method], seed: int, resamples: int
 ) -> list[dict[str, Any]]:
-    train = without_entities(train, test)
     rows = []
-    for name, method in fit_all(train, names).items():
+    for name, method in fitted.items():
         if method.lacks(test):
             continue
         score = method.decision_function(test)
