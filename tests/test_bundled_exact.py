@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 from plain import plain_states
+from tiny import tiny_lm, tiny_tokenizer
 
 from anchorscope.datasets import load_questions
+from anchorscope.engine import check
 from anchorscope.engine.check import check_model, require_understood
 from anchorscope.engine.intervene import read_batch, row_for
 from anchorscope.engine.interventions import KNOCKOUT, Marked
@@ -84,6 +86,21 @@ def test_doctor_sees_a_knockout_that_does_not_reach(tiny_llama, monkeypatch):
     }
     with pytest.raises(UserError, match="is not understood, so its numbers would mean nothing"):
         require_understood(tiny_llama)
+
+
+def test_in_half_precision_the_model_s_own_rounding_sets_the_limit(monkeypatch):
+    """Large activations round further than any fixed number allows; a lost cut is still seen."""
+    lm = tiny_lm("llama").to(torch.bfloat16)
+    model = load_model(lm, tokenizer=tiny_tokenizer())
+    monkeypatch.setitem(check._TOLERANCE, torch.bfloat16, 1e-9)
+    by_name = {c.name: c for c in check_model(model)}
+    assert by_name["states are those of output_hidden_states"].ok
+    assert by_name["the knockout blocks what it says and nothing else"].ok
+    monkeypatch.setattr(
+        "anchorscope.engine.layout._gone", lambda e, b, r: torch.zeros(1, 1, 1, 1).bool()
+    )
+    failed = {c.name for c in check_model(model) if not c.ok}
+    assert "the knockout blocks what it says and nothing else" in failed
 
 
 def test_doctor_sees_an_attention_that_it_cannot_replace(tiny_llama, monkeypatch):
