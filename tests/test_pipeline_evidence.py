@@ -1,0 +1,102 @@
+"""Every piece of evidence in one run, on a tiny random model that is right by construction."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import get_args
+
+import pandas as pd
+import pytest
+from tiny import tiny_lm, tiny_tokenizer
+
+from anchorscope import Config, Question, load_model, load_questions, run
+from anchorscope.answers.generate import Answerer
+from anchorscope.answers.judge import judge
+from anchorscope.config import CHEAP, Evidence
+from anchorscope.engine.lease import Lease
+from anchorscope.engine.trunk import Prefix
+from anchorscope.models.prompts import make_prompt
+
+HOW = Config(shots=0, prompt="text", max_tokens=4, resamples=100, folds=3, fold_seeds=1, shard=32)
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+
+
+@pytest.fixture(scope="module")
+def model():
+    return load_model(tiny_lm("llama", seed=3), tokenizer=tiny_tokenizer())
+
+
+@pytest.fixture(scope="module")
+def questions(model):
+    """Questions whose accepted answer is the model's own, for every second one of them."""
+    names = [a + b + a for a in LETTERS for b in LETTERS[::3]]
+    texts = [f"what is {name} for?" for name in names]
+    prompts = [make_prompt(model, text, shots=(), style="text").ids for text in texts]
+    with Lease(model) as lease:
+        answerer = Answerer(model, max_tokens=HOW.max_tokens)
+        said = answerer.answer(lease, Prefix((), None), texts, prompts).answers
+    made = []
+    for name, text, answer in zip(names, texts, said, strict=True):
+        if judge(answer.text, [answer.text], question=text) != "right":
+            continue  # nothing that a judge could accept
+        mine = {
+            "subjects": (name,),
+            "entity": name,
+            "relation": "use",
+            "popularity": 10.0 + len(made),
+        }
+        accepted = (answer.text,) if len(made) % 2 else ("something else",)
+        made.append(
+            Question(id=f"own:all:{name}", dataset="own", text=text, answers=accepted, **mine)
+        )
+    assert len(made) >= 80
+    return load_questions(made[:96])
+
+
+@pytest.fixture(scope="module")
+def done(model, questions, tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs") / "all"
+    first = run(model, questions, out=out, config=HOW)
+    assert set(first.evidence) >= {"answer_only", "boundary", "awareness", "question_probe"}
+    before = (out / "states" / "clean" / "00000.safetensors").stat().st_mtime_ns
+    view = run(model, questions, out=out, config=replace(HOW, evidence=get_args(Evidence)))
+    assert (out / "states" / "clean" / "00000.safetensors").stat().st_mtime_ns == before
+    return view
+
+
+def test_every_piece_leaves_its_table_figure_and_part_of_the_report(done):
+    tables = {"patching", "answer_only", "question_probe", "saliency", "boundary",
+              "boundary_model", "awareness", "heads", "windows"}  # fmt: skip
+    assert set(done.evidence) == tables
+    assert all(len(table) for table in done.evidence.values())
+    for name in (
+        "patching",
+        "answer_only",
+        "saliency",
+        "boundary",
+        "awareness",
+        "heads",
+        "windows",
+    ):
+        assert (done.path / "figures" / f"{name}.png").stat().st_size > 5_000
+    report = (done.path / "report.html").read_text(encoding="utf-8")
+    assert "The other evidence" in report and report.count("<details") >= 7
+    claims = set(pd.read_csv(done.path / "tables" / "claims.csv")["claim"])
+    assert {"patching-flips-q", "answer-only-moves-q", "state-knows-pathway"} <= claims
+    states = {path.name for path in (done.path / "states").iterdir()}
+    assert {"patch-matched", "window-5", "single", "question-only", "reweight+1.0"} <= states
+    assert (done.path / "evidence" / "ptrue" / "00000.parquet").is_file()
+
+
+def test_a_sample_patched_with_itself_keeps_its_verdict(done):
+    own = done.evidence["patching"].query("intervention == 'patch-self' and pathway == 'all'")
+    assert len(own) and (own["flip_rate"].dropna() == 0).all()
+
+
+def test_run_json_says_which_evidence_is_there_and_less_asks_for_no_work(done, model, questions):
+    info = json.loads((done.path / "run.json").read_text())
+    assert set(info["evidence"]) == set(get_args(Evidence)) > set(CHEAP)
+    report = (done.path / "report.html").stat().st_mtime_ns
+    run(model, questions, out=done.path, config=HOW)
+    assert (done.path / "report.html").stat().st_mtime_ns == report
