@@ -58,6 +58,7 @@ def run(model: Model, job: Job, clock: Clock) -> tuple[list[list[int]], Tensor, 
                 for read, states in read_rows(lease, done.trunk, forks, budget=budget):
                     numbers = [batch[row.number] for row in read]
                     knocked |= dict(zip(numbers, states.float().cpu(), strict=True))
+            del done, states  # before the next batch has its own
     clean, knocked = (torch.stack([of[n] for n in job.asked]) for of in (clean, knocked))
     return [answers[n] for n in every], clean, knocked
 

@@ -9,7 +9,8 @@ import pandas as pd
 import pytest
 
 from anchorscope.pathways.claims import RunEvidence, claims_table, reference_bands
-from anchorscope.pathways.claims.reading import Reading, Region, from_draws, from_estimate, holm
+from anchorscope.pathways.claims.reading import Reading, Region, from_draws, from_estimate
+from anchorscope.probes.metrics import holm
 from anchorscope.records import Estimate
 
 

@@ -15,7 +15,6 @@ from anchorscope.detect.metrics import (
     coverage_at,
     difference,
     ece,
-    holm,
     risk_coverage,
 )
 
@@ -99,14 +98,6 @@ def test_p_is_small_for_a_real_difference_and_holds_its_level_without_one():
     assert rejected <= 12  # of 100; above it with a chance of 1 in 1,000 at a level of 5 %
     draws = auroc_draws(z, [3 * z + a, b], seed=0, resamples=1000)
     assert difference(0.2, 0, draws[0] - draws[1]).p == pytest.approx(2 / 1001)
-
-
-def test_holm_by_its_definition():
-    p = [0.04, 0.01, np.nan, 0.03]
-    assert holm(p)[[0, 1, 3]].tolist() == pytest.approx([0.06, 0.03, 0.06])
-    assert np.isnan(holm(p)[2])
-    assert holm([0.9, 0.8]).tolist() == [1.0, 1.0]
-    assert len(holm([])) == 0
 
 
 def test_platt_finds_the_planted_line_and_never_falls():

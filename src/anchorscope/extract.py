@@ -106,6 +106,7 @@ class Extraction:
                     caught[name] |= states
             here = [by_id[p.question.id] for p in batch]
             self._intervene(answered.trunk, here, others)
+            del answered  # its states and trunk, before the next batch has its own
         return [by_id[p.question.id] for p in prepared], caught, others
 
     def _rows(self, prepared: Sequence[Prepared]) -> int | None:

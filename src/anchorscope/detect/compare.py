@@ -16,10 +16,9 @@ from anchorscope.detect.metrics import (
     coverage_at,
     difference,
     ece,
-    holm,
     interval,
 )
-from anchorscope.probes.metrics import auroc
+from anchorscope.probes.metrics import auroc, holm
 
 AGAINST = ("probe", "text", "auto")
 RISKS = (0.05, 0.10)

@@ -114,17 +114,6 @@ def difference(a: float, b: float, draws: np.ndarray) -> Difference:
     return Difference(a - b, float(low), float(high), float(p))
 
 
-def holm(p: Sequence[float]) -> np.ndarray:
-    """Holm's adjusted p-values in the order given; NaN stays NaN and is not counted."""
-    values = np.asarray(p, dtype=np.float64)
-    adjusted = np.full(len(values), np.nan)
-    known = np.flatnonzero(~np.isnan(values))
-    order = known[np.argsort(values[known], kind="stable")]
-    steps = values[order] * (len(order) - np.arange(len(order)))
-    adjusted[order] = np.minimum(np.maximum.accumulate(steps), 1.0) if len(order) else []
-    return adjusted
-
-
 def interval(value: float, draws: np.ndarray, n: int) -> Estimate:
     """A value with the 95 % interval of its draws."""
     if np.isnan(draws).any():

@@ -19,7 +19,7 @@ _GROW_AFTER = 8  # batches without trouble
 # batch's scores stay far below the weights in memory. The prefix lies in the memory of every row
 # that is written to; on a CPU more rows than fit into these bytes hardly decode faster.
 _TOKENS = {"cpu": 1024, "cuda": 32768}
-_MEMORY = {"cpu": 128 << 20}
+_MEMORY = {"cpu": 112 << 20}
 
 
 class Budget:
@@ -64,7 +64,7 @@ def in_batches(
         count = min(_fitting(waiting, length, budget.tokens), _share(len(waiting), rows))
         batch = waiting[: -count - 1 : -1]
         try:
-            done = work(batch)
+            done = [work(batch)]
         except torch.OutOfMemoryError as error:
             if len(batch) == 1:
                 raise UserError(
@@ -77,7 +77,8 @@ def in_batches(
             continue
         del waiting[-count:]
         budget.went_well()
-        yield batch, done
+        # Not kept here: the next batch should not have to share the memory with this one.
+        yield batch, done.pop()
 
 
 def _share(waiting: int, rows: int | None) -> int:

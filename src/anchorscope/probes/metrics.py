@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from sklearn.metrics import roc_auc_score
 
@@ -77,6 +79,17 @@ def rate(hits: np.ndarray) -> Estimate:
     # The clips only undo rounding: an interval always holds its own share.
     low, high = min(max(middle - reach, 0.0), share), max(min(middle + reach, 1.0), share)
     return Estimate(share, float(low), float(high), n)
+
+
+def holm(p: Sequence[float]) -> np.ndarray:
+    """Holm's corrected p-values in the order given; NaN stays NaN and does not count."""
+    values = np.asarray(p, dtype=np.float64)
+    known = np.flatnonzero(~np.isnan(values))
+    order = known[np.argsort(values[known], kind="stable")]
+    out = np.full(len(values), np.nan)
+    steps = values[order] * np.arange(len(order), 0, -1)
+    out[order] = np.minimum(1.0, np.maximum.accumulate(steps))
+    return out
 
 
 def _labels_and_scores(z: np.ndarray, score: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

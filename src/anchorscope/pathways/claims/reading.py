@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -102,14 +101,3 @@ def _reading(value: float, low: float, high: float, error: float, region: Region
     within = [norm.sf((region.low - value) / error), norm.sf((value - region.high) / error)]
     p_holds, p_fails = float(max(beyond)), float(min(within))
     return Reading(value=value, low=low, high=high, p_holds=p_holds, p_fails=p_fails)
-
-
-def holm(p: Sequence[float]) -> np.ndarray:
-    """Holm's corrected p-values, [claim]; NaN stays NaN and does not count."""
-    values = np.asarray(p, dtype=np.float64)
-    known = np.flatnonzero(~np.isnan(values))
-    order = known[np.argsort(values[known], kind="stable")]
-    out = np.full(len(values), np.nan)
-    steps = values[order] * np.arange(len(order), 0, -1)
-    out[order] = np.minimum(1.0, np.maximum.accumulate(steps))
-    return out

@@ -13,10 +13,11 @@ from anchorscope.pathways.claims.curve_claims import curve_claims
 from anchorscope.pathways.claims.evidence import RunEvidence
 from anchorscope.pathways.claims.evidence_claims import evidence_claims
 from anchorscope.pathways.claims.group_claims import group_claims, two_pathways
-from anchorscope.pathways.claims.reading import Reading, holm
+from anchorscope.pathways.claims.reading import Reading
 from anchorscope.pathways.claims.reference import reading_claims
 from anchorscope.pathways.claims.row import Claim
 from anchorscope.pathways.grouping import MODES
+from anchorscope.probes.metrics import holm
 
 COLUMNS = (
     "claim", "statement", "source", "paper_value", "paper_verdict", "strict_value",
