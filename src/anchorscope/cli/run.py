@@ -24,7 +24,7 @@ def run(
         default_of("limit")
     ),
     out: Annotated[Path, typer.Option(help="The run folder; a begun one is continued.")] = Path(
-        "runs/demo"
+        "runs/main"
     ),
     prompt: Annotated[str, _option("prompt")] = default_of("prompt"),
     shots: Annotated[int, _option("shots")] = default_of("shots"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 
@@ -20,6 +21,7 @@ Progress = Callable[[int, int], None]  # layers done, layers in all
 # Each worker holds one layer in double precision a few times over: about 300 MB for 2,000
 # questions of width 5,120.
 MAX_WORKERS = 16
+_THREADS = "anchorscope-layer"
 
 
 def cross_fit(
@@ -94,12 +96,18 @@ def each_layer(
     workers: int | None = None,
     progress: Progress | None = None,
 ) -> None:
-    """Calls `work` with every layer, several at a time."""
+    """Calls `work` with every layer, several at a time.
+
+    Called from one of its own threads it works in place: threads of threads would only fight over
+    the cores.
+    """
+    if threading.current_thread().name.startswith(_THREADS):
+        workers = 1
     # Layers are independent and the solver's time goes into products that let other threads run;
     # one arithmetic thread each, or the threads would fight over the cores.
     with (
         threadpool_limits(limits=1, user_api="blas"),
-        ThreadPoolExecutor(max_workers=workers or _default_workers()) as pool,
+        ThreadPoolExecutor(workers or _default_workers(), thread_name_prefix=_THREADS) as pool,
     ):
         jobs = [pool.submit(work, layer) for layer in range(layers)]
         try:
