@@ -23,11 +23,14 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/pyright
 
+# Two workers, a file each at a time, one thread each: the tests' own work is mostly Python.
+WORKERS := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+
 test: lint
-	$(BIN)/python -m pytest
+	$(WORKERS)
 
 test-all: lint
-	$(BIN)/python -m pytest -m ""
+	$(WORKERS) -m ""
 
 clean:
 	rm -rf .venv .cache runs

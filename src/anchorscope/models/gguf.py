@@ -48,6 +48,13 @@ def _dense() -> dict[str, Any]:
     return {"quantization_config": config(dequantize=True)} if config else {}
 
 
+def _put(partial: Path, folder: Path) -> None:
+    """Gives a finished conversion its name, unless another process was first."""
+    if not (folder / "config.json").exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        partial.rename(folder)
+
+
 def _convert(path: Path, folder: Path) -> None:
     """Writes beside the final name and renames, so that a torn conversion is never read."""
     partial = folder.with_name(f"{folder.name}.{os.getpid()}.partial")
@@ -60,8 +67,7 @@ def _convert(path: Path, folder: Path) -> None:
         partial.mkdir(parents=True, exist_ok=True)
         lm.save_pretrained(partial)
         tokenizer.save_pretrained(partial)
-        shutil.rmtree(folder, ignore_errors=True)
-        partial.rename(folder)
+        _put(partial, folder)
     except (ValueError, KeyError, NotImplementedError) as error:
         raise UserError(
             f"The GGUF file {path} could not be read: {str(error).splitlines()[0]} Accepted: GGUF "
