@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before anything reads it: no test waits for a network
@@ -11,6 +12,7 @@ import pytest
 import torch
 from tiny import ARCHITECTURES, tiny_lm, tiny_tokenizer
 
+from anchorscope.cli import main
 from anchorscope.models import Model, load_model
 
 
@@ -42,3 +44,19 @@ def tiny_llama() -> Model:
 @pytest.fixture(autouse=True)
 def _fixed_seed() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def cli(monkeypatch, capsys):
+    """Runs a command line; gives exit code, output and error text."""
+
+    def run(*words: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["anchorscope", *map(str, words)])
+        monkeypatch.setenv("COLUMNS", "200")
+        with pytest.raises(SystemExit) as stop:
+            main()
+        out, error = capsys.readouterr()
+        code = stop.value.code
+        return (0 if code is None else int(code)), out, error
+
+    return run

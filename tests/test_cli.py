@@ -2,28 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
-
-from anchorscope.cli import main
-
-
-@pytest.fixture
-def cli(monkeypatch, capsys):
-    """Runs a command line; gives exit code, output and error text."""
-
-    def run(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["anchorscope", *map(str, words)])
-        monkeypatch.setenv("COLUMNS", "200")
-        with pytest.raises(SystemExit) as stop:
-            main()
-        out, error = capsys.readouterr()
-        code = stop.value.code
-        return (0 if code is None else int(code)), out, error
-
-    return run
-
 
 BAD = [
     (["--model", "./nowhere"], "'./nowhere' is neither a model folder nor a .gguf file."),

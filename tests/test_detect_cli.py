@@ -2,26 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-
 import pandas as pd
 import pytest
 from detect_worlds import plain, sisters, write_run
-
-from anchorscope.cli import main
-
-
-@pytest.fixture
-def cli(monkeypatch, capsys):
-    def run(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["anchorscope", *map(str, words)])
-        monkeypatch.setenv("COLUMNS", "200")
-        with pytest.raises(SystemExit) as stop:
-            main()
-        out, error = capsys.readouterr()
-        return int(stop.value.code or 0), out, error
-
-    return run
 
 
 def test_eval_from_the_command_line(cli, tmp_path):

@@ -2,89 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
+from engine_samples import CLOSE, PREFIX, SAMPLES, cut_of, engine_states
 from plain import plain_states
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import eager_mask
 
-from anchorscope.engine.batches import Budget
 from anchorscope.engine.decode import write_answers
-from anchorscope.engine.intervene import first_changed, row_for
 from anchorscope.engine.interventions import (
     ANSWER_ONLY,
     KNOCKOUT,
-    MATCHED,
     QUESTION,
     RANDOM,
     Intervention,
     Marked,
-    keys_of,
 )
 from anchorscope.engine.layout import PAD, Edges, Layout
 from anchorscope.engine.lease import Lease
-from anchorscope.engine.mass import with_mass
 from anchorscope.engine.memory import Growing
-from anchorscope.engine.read import read_rows
 from anchorscope.engine.trunk import grow_trunk, pad_left, read_prefix, shared_prefix
 from anchorscope.models import Model
-
-CLOSE = {"atol": 1e-4, "rtol": 0}
-PREFIX = tuple(range(10, 22))
-SEED = 3
-
-
-def marked(number: int, turn: int, answer: int, exact: tuple[int, ...]) -> Marked:
-    """A made-up sample: prefix, a turn whose exact tokens are counted from its start, an answer."""
-    generator = torch.Generator().manual_seed(number)
-    own = torch.randint(1, 290, (turn + answer,), generator=generator).tolist()
-    start = len(PREFIX)
-    return Marked(
-        id=f"made:test:{number}",
-        ids=PREFIX + tuple(own),
-        answer_at=start + turn,
-        question=tuple(range(start + 1, start + turn - 1)),
-        exact=tuple(start + i for i in exact),
-    )
-
-
-SAMPLES = [
-    marked(0, 8, 1, (3, 4)),
-    marked(1, 15, 4, (2, 3, 9, 10)),  # with a gap
-    marked(2, 6, 2, (0, 1)),  # at the start of its turn
-    marked(3, 9, 7, (6,)),
-    marked(4, 5, 3, (1, 2, 3, 4)),  # up to the answer
-]
-
-
-def engine_states(
-    model: Model, samples, intervention: Intervention, *, prefix=PREFIX, budget=64, weights=False
-):
-    """States [sample, layer, width] by the engine."""
-    out = torch.full((len(samples), model.blocks, model.parts.width), torch.nan)
-    with Lease(model, weights=weights) as lease:
-        known = read_prefix(lease, prefix)
-        prompts = [s.ids[: s.answer_at] for s in samples]
-        trunk = grow_trunk(lease, known, prompts, room=0, head=False).trunk
-        how = {"blocks": model.blocks, "turn_at": len(known), "seed": SEED}
-        rows = [row_for(sample, n, intervention, **how) for n, sample in enumerate(samples)]
-        for batch, states in read_rows(lease, trunk, rows, budget=Budget(budget)):
-            out[[row.number for row in batch]] = states
-    return out
-
-
-def cut_of(samples, intervention: Intervention, blocks=lambda block: True):
-    """The same knockout in words the plain way understands."""
-    keys = [set(keys_of(s, intervention.keys, seed=SEED)) for s in samples]
-
-    def cut(row: int, block: int, query: int, key: int) -> bool:
-        # Prefix keys are cut for the question's own turn only.
-        own = query >= len(PREFIX)
-        return blocks(block) and key in keys[row] and query not in keys[row] and own
-
-    return cut
 
 
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
@@ -270,56 +208,3 @@ def test_states_at_one_more_position_are_those_of_a_pass_that_ends_there(tiny):
     short = [s.ids[: end + 1] for s, end in zip(SAMPLES, ends, strict=True)]
     torch.testing.assert_close(grown.last.also, plain_states(tiny, short), **CLOSE)
     torch.testing.assert_close(grown.last.states, plain_states(tiny, prompts), **CLOSE)
-
-
-def test_where_a_row_starts():
-    assert first_changed(SAMPLES[0], SAMPLES[0].exact, len(PREFIX)) == len(PREFIX) + 5
-    assert first_changed(SAMPLES[1], SAMPLES[1].exact, len(PREFIX)) == len(PREFIX) + 4
-    assert first_changed(SAMPLES[0], (), len(PREFIX)) == len(SAMPLES[0].ids) - 1
-    assert first_changed(SAMPLES[0], (5,), len(PREFIX)) == len(PREFIX)
-
-
-def test_random_keys_are_as_many_other_prompt_tokens_and_never_the_first():
-    for sample in SAMPLES:
-        keys = keys_of(sample, "random", seed=SEED)
-        assert len(keys) == len(sample.exact) == len(set(keys))
-        assert not set(keys) & {0, *sample.exact}
-        assert max(keys) < sample.answer_at
-        assert keys == keys_of(sample, "random", seed=SEED)
-    assert any(
-        keys_of(s, "random", seed=SEED) != keys_of(s, "random", seed=SEED + 1) for s in SAMPLES
-    )
-
-
-def test_attention_mass_is_that_of_eager_attention(tiny):
-    """Mean over blocks and heads of the last token's weights, against output_attentions."""
-    with Lease(tiny) as lease:
-        known = read_prefix(lease, PREFIX)
-        prompts = [s.ids[: s.answer_at] for s in SAMPLES]
-        trunk = grow_trunk(lease, known, prompts, room=0, head=False).trunk
-        found = with_mass(lease, trunk, SAMPLES, budget=Budget(20))
-    before = tiny.lm.config._attn_implementation
-    tiny.lm.set_attn_implementation("eager")
-    for sample, given in zip(SAMPLES, found, strict=True):
-        with torch.no_grad():
-            out = tiny.lm(torch.tensor([sample.ids]), output_attentions=True)
-        weights = torch.stack([w[0, :, -1].mean(0) for w in out.attentions]).mean(0)
-        assert given.mass == pytest.approx(weights.tolist(), abs=1e-5)
-    tiny.lm.set_attn_implementation(before)
-
-
-def test_matched_keys_are_as_much_attended_to_and_of_the_same_turn():
-    for sample in SAMPLES[:4]:
-        mass = [0.0] * len(sample.ids)
-        twins = [p for p in sample.question if p not in sample.exact][: len(sample.exact)]
-        for n, (own, twin) in enumerate(zip(sample.exact, twins, strict=False)):
-            mass[own] = mass[twin] = 0.1 + 0.1 * n
-        keys = keys_of(replace(sample, mass=tuple(mass)), "matched", seed=0)
-        assert keys == tuple(sorted(twins))
-        assert not set(keys) & set(sample.exact)
-
-
-def test_the_matched_knockout_equals_the_plain_way(tiny_llama):
-    marks = [replace(s, mass=tuple(torch.rand(len(s.ids)).tolist())) for s in SAMPLES[:4]]
-    plain = plain_states(tiny_llama, [m.ids for m in marks], cut_of(marks, MATCHED))
-    torch.testing.assert_close(engine_states(tiny_llama, marks, MATCHED), plain, **CLOSE)

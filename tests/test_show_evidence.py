@@ -172,6 +172,18 @@ def test_sentences_come_from_the_tables(run: RunView) -> None:
     assert all(text for name in WORDS for text in WORDS[name](run, "simulated"))
 
 
+def test_donors_are_counted(run: RunView) -> None:
+    ids = run.samples["id"].tolist()[:3]
+    rows = [(ids[0], "matched", True, True), (ids[1], "matched", True, False)]
+    rows += [(ids[2], "matched", False, True), (ids[2], "random", False, False)]
+    other = RunView(run.path, run.info)
+    other.__dict__["donors"] = pd.DataFrame(
+        rows, columns=["id", "kind", "same_relation", "resized"]
+    )
+    said = WORDS["patching"](other, "simulated")[-1]
+    assert said.startswith("Of 3 matched donors 2 share the relation, and 2 have another")
+
+
 def test_few_numbers_give_words_and_never_a_zero(run: RunView) -> None:
     """Empty groups, unknown shapes and unfitted models are said to be so."""
     empty = run.evidence["boundary_model"].assign(coefficient=np.nan)

@@ -8,17 +8,16 @@ from typing import Any
 
 import numpy as np
 from scipy.special import expit, logit
-from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from anchorscope.detect.groups import clusters
-from anchorscope.probes.probe import DEFAULT_C, LinearProbe, check_finite
+from anchorscope.probes.probe import DEFAULT_C, LinearProbe, LogitClassifier, check_finite
 from anchorscope.probes.splits import MIN_PER_CLASS
 
 _EDGE = 1e-12  # keeps the mixture's logit finite
 
 
-class Mixture(ClassifierMixin, BaseEstimator):
+class Mixture(LogitClassifier):
     """P(z = 1) = g · P_Q + (1 − g) · P_A, with g = P(Q) from the state itself.
 
     `groups` of `fit` says which answers each expert learns from (1.0 is Q, NaN is nobody's);
@@ -65,21 +64,6 @@ class Mixture(ClassifierMixin, BaseEstimator):
         g = expit(by_expert[:, 2]) if gate is None else gate
         mixed = g * expit(by_expert[:, 1]) + (1 - g) * expit(by_expert[:, 0])
         return logit(np.clip(mixed, _EDGE, 1 - _EDGE))
-
-    def predict_proba(self, X) -> np.ndarray:
-        """The probability of both classes, [question, 2]."""
-        wrong = expit(self.decision_function(X))
-        return np.column_stack([1 - wrong, wrong])
-
-    def predict(self, X) -> np.ndarray:
-        """The more likely class, [question]."""
-        above = self.decision_function(X) > 0
-        return self.classes_[above.astype(int)]
-
-    def __sklearn_tags__(self):
-        tags = super().__sklearn_tags__()
-        tags.classifier_tags.multi_class = False
-        return tags
 
     def _expert(self, X: np.ndarray, z: np.ndarray, own: np.ndarray) -> LinearProbe | None:
         counts = np.bincount(z[own], minlength=2)

@@ -8,7 +8,6 @@ for scored in seen.scores(out, questions): ...
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -49,12 +48,7 @@ class Watch:
             self._hooks.append(block.register_forward_hook(self._catch(layer)))
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         while self._hooks:
             self._hooks.pop().remove()
 

@@ -33,7 +33,26 @@ class ProbeInputError(UserError, ValueError):
     """A UserError to the command line; the ValueError that scikit-learn's tools expect."""
 
 
-class LinearProbe(ClassifierMixin, BaseEstimator):
+class LogitClassifier(ClassifierMixin, BaseEstimator):
+    """Two classes told apart by the sign of `decision_function`, in scikit-learn's manner."""
+
+    def predict_proba(self, X) -> np.ndarray:
+        """The probability of both classes for each state, [question, 2]."""
+        logit = self.decision_function(X)  # type: ignore[attr-defined]
+        return np.column_stack([expit(-logit), expit(logit)])
+
+    def predict(self, X) -> np.ndarray:
+        """The more likely class of each state, [question]."""
+        above = self.decision_function(X) > 0  # type: ignore[attr-defined]
+        return self.classes_[above.astype(int)]  # type: ignore[attr-defined]
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_class = False
+        return tags
+
+
+class LinearProbe(LogitClassifier):
     """Classifier with logit = x · coef_ + intercept_ on states as they come.
 
     `C` is the inverse strength of the L2 penalty, on standardised features. `balance`: "weights"
@@ -77,21 +96,6 @@ class LinearProbe(ClassifierMixin, BaseEstimator):
         states: Any = validate_data(self, X, dtype=np.float64, reset=False, ensure_all_finite=False)
         check_finite(states)
         return states @ self.coef_[0].astype(np.float64) + self.intercept_[0]
-
-    def predict_proba(self, X) -> np.ndarray:
-        """The probability of both classes for each state, [question, 2]."""
-        logit = self.decision_function(X)
-        return np.column_stack([expit(-logit), expit(logit)])
-
-    def predict(self, X) -> np.ndarray:
-        """The more likely class of each state, [question]."""
-        above = self.decision_function(X) > 0
-        return self.classes_[above.astype(int)]
-
-    def __sklearn_tags__(self):
-        tags = super().__sklearn_tags__()
-        tags.classifier_tags.multi_class = False
-        return tags
 
 
 def check_finite(X: np.ndarray) -> None:

@@ -8,14 +8,13 @@ from typing import Any, Literal
 
 import numpy as np
 
-from anchorscope.show.load import RunView, where
+from anchorscope.show.auroc import auroc_series
+from anchorscope.show.load import RunView
 from anchorscope.show.more_figures import intervention_series
 from anchorscope.show.null_band import NULL_LABEL, null_series
 from anchorscope.show.style import (
     MODES,
     Series,
-    color_of,
-    curve,
     pathway_series,
     random_series,
 )
@@ -50,17 +49,8 @@ def delta_p_chart(run: RunView) -> dict[str, Any]:
 
 
 def probes_chart(run: RunView) -> dict[str, Any]:
-    """AUROC by layer, a line per dataset, chance dotted."""
-    series = [
-        curve(
-            where(run.probes, dataset=name),
-            "auroc",
-            label=title,
-            color=color_of(position, "Q"),
-            n="n_test",
-        )
-        for position, (name, title) in enumerate(run.titles.items())
-    ]
+    """AUROC by layer, a line per dataset (dashed: the question alone), chance dotted."""
+    series = auroc_series(run, run.titles)
     traces = [trace for s in series for trace in traces_of(s, unit="share")]
     layout = layout_of("AUROC", span_of(series, include=0.5), zero=0.5, dotted=True)
     return {"views": [{"label": "All", "key": "all", "data": traces}], "layout": layout}

@@ -64,7 +64,20 @@ def patching(run: RunView, dataset: str) -> list[str]:
             "Replacing as many other tokens of the question flips "
             f"{_share(rows, intervention='patch-other', pathway='all')} of all."
         )
-    return [*said, verdict(claim_of(run, "patching-flips-q", dataset))]
+    return [*said, verdict(claim_of(run, "patching-flips-q", dataset)), *_donors(run, dataset)]
+
+
+def _donors(run: RunView, dataset: str) -> list[str]:
+    """How many matched donors made the prompt longer or shorter, and share the relation."""
+    ids = set(values(where(run.samples, dataset=dataset), "id"))
+    own = [row for row in records(where(run.donors, kind="matched")) if row["id"] in ids]
+    if not own:
+        return []
+    longer, alike = (sum(bool(row[name]) for row in own) for name in ("resized", "same_relation"))
+    return [
+        f"Of {len(own)} matched donors {alike} share the relation, and {longer} have another "
+        "number of tokens."
+    ]
 
 
 def answer_only(run: RunView, dataset: str) -> list[str]:

@@ -60,6 +60,7 @@ EVIDENCE: Mapping[str, tuple[str, ...]] = {
     "windows": _names("model dataset layer layers mode pathway n delta_p delta_p_low delta_p_high"),
 }
 SALIENCY = _names("id dataset loss source layer saliency")
+DONORS = _names("id kind donor same_relation resized")
 
 _TEXT = frozenset(
     {
@@ -168,6 +169,14 @@ class RunView:
         if not files:
             return pd.DataFrame(columns=list(SALIENCY))
         return pd.concat([_read_parquet(file, SALIENCY) for file in files], ignore_index=True)
+
+    @cached_property
+    def donors(self) -> pd.DataFrame:
+        """Who gave the tokens of each patch; no row where nothing was patched."""
+        files = sorted((self.path / "evidence" / "donors").glob("*.parquet"))
+        if not files:
+            return pd.DataFrame(columns=list(DONORS))
+        return pd.concat([_read_parquet(file, DONORS) for file in files], ignore_index=True)
 
     def delta_p(self) -> pd.DataFrame:
         """ΔP by layer, mode and pathway, with intervals: a tidy copy of tables/layers.csv."""

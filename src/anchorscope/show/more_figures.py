@@ -12,8 +12,9 @@ from matplotlib.lines import Line2D
 
 from anchorscope.errors import UserError
 from anchorscope.show import canvas
+from anchorscope.show.auroc import auroc_series
 from anchorscope.show.evidence_figures import evidence_figures
-from anchorscope.show.figures import Panel, group_by_model, plot_delta_p
+from anchorscope.show.figures import group_by_model, plot_delta_p
 from anchorscope.show.load import RunView, values, where
 from anchorscope.show.style import Series, all_titles, color_of, curve, intervention_names
 
@@ -26,7 +27,7 @@ def plot_probes(runs: Sequence[RunView] | RunView) -> Figure:
     for ax, panel in zip(axes[0], columns, strict=True):
         canvas.title(ax, panel.title)
         ax.axhline(0.5, color="#888888", linewidth=0.7, linestyle=":")
-        for series in _auroc(panel, titles):
+        for series in (s for run in panel.runs for s in auroc_series(run, titles)):
             canvas.draw(ax, series)
     axes[0, 0].set_ylabel("AUROC (wrong against right)", fontsize=canvas.TEXT)
     handles = [
@@ -34,23 +35,10 @@ def plot_probes(runs: Sequence[RunView] | RunView) -> Figure:
         for i, title in enumerate(titles.values())
     ]
     note = "Each question is read by a probe that never saw it. Dotted: chance."
+    if any("question_probe" in run.evidence for run in views):
+        note += " Dashed: a probe at the last question token, before any answer."
     canvas.footer(figure, handles, columns=min(4, len(handles)), caption=note)
     return figure
-
-
-def _auroc(panel: Panel, titles: dict[str, str]) -> list[Series]:
-    tables = {name: run.probes for run in panel.runs for name in run.titles}
-    return [
-        curve(
-            where(tables[name], dataset=name),
-            "auroc",
-            label=title,
-            color=color_of(position, "Q"),
-            n="n_test",
-        )
-        for position, (name, title) in enumerate(titles.items())
-        if name in tables
-    ]
 
 
 def plot_controls(run: RunView) -> Figure:

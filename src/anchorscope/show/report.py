@@ -176,7 +176,8 @@ def _delta_p(run: RunView) -> Safe:
 def _probes(run: RunView) -> Safe:
     caption = (
         "How well a linear probe tells wrong answers from right ones, on questions it never saw. "
-        "Dotted: chance. Where a probe is at chance, its flips mean nothing."
+        "Dotted: chance. Dashed: a probe at the last question token, before any answer. Where a "
+        "probe is at chance, its flips mean nothing."
     )
     return _chart("probes", charts.probes_chart(run), caption)
 

@@ -1,0 +1,72 @@
+"""Made-up samples, and their states by the engine: what the tests of the engine share."""
+
+from __future__ import annotations
+
+import torch
+
+from anchorscope.engine.batches import Budget
+from anchorscope.engine.intervene import row_for
+from anchorscope.engine.interventions import (
+    Intervention,
+    Marked,
+    keys_of,
+)
+from anchorscope.engine.lease import Lease
+from anchorscope.engine.read import read_rows
+from anchorscope.engine.trunk import grow_trunk, read_prefix
+from anchorscope.models import Model
+
+CLOSE = {"atol": 1e-4, "rtol": 0}
+PREFIX = tuple(range(10, 22))
+SEED = 3
+
+
+def marked(number: int, turn: int, answer: int, exact: tuple[int, ...]) -> Marked:
+    """A made-up sample: prefix, a turn whose exact tokens are counted from its start, an answer."""
+    generator = torch.Generator().manual_seed(number)
+    own = torch.randint(1, 290, (turn + answer,), generator=generator).tolist()
+    start = len(PREFIX)
+    return Marked(
+        id=f"made:test:{number}",
+        ids=PREFIX + tuple(own),
+        answer_at=start + turn,
+        question=tuple(range(start + 1, start + turn - 1)),
+        exact=tuple(start + i for i in exact),
+    )
+
+
+SAMPLES = [
+    marked(0, 8, 1, (3, 4)),
+    marked(1, 15, 4, (2, 3, 9, 10)),  # with a gap
+    marked(2, 6, 2, (0, 1)),  # at the start of its turn
+    marked(3, 9, 7, (6,)),
+    marked(4, 5, 3, (1, 2, 3, 4)),  # up to the answer
+]
+
+
+def engine_states(
+    model: Model, samples, intervention: Intervention, *, prefix=PREFIX, budget=64, weights=False
+):
+    """States [sample, layer, width] by the engine."""
+    out = torch.full((len(samples), model.blocks, model.parts.width), torch.nan)
+    with Lease(model, weights=weights) as lease:
+        known = read_prefix(lease, prefix)
+        prompts = [s.ids[: s.answer_at] for s in samples]
+        trunk = grow_trunk(lease, known, prompts, room=0, head=False).trunk
+        how = {"blocks": model.blocks, "turn_at": len(known), "seed": SEED}
+        rows = [row_for(sample, n, intervention, **how) for n, sample in enumerate(samples)]
+        for batch, states in read_rows(lease, trunk, rows, budget=Budget(budget)):
+            out[[row.number for row in batch]] = states
+    return out
+
+
+def cut_of(samples, intervention: Intervention, blocks=lambda block: True):
+    """The same knockout in words the plain way understands."""
+    keys = [set(keys_of(s, intervention.keys, seed=SEED)) for s in samples]
+
+    def cut(row: int, block: int, query: int, key: int) -> bool:
+        # Prefix keys are cut for the question's own turn only.
+        own = query >= len(PREFIX)
+        return blocks(block) and key in keys[row] and query not in keys[row] and own
+
+    return cut

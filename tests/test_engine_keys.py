@@ -1,0 +1,73 @@
+"""Which keys are cut, where a row then starts, and how much each key is attended to."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from engine_samples import CLOSE, PREFIX, SAMPLES, SEED, cut_of, engine_states
+from plain import plain_states
+
+from anchorscope.engine.batches import Budget
+from anchorscope.engine.intervene import first_changed
+from anchorscope.engine.interventions import (
+    MATCHED,
+    keys_of,
+)
+from anchorscope.engine.lease import Lease
+from anchorscope.engine.mass import with_mass
+from anchorscope.engine.trunk import grow_trunk, read_prefix
+
+
+def test_where_a_row_starts():
+    assert first_changed(SAMPLES[0], SAMPLES[0].exact, len(PREFIX)) == len(PREFIX) + 5
+    assert first_changed(SAMPLES[1], SAMPLES[1].exact, len(PREFIX)) == len(PREFIX) + 4
+    assert first_changed(SAMPLES[0], (), len(PREFIX)) == len(SAMPLES[0].ids) - 1
+    assert first_changed(SAMPLES[0], (5,), len(PREFIX)) == len(PREFIX)
+
+
+def test_random_keys_are_as_many_other_prompt_tokens_and_never_the_first():
+    for sample in SAMPLES:
+        keys = keys_of(sample, "random", seed=SEED)
+        assert len(keys) == len(sample.exact) == len(set(keys))
+        assert not set(keys) & {0, *sample.exact}
+        assert max(keys) < sample.answer_at
+        assert keys == keys_of(sample, "random", seed=SEED)
+    assert any(
+        keys_of(s, "random", seed=SEED) != keys_of(s, "random", seed=SEED + 1) for s in SAMPLES
+    )
+
+
+def test_attention_mass_is_that_of_eager_attention(tiny):
+    """Mean over blocks and heads of the last token's weights, against output_attentions."""
+    with Lease(tiny) as lease:
+        known = read_prefix(lease, PREFIX)
+        prompts = [s.ids[: s.answer_at] for s in SAMPLES]
+        trunk = grow_trunk(lease, known, prompts, room=0, head=False).trunk
+        found = with_mass(lease, trunk, SAMPLES, budget=Budget(20))
+    before = tiny.lm.config._attn_implementation
+    tiny.lm.set_attn_implementation("eager")
+    for sample, given in zip(SAMPLES, found, strict=True):
+        with torch.no_grad():
+            out = tiny.lm(torch.tensor([sample.ids]), output_attentions=True)
+        weights = torch.stack([w[0, :, -1].mean(0) for w in out.attentions]).mean(0)
+        assert given.mass == pytest.approx(weights.tolist(), abs=1e-5)
+    tiny.lm.set_attn_implementation(before)
+
+
+def test_matched_keys_are_as_much_attended_to_and_of_the_same_turn():
+    for sample in SAMPLES[:4]:
+        mass = [0.0] * len(sample.ids)
+        twins = [p for p in sample.question if p not in sample.exact][: len(sample.exact)]
+        for n, (own, twin) in enumerate(zip(sample.exact, twins, strict=False)):
+            mass[own] = mass[twin] = 0.1 + 0.1 * n
+        keys = keys_of(replace(sample, mass=tuple(mass)), "matched", seed=0)
+        assert keys == tuple(sorted(twins))
+        assert not set(keys) & set(sample.exact)
+
+
+def test_the_matched_knockout_equals_the_plain_way(tiny_llama):
+    marks = [replace(s, mass=tuple(torch.rand(len(s.ids)).tolist())) for s in SAMPLES[:4]]
+    plain = plain_states(tiny_llama, [m.ids for m in marks], cut_of(marks, MATCHED))
+    torch.testing.assert_close(engine_states(tiny_llama, marks, MATCHED), plain, **CLOSE)
