@@ -180,3 +180,16 @@ def test_a_repository_of_the_hub_is_read_through_its_local_copy(saved, tmp_path)
     command = [sys.executable, "-c", code]
     said = subprocess.run(command, capture_output=True, text=True, check=True, env=env).stdout
     assert said.strip() == made.threshold.hex()
+
+
+def test_balanced_answers_are_as_many_of_each_class_and_the_same_every_time(tmp_path):
+    folder = RunFolder.open(write_run(tmp_path / "run", [plain(n=240)]))
+    all_of_it = folder.material("made-up")
+    few = int(np.bincount(all_of_it.z).min())
+    whole, part = (folder.material("made-up", limit=limit) for limit in (10_000, 60))
+    assert (np.bincount(whole.z) == few).all() and (np.bincount(part.z) == 30).all()
+    assert set(part.ids) <= set(whole.ids)
+    assert part.ids == folder.material("made-up", limit=60).ids
+    place = {id: row for row, id in enumerate(all_of_it.ids)}
+    rows = [place[id] for id in part.ids]
+    np.testing.assert_array_equal(part.layer("clean", 2), all_of_it.layer("clean", 2)[rows])

@@ -40,18 +40,6 @@ def test_every_detector_can_be_cloned_and_tells_its_parameters(name):
     assert short_name(made) == name
 
 
-def test_balanced_answers_are_as_many_of_each_class_and_the_same_every_time():
-    made = plain(n=240)
-    few = min(int((made.z == 0).sum()), int((made.z == 1).sum()))
-    whole, part = made.balanced(10_000), made.balanced(60)
-    assert (np.bincount(whole.z) == few).all() and (np.bincount(part.z) == 30).all()
-    assert set(part.ids) <= set(whole.ids) and part.ids == made.balanced(60).ids
-    place = {id: row for row, id in enumerate(made.ids)}
-    rows = [place[id] for id in part.ids]
-    np.testing.assert_array_equal(part.layer("clean", 2), made.layer("clean", 2)[rows])
-    assert made.balanced(None) is made
-
-
 def test_the_layer_that_holds_the_truth_is_chosen():
     assert choose(plain(layers=6)).layer == 5
     assert choose(plain(layers=5)).layer == 4  # not among every second one counted from the top

@@ -11,13 +11,18 @@ import torch
 from plain import plain_states
 from planted import LETTERS, SHOTS, made, planted_model, planted_probe, planted_samples
 
+from anchorscope.engine.batches import Budget
+from anchorscope.engine.intervene import row_for
+from anchorscope.engine.interventions import Intervention, Where
 from anchorscope.engine.lease import Lease
+from anchorscope.engine.read import read_rows
 from anchorscope.errors import UserError
-from anchorscope.evidence.collect import collect_patching, collect_reweighted
+from anchorscope.evidence.collect import collect_patching, reweightings
 from anchorscope.evidence.donors import choose_donors, subject_text
 from anchorscope.evidence.patched import Asking, other_tokens, patches, written
-from anchorscope.evidence.reading import budget_of, prefix_of, read_ends
+from anchorscope.evidence.reading import budget_of, prefix_of, read_ends, trunks
 from anchorscope.evidence.shards import Shards
+from anchorscope.extract import marked_of
 from anchorscope.pathways.effects import flips
 from anchorscope.states import load_states
 from anchorscope.store import Store
@@ -229,15 +234,36 @@ def test_what_is_there_is_not_done_again(planted):
     assert not fed
 
 
+def states_under(shards: Shards, cut: Intervention) -> np.ndarray:
+    """States [sample, layer, width] of everybody under one intervention."""
+    samples, lease = everybody(shards), shards.lease
+    prefix = shards.prefix(samples[0].question.dataset)
+    how = {"blocks": lease.model.blocks, "turn_at": len(prefix), "seed": 0}
+    found = {}
+    for batch, trunk in trunks(lease, prefix, samples, budget=Budget(512)):
+        rows = [row_for(marked_of(s), n, cut, **how) for n, s in enumerate(batch)]
+        for done, states in read_rows(lease, trunk, rows, budget=Budget(512)):
+            found |= {batch[r.number].id: x.numpy() for r, x in zip(done, states, strict=True)}
+    return np.stack([found[s.id] for s in samples])
+
+
 def test_reweighting_moves_the_planted_copy_both_ways(planted):
-    names = collect_reweighted(planted, [2.0, -20.0, 0.0])
-    assert names == ("reweight+2.0", "reweight-20.0", "reweight+0.0")
     samples = everybody(planted)
-    up, down, same = (load_states(planted.store, n, [s.id for s in samples], 2) for n in names)
     own = [16 + LETTERS.index(subject_text(s)) for s in samples]
-    rows = np.arange(len(samples))
-    copied = [states[rows, -1, own] for states in (up, same, down)]
-    assert (copied[0] >= copied[1] - 1e-2).all() and (copied[2] < 0.2 * copied[1]).all()
-    assert collect_reweighted(planted, [1.0], where="post") == ("rescale+1.0",)
-    scaled = load_states(planted.store, "rescale+1.0", [s.id for s in samples], 2)
-    np.testing.assert_allclose(scaled[rows, -1, own] / copied[1], np.e, rtol=0.05)
+
+    def copied(beta: float, where: Where = "pre") -> np.ndarray:
+        states = states_under(planted, Intervention(name="x", boost=beta, where=where))
+        return states[np.arange(len(samples)), -1, own]
+
+    same = copied(0.0)
+    assert (copied(2.0) >= same - 1e-2).all() and (copied(-20.0) < 0.2 * same).all()
+    np.testing.assert_allclose(copied(1.0, "post") / same, np.e, rtol=0.05)
+
+
+def test_each_beta_is_there_with_both_signs():
+    by_kind = {"reweight": {1.0, -1.0, 2.0, -2.0}, "rescale": {1.0, -1.0}}
+    for kind, betas in by_kind.items():
+        own = [cut for cut in reweightings() if cut.name.startswith(kind)]
+        assert {cut.boost for cut in own} == betas
+        assert all(cut.name == f"{kind}{cut.boost:+.1f}" for cut in own)
+        assert {cut.where for cut in own} == {"pre" if kind == "reweight" else "post"}

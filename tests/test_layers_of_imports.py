@@ -25,7 +25,8 @@ ORDER = [
     {"analyse", "asked"},
     {"ablate", "gather", "run_model"},
     {"simulate"},
-    {"pipeline"},
+    {"stages"},
+    {"pipeline", "collect"},
     {"cli"},
 ]
 RANK = {name: rank for rank, names in enumerate(ORDER) for name in names}

@@ -6,17 +6,21 @@ import json
 from dataclasses import replace
 from typing import get_args
 
+import numpy as np
 import pandas as pd
 import pytest
 from tiny import tiny_lm, tiny_tokenizer
 
-from anchorscope import Config, Question, load_model, load_questions, run
+from anchorscope import Config, Question, UserError, load_model, load_questions, run
 from anchorscope.answers.generate import Answerer
 from anchorscope.answers.judge import judge
+from anchorscope.collect import collect
 from anchorscope.config import CHEAP, Evidence
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.trunk import Prefix
 from anchorscope.models.prompts import make_prompt
+from anchorscope.states import load_states
+from anchorscope.store import Store
 
 HOW = Config(shots=0, prompt="text", max_tokens=4, resamples=100, folds=3, fold_seeds=1, shard=32)
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -100,3 +104,26 @@ def test_run_json_says_which_evidence_is_there_and_less_asks_for_no_work(done, m
     report = (done.path / "report.html").stat().st_mtime_ns
     run(model, questions, out=done.path, config=HOW)
     assert (done.path / "report.html").stat().st_mtime_ns == report
+
+
+def test_detectors_can_be_had_without_the_analysis(model, questions, done, tmp_path, cli):
+    """The same states as in a whole run; and the folder is for detectors alone."""
+    out = collect(model, questions, out=tmp_path / "states", config=HOW)
+    ids = list(done.samples["id"])
+    for name in ("clean", "knockout", "reweight+1.0", "reweight-2.0", "rescale+1.0"):
+        mine, whole = (load_states(Store(f), name, ids, 3) for f in (out, done.path))
+        # Other rows share the batches, so the last digits may differ.
+        np.testing.assert_allclose(mine, whole, atol=2e-2)
+        assert np.isfinite(mine).any()
+    assert json.loads((out / "run.json").read_text())["command"].startswith(
+        "anchorscope detect collect --"
+    )
+    written = (out / "samples.parquet").stat().st_mtime_ns
+    assert collect(model, questions, out=out, config=HOW) == out
+    assert (out / "samples.parquet").stat().st_mtime_ns == written
+    code, said, _ = cli("detect", "eval", out, "--methods", "probe,p-true,pr", "--folds", 3)
+    assert code == 0 and "PR" in said
+    with pytest.raises(UserError, match="another --out"):
+        run(model, questions, out=out, config=HOW)
+    code, _, error = cli("figure", out)
+    assert code == 2 and "was collected for detectors" in error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,10 +12,27 @@ from typing import Any
 from anchorscope.config import Config
 from anchorscope.datasets import load_questions
 from anchorscope.errors import UserError
+from anchorscope.identity import questions_hash
 from anchorscope.models import Model
 from anchorscope.records import Question, QuestionSet
+from anchorscope.spans.parsed import load_pipeline
 
 Questions = str | Path | QuestionSet | Sequence[Question]
+
+
+def settled(
+    model: Any, questions: Any, config: Config
+) -> tuple[Config, list[QuestionSet], dict[str, Any]]:
+    """The config with what stands above it, the question sets, and what tells this run apart."""
+    sets = question_sets(questions, config)
+    config = replace(
+        config, model=source_of(model, config), data=tuple(data_names(questions, config, sets))
+    )
+    if config.finder == "spacy":
+        load_pipeline()  # said before anything slow starts, where it is missing
+    # What is asked is known by its content: the same file under another path is the same run.
+    asked = {"data": [given.name for given in sets], "questions": questions_hash(sets)}
+    return config, sets, config.identity() | asked
 
 
 def question_sets(questions: Any, config: Config) -> list[QuestionSet]:
@@ -58,9 +75,9 @@ def described(given: QuestionSet) -> dict[str, Any]:
     }
 
 
-def command_of(config: Config, out: Path) -> str:
+def command_of(config: Config, out: Path, *, verb: str = "run") -> str:
     """The command line that asks for this run."""
-    words = ["anchorscope", "run"]
+    words = ["anchorscope", *verb.split()]
     for name, value in asdict(config).items():
         if value == getattr(Config(), name):
             continue

@@ -14,8 +14,8 @@ from anchorscope.config import Config
 from anchorscope.engine.interventions import Intervention
 from anchorscope.evidence.collect import (
     collect_patching,
-    collect_reweighted,
     collect_saliency,
+    reweightings,
     window_knockouts,
 )
 from anchorscope.evidence.head_sweep import collect_heads
@@ -34,18 +34,18 @@ from anchorscope.states import load_states, shard_name
 from anchorscope.store import Store
 
 HEAD_BLOCKS = 3  # whose heads are knocked out one at a time
-BETAS = (1.0, -1.0, 2.0, -2.0)  # added to attention scores for Pathway Reweighting
 HEAD_QUESTIONS = 64  # of each dataset: every head of every block is a row of its own
 
 
-def further_knockouts(config: Config) -> tuple[Intervention, ...]:
-    """The knockouts that the evidence asked for adds to those of every run."""
-    return window_knockouts(config.keys, config.where) if "windows" in config.evidence else ()
+def further_passes(config: Config) -> tuple[Intervention, ...]:
+    """The passes that the evidence asked for adds to those of every run."""
+    windows = window_knockouts(config.keys, config.where) if "windows" in config.evidence else ()
+    return (*windows, *(reweightings() if "detectors" in config.evidence else ()))
 
 
 def further_names(config: Config) -> tuple[str, ...]:
     """The states that the probes read for the evidence asked for, beside those of every run."""
-    windows = tuple(cut.name for cut in further_knockouts(config))
+    windows = (cut.name for cut in further_passes(config) if cut.boost is None)
     return (*windows, *(PATCHES if "patching" in config.evidence else ()))
 
 
@@ -58,12 +58,10 @@ class Gathering:
     shards: int
 
     def before_probes(self, shards: Shards, asking: Asking) -> None:
-        """Patched and reweighted samples, and P(True): no probe has a say in them."""
+        """Patched samples, and P(True): no probe has a say in them."""
         if "patching" in self.config.evidence:
             collect_patching(shards, asking)
         if "detectors" in self.config.evidence:
-            collect_reweighted(shards, BETAS)
-            collect_reweighted(shards, BETAS[:2], where="post")
             collect_p_true(shards, style=asking.style)
 
     def with_probes(self, shards: Shards, parts: Sequence[Labelled], found: Analysed) -> None:

@@ -10,9 +10,11 @@ from typing import Annotated, Any
 
 import typer
 
+from anchorscope.cli.collect import collect
 from anchorscope.errors import UserError
 
 detect = typer.Typer(no_args_is_help=True, help="Detectors of wrong answers.")
+detect.command()(collect)
 _Seed = Annotated[int, typer.Option(help="Seed of folds and intervals.")]
 _Folds = Annotated[int, typer.Option(help="Folds, 3 or more.")]
 

@@ -11,12 +11,13 @@ from anchorscope.config import Config, Evidence, default_of, help_of
 from anchorscope.errors import UserError
 
 
-def _option(name: str, *flags: str, **more: Any) -> Any:
+def option(name: str, *flags: str, **more: Any) -> Any:
+    """A command's option that says of a config field what the config says of it."""
     return typer.Option(*(flags or (f"--{name.replace('_', '-')}",)), help=help_of(name), **more)
 
 
 def run(
-    model: Annotated[str, _option("model")] = default_of("model"),
+    model: Annotated[str, option("model")] = default_of("model"),
     data: Annotated[str, typer.Option(help="Question sets or files, joined by commas.")] = ",".join(
         default_of("data")
     ),
@@ -26,28 +27,28 @@ def run(
     out: Annotated[Path, typer.Option(help="The run folder; a begun one is continued.")] = Path(
         "runs/main"
     ),
-    prompt: Annotated[str, _option("prompt")] = default_of("prompt"),
-    shots: Annotated[int, _option("shots")] = default_of("shots"),
-    max_tokens: Annotated[int, _option("max_tokens")] = default_of("max_tokens"),
-    finder: Annotated[str, _option("finder")] = default_of("finder"),
-    keys: Annotated[str, _option("keys")] = default_of("keys"),
-    where: Annotated[str, _option("where")] = default_of("where"),
-    layers: Annotated[str, _option("layers")] = default_of("layers"),
-    grouping: Annotated[str, _option("grouping")] = default_of("grouping"),
-    delta: Annotated[str, _option("delta")] = default_of("delta"),
-    folds: Annotated[int, _option("folds")] = default_of("folds"),
-    fold_seeds: Annotated[int, _option("fold_seeds")] = default_of("fold_seeds"),
-    C: Annotated[float, _option("C", "--C")] = default_of("C"),
-    balance: Annotated[str, _option("balance")] = default_of("balance"),
-    resamples: Annotated[int, _option("resamples")] = default_of("resamples"),
-    seed: Annotated[int, _option("seed")] = default_of("seed"),
-    ablate: Annotated[str, _option("ablate")] = "",
-    evidence: Annotated[str, _option("evidence")] = ",".join(default_of("evidence")),
-    dtype: Annotated[str, _option("dtype")] = default_of("dtype"),
-    device: Annotated[str, _option("device")] = default_of("device"),
-    revision: Annotated[str | None, _option("revision")] = default_of("revision"),
-    shard: Annotated[int | None, _option("shard")] = default_of("shard"),
-    trust_remote_code: Annotated[bool, _option("trust_remote_code", "--trust-remote-code")] = False,
+    prompt: Annotated[str, option("prompt")] = default_of("prompt"),
+    shots: Annotated[int, option("shots")] = default_of("shots"),
+    max_tokens: Annotated[int, option("max_tokens")] = default_of("max_tokens"),
+    finder: Annotated[str, option("finder")] = default_of("finder"),
+    keys: Annotated[str, option("keys")] = default_of("keys"),
+    where: Annotated[str, option("where")] = default_of("where"),
+    layers: Annotated[str, option("layers")] = default_of("layers"),
+    grouping: Annotated[str, option("grouping")] = default_of("grouping"),
+    delta: Annotated[str, option("delta")] = default_of("delta"),
+    folds: Annotated[int, option("folds")] = default_of("folds"),
+    fold_seeds: Annotated[int, option("fold_seeds")] = default_of("fold_seeds"),
+    C: Annotated[float, option("C", "--C")] = default_of("C"),
+    balance: Annotated[str, option("balance")] = default_of("balance"),
+    resamples: Annotated[int, option("resamples")] = default_of("resamples"),
+    seed: Annotated[int, option("seed")] = default_of("seed"),
+    ablate: Annotated[str, option("ablate")] = "",
+    evidence: Annotated[str, option("evidence")] = ",".join(default_of("evidence")),
+    dtype: Annotated[str, option("dtype")] = default_of("dtype"),
+    device: Annotated[str, option("device")] = default_of("device"),
+    revision: Annotated[str | None, option("revision")] = default_of("revision"),
+    shard: Annotated[int | None, option("shard")] = default_of("shard"),
+    trust_remote_code: Annotated[bool, option("trust_remote_code", "--trust-remote-code")] = False,
 ) -> None:
     """Asks a model questions, cuts the flow from the question, and writes the ΔP figure and report.
 

@@ -60,11 +60,15 @@ class RunFolder:
     def datasets(self) -> list[str]:
         return [str(given["name"]) for given in self.info["datasets"]]
 
-    def material(self, dataset: str, *, seed: int = 0) -> Material:
-        """The usable answers of one dataset."""
+    def material(self, dataset: str, *, seed: int = 0, limit: int | None = None) -> Material:
+        """The usable answers of one dataset; with a `limit`, as many right as wrong ones, that
+        many in all at most.
+        """
         used = [s for s in self.samples if s.question.dataset == dataset and s.usable]
         if not used:
             raise UserError(f"'{self.path}' has no usable answers of '{dataset}'.")
+        if limit is not None:
+            used = balanced(used, limit, seed)
         return Material(
             name=dataset,
             texts=tuple(self._text(sample) for sample in used),
@@ -87,6 +91,15 @@ class RunFolder:
             popularity=float(np.log10(popularity)) if popularity else np.nan,
             p_true=self.p_true.get(sample.id, np.nan),
         )
+
+
+def balanced(samples: list[Sample], limit: int, seed: int) -> list[Sample]:
+    """As many right as wrong answers in the given order, `limit` in all at most, by the seed."""
+    rng = np.random.default_rng(seed)
+    wrong = np.array([sample.verdict == "wrong" for sample in samples])
+    classes = [rng.permutation(np.flatnonzero(wrong == which)) for which in (False, True)]
+    each = min(limit // 2, *map(len, classes))
+    return [samples[n] for n in np.sort(np.concatenate([of[:each] for of in classes]))]
 
 
 class RunBank:

@@ -98,15 +98,6 @@ class Material:
             memo={},
         )
 
-    def balanced(self, limit: int | None) -> Material:
-        """As many right as wrong answers, `limit` in all at most, drawn by the seed; None: all."""
-        if limit is None:
-            return self
-        rng = np.random.default_rng(self.seed)
-        classes = [rng.permutation(np.flatnonzero(self.z == which)) for which in (0, 1)]
-        each = min(limit // 2, *map(len, classes))
-        return self.take(np.sort(np.concatenate([of[:each] for of in classes])))
-
     @cached_property
     def inner(self) -> np.ndarray:
         """The inner fold of every question, [question], of the same kind as the outer folds."""

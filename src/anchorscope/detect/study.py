@@ -59,7 +59,7 @@ def study(
         make_method(name)  # a wrong name is said before anything slow starts
     folders = [RunFolder.open(run) for run in runs]
     check_same_model([folder.weights for folder in folders])
-    parts = [part.balanced(limit) for part in _parts(folders, seed)]
+    parts = _parts(folders, seed, limit)
     how = {"names": names, "seed": seed, "progress": progress}
     scores = pd.concat([evaluate(p, folds=folds, **how) for p in parts], ignore_index=True)
     model = str(folders[0].model["name"])
@@ -71,8 +71,8 @@ def study(
     return Study(scores=scores, table=table, transfer=moved)
 
 
-def _parts(folders: Sequence[RunFolder], seed: int) -> list[Material]:
-    parts = [f.material(name, seed=seed) for f in folders for name in f.datasets()]
+def _parts(folders: Sequence[RunFolder], seed: int, limit: int | None) -> list[Material]:
+    parts = [f.material(name, seed=seed, limit=limit) for f in folders for name in f.datasets()]
     names = [part.name for part in parts]
     if len(set(names)) < len(names):
         raise UserError(

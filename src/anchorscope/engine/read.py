@@ -19,8 +19,7 @@ def read_rows(
     lease: Lease, trunk: Trunk, rows: Sequence[Row], *, budget: Budget, depth: int | None = None
 ) -> Iterator[tuple[list[Row], Tensor]]:
     """Rows with their states [row, layer, width], a batch at a time; of `depth` layers or all."""
-    by_width = sorted(rows, key=_width)
-    for width, group in groupby(by_width, key=_width):
+    for (width, _), group in groupby(sorted(rows, key=_kind), key=_kind):
 
         def work(batch: list[Row], width: int = width) -> Tensor:
             if width:
@@ -33,6 +32,11 @@ def read_rows(
         yield from in_batches(
             group, work, length=length, then=lambda row: row.number, budget=budget
         )
+
+
+def _kind(row: Row) -> tuple[int, str]:
+    """Rows that go together; those cut after the softmax need its weights written out, slowly."""
+    return _width(row), row.intervention.where
 
 
 def _width(row: Row) -> int:

@@ -8,10 +8,7 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
-from anchorscope.engine.host import to_host
-from anchorscope.engine.intervene import row_for
 from anchorscope.engine.interventions import Intervention, Keys, Where
-from anchorscope.engine.read import read_rows
 from anchorscope.evidence.donors import Donor, choose_donors
 from anchorscope.evidence.held_out import HeldOut
 from anchorscope.evidence.patched import PATCHES, Asking, patches
@@ -22,6 +19,7 @@ from anchorscope.extract import marked_of
 from anchorscope.records import Sample
 from anchorscope.states import shard_name
 
+BETAS = (1.0, -1.0, 2.0, -2.0)  # added to attention scores for Pathway Reweighting
 _SALIENCY = ["id", "dataset", "loss", "source", "layer", "saliency"]
 
 
@@ -29,6 +27,17 @@ def window_knockouts(keys: Keys, where: Where) -> tuple[Intervention, ...]:
     """The knockouts that show at which depth the flow runs: for the ordinary extraction."""
     cut = partial(Intervention, keys=keys, where=where)
     return (cut(name="window-5", layers="window:5"), cut(name="single", layers="single"))
+
+
+def reweightings() -> tuple[Intervention, ...]:
+    """The passes with β added on the edges from E_Q to E_A, for the ordinary extraction.
+
+    `reweight+1.0` adds to the scores before the softmax. `rescale+1.0` multiplies the weights by
+    the exponential of β after it.
+    """
+    before = [Intervention(name=f"reweight{b:+.1f}", boost=b) for b in BETAS]
+    after = [Intervention(name=f"rescale{b:+.1f}", boost=b, where="post") for b in BETAS[:2]]
+    return (*before, *after)
 
 
 def collect_patching(shards: Shards, asking: Asking) -> None:
@@ -55,27 +64,6 @@ def collect_patching(shards: Shards, asking: Asking) -> None:
     shards.each("patching", files, work)
 
 
-def collect_reweighted(
-    shards: Shards, betas: Sequence[float], *, where: Where = "pre"
-) -> tuple[str, ...]:
-    """The names of the states with β added on the edges from E_Q to E_A, once they are there.
-
-    `reweight+1.0` adds to the scores before the softmax. With `where = post` it is `rescale+1.0`:
-    the weights times the exponential of β after it.
-    """
-    word = "reweight" if where == "pre" else "rescale"
-    boosts = [Intervention(name=f"{word}{b:+.1f}", boost=b, where=where) for b in betas]
-    names = tuple(boost.name for boost in boosts)
-
-    def work(number: int, dataset: str, samples: list[Sample]) -> None:
-        found = _under(shards, dataset, samples, boosts)
-        for name in names:
-            shards.save_states(name, number, found[name])
-
-    shards.each(word, lambda n: [shard_name(name, n) for name in names], work)
-    return names
-
-
 def collect_saliency(shards: Shards, held_out: Mapping[str, HeldOut]) -> None:
     """Saliency by loss, source and block: evidence/saliency. `held_out` is by dataset."""
     lease = shards.lease
@@ -94,25 +82,6 @@ def collect_saliency(shards: Shards, held_out: Mapping[str, HeldOut]) -> None:
         )
 
     shards.each("saliency", lambda n: [evidence_name("saliency", n)], work)
-
-
-def _under(
-    shards: Shards, dataset: str, samples: Sequence[Sample], boosts: Sequence[Intervention]
-) -> dict[str, dict[str, np.ndarray]]:
-    """States [layer, width] by intervention and id."""
-    out: dict[str, dict[str, np.ndarray]] = {boost.name: {} for boost in boosts}
-    budget, prefix = budget_of(shards.lease), shards.prefix(dataset)
-    how = {"blocks": shards.lease.model.blocks, "turn_at": len(prefix), "seed": shards.seed}
-    for batch, trunk in trunks(shards.lease, prefix, samples, budget=budget):
-        rows = [
-            row_for(marked_of(sample), number, boost, **how)
-            for number, sample in enumerate(batch)
-            for boost in boosts
-        ]
-        for done, states in read_rows(shards.lease, trunk, rows, budget=budget):
-            for row, state in zip(done, to_host(states), strict=True):
-                out[row.intervention.name][batch[row.number].id] = state
-    return out
 
 
 def _long(samples: Sequence[Sample], found: np.ndarray) -> pd.DataFrame:

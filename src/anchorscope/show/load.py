@@ -92,6 +92,11 @@ class RunView:
             )
         if not {"model", "datasets"} <= info.keys():
             raise UserError(f"'{folder / RUN}' names no model or datasets. Run its command again.")
+        if "only" in info.get("identity", {}):
+            raise UserError(
+                f"'{folder}' was collected for detectors: nothing in it was analysed. Give it to "
+                "`anchorscope detect`, or ask `anchorscope run` for a folder of its own."
+            )
         return cls(folder, info)
 
     @property

@@ -1,0 +1,42 @@
+"""`anchorscope detect collect`: the answers and states that detectors are made of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from anchorscope.cli.run import config_of, option
+from anchorscope.config import default_of
+
+
+def collect(
+    out: Annotated[Path, typer.Option(help="The run folder; a begun one is continued.")],
+    model: Annotated[str, option("model")] = default_of("model"),
+    data: Annotated[str, typer.Option(help="Question sets or files, joined by commas.")] = ",".join(
+        default_of("data")
+    ),
+    limit: Annotated[str, typer.Option(help="Questions of each set, or `all`.")] = "all",
+    prompt: Annotated[str, option("prompt")] = default_of("prompt"),
+    shots: Annotated[int, option("shots")] = default_of("shots"),
+    max_tokens: Annotated[int, option("max_tokens")] = default_of("max_tokens"),
+    finder: Annotated[str, option("finder")] = default_of("finder"),
+    seed: Annotated[int, option("seed")] = default_of("seed"),
+    dtype: Annotated[str, option("dtype")] = default_of("dtype"),
+    device: Annotated[str, option("device")] = default_of("device"),
+    revision: Annotated[str | None, option("revision")] = default_of("revision"),
+    trust_remote_code: Annotated[bool, option("trust_remote_code", "--trust-remote-code")] = False,
+) -> None:
+    """Asks a model questions and keeps what detectors read, without the analysis of pathways.
+
+    A folder of `anchorscope run --evidence detectors` serves as well, and costs more.
+    """
+    config = config_of({name: value for name, value in locals().items() if name != "out"})
+
+    from anchorscope.cli.bar import Bar
+    from anchorscope.collect import collect as collect_states
+
+    with Bar() as bar:
+        folder = collect_states(out=out, config=config, progress=bar)
+    typer.echo(f"Ready for `anchorscope detect eval {folder}` and `detect train {folder}`.")
