@@ -4,6 +4,8 @@
 
 Answers are written once, in float32. Their states, clean and knocked out, are then read in both
 formats; probes are trained on each, and once more only on the float32 states and read on both.
+The weights are those of bfloat16 in both, as most models are published: what is measured is the
+arithmetic. With --own-weights float32 keeps weights that bfloat16 cannot hold, another model's.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from anchorscope.engine.lease import Lease
 from anchorscope.engine.read import read_rows
 from anchorscope.engine.trunk import grow_trunk, read_prefix
 from anchorscope.extract import mark_answer, marked_of
-from anchorscope.models import load_model
+from anchorscope.models import Model, load_model
 from anchorscope.pathways.grouping import pathways_table
 from anchorscope.pathways.tables import layers_table
 from anchorscope.prepare import Prepared, common_prefix, prepare
@@ -36,6 +38,14 @@ from anchorscope.records import Sample
 from anchorscope.spans.question import find_spans
 
 CLEAN = Intervention(name="clean", heads=())  # cuts nothing, on the knockout's own tokens
+
+
+def load(given: argparse.Namespace, dtype: str) -> Model:
+    """The model in this format."""
+    if given.own_weights or dtype == "bfloat16":
+        return load_model(given.model, device=given.device, dtype=dtype)
+    rounded = load_model(given.model, device=given.device, dtype="bfloat16")
+    return load_model(rounded.lm.float(), tokenizer=rounded.tokenizer)
 
 
 def answers(lease: Lease, prepared: Sequence[Prepared], max_tokens: int) -> list[Sample]:
@@ -81,12 +91,13 @@ def main() -> None:
     parser.add_argument("--data", default="atlas")
     parser.add_argument("--limit", type=int, default=800)
     parser.add_argument("--device", default="auto")
+    parser.add_argument("--own-weights", action="store_true")
     given = parser.parse_args()
     config = Config()
     questions = load_questions(given.data, limit=given.limit)
     tables, found = {}, {}
     for dtype in ("float32", "bfloat16"):
-        model = load_model(given.model, device=given.device, dtype=dtype)
+        model = load(given, dtype)
         spans = find_spans(questions.questions, finder="auto")
         prepared = prepare(model, questions, spans, style="text", shots=4)
         with Lease(model) as lease:
@@ -104,13 +115,22 @@ def main() -> None:
     tables["bfloat16, own probes"] = table(cross_fit(arrays["bfloat16"], **how, C=config.C)[0])
     tables["bfloat16, same probes"] = table(read(probes, arrays["bfloat16"], **how))
     for name in list(tables)[1:]:
-        both = tables["float32"].merge(tables[name], on=["layer", "mode", "pathway"])
-        both = both[both[["n_x", "n_y"]].min(axis=1) >= 20]
-        moved = (both["delta_p_x"] - both["delta_p_y"]).abs()
-        print(
-            f"{name}: ΔP moves by {moved.mean():.2f} points on average, {moved.max():.2f} at most, "
-            f"over {len(both)} groups of 20 or more ({len(part.ids)} answers)"
+        print(moved(tables["float32"], tables[name], name))
+
+
+def moved(one: pd.DataFrame, other: pd.DataFrame, name: str) -> str:
+    """How far ΔP lies apart in two tables, for small groups and large ones."""
+    both = one.merge(other, on=["layer", "mode", "pathway"])
+    both["n"] = both[["n_x", "n_y"]].min(axis=1)
+    both["moved"] = (both["delta_p_x"] - both["delta_p_y"]).abs()
+    said = [f"{name}:"]
+    for least in (20, 100, 300):
+        of = both[both["n"] >= least]
+        said.append(
+            f"  {len(of)} groups of {least} or more: mean {of['moved'].mean():.2f} points, "
+            f"largest {of['moved'].max():.2f}"
         )
+    return "\n".join(said)
 
 
 def table(readings) -> pd.DataFrame:

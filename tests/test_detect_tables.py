@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 from detect_worlds import plain, sisters, write_run
 
+from anchorscope.detect.claims import detector_claims
 from anchorscope.detect.compare import detectors_table
 from anchorscope.detect.evaluate import evaluate
 from anchorscope.detect.material import join
@@ -58,7 +59,11 @@ def test_the_planted_difference_is_starred_and_nothing_else_is(scores):
 def test_markdown_and_latex_have_a_row_for_each_detector(scores):
     table = detectors_table(scores, model="m", resamples=100)
     markdown, latex = to_markdown(table), to_latex(table)
-    assert markdown.count("\n| ") == 2 * (len(NAMES) + 2)
+    own, head = len(NAMES) + 2, len(NAMES) + 1  # the first table begins the text
+    assert markdown.count("\n| ") == 2 * own + head
+    first = markdown.splitlines()[2 + NAMES.index("probe")]
+    by_split = table[table["detector"] == "probe"].set_index("split")["auroc"]
+    assert first == f"| probe | {by_split['random']:.3f} / {by_split['entity']:.3f} |"
     assert latex.count(r"\\") == 2 * (len(NAMES) + 1)
     assert latex.count(r"\begin{tabular}") == latex.count(r"\end{tabular}") == 2
     widths = {line.count(" & ") for line in latex.splitlines() if line.endswith(r"\\")}
@@ -98,3 +103,17 @@ def test_runs_of_two_models_are_not_mixed(tmp_path):
     b = write_run(tmp_path / "b", [plain(n=60, name="b")], weights="2")
     with pytest.raises(UserError, match="different models"):
         study([a, b])
+
+
+def test_claims_follow_the_paired_comparison():
+    """A mixture that is clearly better, clearly worse, and one that cannot be told apart."""
+    rows = []
+    for name, value, p in (("a", 0.02, 0.01), ("b", -0.03, 0.04), ("c", 0.05, 0.2)):
+        for split in ("random", "entity"):
+            vs = {"vs_probe": value, "vs_probe_p": p, "vs_probe_low": -1.0, "vs_probe_high": 1.0}
+            rows.append({"dataset": name, "split": split, "detector": "mop", **vs})
+    found = detector_claims(pd.DataFrame(rows)).set_index("dataset")
+    assert found["strict_verdict"].to_dict() == {"a": "holds", "b": "fails", "c": "undecided"}
+    assert set(found["claim"]) == {"mop-beats-probe"}
+    assert found["paper_value"].to_dict() == {"a": 0.02, "b": -0.03, "c": 0.05}
+    assert detector_claims(pd.DataFrame({"detector": ["pr"], "dataset": ["a"]})).empty

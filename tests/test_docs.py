@@ -10,12 +10,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from test_layers_of_imports import ORDER
 from typer.main import get_command
 
 from anchorscope.cli import app, main
 from anchorscope.cli.run import config_of
+from anchorscope.detect.tables import SIGNIFICANT, to_markdown
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -84,6 +86,20 @@ def anchors(page: Path) -> set[str]:
     titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
     bare = (re.sub(r"[^\w\- ]", "", title.lower()) for title in titles)
     return {title.strip().replace(" ", "-") for title in bare}
+
+
+@pytest.mark.parametrize("model", ["qwen2.5-coder-1.5b", "smollm2-135m"])
+def test_the_page_of_detectors_shows_what_their_tables_hold(model: str) -> None:
+    """Rows of AUROC, and the counts of what beats what, against the CSV beside the page."""
+    page = (ROOT / "docs" / "detection.md").read_text(encoding="utf-8")
+    table = pd.read_csv(ROOT / "docs" / "detection" / f"{model}.csv")
+    rows = to_markdown(table).split("\n\n")[0].splitlines()[2:]
+    assert len(rows) == table["detector"].nunique()
+    assert all(row in page for row in rows)
+    ahead = table[(table["vs_auto"] > 0) & (table["vs_auto_p"] < SIGNIFICANT)]
+    assert set(ahead["detector"]) <= {"pr-fixed"}  # the page names it
+    gained = table[table["detector"].isin(["mop", "pr"]) & (table["vs_probe"] > 0)]
+    assert not (gained["vs_probe_p"] < SIGNIFICANT).any()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)

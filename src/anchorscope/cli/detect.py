@@ -59,6 +59,8 @@ def evaluate(
     files = found.write(folder)
     files += write_detect_figures(folder, found.scores, found.transfer)
     _print(found.table)
+    for row in found.claims.to_dict("records"):
+        typer.echo(f"{row['statement']}, {row['dataset']}: {_told(row)}")
     typer.echo("\n".join(str(file) for file in files if file.suffix in (".csv", ".md", ".png")))
 
 
@@ -201,6 +203,12 @@ def _print(table: Any) -> None:
                 )
         drawn.add_row(str(dataset), str(title), *cells)
     Console(highlight=False).print(drawn)
+
+
+def _told(row: dict[Any, Any]) -> str:
+    """What both modes say of a claim: "paper undecided (+0.002), strict fails (-0.018)"."""
+    modes = [mode for mode in ("paper", "strict") if f"{mode}_verdict" in row]
+    return ", ".join(f"{m} {row[f'{m}_verdict']} ({row[f'{m}_value']:+.3f})" for m in modes)
 
 
 def _at_least(name: str, value: int, least: int) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 import pandas as pd
+from sklearn.exceptions import ConvergenceWarning
 
 from anchorscope.detect.auto import Auto
 from anchorscope.detect.material import Material
@@ -89,7 +91,10 @@ def fit_each(
     def work(number: int) -> None:
         found[number] = fit_all(materials[number], names)
 
-    each_layer(work, len(materials), progress=lambda done, total: progress.advance())
+    with warnings.catch_warnings():
+        # Here as well as in the MLP: what a thread sets aside, another one brings back too early.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        each_layer(work, len(materials), progress=lambda done, total: progress.advance())
     return [found[number] for number in range(len(materials))]
 
 

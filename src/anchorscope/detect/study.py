@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from anchorscope.detect.claims import detector_claims
 from anchorscope.detect.compare import detectors_table
 from anchorscope.detect.evaluate import check_same_model, evaluate
 from anchorscope.detect.folder import RunFolder
@@ -27,9 +28,18 @@ class Study:
     table: pd.DataFrame  # a row per dataset, split and detector
     transfer: pd.DataFrame | None
 
+    @property
+    def claims(self) -> pd.DataFrame:
+        """The published claims about detectors, with a verdict each."""
+        return detector_claims(self.table)
+
     def write(self, folder: Path) -> list[Path]:
-        """The files written under tables/: detectors.csv, .md, .tex, transfer.csv, the scores."""
+        """The files written under tables/: detectors.csv, .md, .tex, detector_claims.csv,
+        transfer.csv, and the scores.
+        """
         tables = {"detectors": self.table}
+        if len(self.claims):
+            tables["detector_claims"] = self.claims
         if self.transfer is not None:
             tables["transfer"] = self.transfer
         files = write_tables(folder, tables)

@@ -33,14 +33,34 @@ def write_tables(folder: Path, tables: dict[str, pd.DataFrame]) -> list[Path]:
 
 
 def to_markdown(table: pd.DataFrame) -> str:
-    """A Markdown table for each dataset and split."""
-    blocks = []
+    """One Markdown table of AUROC over all datasets, then one for each dataset and split."""
+    blocks = [_overview(table)]
     for name, split, rows in _parts(table):
         head, body = _cells(rows)
         lines = [f"### {name}, {_split(split)}", ""]
         lines += [_row(head), _row(["---"] * len(head)), *(_row(cells) for cells in body)]
         blocks.append("\n".join(lines))
     return "\n\n".join([*blocks, _NOTE]) + "\n"
+
+
+def _overview(table: pd.DataFrame) -> str:
+    """AUROC with folds at random / disjoint by entity, a column for each dataset."""
+    names = list(dict.fromkeys(table["dataset"]))
+    body = []
+    for (_, title), rows in _groups(table, ["detector", "title"]):
+        found = {(row["dataset"], row["split"]): row for row in rows.to_dict("records")}
+        body.append([title, *(_both(found, name) for name in names)])
+    lines = [_row(["AUROC, random / entity", *names]), _row(["---"] * (1 + len(names)))]
+    return "\n".join([*lines, *map(_row, body)])
+
+
+def _both(found: dict[Any, Any], name: str) -> str:
+    rows = [found[name, split] for split in ("random", "entity") if (name, split) in found]
+    return " / ".join(f"{row['auroc']:.3f}{_star(row.get('vs_probe_p'))}" for row in rows) or "–"
+
+
+def _star(p: float | None) -> str:
+    return "*" if p is not None and p < SIGNIFICANT else ""
 
 
 def to_latex(table: pd.DataFrame) -> str:
@@ -58,17 +78,22 @@ def to_latex(table: pd.DataFrame) -> str:
 
 
 _NOTE = (
-    "AUROC with its 95 % interval. cov.: share of answers that can be given at that share of wrong "
-    "ones. vs: difference of AUROC from the single probe and from the best text-only control; "
-    f"* where Holm's p is below {SIGNIFICANT}. passes: forward passes beside those that wrote the "
-    "answer; ms: for the score alone."
+    "AUROC with its 95 % interval; in the first table * where it differs from the single probe's "
+    f"(Holm's p below {SIGNIFICANT}). cov.: share of answers that can be given at that share of "
+    "wrong ones. vs: difference of AUROC from the single probe and from the best text-only "
+    "control, * likewise. passes: forward passes beside those that wrote the answer; ms: for the "
+    "score alone."
 )
 
 
 def _parts(table: pd.DataFrame) -> list[tuple[str, str, pd.DataFrame]]:
     """The rows of each dataset and split, in the table's order."""
-    groups: Any = table.groupby(["dataset", "split"], sort=False)
-    return [(str(name), str(split), rows) for (name, split), rows in groups]
+    found = _groups(table, ["dataset", "split"])
+    return [(str(name), str(split), rows) for (name, split), rows in found]
+
+
+def _groups(table: pd.DataFrame, columns: list[str]) -> Any:
+    return table.groupby(columns, sort=False)
 
 
 def _cells(rows: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
@@ -87,7 +112,7 @@ def _cell(row: dict[Any, Any], column: str) -> str:
         return f"{value:.3f} [{row['auroc_low']:.3f}, {row['auroc_high']:.3f}]"
     if column.startswith("vs_"):
         p = row[f"{column}_p"]
-        return "–" if pd.isna(p) else f"{value:+.3f}{'*' if p < SIGNIFICANT else ''}"
+        return "–" if pd.isna(p) else f"{value:+.3f}{_star(p)}"
     if column.startswith("coverage"):
         return f"{value:.2f}"
     return f"{value:.0f}" if column == "extra_passes" else f"{value:.3f}"

@@ -19,7 +19,7 @@ _GROW_AFTER = 8  # batches without trouble
 # batch's scores stay far below the weights in memory. The prefix lies in the memory of every row
 # that is written to; on a CPU more rows than fit into these bytes hardly decode faster.
 _TOKENS = {"cpu": 1024, "cuda": 32768}
-_MEMORY = {"cpu": 80 << 20}
+_MEMORY = {"cpu": 64 << 20}
 
 
 class Budget:

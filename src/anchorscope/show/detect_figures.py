@@ -23,6 +23,7 @@ from anchorscope.show.style import FEW, PALETTE
 
 # What a reader asks first; the table has them all.
 DRAWN = ("min-log-prob", "p-true", "probe", "mop", "pr", "auto")
+_PANELS = 3  # side by side
 _GREY = {"color": "#888888", "linewidth": 0.7, "linestyle": ":"}
 Points = Callable[[np.ndarray, np.ndarray, np.ndarray], Curve]  # z, score, probability
 
@@ -67,12 +68,15 @@ def plot_risk_coverage(scores: pd.DataFrame, *, split: str = "entity") -> Figure
 def plot_transfer(transfer: pd.DataFrame) -> Figure:
     """AUROC by training set (rows) and test set (columns): a panel per detector."""
     drawn = [name for name in DRAWN if name in set(transfer["detector"])]
-    figure, axes = canvas.panels(1, len(drawn), share_y=False)
+    columns = min(_PANELS, len(drawn))
+    figure, axes = canvas.panels(-(-len(drawn) // columns), columns, share_y=False)
     others = transfer["kind"] == "left-out"
     transfer = transfer.assign(train=transfer["train"].mask(others, "all others"))
     tests = list(dict.fromkeys(transfer["test"]))
     trains = list(dict.fromkeys(transfer["train"]))
-    for ax, name in zip(axes[0], drawn, strict=True):
+    for ax in axes.flat[len(drawn) :]:
+        ax.set_visible(False)
+    for ax, name in zip(axes.flat, drawn, strict=False):
         canvas.title(ax, make_method(name).name)
         _heat(ax, where(transfer, detector=name), trains, tests)
     note = "AUROC. Rows: trained on; columns: tested on. Entities that both have are left out."
