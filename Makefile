@@ -1,4 +1,4 @@
-# make demo   the main job on the bundled model, 120 questions of each set: writes runs/demo and
+# make demo   the main job on the bundled model, 80 questions of each set: writes runs/demo and
 #             prints where the report is
 # make test   lint, types and all tests but the slow ones
 PYTHON ?= python3
@@ -16,7 +16,7 @@ setup: .venv/ready
 	touch $@
 
 demo: setup
-	$(BIN)/anchorscope run --limit 120 --out runs/demo
+	$(BIN)/anchorscope run --limit 80 --out runs/demo
 
 lint: setup
 	$(BIN)/ruff format --check .
