@@ -69,6 +69,7 @@ def test_token_baselines_by_hand():
     expected = {
         "mean-log-prob": [1.55, 1.1],
         "min-log-prob": [3.0, 2.0],
+        "sum-log-prob": [3.1, 2.2],
         "mean-log-prob-exact": [3.0, 0.2],  # E_A is the second token
         "perplexity": np.exp([1.55, 1.1]),
     }

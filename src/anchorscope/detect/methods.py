@@ -18,6 +18,7 @@ from anchorscope.errors import unknown
 METHODS: dict[str, Callable[[], Method]] = {
     "mean-log-prob": lambda: TokenLogProb(reduce="mean"),
     "min-log-prob": lambda: TokenLogProb(reduce="min"),
+    "sum-log-prob": lambda: TokenLogProb(reduce="sum"),
     "mean-log-prob-exact": lambda: TokenLogProb(reduce="mean", over="exact"),
     "min-log-prob-exact": lambda: TokenLogProb(reduce="min", over="exact"),
     "first-entropy": FirstEntropy,

@@ -11,11 +11,12 @@ from anchorscope.detect.method import Method
 from anchorscope.errors import unknown
 
 Over = Literal["answer", "exact"]
-Reduce = Literal["mean", "min"]
+Reduce = Literal["mean", "min", "sum"]
+_REDUCE = {"mean": np.mean, "min": np.min, "sum": np.sum}
 
 
 class TokenLogProb(Method):
-    """Minus the mean or minimum log-probability, over the whole answer or over E_A alone."""
+    """Minus the mean, minimum or sum of log-probabilities, over the whole answer or E_A alone."""
 
     learns = False
     reads_tokens = True
@@ -36,9 +37,9 @@ class TokenLogProb(Method):
 
     def decision_function(self, material: Material) -> np.ndarray:
         """The score of each answer, [question]."""
-        if self.reduce not in ("mean", "min"):
-            raise unknown("reduce", self.reduce, ("mean", "min"))
-        reduce = np.mean if self.reduce == "mean" else np.min
+        if self.reduce not in _REDUCE:
+            raise unknown("reduce", self.reduce, tuple(_REDUCE))
+        reduce = _REDUCE[self.reduce]
         return np.array([-reduce(self._values(t)) for t in material.texts], dtype=np.float64)
 
     def _values(self, text: Text) -> list[float]:
