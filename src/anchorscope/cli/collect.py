@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from anchorscope.cli.run import config_of, option
+from anchorscope.cli.run import DATA, LIMIT, Data, Limit, Out, config_of, option
 from anchorscope.config import default_of
 
 
 def collect(
-    out: Annotated[Path, typer.Option(help="The run folder; a begun one is continued.")],
+    out: Out,
     model: Annotated[str, option("model")] = default_of("model"),
-    data: Annotated[str, typer.Option(help="Question sets or files, joined by commas.")] = ",".join(
-        default_of("data")
-    ),
-    limit: Annotated[str, typer.Option(help="Questions of each set, or `all`.")] = "all",
+    data: Data = DATA,
+    limit: Limit = LIMIT,
     prompt: Annotated[str, option("prompt")] = default_of("prompt"),
     shots: Annotated[int, option("shots")] = default_of("shots"),
     max_tokens: Annotated[int, option("max_tokens")] = default_of("max_tokens"),

@@ -16,17 +16,17 @@ def option(name: str, *flags: str, **more: Any) -> Any:
     return typer.Option(*(flags or (f"--{name.replace('_', '-')}",)), help=help_of(name), **more)
 
 
+DATA, LIMIT = ",".join(default_of("data")), str(default_of("limit"))
+Data = Annotated[str, typer.Option(help="Question sets or files, joined by commas.")]
+Limit = Annotated[str, typer.Option(help="Questions of each set, or `all`.")]
+Out = Annotated[Path, typer.Option(help="The run folder; a begun one is continued.")]
+
+
 def run(
     model: Annotated[str, option("model")] = default_of("model"),
-    data: Annotated[str, typer.Option(help="Question sets or files, joined by commas.")] = ",".join(
-        default_of("data")
-    ),
-    limit: Annotated[str, typer.Option(help="Questions of each set, or `all`.")] = str(
-        default_of("limit")
-    ),
-    out: Annotated[Path, typer.Option(help="The run folder; a begun one is continued.")] = Path(
-        "runs/main"
-    ),
+    data: Data = DATA,
+    limit: Limit = LIMIT,
+    out: Out = Path("runs/main"),
     prompt: Annotated[str, option("prompt")] = default_of("prompt"),
     shots: Annotated[int, option("shots")] = default_of("shots"),
     max_tokens: Annotated[int, option("max_tokens")] = default_of("max_tokens"),

@@ -18,7 +18,7 @@ _MODES = {"paper": "random", "strict": "entity"}
 
 
 def detector_claims(table: pd.DataFrame) -> pd.DataFrame:
-    """One row per claim and dataset, in the columns of claims.csv, from the table of detectors."""
+    """One row per claim and dataset, named as in claims.csv, from the table of detectors."""
     if "vs_probe" not in table.columns:
         return pd.DataFrame()
     rows = []

@@ -170,18 +170,19 @@ class RunView:
     @cached_property
     def saliency(self) -> pd.DataFrame:
         """Saliency of every sample and layer; no row where it was not asked for."""
-        files = sorted((self.path / "evidence" / "saliency").glob("*.parquet"))
-        if not files:
-            return pd.DataFrame(columns=list(SALIENCY))
-        return pd.concat([_read_parquet(file, SALIENCY) for file in files], ignore_index=True)
+        return self._pieces("saliency", SALIENCY)
 
     @cached_property
     def donors(self) -> pd.DataFrame:
         """Who gave the tokens of each patch; no row where nothing was patched."""
-        files = sorted((self.path / "evidence" / "donors").glob("*.parquet"))
+        return self._pieces("donors", DONORS)
+
+    def _pieces(self, piece: str, columns: tuple[str, ...]) -> pd.DataFrame:
+        """The shards of one piece of evidence as one table, empty where it was not read."""
+        files = sorted((self.path / "evidence" / piece).glob("*.parquet"))
         if not files:
-            return pd.DataFrame(columns=list(DONORS))
-        return pd.concat([_read_parquet(file, DONORS) for file in files], ignore_index=True)
+            return pd.DataFrame(columns=list(columns))
+        return pd.concat([_read_parquet(file, columns) for file in files], ignore_index=True)
 
     def delta_p(self) -> pd.DataFrame:
         """ΔP by layer, mode and pathway, with intervals: a tidy copy of tables/layers.csv."""

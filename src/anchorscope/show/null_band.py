@@ -74,7 +74,8 @@ def collapse_notes(runs: Sequence[RunView], titles: Mapping[str, str]) -> list[s
             layers = collapsed_layers(run.strict, name)
             if layers:
                 title = titles.get(name, name)
-                notes.append(f"{title}: pathway = predicted class at layers {spans(layers)}")
+                word = "layer" if len(layers) == 1 else "layers"
+                notes.append(f"{title}: pathway = predicted class at {word} {spans(layers)}")
     return notes
 
 
