@@ -3,7 +3,9 @@
     python benchmarks/precision.py [--model bundled] [--data atlas] [--limit 800] [--device cuda]
 
 Answers are written once, in float32. Their states, clean and knocked out, are then read in both
-formats; probes are trained on each, and once more only on the float32 states and read on both.
+formats, by anchorscope and by plain transformers (one fully masked pass): what moves there too is
+the format's, not the engine's. Probes are trained on each, and once more only on the float32 states
+and read on both.
 The weights are those of bfloat16 in both, as most models are published: what is measured is the
 arithmetic. With --own-weights float32 keeps weights that bfloat16 cannot hold, another model's.
 """
@@ -15,6 +17,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
+import way_transformers_expert as plain
 
 from anchorscope.analyse import labelled
 from anchorscope.answers.generate import Answerer
@@ -38,6 +41,7 @@ from anchorscope.records import Sample
 from anchorscope.spans.question import find_spans
 
 CLEAN = Intervention(name="clean", heads=())  # cuts nothing, on the knockout's own tokens
+States = dict[str, dict[str, np.ndarray]]  # [layer, width] by intervention and id
 
 
 def load(given: argparse.Namespace, dtype: str) -> Model:
@@ -61,11 +65,11 @@ def answers(lease: Lease, prepared: Sequence[Prepared], max_tokens: int) -> list
     return samples
 
 
-def states(lease: Lease, prepared: Sequence[Prepared], samples: Sequence[Sample]) -> dict:
-    """States by intervention and id, of these very answers."""
+def states(lease: Lease, prepared: Sequence[Prepared], samples: Sequence[Sample]) -> States:
+    """The states of these very answers, as a run reads them."""
     prefix = read_prefix(lease, common_prefix(prepared))
     how = {"blocks": lease.model.blocks, "turn_at": len(prefix), "seed": 0}
-    found: dict[str, dict[str, np.ndarray]] = {"clean": {}, "knockout": {}}
+    found: States = {"clean": {}, "knockout": {}}
 
     def work(batch: list[Sample]):
         return grow_trunk(lease, prefix, [s.prompt_ids for s in batch], room=0, head=False).trunk
@@ -85,6 +89,20 @@ def states(lease: Lease, prepared: Sequence[Prepared], samples: Sequence[Sample]
     return found
 
 
+def plain_states(model: Model, samples: Sequence[Sample]) -> States:
+    """The states of these very answers by plain transformers."""
+    model.tokenizer.padding_side = "left"
+    loaded = plain.Loaded(model.lm, model.tokenizer)
+    marks = [marked_of(s) for s in samples if s.usable]
+    rows = [list(mark.ids) for mark in marks]
+    cut = [[at for at in mark.exact if at > 0] for mark in marks]
+    read = {"clean": plain.read(loaded, rows), "knockout": plain.read(loaded, rows, cut)}
+    return {
+        name: {mark.id: state.numpy() for mark, state in zip(marks, of, strict=True)}
+        for name, of in read.items()
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", default="bundled")
@@ -95,27 +113,29 @@ def main() -> None:
     given = parser.parse_args()
     config = Config()
     questions = load_questions(given.data, limit=given.limit)
-    tables, found = {}, {}
+    found: dict[tuple[str, str], States] = {}  # by way and format
+    samples: list[Sample] = []
     for dtype in ("float32", "bfloat16"):
         model = load(given, dtype)
         spans = find_spans(questions.questions, finder="auto")
         prepared = prepare(model, questions, spans, style="text", shots=4)
         with Lease(model) as lease:
-            if dtype == "float32":
-                samples = answers(lease, prepared, config.max_tokens)
-            found[dtype] = states(lease, prepared, samples)
+            samples = samples or answers(lease, prepared, config.max_tokens)
+            found["anchorscope", dtype] = states(lease, prepared, samples)
+        found["transformers", dtype] = plain_states(model, samples)
     part = labelled(samples, questions.name, config)
-    arrays = {
-        dtype: {name: np.stack([of[id] for id in part.ids]) for name, of in by.items()}
-        for dtype, by in found.items()
-    }
     how = {"ids": part.ids, "z": part.z, "fold": part.fold}
-    readings, probes = cross_fit(arrays["float32"], **how, C=config.C)
-    tables["float32"] = table(readings)
-    tables["bfloat16, own probes"] = table(cross_fit(arrays["bfloat16"], **how, C=config.C)[0])
-    tables["bfloat16, same probes"] = table(read(probes, arrays["bfloat16"], **how))
-    for name in list(tables)[1:]:
-        print(moved(tables["float32"], tables[name], name))
+    for way in ("anchorscope", "transformers"):
+        wide, narrow = (stacked(found[way, d], part.ids) for d in ("float32", "bfloat16"))
+        readings, probes = cross_fit(wide, **how, C=config.C)
+        exact, own = table(readings), table(cross_fit(narrow, **how, C=config.C)[0])
+        print(moved(exact, own, f"{way}, probes trained on each"))
+        print(moved(exact, table(read(probes, narrow, **how)), f"{way}, the float32 probes"))
+
+
+def stacked(by: States, ids: Sequence[str]) -> dict[str, np.ndarray]:
+    """The states [question, layer, width] by intervention."""
+    return {name: np.stack([of[id] for id in ids]) for name, of in by.items()}
 
 
 def moved(one: pd.DataFrame, other: pd.DataFrame, name: str) -> str:
@@ -128,7 +148,7 @@ def moved(one: pd.DataFrame, other: pd.DataFrame, name: str) -> str:
         of = both[both["n"] >= least]
         said.append(
             f"  {len(of)} groups of {least} or more: mean {of['moved'].mean():.2f} points, "
-            f"largest {of['moved'].max():.2f}"
+            f"largest {of['moved'].max():.2f}, {(of['moved'] >= 0.5).sum()} of half a point or more"
         )
     return "\n".join(said)
 

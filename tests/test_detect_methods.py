@@ -11,7 +11,8 @@ from sklearn.base import clone
 from sklearn.utils.estimator_checks import check_estimator
 
 from anchorscope.detect.auto import Auto
-from anchorscope.detect.evaluate import evaluate, fit_all
+from anchorscope.detect.evaluate import evaluate
+from anchorscope.detect.fit import fit_all
 from anchorscope.detect.methods import METHODS, make_method, short_name
 from anchorscope.detect.mixture import Mixture, random_gate
 from anchorscope.detect.mop import MixtureOfProbes

@@ -3,36 +3,25 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 import pandas as pd
-from sklearn.exceptions import ConvergenceWarning
 
 from anchorscope.detect.auto import Auto
+from anchorscope.detect.fit import fit_each, fit_reasons
 from anchorscope.detect.material import Material
 from anchorscope.detect.method import Method
-from anchorscope.detect.methods import AUTO, METHODS, auto_candidates, make_methods
+from anchorscope.detect.methods import AUTO, METHODS
 from anchorscope.detect.metrics import check_scores
 from anchorscope.detect.splits import SPLITS, Split, check_classes, outer_folds
 from anchorscope.errors import UserError
-from anchorscope.probes.crossfit import each_layer
 from anchorscope.progress import Progress, Quiet
 
 SCORES = (
     "dataset", "split", "detector", "fold", "id", "z", "score", "probability", "ms", "chosen",
 )  # fmt: skip
-
-
-def fit_all(material: Material, names: Sequence[str]) -> dict[str, Method]:
-    """Fresh detectors fitted on the material; `auto`, where it is asked for, chooses among them."""
-    made = make_methods([name for name in names if name != AUTO])
-    fitted = {name: one.fit(material) for name, one in made.items() if not one.lacks(material)}
-    if AUTO in names:
-        fitted[AUTO] = Auto.of(auto_candidates(fitted), material.z)
-    return fitted
 
 
 def evaluate(
@@ -82,30 +71,9 @@ def _tests(material: Material, split: Split, folds: int, seed: int) -> list[_Tes
     ]
 
 
-def fit_each(
-    materials: Sequence[Material], names: Sequence[str], progress: Progress
-) -> list[dict[str, Method]]:
-    """`fit_all` on each of the materials, several at a time."""
-    found: dict[int, dict[str, Method]] = {}
-
-    def work(number: int) -> None:
-        found[number] = fit_all(materials[number], names)
-
-    with warnings.catch_warnings():
-        # Here as well as in the MLP: what a thread sets aside, another one brings back too early.
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        each_layer(work, len(materials), progress=lambda done, total: progress.advance())
-    return [found[number] for number in range(len(materials))]
-
-
-def fit_reasons(material: Material, names: Sequence[str]) -> dict[str, str]:
-    """Why detectors cannot be used on the material, by name."""
-    made = make_methods([name for name in names if name != AUTO])
-    return {name: reason for name, one in made.items() if (reason := one.lacks(material))}
-
-
 def rows_of(method: Method, name: str, test: Material) -> pd.DataFrame:
     """One row per test answer: score, probability, and the milliseconds it took."""
+    method.decision_function(test)  # reads the states from disk, which is not to be timed
     begun = time.perf_counter()
     raw = method.decision_function(test)
     each = (time.perf_counter() - begun) * 1000 / max(1, len(test))

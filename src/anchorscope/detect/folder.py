@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -102,12 +103,23 @@ def balanced(samples: list[Sample], limit: int, seed: int) -> list[Sample]:
     return [samples[n] for n in np.sort(np.concatenate([of[:each] for of in classes]))]
 
 
+# Layers that the next detector may read too. Every process that fits detectors keeps its own.
+_KEPT_BYTES = 2**29
+_ONE_AT_A_TIME = threading.Lock()
+
+
 class RunBank:
-    """The states of a run folder, a layer read from disk when it is first asked for."""
+    """The states of a run folder, a layer read from disk when it is first asked for.
+
+    Sent to another process it goes without what it has read: files are shared, memory is not.
+    """
 
     def __init__(self, path: Path, ids: list[str]) -> None:
         self.folder, self.place = path / "states", {id: row for row, id in enumerate(ids)}
         self._read: dict[tuple[str, int], np.ndarray] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_read": {}}
 
     @property
     def names(self) -> frozenset[str]:
@@ -119,10 +131,20 @@ class RunBank:
             return int(file.get_slice("states").get_shape()[1])
 
     def layer(self, name: str, layer: int) -> np.ndarray:
-        """The states [question, width] of one layer, float32; NaN where there is none."""
-        if (name, layer) not in self._read:
-            self._read[name, layer] = self._load(name, layer)
-        return self._read[name, layer]
+        """The states [question, width] of one layer as stored; NaN where there is none."""
+        found = self._read.get((name, layer))
+        if found is None:
+            found = self._load(name, layer)
+            with _ONE_AT_A_TIME:
+                self._make_room(found.nbytes)
+                self._read[name, layer] = found
+        return found
+
+    def _make_room(self, size: int) -> None:
+        """Forgets what was read first, until `size` more bytes may be kept."""
+        kept = sum(states.nbytes for states in self._read.values())
+        while self._read and kept + size > _KEPT_BYTES:
+            kept -= self._read.pop(next(iter(self._read))).nbytes
 
     def _shards(self, name: str) -> list[Path]:
         files = sorted((self.folder / name).glob("*.safetensors"))
@@ -131,17 +153,14 @@ class RunBank:
         return files
 
     def _load(self, name: str, layer: int) -> np.ndarray:
-        out: np.ndarray | None = None
+        out = np.empty(0)
         for path in self._shards(name):
             with safe_open(path, framework="numpy") as file:
                 ids = json.loads(file.metadata()["ids"])
-                here = [(self.place[id], row) for row, id in enumerate(ids) if id in self.place]
-                states = file.get_slice("states")
-                if out is None:
-                    width = states.get_shape()[2]
-                    out = np.full((len(self.place), width), np.nan, dtype=np.float32)
-                if here:
-                    to, of = map(list, zip(*here, strict=True))
-                    out[to] = states[:, layer - 1 : layer][of, 0]
-        assert out is not None
+                states = file.get_slice("states")[:, layer - 1 : layer][:, 0]
+            if not out.size:
+                out = np.full((len(self.place), states.shape[1]), np.nan, dtype=states.dtype)
+            here = [(self.place[id], row) for row, id in enumerate(ids) if id in self.place]
+            to, of = [place for place, _ in here], [row for _, row in here]
+            out[to] = states[of]
         return out

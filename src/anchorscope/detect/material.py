@@ -34,7 +34,7 @@ class Bank(Protocol):
         ...
 
     def layer(self, name: str, layer: int) -> np.ndarray:
-        """The states [question, width] of layer `layer` (from 1) under an intervention."""
+        """The states [question, width] of layer `layer` (from 1), in any precision."""
         ...
 
 
@@ -84,7 +84,7 @@ class Material:
 
     def layer(self, states: str, layer: int) -> np.ndarray:
         """The states [question, width] of one layer (from 1), float32; NaN where there is none."""
-        return self.bank.layer(states, layer)[self.rows]
+        return self.bank.layer(states, layer)[self.rows].astype(np.float32, copy=False)
 
     def take(self, rows: np.ndarray, *, seed: int | None = None) -> Material:
         """The questions of these rows (a mask or numbers), with an empty memo."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from anchorscope.detect.evaluate import fit_each
+from anchorscope.detect.fit import fit_each
 from anchorscope.detect.material import Material, join
 from anchorscope.detect.method import Method
 from anchorscope.detect.methods import AUTO, METHODS

@@ -107,7 +107,7 @@ def each_layer(
     # one arithmetic thread each, or the threads would fight over the cores.
     with (
         threadpool_limits(limits=1, user_api="blas"),
-        ThreadPoolExecutor(workers or _default_workers(), thread_name_prefix=_THREADS) as pool,
+        ThreadPoolExecutor(workers or default_workers(), thread_name_prefix=_THREADS) as pool,
     ):
         jobs = [pool.submit(work, layer) for layer in range(layers)]
         try:
@@ -120,8 +120,9 @@ def each_layer(
             raise
 
 
-def _default_workers() -> int:
-    return min(joblib.cpu_count(), MAX_WORKERS)  # the cores this process may use, not all there are
+def default_workers() -> int:
+    """The cores this process may use, not all there are, and no more than MAX_WORKERS."""
+    return min(joblib.cpu_count(), MAX_WORKERS)
 
 
 def _check_folds(fold: np.ndarray) -> None:
