@@ -16,6 +16,7 @@ from anchorscope.detect.tables import to_latex, to_markdown
 from anchorscope.detect.transfer import transfer_table, without_entities
 from anchorscope.errors import UserError
 from anchorscope.probes.metrics import auroc
+from anchorscope.progress import Quiet
 
 NAMES = ("min-log-prob", "length", "tfidf-question", "probe", "mop", "auto")
 
@@ -103,6 +104,29 @@ def test_runs_of_two_models_are_not_mixed(tmp_path):
     b = write_run(tmp_path / "b", [plain(n=60, name="b")], weights="2")
     with pytest.raises(UserError, match="different models"):
         study([a, b])
+
+
+class Heard(Quiet):
+    """A listener that remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+def test_transfer_says_where_questions_were_asked_in_different_ways(tmp_path):
+    a, b, c = sisters()
+    runs = [write_run(tmp_path / "a", [a]), write_run(tmp_path / "b", [b], prompt="chat")]
+    alike = write_run(tmp_path / "c", [c])
+    how = {"names": ("min-log-prob",), "resamples": 100, "transfer": True}
+    heard = Heard()
+    study([runs[0], alike], progress=heard, **how)
+    assert heard.notes == []
+    study(runs, progress=heard, **how)
+    assert len(heard.notes) == 1
+    assert "d0 as text, d1 as chat" in heard.notes[0]
 
 
 def test_claims_follow_the_paired_comparison():

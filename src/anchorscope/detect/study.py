@@ -76,9 +76,21 @@ def study(
     table = detectors_table(scores, model=model, seed=seed, resamples=resamples)
     moved = None
     if transfer:
+        _say_prompts(folders, progress)
         away = transfer_table(parts, model=model, **how)
         moved = pd.concat([within_rows(table), away], ignore_index=True)
     return Study(scores=scores, table=table, transfer=moved)
+
+
+def _say_prompts(folders: Sequence[RunFolder], progress: Progress) -> None:
+    """A note where the runs asked their questions in different ways."""
+    styles = {name: str(f.model.get("prompt")) for f in folders for name in f.datasets()}
+    if len(set(styles.values())) > 1:
+        asked = ", ".join(f"{name} as {style}" for name, style in styles.items())
+        progress.note(
+            f"questions were asked in different ways ({asked}), and transfer holds that too; "
+            "collect all of them with one --prompt"
+        )
 
 
 def _parts(folders: Sequence[RunFolder], seed: int, limit: int | None) -> list[Material]:

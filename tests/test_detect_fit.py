@@ -1,0 +1,66 @@
+"""Detectors fitted in processes of their own, and the states they read from a run folder."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+from detect_worlds import plain, two_pathways, write_run
+
+import anchorscope.detect.fit as fit
+import anchorscope.detect.folder as folder
+from anchorscope.detect.fit import fit_all, fit_each
+from anchorscope.detect.folder import RunFolder
+from anchorscope.progress import Quiet
+
+NAMES = ("min-log-prob", "tfidf-both", "probe", "ensemble", "mlp", "mop", "pr", "auto")
+
+
+class Counted(Quiet):
+    """A listener that counts."""
+
+    count = 0
+
+    def advance(self, count: int = 1) -> None:
+        self.count += count
+
+
+def test_fitted_elsewhere_is_fitted_here(tmp_path, monkeypatch):
+    """Two processes, whatever this machine has: what comes back scores as a fit in this one."""
+    monkeypatch.setattr(fit, "default_workers", lambda: 2)
+    run = RunFolder.open(write_run(tmp_path / "run", [two_pathways(n=240)]))
+    whole = run.material("made-up")
+    parts = [whole.take(np.arange(240) % 3 != left) for left in range(3)]
+    heard = Counted()
+    found = fit_each(parts, NAMES, heard)
+    assert heard.count == 3
+    for part, fitted in zip(parts, found, strict=True):
+        assert tuple(fitted) == NAMES
+        for name, here in fit_all(part, NAMES).items():
+            np.testing.assert_array_equal(
+                fitted[name].decision_function(whole), here.decision_function(whole), err_msg=name
+            )
+
+
+@pytest.mark.parametrize("kept", [0, 3 * 240 * 6 * 4, 2**29])
+def test_states_are_the_same_however_few_are_kept(tmp_path, monkeypatch, kept):
+    monkeypatch.setattr(folder, "_KEPT_BYTES", kept)
+    made = plain(n=240, layers=6)
+    read = RunFolder.open(write_run(tmp_path / "run", [made])).material(made.name)
+    for layer in (1, 6, 2, 3, 4, 5, 6, 1, 1):
+        for name in ("clean", "knockout"):
+            np.testing.assert_array_equal(read.layer(name, layer), made.layer(name, layer))
+    held = sum(states.nbytes for states in read.bank._read.values())
+    one = made.layer("clean", 1).nbytes
+    assert held <= max(kept, one)
+
+
+def test_a_bank_travels_without_what_it_read(tmp_path):
+    made = plain(n=240, layers=6)
+    read = RunFolder.open(write_run(tmp_path / "run", [made])).material(made.name)
+    bare = len(pickle.dumps(read))
+    first = read.layer("clean", 1)
+    assert len(pickle.dumps(read)) == bare
+    again = pickle.loads(pickle.dumps(read))
+    np.testing.assert_array_equal(again.layer("clean", 1), first)
