@@ -7,7 +7,7 @@ python scripts/help_pages.py --check    # exit code 1 where the page is not what
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,18 +27,27 @@ def page() -> str:
     """The whole of docs/help.md."""
     group: Any = get_command(app)
     parts = [HEAD, _block(["anchorscope [--version] COMMAND ..."]), group.help.strip() + "\n"]
-    for name, command in group.commands.items():
+    for name, command in _commands(group):
         parts += [f"## anchorscope {name}\n", _block([_usage(name, command.params)])]
         parts += [command.help.strip() + "\n", _table(command.params)]
     return "\n".join(parts)
 
 
+def _commands(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:
+    """Every command with its whole name; those of a group stand one by one."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from _commands(command, f"{before}{name} ")
+        else:
+            yield f"{before}{name}", command
+
+
 def _usage(name: str, params: Sequence[Any]) -> str:
     """The shape of the command: arguments in capitals, what may be left out in brackets."""
     words = ["anchorscope", name]
-    words += [
-        f"{p.name.upper()}..." if p.nargs == -1 else p.name.upper() for p in _arguments(params)
-    ]
+    for p in _arguments(params):
+        word = f"{p.name.upper()}..." if p.nargs == -1 else p.name.upper()
+        words.append(word if p.required else f"[{word}]")
     words += [f"{p.opts[0]} VALUE" for p in _options(params) if p.required]
     return " ".join([*words, "[OPTIONS]"])
 
@@ -62,9 +71,9 @@ def _table(params: Sequence[Any]) -> str:
 def _default(param: Any) -> str:
     if param.required:
         return "needed"
-    if param.is_flag:
+    if getattr(param, "is_flag", False):  # an argument has none
         return "off"
-    return "none" if param.default is None else f"`{param.default}`"
+    return "none" if param.default in (None, "") else f"`{param.default}`"
 
 
 def _block(lines: Sequence[str]) -> str:

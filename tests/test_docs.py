@@ -97,7 +97,7 @@ def test_the_page_of_detectors_shows_what_their_tables_hold(model: str) -> None:
     assert len(rows) == table["detector"].nunique()
     assert all(row in page for row in rows)
     ahead = table[(table["vs_auto"] > 0) & (table["vs_auto_p"] < SIGNIFICANT)]
-    assert set(ahead["detector"]) <= {"pr-fixed"}  # the page names it
+    assert set(ahead["detector"]) <= {"ensemble"}  # the page names it
     gained = table[table["detector"].isin(["mop", "pr"]) & (table["vs_probe"] > 0)]
     assert not (gained["vs_probe_p"] < SIGNIFICANT).any()
 
