@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -44,7 +45,8 @@ class Method(BaseEstimator):
         if reason := self.lacks(material):
             raise UserError(f"The detector '{self.name}' cannot be used here: {reason}.")
         self._choose(material)
-        scores = self._inner_scores(material)
+        tried = self.__dict__.pop("_tried", None)
+        scores = self._inner_scores(material) if tried is None else tried
         self.inner_auroc_ = auroc(material.z, scores)
         self.calibration_ = Platt.fit(scores, material.z)
         self.inner_scores_ = scores
@@ -86,6 +88,17 @@ class Method(BaseEstimator):
 
     def _choose(self, material: Material) -> None:
         """Sets what is chosen on the training material: layer, strength, β."""
+
+    def _choose_value(self, attribute: str, values: Sequence[float], material: Material) -> None:
+        """Sets the attribute to the value with the highest inner AUROC."""
+        scores = {}
+        for value in values:
+            one = copy.copy(self)
+            setattr(one, attribute, value)
+            scores[value] = one._inner_scores(material)
+        best = max(values, key=lambda value: auroc(material.z, scores[value]))
+        setattr(self, attribute, best)
+        self._tried = scores[best]  # for `fit`, which would train the same again
 
     def _learn(self, material: Material) -> None:
         """Trains with what was chosen."""

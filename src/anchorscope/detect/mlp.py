@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import warnings
 from typing import Any
 
@@ -13,7 +12,6 @@ from sklearn.neural_network import MLPClassifier
 from anchorscope.detect.material import Material
 from anchorscope.detect.method import Method, Needs
 from anchorscope.detect.reading import choose
-from anchorscope.probes.metrics import auroc
 
 HIDDEN = 3  # two experts and a gate have three vectors of weights; so has this layer
 PENALTIES = (1.0, 10.0, 100.0)
@@ -51,13 +49,7 @@ class Mlp(Method):
 
     def _choose(self, material: Material) -> None:
         self.layer_ = choose(material).layer
-        scores = {}
-        for alpha in PENALTIES:
-            tried = copy.copy(self)
-            tried.alpha_ = alpha
-            scores[alpha] = tried._inner_scores(material)
-        self.alpha_ = max(PENALTIES, key=lambda a: auroc(material.z, scores[a]))
-        self._tried = scores[self.alpha_]
+        self._choose_value("alpha_", PENALTIES, material)
 
     def _learn(self, material: Material) -> None:
         x = material.layer("clean", self.layer_).astype(np.float64)
@@ -78,7 +70,3 @@ class Mlp(Method):
         self.inner_, outer = solver.coefs_
         self.inner_bias_, self.outer_bias_ = solver.intercepts_
         self.outer_ = outer[:, 0]
-
-    def _inner_scores(self, material: Material) -> np.ndarray:
-        tried = self.__dict__.pop("_tried", None)
-        return super()._inner_scores(material) if tried is None else tried

@@ -7,7 +7,6 @@ by the exponential of β after the softmax instead.
 
 from __future__ import annotations
 
-import copy
 import re
 from typing import Any, Literal
 
@@ -18,7 +17,6 @@ from anchorscope.detect.material import Material
 from anchorscope.detect.method import Method, Needs
 from anchorscope.detect.probe import linear
 from anchorscope.detect.reading import choose
-from anchorscope.probes.metrics import auroc
 from anchorscope.probes.probe import LinearProbe
 
 Kind = Literal["reweight", "rescale"]
@@ -94,13 +92,7 @@ class PathwayReweighting(Method):
         self.layer_, self.C_, _ = choose(material)
         there = betas(material, self.kind)
         tried = there if self.sign == "pathway" else (*there, *(-beta for beta in there))
-        scores = {}
-        for beta in tried:
-            one = copy.copy(self)
-            one.beta_ = beta
-            scores[beta] = one._inner_scores(material)
-        self.beta_ = max(tried, key=lambda beta: auroc(material.z, scores[beta]))
-        self._tried = scores[self.beta_]
+        self._choose_value("beta_", tried, material)
 
     def _learn(self, material: Material) -> None:
         clean = material.layer("clean", self.layer_)
@@ -138,7 +130,3 @@ class PathwayReweighting(Method):
             return plus
         minus = material.layer(state_name(self.kind, -self.beta_), self.layer_)
         return np.where(is_q[:, None], plus, minus)
-
-    def _inner_scores(self, material: Material) -> np.ndarray:
-        tried = self.__dict__.pop("_tried", None)
-        return super()._inner_scores(material) if tried is None else tried
