@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 BAD = [
@@ -103,6 +106,12 @@ def test_doctor_prints_each_check(cli, bundled):
     assert code == 0
     assert out.count("  ok ") == 8
     assert out.strip().endswith("understood")
+
+
+def test_the_package_is_a_command_too(cli):
+    asked = [sys.executable, "-m", "anchorscope", "--version"]
+    said = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
+    assert said == cli("--version")[1]
 
 
 def test_help_and_version(cli):
