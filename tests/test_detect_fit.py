@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from detect_worlds import plain, two_pathways, write_run
 
-import anchorscope.detect.fit as fit
 import anchorscope.detect.folder as folder
+import anchorscope.probes.each as each
 from anchorscope.detect.fit import fit_all, fit_each
 from anchorscope.detect.folder import RunFolder
 from anchorscope.progress import Quiet
@@ -28,7 +28,7 @@ class Counted(Quiet):
 
 def test_fitted_elsewhere_is_fitted_here(tmp_path, monkeypatch):
     """Two processes, whatever this machine has: what comes back scores as a fit in this one."""
-    monkeypatch.setattr(fit, "default_workers", lambda: 2)
+    monkeypatch.setattr(each, "default_workers", lambda: 2)
     run = RunFolder.open(write_run(tmp_path / "run", [two_pathways(n=240)]))
     whole = run.material("made-up")
     parts = [whole.take(np.arange(240) % 3 != left) for left in range(3)]

@@ -25,7 +25,8 @@ from anchorscope.pathways.strict import (
 )
 from anchorscope.pathways.tables import controls_table, layers_table, probes_table
 from anchorscope.pathways.verdict import Verdict, choose_layer, judge
-from anchorscope.probes.crossfit import cross_fit, each_layer
+from anchorscope.probes.crossfit import cross_fit
+from anchorscope.probes.each import each
 from anchorscope.probes.probeset import ProbeSet
 from anchorscope.probes.readings import Readings, read
 from anchorscope.probes.splits import check_enough, entity_folds
@@ -192,10 +193,9 @@ def _evidence(
 ) -> list[LayerEvidence]:
     """Strict mode's evidence, layer by layer."""
     layers, effort = readings.layers, effort_of(config)
-    found: dict[int, LayerEvidence] = {}
 
-    def work(layer: int) -> None:
-        found[layer] = LayerEvidence(
+    def work(layer: int) -> LayerEvidence:
+        return LayerEvidence(
             examined=examine(readings, layer, effort),
             refit=refit(
                 states["clean"][:, layer],
@@ -213,8 +213,7 @@ def _evidence(
         )
 
     progress.start(f"evidence of {part.dataset}", layers)
-    each_layer(work, layers, progress=lambda done, total: progress.advance())
-    return [found[layer] for layer in range(layers)]
+    return each(work, range(layers), progress=lambda done, total: progress.advance())
 
 
 def verdict_of(

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from anchorscope.detect.material import INNER_FOLDS, Material
-from anchorscope.probes.crossfit import each_layer
+from anchorscope.probes.each import each
 from anchorscope.probes.metrics import auroc
 from anchorscope.probes.probe import DEFAULT_C, LinearProbe
 
@@ -71,15 +71,12 @@ def _choose(material: Material, states: str) -> Choice:
 
 
 def _aurocs(material: Material, states: str, layers: Sequence[int]) -> list[float]:
-    out = [np.nan] * len(layers)
-
-    def work(number: int) -> None:
-        logits = inner_logits(material, layers[number], states=states)["clean"]
-        out[number] = auroc(material.z, logits)
-
-    if layers:
-        each_layer(work, len(layers))
-    return out
+    """The inner AUROC of these layers; their logits go to the memo."""
+    keys = [("logits", states, layer, DEFAULT_C) for layer in layers]
+    missing = [key for key in keys if key not in material.memo]
+    found = each(lambda key: _fit_inner(material, key[2], key[3], states), missing)
+    material.memo.update(zip(missing, found, strict=True))
+    return [auroc(material.z, material.memo[key]["clean"]) for key in keys]
 
 
 def _fit_inner(material: Material, layer: int, C: float, states: str) -> dict[str, np.ndarray]:

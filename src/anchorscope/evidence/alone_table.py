@@ -8,7 +8,7 @@ import pandas as pd
 from anchorscope.evidence.effect_rows import Draws, effect_rows
 from anchorscope.evidence.groups import groups_of
 from anchorscope.pathways.grouping import MODES
-from anchorscope.probes.crossfit import each_layer
+from anchorscope.probes.each import each
 from anchorscope.probes.metrics import auroc_interval
 from anchorscope.probes.probe import DEFAULT_C, Balance, LinearProbe
 from anchorscope.probes.readings import Readings
@@ -62,16 +62,15 @@ def question_probe_table(
     `states` [question, layer, width]; a question without one (NaN) is left out. Every question is
     read by a probe of the other folds, as the paper probes are trained.
     """
-    found: dict[int, Estimate] = {}
 
-    def work(layer: int) -> None:
+    def work(layer: int) -> Estimate:
         x = np.asarray(states[:, layer], dtype=np.float64)
         score = _held_out(x, z, fold, LinearProbe(C=C, balance=balance))
         known = ~np.isnan(score)
-        found[layer] = auroc_interval(z[known], score[known], seed=seed, resamples=resamples)
+        return auroc_interval(z[known], score[known], seed=seed, resamples=resamples)
 
-    each_layer(work, states.shape[1], workers)
-    rows = [(model, dataset, layer + 1, *found[layer]) for layer in sorted(found)]
+    found = each(work, range(states.shape[1]), workers=workers)
+    rows = [(model, dataset, layer, *of) for layer, of in enumerate(found, start=1)]
     return pd.DataFrame(rows, columns=list(QUESTION_PROBE_COLUMNS))
 
 

@@ -16,7 +16,7 @@ import pandas as pd
 from anchorscope.evidence.groups import PREDICTED, Subset, groups_of
 from anchorscope.evidence.logistic import fit_logistic
 from anchorscope.pathways.grouping import MODES, ROLES, Mode, pathways, regroup
-from anchorscope.probes.crossfit import Progress, each_layer
+from anchorscope.probes.each import Progress, each
 from anchorscope.probes.metrics import auroc_interval
 from anchorscope.probes.probe import DEFAULT_C, LinearProbe
 from anchorscope.probes.readings import Readings
@@ -68,10 +68,9 @@ def awareness_table(
     """
     tasks = [_task(readings, mode, grouping) for mode in MODES]
     chosen = _chosen(len(readings.ids), seed)
-    found: dict[int, list[tuple]] = {}
 
-    def work(layer: int) -> None:
-        found[layer] = []
+    def work(layer: int) -> list[tuple]:
+        found = []
         for task in tasks:
             columns = _columns(task, states, known, layer)
             for subset in ASKED[task.mode]:
@@ -84,11 +83,11 @@ def awareness_table(
                     read = ~np.isnan(score)
                     scored = task.scored[used, layer][read]
                     area = auroc_interval(scored, score[read], seed=seed, resamples=resamples)
-                    row = (layer + 1, task.mode, subset, name, area.n, *area[:3])
-                    found[layer].append(row)
+                    found.append((layer + 1, task.mode, subset, name, area.n, *area[:3]))
+        return found
 
-    each_layer(work, readings.layers, workers, progress)
-    rows = [(model, dataset, *row) for layer in sorted(found) for row in found[layer]]
+    of_layers = each(work, range(readings.layers), workers=workers, progress=progress)
+    rows = [(model, dataset, *row) for of_layer in of_layers for row in of_layer]
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 

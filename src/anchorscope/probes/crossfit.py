@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Mapping, Sequence
 
-import joblib
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from anchorscope.errors import UserError
+from anchorscope.probes.each import Progress, each
 from anchorscope.probes.probe import DEFAULT_C, Balance, LinearProbe
 from anchorscope.probes.probeset import ProbeSet
 from anchorscope.probes.readings import Readings, check_states, read
 from anchorscope.probes.splits import PROBES, check_enough, training_rows
-
-Progress = Callable[[int, int], None]  # layers done, layers in all
-
-# Each worker holds one layer in double precision a few times over: about 300 MB for 2,000
-# questions of width 5,120.
-MAX_WORKERS = 16
-_THREADS = "anchorscope-layer"
 
 
 def cross_fit(
@@ -68,61 +58,27 @@ def fit_probes(
         [training_rows(fold, held_out=held_out, probe=probe) for held_out in range(folds)]
         for probe in PROBES
     ]
-    weights = np.zeros((len(PROBES), folds, layers, width), dtype=np.float32)
-    intercept = np.zeros((len(PROBES), folds, layers))
 
-    def fit_layer(layer: int) -> None:
+    def fit_layer(layer: int) -> tuple[np.ndarray, np.ndarray]:
+        """Weights [probe, fold, width] and intercepts [probe, fold]."""
         x = np.asarray(clean[:, layer], dtype=np.float64)
-        for kind, held_out in np.ndindex(len(PROBES), folds):
+        weights = np.zeros((len(PROBES), folds, width), dtype=np.float32)
+        intercept = np.zeros((len(PROBES), folds))
+        for kind, held_out in np.ndindex(intercept.shape):
             rows = parts[kind][held_out]
             probe = LinearProbe(C=C, balance=balance).fit(x[rows], z[rows])
-            weights[kind, held_out, layer] = probe.coef_[0]
-            intercept[kind, held_out, layer] = probe.intercept_[0]
+            weights[kind, held_out], intercept[kind, held_out] = probe.coef_[0], probe.intercept_[0]
+        return weights, intercept
 
-    each_layer(fit_layer, layers, workers, progress)
+    fitted = each(fit_layer, range(layers), workers=workers, progress=progress)
     return ProbeSet(
         probes=PROBES,
-        weights=weights,
-        intercept=intercept,
+        weights=np.stack([weights for weights, _ in fitted], axis=2),
+        intercept=np.stack([intercept for _, intercept in fitted], axis=2),
         n_train=np.array([[rows.sum() for rows in of] for of in parts], dtype=np.int64),
         C=float(C),
         balance=balance,
     )
-
-
-def each_layer(
-    work: Callable[[int], None],
-    layers: int,
-    workers: int | None = None,
-    progress: Progress | None = None,
-) -> None:
-    """Calls `work` with every layer, several at a time.
-
-    Called from one of its own threads it works in place: threads of threads would only fight over
-    the cores.
-    """
-    if threading.current_thread().name.startswith(_THREADS):
-        workers = 1
-    # Layers are independent and the solver's time goes into products that let other threads run;
-    # one arithmetic thread each, or the threads would fight over the cores.
-    with (
-        threadpool_limits(limits=1, user_api="blas"),
-        ThreadPoolExecutor(workers or default_workers(), thread_name_prefix=_THREADS) as pool,
-    ):
-        jobs = [pool.submit(work, layer) for layer in range(layers)]
-        try:
-            for done, job in enumerate(as_completed(jobs), start=1):
-                job.result()
-                if progress is not None:
-                    progress(done, layers)
-        except BaseException:
-            pool.shutdown(wait=True, cancel_futures=True)
-            raise
-
-
-def default_workers() -> int:
-    """The cores this process may use, not all there are, and no more than MAX_WORKERS."""
-    return min(joblib.cpu_count(), MAX_WORKERS)
 
 
 def _check_folds(fold: np.ndarray) -> None:
