@@ -55,10 +55,12 @@ def test_large_arrays_arrive_as_they_are():
 
 def test_a_mistake_stays_the_user_s():
     def fail(number: int) -> int:
-        raise UserError(f"Layer {number} holds NaN.")
+        if number == 1:
+            raise UserError("Layer 1 holds NaN.")
+        return number
 
-    with pytest.raises(UserError, match=r"Layer 0 holds NaN\."):
-        each(fail, range(2), workers=2)
+    with pytest.raises(UserError, match=r"Layer 1 holds NaN\."):
+        each(fail, range(3), workers=2)
 
 
 def test_threads_that_a_caller_asks_for_leave_no_trace():

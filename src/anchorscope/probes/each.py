@@ -1,8 +1,7 @@
 """The same work for many layers or folds, each in a process of its own.
 
 A fit is thousands of short steps of a solver with as much Python between them, so threads wait for
-one another: two of them are no faster than one for 320 questions of width 576, and 1.6 times as
-fast for 1,600 of width 1,536. Large arrays are handed over as files in shared memory.
+one another (`benchmarks/cores.py`). Large arrays are handed over as files in shared memory.
 """
 
 from __future__ import annotations
