@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from show_fixture import make_run
 
+from anchorscope.evidence.alone_table import QUESTION_PROBE_COLUMNS
 from anchorscope.show import RunView, write_report
 from anchorscope.show.examples import agreeing, draw, marked
 from anchorscope.show.load import records, where
@@ -187,3 +188,14 @@ def test_markup_escapes_all_but_safe_text() -> None:
     inside = block[block.index(">") + 1 : block.rindex("<")]
     assert "<" not in inside
     assert json.loads(inside) == {"a": ["</script>", None, "&\u2028"]}
+
+
+def test_dashed_curves_are_named_only_where_there_are_some(page: Page, tmp_path: Path) -> None:
+    said = "Dotted: chance. Dashed: a probe at the last question token, before any answer. Where"
+    assert said not in page.words
+    assert "Dotted: chance. Where a probe is at chance" in page.words
+    run = RunView.open(make_run(tmp_path / "run", layers=6, n=80))
+    table = run.probes.rename(columns={"n_test": "n"})[list(QUESTION_PROBE_COLUMNS)]
+    table.to_csv(run.path / "tables" / "question_probe.csv", index=False)
+    again = Page(write_report(RunView.open(run.path)).read_text(encoding="utf-8"))
+    assert said in again.words

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from anchorscope.show.load import RunView, where
 from anchorscope.show.style import Series, color_of, curve
@@ -23,3 +23,10 @@ def auroc_series(run: RunView, titles: Mapping[str, str]) -> list[Series]:
             rows = where(before, dataset=name)
             found.append(curve(rows, "auroc", label=named, color=color, dashed=True))
     return found
+
+
+def dashed_note(runs: Sequence[RunView]) -> str:
+    """What the dashed curves are; empty where there are none."""
+    if not any("question_probe" in run.evidence for run in runs):
+        return ""
+    return " Dashed: a probe at the last question token, before any answer."

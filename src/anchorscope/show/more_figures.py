@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 
 from anchorscope.errors import UserError
 from anchorscope.show import canvas
-from anchorscope.show.auroc import auroc_series
+from anchorscope.show.auroc import auroc_series, dashed_note
 from anchorscope.show.evidence_figures import evidence_figures
 from anchorscope.show.figures import group_by_model, plot_delta_p
 from anchorscope.show.load import RunView, values, where
@@ -34,9 +34,9 @@ def plot_probes(runs: Sequence[RunView] | RunView) -> Figure:
         Line2D([], [], color=color_of(i, "Q"), lw=1.3, label=title)
         for i, title in enumerate(titles.values())
     ]
-    note = "Each question is read by a probe that never saw it. Dotted: chance."
-    if any("question_probe" in run.evidence for run in views):
-        note += " Dashed: a probe at the last question token, before any answer."
+    note = "Each question is read by a probe that never saw it. Dotted: chance." + dashed_note(
+        views
+    )
     canvas.footer(figure, handles, columns=min(4, len(handles)), caption=note)
     return figure
 

@@ -8,6 +8,7 @@ from importlib import resources
 from pathlib import Path
 
 from anchorscope.show import charts, claims, sections
+from anchorscope.show.auroc import dashed_note
 from anchorscope.show.evidence_section import evidence_section, evidence_there
 from anchorscope.show.examples import examples
 from anchorscope.show.load import RunView
@@ -176,8 +177,7 @@ def _delta_p(run: RunView) -> Safe:
 def _probes(run: RunView) -> Safe:
     caption = (
         "How well a linear probe tells wrong answers from right ones, on questions it never saw. "
-        "Dotted: chance. Dashed: a probe at the last question token, before any answer. Where a "
-        "probe is at chance, its flips mean nothing."
+        f"Dotted: chance.{dashed_note([run])} Where a probe is at chance, its flips mean nothing."
     )
     return _chart("probes", charts.probes_chart(run), caption)
 
