@@ -23,9 +23,10 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/pyright
 
-# Two workers, a file each at a time, one thread and no further process each: the tests' own work
-# is mostly Python.
-WORKERS := OMP_NUM_THREADS=1 LOKY_MAX_CPU_COUNT=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+# Two workers, a file each at a time and the long ones first, one thread and no further process each:
+# the tests' own work is mostly Python.
+WORKERS := OMP_NUM_THREADS=1 LOKY_MAX_CPU_COUNT=1 $(BIN)/python -m pytest --numprocesses 2 \
+	--dist loadfile --no-loadscope-reorder
 
 test: lint
 	$(WORKERS)

@@ -15,6 +15,13 @@ from tiny import ARCHITECTURES, tiny_lm, tiny_tokenizer
 from anchorscope.cli import main
 from anchorscope.models import Model, load_model
 
+# Files of minutes go first: a worker that begins one when all else is done keeps everybody waiting.
+LONG = ("test_pipeline.py", "test_docs.py", "test_pipeline_evidence.py", "test_bundled_exact.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: LONG.index(item.path.name) if item.path.name in LONG else len(LONG))
+
 
 @pytest.fixture(autouse=True)
 def _no_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
