@@ -105,7 +105,7 @@ def balanced(samples: list[Sample], limit: int, seed: int) -> list[Sample]:
 
 # Layers that the next detector may read too. Every process that fits detectors keeps its own.
 _KEPT_BYTES = 2**29
-_ONE_AT_A_TIME = threading.Lock()
+_ONE_AT_A_TIME = threading.Lock()  # for a caller who asks joblib for threads instead
 
 
 class RunBank:

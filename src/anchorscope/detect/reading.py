@@ -54,9 +54,8 @@ def inner_logits(
     """Logits [question] of probes that never saw the question; "clean" as trained on, and
     "knockout" where there are such states. `states` is what the probes learn from.
     """
-    return _once(
-        material, ("logits", states, layer, C), lambda: _fit_inner(material, layer, C, states)
-    )
+    key = _logits_key(states, layer, C)
+    return _once(material, key, lambda: _fit_inner(material, layer, C, states))
 
 
 def _choose(material: Material, states: str) -> Choice:
@@ -72,11 +71,10 @@ def _choose(material: Material, states: str) -> Choice:
 
 def _aurocs(material: Material, states: str, layers: Sequence[int]) -> list[float]:
     """The inner AUROC of these layers; their logits go to the memo."""
-    keys = [("logits", states, layer, DEFAULT_C) for layer in layers]
-    missing = [key for key in keys if key not in material.memo]
-    found = each(lambda key: _fit_inner(material, key[2], key[3], states), missing)
-    material.memo.update(zip(missing, found, strict=True))
-    return [auroc(material.z, material.memo[key]["clean"]) for key in keys]
+    found = each(lambda layer: _fit_inner(material, layer, DEFAULT_C, states), layers)
+    for layer, logits in zip(layers, found, strict=True):
+        material.memo[_logits_key(states, layer, DEFAULT_C)] = logits
+    return [auroc(material.z, logits["clean"]) for logits in found]
 
 
 def _fit_inner(material: Material, layer: int, C: float, states: str) -> dict[str, np.ndarray]:
@@ -95,6 +93,10 @@ def _fit_inner(material: Material, layer: int, C: float, states: str) -> dict[st
             weights = probe.coef_[0].astype(np.float64)
             read["knockout"][held] = other[held] @ weights + probe.intercept_[0]
     return read
+
+
+def _logits_key(states: str, layer: int, C: float) -> tuple:
+    return ("logits", states, layer, C)
 
 
 def _once(material: Material, key: tuple, make: Callable):
