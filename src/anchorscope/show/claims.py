@@ -15,7 +15,7 @@ from anchorscope.show.words import number, percent
 
 FINDINGS = {
     "two-pathways": "Two pathways",
-    "one-mechanism": "One mechanism: the gap is what one line and one noise give",
+    "one-mechanism": "One mechanism",
     "shift": "One shift of everybody",
     "class-collapse": "Class collapse: the pathway is the predicted class under another name",
     "continuum": "A continuum: samples depend on the question by degree",
