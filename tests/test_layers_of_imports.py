@@ -1,13 +1,16 @@
-"""Data flows one way: a package imports only from those to its left."""
+"""Data flows one way: a package imports only from those to its left, and no file in a circle."""
 
 from __future__ import annotations
 
 import ast
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
+from scipy.sparse import csr_matrix
+from scipy.sparse.csgraph import connected_components
 
 PACKAGE = Path(__file__).parents[1] / "src" / "anchorscope"
 ORDER = [
@@ -30,17 +33,44 @@ ORDER = [
     {"cli"},
 ]
 RANK = {name: rank for rank, names in enumerate(ORDER) for name in names}
+ENTRANCES = ("__init__", "__main__")  # they lead into the house and belong to no room
 
 
+@cache
+def modules() -> dict[str, Path]:
+    """Every module of the package by its dotted name."""
+    return {
+        ".".join(("anchorscope", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(
+            ".__init__"
+        ): path
+        for path in sorted(PACKAGE.rglob("*.py"))
+    }
+
+
+@cache
 def imports(path: Path) -> set[str]:
-    """The parts of the package that a file imports, at any depth of it."""
+    """The modules that a file imports at any depth of it, for types alone too."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("anchorscope."):
-            found.add(str(node.module).split(".")[1])
-        if isinstance(node, ast.ImportFrom) and node.module == "anchorscope":
-            found |= {alias.name for alias in node.names if alias.name in RANK}
-    return found
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("anchorscope"):
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                found.add(inner if inner in modules() else str(node.module))
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names if alias.name in modules()}
+    return found - {"anchorscope"}
+
+
+def circles(edges: dict[str, set[str]]) -> list[list[str]]:
+    """The groups of modules that import one another, each as a sorted list."""
+    names = sorted(edges)
+    place = {name: number for number, name in enumerate(names)}
+    pairs = [(place[a], place[b]) for a in names for b in edges[a] if b in place and a != b]
+    rows, columns = ([pair[side] for pair in pairs] for side in (0, 1))
+    graph = csr_matrix(([1] * len(pairs), (rows, columns)), shape=(len(names), len(names)))
+    _, of = connected_components(graph, directed=True, connection="strong")
+    groups = [[n for n, group in zip(names, of, strict=True) if group == g] for g in set(of)]
+    return sorted(group for group in groups if len(group) > 1)
 
 
 @pytest.mark.parametrize(
@@ -48,11 +78,21 @@ def imports(path: Path) -> set[str]:
 )
 def test_no_file_imports_from_its_right(path):
     part = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
-    if part in ("__init__", "__main__"):
+    if part in ENTRANCES:
         return
     assert part in RANK, f"say in ORDER where {part} belongs"
     for other in imports(path):
-        assert RANK[other] <= RANK[part], f"{part} may not import {other}"
+        assert RANK[other.split(".")[1]] <= RANK[part], f"{part} may not import {other}"
+
+
+def test_no_files_import_each_other():
+    """Imports for types count: a circle of ideas is one even where Python does not mind it."""
+    edges = {name: imports(path) for name, path in modules().items() if name != "anchorscope"}
+    assert circles(edges) == []
+
+
+def test_a_circle_would_be_found():
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"d"}}) == [["b", "c"]]
 
 
 @pytest.mark.parametrize("module", ["anchorscope", "anchorscope.cli", "anchorscope.show"])
