@@ -15,9 +15,9 @@ from statistics import median
 import joblib
 import numpy as np
 
-from anchorscope.probes.crossfit import fit_probes
-from anchorscope.probes.each import default_workers, each
-from anchorscope.probes.probeset import ProbeSet
+from anchorscope.parallel import default_workers, in_parallel
+from anchorscope.probes.cross_fit import fit_probes
+from anchorscope.probes.probe_set import ProbeSet
 
 SIZES = ((400, 30, 576), (1500, 30, 576), (1600, 28, 1536))  # questions, layers, width
 BACKENDS = {"threads": "threading", "processes": "loky"}
@@ -27,7 +27,7 @@ def timed(backend: str, x: np.ndarray, workers: int) -> tuple[float, ProbeSet]:
     """Seconds, and the probes."""
     z, fold = np.arange(len(x)) % 2, np.arange(len(x)) // 2 % 5
     with joblib.parallel_config(backend=backend):
-        each(abs, range(workers), workers=workers)
+        in_parallel(abs, range(workers), workers=workers)
         begun = time.perf_counter()
         probes = fit_probes(x, z=z, fold=fold, workers=workers)
         return time.perf_counter() - begun, probes

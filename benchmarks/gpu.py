@@ -22,11 +22,11 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from anchorscope.engine.batches import Budget, in_batches
 from anchorscope.engine.decode import Written, write_answers
-from anchorscope.engine.host import to_host
-from anchorscope.engine.intervene import row_for
-from anchorscope.engine.interventions import KNOCKOUT, Marked
+from anchorscope.engine.interventions import TokenPositions
 from anchorscope.engine.lease import Lease
-from anchorscope.engine.read import read_rows
+from anchorscope.engine.passes import KNOCKOUT
+from anchorscope.engine.read import read_rows, to_host
+from anchorscope.engine.rows import row_for
 from anchorscope.engine.trunk import read_prefix
 from anchorscope.models import Model, load_model
 
@@ -78,13 +78,13 @@ def make_prompts(model: Model, count: int) -> list[tuple[int, ...]]:
     return [tuple(prefix + turn) for turn in turns]
 
 
-def mark(prompt: tuple[int, ...], answer: tuple[int, ...], number: int) -> Marked:
-    return Marked(
+def mark(prompt: tuple[int, ...], answer: tuple[int, ...], number: int) -> TokenPositions:
+    return TokenPositions(
         id=str(number),
         ids=prompt + answer,
         answer_at=len(prompt),
-        question=tuple(range(PREFIX, len(prompt))),
-        exact=tuple(range(PREFIX + EXACT[0], PREFIX + EXACT[1])),
+        question_tokens=tuple(range(PREFIX, len(prompt))),
+        exact_question=tuple(range(PREFIX + EXACT[0], PREFIX + EXACT[1])),
     )
 
 

@@ -20,14 +20,9 @@ import torch
 from growth_job import Size, job, make_windows, random_model
 from peers_clock import Clock
 
-from anchorscope.engine.interventions import (
-    ANSWER_ONLY,
-    KNOCKOUT,
-    QUESTION,
-    RANDOM,
-    Intervention,
-)
+from anchorscope.engine.interventions import Intervention
 from anchorscope.engine.lease import Lease
+from anchorscope.engine.passes import ANSWER_ONLY, KNOCKOUT, QUESTION, RANDOM
 from anchorscope.models import Model
 
 EVERY = (KNOCKOUT, RANDOM, QUESTION, ANSWER_ONLY)

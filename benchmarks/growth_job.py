@@ -11,11 +11,11 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from anchorscope.engine.batches import Budget, in_batches
 from anchorscope.engine.decode import Written, write_answers
-from anchorscope.engine.host import to_host
-from anchorscope.engine.intervene import Row, read_batch, row_for
-from anchorscope.engine.interventions import KNOCKOUT, Intervention, Marked
+from anchorscope.engine.interventions import Intervention, TokenPositions
 from anchorscope.engine.lease import Lease
-from anchorscope.engine.read import read_rows
+from anchorscope.engine.passes import KNOCKOUT
+from anchorscope.engine.read import read_rows, to_host
+from anchorscope.engine.rows import Row, read_batch, row_for
 from anchorscope.engine.trunk import Trunk, grow_trunk, read_prefix
 from anchorscope.models import Model, load_model
 
@@ -74,13 +74,15 @@ def make_prompts(size: Size) -> list[tuple[int, ...]]:
     return [tuple(prefix.tolist() + turn) for turn in turns.tolist()]
 
 
-def mark(size: Size, prompt: tuple[int, ...], answer: tuple[int, ...], number: int) -> Marked:
-    return Marked(
+def mark(
+    size: Size, prompt: tuple[int, ...], answer: tuple[int, ...], number: int
+) -> TokenPositions:
+    return TokenPositions(
         id=str(number),
         ids=prompt + answer,
         answer_at=len(prompt),
-        question=tuple(range(size.prefix, len(prompt))),
-        exact=tuple(size.subject),
+        question_tokens=tuple(range(size.prefix, len(prompt))),
+        exact_question=tuple(size.subject),
     )
 
 

@@ -73,7 +73,7 @@ def make_job(questions: int, model_name: str) -> Job:
 
     from anchorscope import load_model, load_questions
     from anchorscope.models.prompts import stop_ids
-    from anchorscope.prepare import prepare
+    from anchorscope.pipeline.prompts import prepare
     from anchorscope.spans.question import find_spans
 
     model = load_model(model_name)
@@ -106,7 +106,7 @@ def _probe(model: Any, question: str, token_ids: list[int]) -> int | None:
     from anchorscope.answers.generate import answer_offsets
     from anchorscope.records import Answer
     from anchorscope.spans.answer import answer_span
-    from anchorscope.spans.tokens import tokens_of
+    from anchorscope.spans.characters import tokens_of
 
     ids = tuple(token_ids)
     text = model.tokenizer.decode(ids, skip_special_tokens=True).strip()

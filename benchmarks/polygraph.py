@@ -24,11 +24,10 @@ import numpy as np
 import pandas as pd
 
 from anchorscope.detect.evaluate import evaluate
-from anchorscope.detect.folder import RunFolder
-from anchorscope.detect.material import Material
+from anchorscope.detect.material import Material, RunFolder
 from anchorscope.detect.train import train
 from anchorscope.models import Model, load_model
-from anchorscope.probes.metrics import auroc_interval
+from anchorscope.stats.ranking import auroc_interval
 
 OURS = ("min-log-prob", "tfidf-both", "probe", "mop", "auto")
 TIMED = ("min-log-prob", "probe", "mop")

@@ -19,23 +19,23 @@ import numpy as np
 import pandas as pd
 import way_transformers_expert as plain
 
-from anchorscope.analyse import labelled
 from anchorscope.answers.generate import Answerer
 from anchorscope.config import Config
 from anchorscope.datasets import load_questions
 from anchorscope.engine.batches import Budget, in_batches
-from anchorscope.engine.host import to_host
-from anchorscope.engine.intervene import row_for
-from anchorscope.engine.interventions import KNOCKOUT, Intervention
+from anchorscope.engine.interventions import Intervention, positions_of
 from anchorscope.engine.lease import Lease
-from anchorscope.engine.read import read_rows
+from anchorscope.engine.passes import KNOCKOUT
+from anchorscope.engine.read import read_rows, to_host
+from anchorscope.engine.rows import row_for
 from anchorscope.engine.trunk import grow_trunk, read_prefix
-from anchorscope.extract import mark_answer, marked_of
 from anchorscope.models import Model, load_model
 from anchorscope.pathways.grouping import pathways_table
 from anchorscope.pathways.tables import layers_table
-from anchorscope.prepare import Prepared, common_prefix, prepare
-from anchorscope.probes.crossfit import cross_fit
+from anchorscope.pipeline.prompts import Prepared, common_prefix, prepare
+from anchorscope.pipeline.shard import mark_answer
+from anchorscope.probes.cross_fit import cross_fit
+from anchorscope.probes.labelled import labelled
 from anchorscope.probes.readings import read
 from anchorscope.records import Sample
 from anchorscope.spans.question import find_spans
@@ -81,7 +81,7 @@ def states(lease: Lease, prepared: Sequence[Prepared], samples: Sequence[Sample]
         "budget": Budget(8192),
     }
     for batch, trunk in in_batches(used, work, **options):
-        marks = [marked_of(s) for s in batch]
+        marks = [positions_of(s) for s in batch]
         rows = [row_for(m, n, i, **how) for n, m in enumerate(marks) for i in (CLEAN, KNOCKOUT)]
         for part, of in read_rows(lease, trunk, rows, budget=Budget(8192)):
             for row, state in zip(part, to_host(of), strict=True):
@@ -93,9 +93,9 @@ def plain_states(model: Model, samples: Sequence[Sample]) -> States:
     """The states of these very answers by plain transformers."""
     model.tokenizer.padding_side = "left"
     loaded = plain.Loaded(model.lm, model.tokenizer)
-    marks = [marked_of(s) for s in samples if s.usable]
+    marks = [positions_of(s) for s in samples if s.usable]
     rows = [list(mark.ids) for mark in marks]
-    cut = [[at for at in mark.exact if at > 0] for mark in marks]
+    cut = [[at for at in mark.exact_question if at > 0] for mark in marks]
     read = {"clean": plain.read(loaded, rows), "knockout": plain.read(loaded, rows, cut)}
     return {
         name: {mark.id: state.numpy() for mark, state in zip(marks, of, strict=True)}

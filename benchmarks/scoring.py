@@ -17,7 +17,7 @@ from pathlib import Path
 from peers_clock import Clock
 
 from anchorscope.answers.generate import Answerer
-from anchorscope.detect.folder import RunFolder
+from anchorscope.detect.material import RunFolder
 from anchorscope.detect.train import train
 from anchorscope.engine.batches import Budget, in_batches
 from anchorscope.engine.lease import Lease

@@ -10,10 +10,11 @@ from torch import Tensor
 from anchorscope import Model, load_model
 from anchorscope.answers.generate import Answered, Answerer
 from anchorscope.engine.batches import Budget, in_batches
-from anchorscope.engine.intervene import row_for
-from anchorscope.engine.interventions import KNOCKOUT, Marked
+from anchorscope.engine.interventions import TokenPositions
 from anchorscope.engine.lease import Lease
+from anchorscope.engine.passes import KNOCKOUT
 from anchorscope.engine.read import read_rows
+from anchorscope.engine.rows import row_for
 from anchorscope.engine.trunk import read_prefix, shared_prefix
 
 
@@ -63,11 +64,13 @@ def run(model: Model, job: Job, clock: Clock) -> tuple[list[list[int]], Tensor, 
     return [answers[n] for n in every], clean, knocked
 
 
-def mark(job: Job, number: int, answer: list[int], last: int) -> Marked:
+def mark(job: Job, number: int, answer: list[int], last: int) -> TokenPositions:
     """Where the subject and the answer stand."""
     prompt, exact = job.prompts[number], tuple(job.exact[number])
     ids = tuple(prompt + answer)[: last + 1]
-    return Marked(id=str(number), ids=ids, answer_at=len(prompt), question=(), exact=exact)
+    return TokenPositions(
+        id=str(number), ids=ids, answer_at=len(prompt), question_tokens=(), exact_question=exact
+    )
 
 
 CODE = (run, mark)

@@ -18,9 +18,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pandas as pd
 
-from anchorscope.probes.metrics import rate
-from anchorscope.simulate.rates import Judged, judge_world
+from anchorscope.simulate.error_rates import Judged, judge_world
 from anchorscope.simulate.worlds import Truth
+from anchorscope.stats.intervals import rate
 
 DOCS = Path(__file__).parents[1] / "docs"
 BASE = {"samples": 400, "layers": 2}

@@ -8,9 +8,9 @@ import numpy as np
 
 from anchorscope.detect.material import Arrays, Material, Text
 from anchorscope.records import Answer, Question, Sample, Span
-from anchorscope.samples import to_frame
-from anchorscope.states import save_states, shard_name
-from anchorscope.store import Store
+from anchorscope.run_folder.samples import to_frame
+from anchorscope.run_folder.states import save_states, shard_name
+from anchorscope.run_folder.store import Store
 
 
 def material(z, states, *, entities=None, name="made-up", seed=0, log_probs=None, answers=None):
@@ -24,7 +24,7 @@ def material(z, states, *, entities=None, name="made-up", seed=0, log_probs=None
             question=f"What is {entities[i]}?",
             answer="some answer" if answers is None else answers[i],
             log_probs=tuple(log_probs[i]),
-            exact=(1,),
+            exact_answer=(1,),
             first_entropy=1.0,
             entity=entities[i],
             popularity=float(i % 7),
@@ -153,5 +153,5 @@ def _sample(part: Material, i: int) -> Sample:
         prompt_ids=(1, 2, 3),
         question_tokens=(1, 2),
         exact_question=(1,),
-        exact_answer=tuple(3 + e for e in text.exact),
+        exact_answer=tuple(3 + e for e in text.exact_answer),
     )

@@ -5,14 +5,10 @@ from __future__ import annotations
 import torch
 
 from anchorscope.engine.batches import Budget
-from anchorscope.engine.intervene import row_for
-from anchorscope.engine.interventions import (
-    Intervention,
-    Marked,
-    keys_of,
-)
+from anchorscope.engine.interventions import Intervention, TokenPositions, keys_of
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.read import read_rows
+from anchorscope.engine.rows import row_for
 from anchorscope.engine.trunk import grow_trunk, read_prefix
 from anchorscope.models import Model
 
@@ -21,17 +17,17 @@ PREFIX = tuple(range(10, 22))
 SEED = 3
 
 
-def marked(number: int, turn: int, answer: int, exact: tuple[int, ...]) -> Marked:
+def marked(number: int, turn: int, answer: int, exact: tuple[int, ...]) -> TokenPositions:
     """A made-up sample: prefix, a turn whose exact tokens are counted from its start, an answer."""
     generator = torch.Generator().manual_seed(number)
     own = torch.randint(1, 290, (turn + answer,), generator=generator).tolist()
     start = len(PREFIX)
-    return Marked(
+    return TokenPositions(
         id=f"made:test:{number}",
         ids=PREFIX + tuple(own),
         answer_at=start + turn,
         question=tuple(range(start + 1, start + turn - 1)),
-        exact=tuple(start + i for i in exact),
+        exact_question=tuple(start + i for i in exact),
     )
 
 

@@ -9,15 +9,15 @@ import pandas as pd
 import pytest
 
 from anchorscope.config import Config
-from anchorscope.evidence.head_table import heads_agreement
-from anchorscope.evidence.tables import Given, Settings, evidence_tables
-from anchorscope.probes.probeset import ProbeSet
+from anchorscope.evidence.heads_table import heads_agreement
+from anchorscope.evidence.pieces import PieceInputs, Settings, evidence_tables
+from anchorscope.probes.probe_set import ProbeSet
 from anchorscope.probes.readings import Readings, read
-from anchorscope.show.claims import claims_of
-from anchorscope.show.load import RunView
+from anchorscope.run_folder.states import load_states
+from anchorscope.run_folder.store import Store
+from anchorscope.run_folder.view import RunView
+from anchorscope.show.report.claims_table import claims_of
 from anchorscope.simulate import Truth, simulate
-from anchorscope.states import load_states
-from anchorscope.store import Store
 
 PIECES = ("patching", "answer-only", "saliency", "boundary", "awareness", "heads", "windows")
 STORED = ("clean", "knockout", "random", "question", "answer-only")
@@ -33,7 +33,7 @@ def simulated_run(folder: Path) -> RunView:
     config = Config(model="x", data=("simulated",), resamples=100, fold_seeds=1)
     with pytest.MonkeyPatch.context() as patch:  # its own figures and report are not looked at
         for name in ("write_figures", "write_report"):
-            patch.setattr(f"anchorscope.simulate.make.{name}", lambda view: None)
+            patch.setattr(f"anchorscope.simulate.run.{name}", lambda view: None)
         simulate(truth, out=folder, config=config)
     return add_evidence(folder)
 
@@ -68,8 +68,14 @@ def add_evidence(folder: Path) -> RunView:
     salient = saliency_rows(readings)
     (folder / "evidence" / "saliency").mkdir(parents=True, exist_ok=True)
     salient.to_parquet(folder / "evidence" / "saliency" / "00000.parquet")
-    given = Given(dataset="simulated", readings=readings, states=states, known=known_of(folder),
-                  saliency=salient, heads=heads_rows(readings))  # fmt: skip
+    given = PieceInputs(
+        dataset="simulated",
+        readings=readings,
+        states=states,
+        known=known_of(folder),
+        saliency=salient,
+        heads=heads_rows(readings),
+    )
     tables = evidence_tables(PIECES, given, Settings(model="m", resamples=100))
     tables["heads_agreement"] = heads_agreement(tables["heads"])
     for name, table in tables.items():

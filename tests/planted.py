@@ -9,12 +9,12 @@ import torch
 from tiny import tiny_tokenizer
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from anchorscope.evidence.held_out import HeldOut
+from anchorscope.evidence.shards import HeldOut
 from anchorscope.models import Model, load_model
 from anchorscope.models.prompts import make_prompt
-from anchorscope.probes.probeset import ProbeSet
+from anchorscope.probes.probe_set import ProbeSet
 from anchorscope.records import Answer, Question, Sample, Shot, Span
-from anchorscope.spans.tokens import tokens_of
+from anchorscope.spans.characters import tokens_of
 
 SHOTS = (Shot(question="who made it?", answer="nn"), Shot(question="where is it?", answer="mm"))
 BLOCK, HEAD = 3, 1  # of the planted model: the only way from the question to the answer

@@ -7,9 +7,10 @@ from importlib.resources import files
 
 import pytest
 
-from anchorscope.datasets import load_questions, table
+from anchorscope.datasets import atlas_facts as table
+from anchorscope.datasets import load_questions
 from anchorscope.datasets.atlas import SHOWN
-from anchorscope.datasets.compare import SHOWN as COMPARED
+from anchorscope.datasets.atlas_compare import SHOWN as COMPARED
 from anchorscope.records import Question
 
 ATLAS = load_questions("atlas")

@@ -10,13 +10,14 @@ from tiny import tiny_lm, tiny_tokenizer
 from anchorscope.datasets import load_questions
 from anchorscope.engine import check
 from anchorscope.engine.check import check_model, require_understood
-from anchorscope.engine.intervene import read_batch, row_for
-from anchorscope.engine.interventions import KNOCKOUT, Marked
+from anchorscope.engine.interventions import TokenPositions
 from anchorscope.engine.lease import Lease
+from anchorscope.engine.passes import KNOCKOUT
+from anchorscope.engine.rows import read_batch, row_for
 from anchorscope.engine.trunk import grow_trunk, read_prefix
 from anchorscope.errors import UserError
 from anchorscope.models import load_model
-from anchorscope.prepare import common_prefix, prepare
+from anchorscope.pipeline.prompts import common_prefix, prepare
 from anchorscope.spans.question import find_spans
 
 
@@ -28,12 +29,12 @@ def marks(bundled):
     prepared = prepare(bundled, given, found, style="text", shots=1)
     answer = tuple(bundled.tokenizer(" South Korea")["input_ids"])
     marked = [
-        Marked(
+        TokenPositions(
             id=p.question.id,
             ids=p.prompt_ids + answer,
             answer_at=len(p.prompt_ids),
-            question=p.question_tokens,
-            exact=p.exact_question,
+            question_tokens=p.question_tokens,
+            exact_question=p.exact_question,
         )
         for p in prepared
     ]
@@ -53,7 +54,7 @@ def test_one_pass_equals_the_loop_over_every_k(bundled, marks):
     for k in range(1, bundled.blocks + 1):
 
         def cut(row: int, block: int, query: int, key: int, k: int = k) -> bool:
-            exact = marked[row].exact
+            exact = marked[row].exact_question
             return block <= k and key in exact and query not in exact
 
         plain = plain_states(bundled, [m.ids for m in marked], cut, attention="sdpa")[:, k - 1]

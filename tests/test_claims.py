@@ -8,10 +8,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from anchorscope.pathways.claims import RunEvidence, claims_table, reference_bands
-from anchorscope.pathways.claims.reading import Reading, Region, from_draws, from_estimate
-from anchorscope.probes.metrics import holm
+from anchorscope.claims.decision import Measured, Region, from_draws, from_estimate
+from anchorscope.claims.inputs import ClaimInputs
+from anchorscope.claims.published import reference_bands
+from anchorscope.claims.table import claims_table
 from anchorscope.records import Estimate
+from anchorscope.stats.intervals import holm
 
 
 def holm_by_hand(p: list[float]) -> list[float]:
@@ -53,10 +55,10 @@ def test_a_region_with_two_ends():
 
 def test_no_number_is_not_measured():
     assert from_draws(math.nan, np.zeros(10), Region()).decision(0.0) == "not measured"
-    assert Reading().decision(math.nan) == "not measured"
+    assert Measured().decision(math.nan) == "not measured"
 
 
-def run(model: str, depth: dict[str, np.ndarray], *, size: float = 1.0) -> RunEvidence:
+def run(model: str, depth: dict[str, np.ndarray], *, size: float = 1.0) -> ClaimInputs:
     """A run whose Q samples fall to `depth` [layer] points and whose A samples stay."""
     rng = np.random.default_rng(0)
     frames, verdicts, strict = [], [], []
@@ -83,7 +85,7 @@ def run(model: str, depth: dict[str, np.ndarray], *, size: float = 1.0) -> RunEv
         strict.append({"dataset": dataset, "layer": len(curve), **ends})
         verdicts.append({"dataset": dataset, "layer": len(curve), "finding": "one-mechanism",
                          "gap": -1.0, "p": 0.4})  # fmt: skip
-    return RunEvidence(
+    return ClaimInputs(
         model=model, size=size, titles={name: name for name in depth},
         pathways=pd.concat(frames).astype({"z": int}), strict=pd.DataFrame(strict),
         verdict=pd.DataFrame(verdicts), popularity={}, resamples=200,

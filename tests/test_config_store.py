@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from anchorscope.config import Config
-from anchorscope.engine.host import to_host
+from anchorscope.engine.read import to_host
 from anchorscope.errors import UserError
-from anchorscope.probes.probe import DEFAULT_C
-from anchorscope.states import load_states, save_states, shard_name
-from anchorscope.store import Store
+from anchorscope.probes.linear_probe import DEFAULT_C
+from anchorscope.run_folder.states import load_states, save_states, shard_name
+from anchorscope.run_folder.store import Store
 
 ONE = {"model": "bundled", "limit": 8}
 

@@ -14,7 +14,7 @@ import pyarrow.parquet
 import pytest
 
 from anchorscope.datasets import DATASETS, load_questions
-from anchorscope.datasets.hub import from_hub
+from anchorscope.datasets.from_hub import from_hub
 from anchorscope.records import Question
 
 POPQA_ROW = {

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from detect_worlds import plain, two_pathways, write_run
 
-from anchorscope.detect.detector import Detector
-from anchorscope.detect.folder import RunFolder
-from anchorscope.detect.hub import fetch, upload
+from anchorscope.detect.deployed.detector import Detector
+from anchorscope.detect.deployed.saved import fetch, upload
+from anchorscope.detect.material import RunFolder
 from anchorscope.detect.train import best_threshold, deployable, train
 from anchorscope.errors import UserError
 
@@ -59,7 +59,7 @@ def test_a_detector_read_again_gives_the_same_numbers(run, tmp_path, method):
 def test_another_process_gives_the_same_numbers(run, saved):
     made, folder = saved
     code = (
-        "import sys; from anchorscope.detect.detector import Detector;"
+        "import sys; from anchorscope.detect.deployed.detector import Detector;"
         "from anchorscope.detect.folder import RunFolder;"
         "m = RunFolder.open(sys.argv[2]).material('made-up');"
         "print(*(x.hex() for x in Detector.load(sys.argv[1]).scored(m)[1].tolist()))"
@@ -172,7 +172,7 @@ def test_a_repository_of_the_hub_is_read_through_its_local_copy(saved, tmp_path)
     for file in folder.iterdir():
         (snapshot / file.name).write_bytes(file.read_bytes())
     code = (
-        "from anchorscope.detect.detector import Detector;"
+        "from anchorscope.detect.deployed.detector import Detector;"
         "print(Detector.load('org/detector').threshold.hex())"
     )
     env = os.environ | {"HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"}

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pickle
 
+import anchorscope.detect.folder as folder
+import anchorscope.probes.each as each
 import numpy as np
 import pytest
 from detect_worlds import plain, two_pathways, write_run
 
-import anchorscope.detect.folder as folder
-import anchorscope.probes.each as each
-from anchorscope.detect.fit import fit_all, fit_each
-from anchorscope.detect.folder import RunFolder
+from anchorscope.detect.evaluate import fit_all, fit_each
+from anchorscope.detect.material import RunFolder
 from anchorscope.progress import Quiet
 
 NAMES = ("min-log-prob", "tfidf-both", "probe", "ensemble", "mlp", "mop", "pr", "auto")

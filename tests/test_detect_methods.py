@@ -10,17 +10,15 @@ from detect_worlds import material, noise, plain, two_pathways
 from sklearn.base import clone
 from sklearn.utils.estimator_checks import check_estimator
 
-from anchorscope.detect.auto import Auto
-from anchorscope.detect.evaluate import evaluate
-from anchorscope.detect.fit import fit_all
-from anchorscope.detect.methods import METHODS, make_method, short_name
-from anchorscope.detect.mixture import Mixture, random_gate
-from anchorscope.detect.mop import MixtureOfProbes
-from anchorscope.detect.probe import SingleProbe
-from anchorscope.detect.reading import choose
-from anchorscope.detect.reweight import PathwayReweighting, betas
+from anchorscope.detect.evaluate import evaluate, fit_all
+from anchorscope.detect.inner_probes import choose
+from anchorscope.detect.kinds import METHODS, make_method, short_name
+from anchorscope.detect.kinds.auto import Auto
+from anchorscope.detect.kinds.mixture_of_probes import Mixture, MixtureOfProbes, random_gate
+from anchorscope.detect.kinds.pathway_reweighting import PathwayReweighting, betas
+from anchorscope.detect.kinds.probes import SingleProbe
 from anchorscope.errors import UserError
-from anchorscope.probes.metrics import auroc
+from anchorscope.stats.ranking import auroc
 
 
 def by_detector(scores, split="entity"):

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 from sklearn.metrics import average_precision_score, brier_score_loss, roc_auc_score
 
-from anchorscope.detect.calibrate import Platt
-from anchorscope.detect.metrics import (
+from anchorscope.detect.method import Platt
+from anchorscope.stats.ranking import (
     _weighted,
     auprc,
     auroc_draws,
     brier,
     coverage_at,
-    difference,
     ece,
+    paired_difference,
     risk_coverage,
 )
 
@@ -80,7 +80,7 @@ def test_the_same_resamples_serve_every_score(scored):
     draws = auroc_draws(z, [score, 3 * score + 1, p], seed=0, resamples=300)
     assert draws.shape == (3, 300)
     assert np.array_equal(draws[0], draws[1])
-    same = difference(0.7, 0.7, draws[0] - draws[1])
+    same = paired_difference(0.7, 0.7, draws[0] - draws[1])
     assert same.value == same.low == same.high == 0
     assert same.p == 1
     assert np.isnan(auroc_draws(np.ones(5), [np.arange(5.0)], seed=0, resamples=10)).all()
@@ -94,10 +94,10 @@ def test_p_is_small_for_a_real_difference_and_holds_its_level_without_one():
         a, b = rng.normal(z, 1), rng.normal(z, 1)
         draws = auroc_draws(z, [a, b], seed=seed, resamples=200)
         value = roc_auc_score(z, a) - roc_auc_score(z, b)
-        rejected += difference(value, 0, draws[0] - draws[1]).p < 0.05
+        rejected += paired_difference(value, 0, draws[0] - draws[1]).p < 0.05
     assert rejected <= 12  # of 100; above it with a chance of 1 in 1,000 at a level of 5 %
     draws = auroc_draws(z, [3 * z + a, b], seed=0, resamples=1000)
-    assert difference(0.2, 0, draws[0] - draws[1]).p == pytest.approx(2 / 1001)
+    assert paired_difference(0.2, 0, draws[0] - draws[1]).p == pytest.approx(2 / 1001)
 
 
 def test_platt_finds_the_planted_line_and_never_falls():

@@ -14,18 +14,18 @@ from tiny import tiny_lm, tiny_tokenizer
 
 from anchorscope.answers.generate import answer_offsets
 from anchorscope.cli import main
-from anchorscope.detect.binding import bind
-from anchorscope.detect.calibrate import Platt
-from anchorscope.detect.detector import Detector, Example
-from anchorscope.detect.methods import METHODS
-from anchorscope.detect.written import unknown_answer
+from anchorscope.detect.deployed.bind import bind
+from anchorscope.detect.deployed.detector import Detector, Example
+from anchorscope.detect.deployed.located import unknown_answer
+from anchorscope.detect.kinds import METHODS
+from anchorscope.detect.method import Platt
 from anchorscope.errors import UserError
-from anchorscope.identity import weights_hash
 from anchorscope.models import load_model
 from anchorscope.models.prompts import make_prompt
 from anchorscope.records import Shot
+from anchorscope.run_folder.identity import weights_hash
 from anchorscope.spans.answer import answer_span
-from anchorscope.spans.tokens import tokens_of
+from anchorscope.spans.characters import tokens_of
 
 QUESTIONS = ["Who wrote Hamlet?", "Where is the city of Kanpur?", "What is red?", "Who is who?"]
 SHOTS = (Shot(question="In which city is the Colosseum?", answer="Rome"),)
@@ -79,7 +79,7 @@ def test_a_given_answer_is_scored_as_a_plain_pass_reads_it(architecture):
         want = expected(model, detector, question, ids, answer)
         assert one.probability == pytest.approx(want, abs=2e-3)  # states go through float16
         assert one.flagged == (one.probability > 0.5)
-        assert one.exact in one.answer == answer
+        assert one.answer_entity in one.answer == answer
 
 
 def test_the_prompt_is_the_one_of_the_run(tiny_llama):

@@ -7,16 +7,14 @@ import pandas as pd
 import pytest
 from detect_worlds import plain, sisters, write_run
 
-from anchorscope.detect.claims import detector_claims
-from anchorscope.detect.compare import detectors_table
-from anchorscope.detect.evaluate import evaluate
+from anchorscope.claims.about_detectors import detector_claims
+from anchorscope.detect.compare import detectors_table, to_latex, to_markdown
+from anchorscope.detect.evaluate import evaluate, transfer_table, without_entities
 from anchorscope.detect.material import join
 from anchorscope.detect.study import study
-from anchorscope.detect.tables import to_latex, to_markdown
-from anchorscope.detect.transfer import transfer_table, without_entities
 from anchorscope.errors import UserError
-from anchorscope.probes.metrics import auroc
 from anchorscope.progress import Quiet
+from anchorscope.stats.ranking import auroc
 
 NAMES = ("min-log-prob", "length", "tfidf-question", "probe", "mop", "auto")
 

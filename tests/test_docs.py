@@ -17,7 +17,7 @@ from typer.main import get_command
 
 from anchorscope.cli import app, main
 from anchorscope.cli.run import config_of
-from anchorscope.detect.tables import SIGNIFICANT, to_markdown
+from anchorscope.detect.compare import SIGNIFICANT, to_markdown
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])

@@ -10,17 +10,11 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import eager_mask
 
 from anchorscope.engine.decode import write_answers
-from anchorscope.engine.interventions import (
-    ANSWER_ONLY,
-    KNOCKOUT,
-    QUESTION,
-    RANDOM,
-    Intervention,
-    Marked,
-)
+from anchorscope.engine.interventions import Intervention, TokenPositions
 from anchorscope.engine.layout import PAD, Edges, Layout
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.memory import Growing
+from anchorscope.engine.passes import ANSWER_ONLY, KNOCKOUT, QUESTION, RANDOM
 from anchorscope.engine.trunk import grow_trunk, pad_left, read_prefix, shared_prefix
 from anchorscope.models import Model
 
@@ -118,10 +112,10 @@ def test_post_takes_the_weight_away_and_leaves_the_others(tiny):
     torch.testing.assert_close(engine_states(tiny, SAMPLES[:1], post), plain, **CLOSE)
 
 
-def zeroed_states(model: Model, sample: Marked):
+def zeroed_states(model: Model, sample: TokenPositions):
     """States [1, layer, width] of a plain pass whose attention drops the weights on cut edges."""
     at = torch.arange(len(sample.ids))
-    is_key = torch.isin(at, torch.tensor(sample.exact))
+    is_key = torch.isin(at, torch.tensor(sample.exact_question))
     cut = is_key & ~is_key[:, None] & (at[:, None] > at)
 
     def eager(module, query, key, value, mask, scaling, softcap=None, **others):
@@ -149,7 +143,7 @@ def test_blocked_weights_are_zero_and_rows_sum_to_one(tiny):
             hook.remove()
     for weights in seen[tiny.blocks :]:  # the trunk's pass comes first
         torch.testing.assert_close(weights.sum(-1), torch.ones_like(weights.sum(-1)))
-        assert (weights[..., list(SAMPLES[0].exact)] == 0).all()
+        assert (weights[..., list(SAMPLES[0].exact_question)] == 0).all()
 
 
 def test_nothing_stays_on_the_model(tiny):

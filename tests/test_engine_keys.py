@@ -9,20 +9,18 @@ import torch
 from engine_samples import CLOSE, PREFIX, SAMPLES, SEED, cut_of, engine_states
 from plain import plain_states
 
+from anchorscope.engine.attention_mass import with_mass
 from anchorscope.engine.batches import Budget
-from anchorscope.engine.intervene import first_changed
-from anchorscope.engine.interventions import (
-    MATCHED,
-    keys_of,
-)
+from anchorscope.engine.interventions import keys_of
 from anchorscope.engine.lease import Lease
-from anchorscope.engine.mass import with_mass
+from anchorscope.engine.passes import MATCHED
+from anchorscope.engine.rows import first_changed
 from anchorscope.engine.trunk import grow_trunk, read_prefix
 
 
 def test_where_a_row_starts():
-    assert first_changed(SAMPLES[0], SAMPLES[0].exact, len(PREFIX)) == len(PREFIX) + 5
-    assert first_changed(SAMPLES[1], SAMPLES[1].exact, len(PREFIX)) == len(PREFIX) + 4
+    assert first_changed(SAMPLES[0], SAMPLES[0].exact_question, len(PREFIX)) == len(PREFIX) + 5
+    assert first_changed(SAMPLES[1], SAMPLES[1].exact_question, len(PREFIX)) == len(PREFIX) + 4
     assert first_changed(SAMPLES[0], (), len(PREFIX)) == len(SAMPLES[0].ids) - 1
     assert first_changed(SAMPLES[0], (5,), len(PREFIX)) == len(PREFIX)
 
@@ -30,8 +28,8 @@ def test_where_a_row_starts():
 def test_random_keys_are_as_many_other_prompt_tokens_and_never_the_first():
     for sample in SAMPLES:
         keys = keys_of(sample, "random", seed=SEED)
-        assert len(keys) == len(sample.exact) == len(set(keys))
-        assert not set(keys) & {0, *sample.exact}
+        assert len(keys) == len(sample.exact_question) == len(set(keys))
+        assert not set(keys) & {0, *sample.exact_question}
         assert max(keys) < sample.answer_at
         assert keys == keys_of(sample, "random", seed=SEED)
     assert any(
@@ -59,12 +57,14 @@ def test_attention_mass_is_that_of_eager_attention(tiny):
 def test_matched_keys_are_as_much_attended_to_and_of_the_same_turn():
     for sample in SAMPLES[:4]:
         mass = [0.0] * len(sample.ids)
-        twins = [p for p in sample.question if p not in sample.exact][: len(sample.exact)]
-        for n, (own, twin) in enumerate(zip(sample.exact, twins, strict=False)):
+        twins = [p for p in sample.question_tokens if p not in sample.exact_question][
+            : len(sample.exact_question)
+        ]
+        for n, (own, twin) in enumerate(zip(sample.exact_question, twins, strict=False)):
             mass[own] = mass[twin] = 0.1 + 0.1 * n
         keys = keys_of(replace(sample, mass=tuple(mass)), "matched", seed=0)
         assert keys == tuple(sorted(twins))
-        assert not set(keys) & set(sample.exact)
+        assert not set(keys) & set(sample.exact_question)
 
 
 def test_the_matched_knockout_equals_the_plain_way(tiny_llama):

@@ -9,20 +9,27 @@ import torch
 from planted import BLOCK, HEAD, made, planted_model, planted_probe, planted_samples, random_probe
 
 from anchorscope.engine.batches import Budget
-from anchorscope.engine.intervene import row_for
 from anchorscope.engine.interventions import Intervention
+from anchorscope.engine.interventions import positions_of as marked
 from anchorscope.engine.lease import Lease
+from anchorscope.engine.passes import window_knockouts
 from anchorscope.engine.read import read_rows
+from anchorscope.engine.rows import row_for
 from anchorscope.engine.trunk import grow_trunk
 from anchorscope.errors import UserError
-from anchorscope.evidence.collect import collect_saliency, window_knockouts
-from anchorscope.evidence.head_sets import HeadSet, first_of, one_by_one, top_sets
-from anchorscope.evidence.head_sweep import by_other_half, collect_heads, sweep
-from anchorscope.evidence.reading import prefix_of
-from anchorscope.evidence.shards import Shards, evidence_name
-from anchorscope.extract import marked_of as marked
+from anchorscope.evidence.heads import (
+    HeadSet,
+    by_other_half,
+    collect_heads,
+    first_of,
+    one_by_one,
+    sweep,
+    top_sets,
+)
+from anchorscope.evidence.saliency import collect_saliency
+from anchorscope.evidence.shards import Shards, evidence_name, prefix_of
 from anchorscope.pathways.effects import delta_p
-from anchorscope.store import Store
+from anchorscope.run_folder.store import Store
 
 
 @pytest.fixture

@@ -12,25 +12,29 @@ from plain import plain_states
 from planted import LETTERS, SHOTS, made, planted_model, planted_probe, planted_samples
 
 from anchorscope.engine.batches import Budget
-from anchorscope.engine.intervene import row_for
-from anchorscope.engine.interventions import Intervention, Where
+from anchorscope.engine.interventions import Intervention, Where, positions_of
 from anchorscope.engine.lease import Lease
+from anchorscope.engine.passes import reweightings
 from anchorscope.engine.read import read_rows
+from anchorscope.engine.rows import row_for
 from anchorscope.errors import UserError
-from anchorscope.evidence.collect import collect_patching, reweightings
-from anchorscope.evidence.donors import choose_donors, subject_text
-from anchorscope.evidence.patched import Asking, other_tokens, patches, written
-from anchorscope.evidence.reading import budget_of, prefix_of, read_ends, trunks
-from anchorscope.evidence.shards import Shards
-from anchorscope.extract import marked_of
+from anchorscope.evidence.patching import (
+    PromptMaker,
+    collect_patching,
+    other_tokens,
+    patches,
+    written,
+)
+from anchorscope.evidence.patching_donors import choose_donors, subject_text
+from anchorscope.evidence.shards import Shards, budget_of, prefix_of, read_ends, trunks
 from anchorscope.pathways.effects import flips
-from anchorscope.states import load_states
-from anchorscope.store import Store
+from anchorscope.run_folder.states import load_states
+from anchorscope.run_folder.store import Store
 
 
-def asking(model, **changes) -> Asking:
+def asking(model, **changes) -> PromptMaker:
     given = {"style": "text", "shots": {"made": SHOTS, "rest": SHOTS}, "seed": 0} | changes
-    return Asking(model=model, **given)
+    return PromptMaker(model=model, **given)
 
 
 def known(model):
@@ -241,7 +245,7 @@ def states_under(shards: Shards, cut: Intervention) -> np.ndarray:
     how = {"blocks": lease.model.blocks, "turn_at": len(prefix), "seed": 0}
     found = {}
     for batch, trunk in trunks(lease, prefix, samples, budget=Budget(512)):
-        rows = [row_for(marked_of(s), n, cut, **how) for n, s in enumerate(batch)]
+        rows = [row_for(positions_of(s), n, cut, **how) for n, s in enumerate(batch)]
         for done, states in read_rows(lease, trunk, rows, budget=Budget(512)):
             found |= {batch[r.number].id: x.numpy() for r, x in zip(done, states, strict=True)}
     return np.stack([found[s.id] for s in samples])

@@ -8,10 +8,10 @@ import torch
 from planted import made
 
 from anchorscope.engine.lease import Lease
-from anchorscope.evidence.ptrue import ask, collect_p_true, p_true
+from anchorscope.evidence.p_true import ask, collect_p_true, p_true
 from anchorscope.evidence.shards import Shards
 from anchorscope.models.prompts import make_prompt
-from anchorscope.store import Store
+from anchorscope.run_folder.store import Store
 
 
 def first(model, word: str) -> int:

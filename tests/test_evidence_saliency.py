@@ -15,14 +15,15 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import eager_mask
 
 from anchorscope.engine.batches import Budget
-from anchorscope.engine.intervene import read_batch, row_for
-from anchorscope.engine.interventions import KNOCKOUT, Intervention
+from anchorscope.engine.interventions import Intervention
+from anchorscope.engine.interventions import positions_of as marked
 from anchorscope.engine.lease import Lease
+from anchorscope.engine.passes import KNOCKOUT
+from anchorscope.engine.rows import read_batch, row_for
 from anchorscope.engine.trunk import grow_trunk
 from anchorscope.errors import UserError
-from anchorscope.evidence.reading import prefix_of
-from anchorscope.evidence.salience import saliency
-from anchorscope.extract import marked_of as marked
+from anchorscope.evidence.saliency import saliency
+from anchorscope.evidence.shards import prefix_of
 from anchorscope.models import load_model
 
 CLOSE = {"atol": 1e-4, "rtol": 0}
@@ -75,7 +76,7 @@ def brute_saliency(model, sample, probe):
     found = []
     for loss in losses:
         grads = torch.autograd.grad(loss, out.attentions, retain_graph=True, allow_unused=True)
-        for keys in (mark.exact, mark.question):
+        for keys in (mark.exact_question, mark.question_tokens):
             edges = torch.tensor(sample.exact_answer)[:, None], torch.tensor(keys)[None]
             pairs = zip(out.attentions, grads, strict=True)
             found.append(
@@ -166,7 +167,7 @@ def plain_boosted(model, sample, beta, *, post):
     mark = marked(sample)
     size = len(mark.ids)
     edges = torch.zeros(size, size, dtype=torch.bool)
-    edges[torch.tensor(mark.exact_answer)[:, None], torch.tensor(mark.exact)[None]] = True
+    edges[torch.tensor(mark.exact_answer)[:, None], torch.tensor(mark.exact_question)[None]] = True
 
     def eager(module, query, key, value, mask, scaling, softcap=None, **others):
         groups = query.shape[1] // key.shape[1]

@@ -13,17 +13,14 @@ from sklearn.model_selection import PredefinedSplit, cross_val_predict
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from anchorscope.evidence.alone_table import question_probe_table
-from anchorscope.evidence.awareness_table import awareness_table, cross_fitted
-from anchorscope.evidence.boundary_model import boundary_model_table
-from anchorscope.evidence.boundary_table import boundary_table
-from anchorscope.evidence.logistic import fit_logistic
-from anchorscope.evidence.unseen import read_unseen
-from anchorscope.pathways.claims.reading import difference
-from anchorscope.pathways.claims.settled import settled_layer
-from anchorscope.probes.metrics import rate
-from anchorscope.probes.probeset import ProbeSet
+from anchorscope.evidence.answer_only import question_probe_table
+from anchorscope.evidence.awareness import awareness_table, cross_fitted
+from anchorscope.evidence.boundary import boundary_model_table, boundary_table, read_unseen
+from anchorscope.probes.probe_set import ProbeSet
 from anchorscope.probes.readings import Readings
+from anchorscope.show.evidence.awareness import settled_layer
+from anchorscope.stats.intervals import difference, rate
+from anchorscope.stats.logistic import fit_logistic
 
 OF = {"model": "m", "dataset": "d"}
 N = 400

@@ -8,8 +8,9 @@ import pytest
 from scipy.special import expit
 from scipy.stats import spearmanr
 
-from anchorscope.evidence.density_table import COLUMNS, saliency_table
-from anchorscope.evidence.head_table import heads_agreement, heads_table, spearman
+from anchorscope.evidence.heads_table import heads_agreement, heads_table
+from anchorscope.evidence.saliency_density import COLUMNS, saliency_table
+from anchorscope.stats.ranking import spearman
 
 N, LAYERS = 160, 4
 

@@ -14,22 +14,20 @@ from scipy.sparse.csgraph import connected_components
 
 PACKAGE = Path(__file__).parents[1] / "src" / "anchorscope"
 ORDER = [
-    {"errors", "records", "progress"},
-    {"config", "store"},
-    {"datasets", "models", "states", "samples", "identity"},
+    {"errors", "records", "progress", "parallel"},
+    {"stats", "run_folder"},
+    {"config"},
+    {"datasets", "models"},
     {"engine"},
     {"spans", "answers"},
-    {"prepare", "style"},
-    {"extract", "probes"},
+    {"probes"},
     {"pathways"},
     {"evidence"},
+    {"claims"},
     {"detect"},
     {"show"},
-    {"analyse", "asked"},
-    {"ablate", "gather", "run_model"},
+    {"pipeline"},
     {"simulate"},
-    {"stages"},
-    {"pipeline", "collect"},
     {"cli"},
 ]
 RANK = {name: rank for rank, names in enumerate(ORDER) for name in names}

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 from sklearn.metrics import cohen_kappa_score, mutual_info_score
 
-from anchorscope.pathways.agreement import agreement, kappa, kappa_interval, weighted
-from anchorscope.pathways.collapse import class_collapse, explained
+from anchorscope.pathways.class_collapse import class_collapse, explained
+from anchorscope.pathways.probe_agreement import agreement, kappa, kappa_interval
 from anchorscope.probes.readings import Readings
 from anchorscope.records import Estimate
+from anchorscope.stats.intervals import weighted
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -11,11 +11,12 @@ from scipy.integrate import quad
 from scipy.stats import norm
 
 from anchorscope.errors import UserError
-from anchorscope.pathways.grouping import COLUMNS, Mode, pathways, pathways_table
+from anchorscope.pathways.grouping import COLUMNS, pathways, pathways_table
 from anchorscope.pathways.tables import layers_table
-from anchorscope.probes.crossfit import cross_fit
+from anchorscope.probes.cross_fit import cross_fit
+from anchorscope.probes.folds import entity_folds
 from anchorscope.probes.readings import Readings
-from anchorscope.probes.splits import entity_folds
+from anchorscope.records import Mode
 
 N = 100_000
 

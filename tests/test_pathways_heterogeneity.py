@@ -7,7 +7,7 @@ import pytest
 from sklearn.covariance import LedoitWolf
 from sklearn.mixture import GaussianMixture
 
-from anchorscope.pathways.adds import adds
+from anchorscope.pathways.group_adds import adds
 from anchorscope.pathways.heterogeneity import reliability, shape
 from anchorscope.pathways.refit import Mahalanobis, refit
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from anchorscope.pathways.effects import delta_p
-from anchorscope.pathways.lines import fit_line
-from anchorscope.pathways.nulls import Pair, gaps, shared_by_control
+from anchorscope.pathways.one_mechanism import Pair, fit_line, gaps, shared_by_control
 
 
 def pair(group_clean, group_knockout, effect_clean=None, effect_knockout=None, fold=None) -> Pair:

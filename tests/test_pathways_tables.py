@@ -12,8 +12,8 @@ import pytest
 from anchorscope.errors import UserError
 from anchorscope.pathways.grouping import pathways_table
 from anchorscope.pathways.tables import controls_table, layers_table, probes_table
-from anchorscope.probes.crossfit import cross_fit
-from anchorscope.probes.splits import entity_folds
+from anchorscope.probes.cross_fit import cross_fit
+from anchorscope.probes.folds import entity_folds
 
 N, LAYERS, WIDTH = 120, 3, 8
 ABSENT = 11  # this question has no random-token control

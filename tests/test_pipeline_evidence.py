@@ -14,13 +14,13 @@ from tiny import tiny_lm, tiny_tokenizer
 from anchorscope import Config, Question, UserError, load_model, load_questions, run
 from anchorscope.answers.generate import Answerer
 from anchorscope.answers.judge import judge
-from anchorscope.collect import collect
 from anchorscope.config import CHEAP, Evidence
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.trunk import Prefix
 from anchorscope.models.prompts import make_prompt
-from anchorscope.states import load_states
-from anchorscope.store import Store
+from anchorscope.pipeline.collect import collect
+from anchorscope.run_folder.states import load_states
+from anchorscope.run_folder.store import Store
 
 HOW = Config(shots=0, prompt="text", max_tokens=4, resamples=100, folds=3, fold_seeds=1, shard=32)
 LETTERS = "abcdefghijklmnopqrstuvwxyz"

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from anchorscope.errors import UserError
-from anchorscope.probes.crossfit import cross_fit
-from anchorscope.probes.metrics import auroc
-from anchorscope.probes.probeset import ProbeSet
+from anchorscope.probes.cross_fit import cross_fit
+from anchorscope.probes.folds import PROBES, ProbeName, entity_folds, training_rows
+from anchorscope.probes.probe_set import ProbeSet
 from anchorscope.probes.readings import read
-from anchorscope.probes.splits import PROBES, ProbeName, entity_folds, training_rows
+from anchorscope.stats.ranking import auroc
 
 N, LAYERS, WIDTH = 150, 3, 12
 

@@ -11,7 +11,7 @@ import pytest
 from threadpoolctl import threadpool_info
 
 from anchorscope.errors import UserError
-from anchorscope.probes.each import each
+from anchorscope.parallel import in_parallel
 
 
 def test_results_come_in_the_order_of_the_items():
@@ -20,22 +20,22 @@ def test_results_come_in_the_order_of_the_items():
         return number**2
 
     heard = []
-    found = each(late, range(5), workers=2, progress=lambda *told: heard.append(told))
+    found = in_parallel(late, range(5), workers=2, progress=lambda *told: heard.append(told))
     assert found == [0, 1, 4, 9, 16]
     assert heard == [(number, 5) for number in range(1, 6)]
 
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_the_work_is_elsewhere_only_where_there_are_several(workers):
-    found = each(lambda _: os.getpid(), range(4), workers=workers)
+    found = in_parallel(lambda _: os.getpid(), range(4), workers=workers)
     assert (os.getpid() in found) == (workers == 1)
 
 
 def test_a_worker_starts_no_workers():
     def nested(_: int) -> set[int]:
-        return {os.getpid(), *each(lambda _: os.getpid(), range(3), workers=2)}
+        return {os.getpid(), *in_parallel(lambda _: os.getpid(), range(3), workers=2)}
 
-    assert {len(pids) for pids in each(nested, range(4), workers=2)} == {1}
+    assert {len(pids) for pids in in_parallel(nested, range(4), workers=2)} == {1}
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -44,12 +44,12 @@ def test_arithmetic_has_one_thread(workers):
         np.ones((2, 2)) @ np.ones((2, 2))
         return {lib["num_threads"] for lib in threadpool_info() if lib["user_api"] == "blas"}
 
-    assert each(threads, range(2), workers=workers) == [{1}, {1}]
+    assert in_parallel(threads, range(2), workers=workers) == [{1}, {1}]
 
 
 def test_large_arrays_arrive_as_they_are():
     states = np.random.default_rng(0).standard_normal((400, 6, 200)).astype(np.float16)
-    found = each(lambda layer: states[:, layer].astype(float).sum(), range(6), workers=2)
+    found = in_parallel(lambda layer: states[:, layer].astype(float).sum(), range(6), workers=2)
     assert found == [states[:, layer].astype(float).sum() for layer in range(6)]
 
 
@@ -60,15 +60,15 @@ def test_a_mistake_stays_the_user_s():
         return number
 
     with pytest.raises(UserError, match=r"Layer 1 holds NaN\."):
-        each(fail, range(3), workers=2)
+        in_parallel(fail, range(3), workers=2)
 
 
 def test_threads_that_a_caller_asks_for_leave_no_trace():
     """Inside joblib's own choice of threads this process does not take itself for a worker."""
     with joblib.parallel_config(backend="threading"):
-        assert set(each(lambda _: os.getpid(), range(3), workers=2)) == {os.getpid()}
-    assert os.getpid() not in each(lambda _: os.getpid(), range(3), workers=2)
+        assert set(in_parallel(lambda _: os.getpid(), range(3), workers=2)) == {os.getpid()}
+    assert os.getpid() not in in_parallel(lambda _: os.getpid(), range(3), workers=2)
 
 
 def test_nothing_to_do():
-    assert each(abs, []) == []
+    assert in_parallel(abs, []) == []

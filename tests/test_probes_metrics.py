@@ -8,7 +8,8 @@ from scipy.stats import norm
 from sklearn.metrics import roc_auc_score
 
 from anchorscope.errors import UserError
-from anchorscope.probes.metrics import accuracy, auroc, auroc_interval, bootstrap_mean, rate
+from anchorscope.stats.intervals import bootstrap_mean, rate
+from anchorscope.stats.ranking import accuracy, auroc, auroc_interval
 
 
 def counted(z, score) -> float:

@@ -10,7 +10,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
 from anchorscope.errors import UserError
-from anchorscope.probes.probe import DEFAULT_C, LinearProbe
+from anchorscope.probes.linear_probe import DEFAULT_C, LinearProbe
 
 
 def states(n: int, width: int, *, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

@@ -6,13 +6,7 @@ import numpy as np
 import pytest
 
 from anchorscope.errors import UserError
-from anchorscope.probes.splits import (
-    MIN_OVERALL,
-    PROBES,
-    check_enough,
-    entity_folds,
-    training_rows,
-)
+from anchorscope.probes.folds import MIN_OVERALL, PROBES, check_enough, entity_folds, training_rows
 
 ENTITIES = [f"entity {i % 150}" for i in range(600)]
 

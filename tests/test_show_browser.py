@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 from show_fixture import make_run
 
-from anchorscope.show import RunView, write_report
-from anchorscope.show.load import where
+from anchorscope.run_folder.view import RunView, where
+from anchorscope.show import write_report
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")

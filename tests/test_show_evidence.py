@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,17 +12,17 @@ import pytest
 from evidence_fixture import known_of, readings_of, simulated_run, used_samples
 from show_fixture import make_run
 
-from anchorscope.evidence.tables import Given, Settings, evidence_tables
-from anchorscope.pathways.claims import claims_table
-from anchorscope.show import RunView
-from anchorscope.show.claims import evidence
-from anchorscope.show.density import head_map, summed_logs
-from anchorscope.show.evidence_charts import heads_chart, piece_chart
-from anchorscope.show.evidence_figures import PIECES, evidence_figures
-from anchorscope.show.evidence_section import TITLES, evidence_there
-from anchorscope.show.evidence_words import WORDS, chosen_layer
-from anchorscope.show.load import EVIDENCE, where
-from anchorscope.show.report import page
+from anchorscope.claims.table import claims_table
+from anchorscope.evidence.pieces import PieceInputs, Settings, evidence_tables
+from anchorscope.run_folder.view import EVIDENCE, RunView, where
+from anchorscope.show.evidence import PIECES, patching, pieces_of, saliency
+from anchorscope.show.evidence.heads import head_map, heads_chart
+from anchorscope.show.evidence.piece import piece_chart
+from anchorscope.show.evidence.saliency import summed_logs
+from anchorscope.show.evidence.section import evidence_shown
+from anchorscope.show.evidence.shown import chosen_layer
+from anchorscope.show.report.claims_table import evidence
+from anchorscope.show.report.page import page
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +33,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunView:
 def test_only_what_was_asked_for_and_read_is_made(run: RunView) -> None:
     readings, _ = readings_of(run.path)
     read = {name: readings.logits[name] for name in ("clean", "knockout")}
-    given = Given(dataset="simulated", readings=replace(readings, logits=read), states={},
+    given = PieceInputs(dataset="simulated", readings=replace(readings, logits=read), states={},
                   known=known_of(run.path))  # fmt: skip
     settings = Settings(model="m", resamples=100)
     assert evidence_tables((), given, settings) == {}
@@ -116,9 +117,9 @@ def test_abstentions_become_a_claim_only_where_they_were_read(run: RunView) -> N
 
 
 def test_figures_are_drawn_where_their_table_exists(run: RunView, bare: RunView) -> None:
-    drawn = evidence_figures(run)
-    assert set(drawn) == {*PIECES, "heads"} == set(TITLES)
-    assert evidence_figures(bare) == {}
+    drawn = {shown.name: partial(shown.draw, run) for shown in pieces_of(run)}
+    assert set(drawn) == set(PIECES)
+    assert pieces_of(bare) == []
     for draw in drawn.values():
         figure = draw()
         assert len(figure.axes) >= 1
@@ -130,7 +131,7 @@ def test_figures_are_drawn_where_their_table_exists(run: RunView, bare: RunView)
 
 
 def test_charts_show_the_numbers_of_the_tables(run: RunView) -> None:
-    chart = piece_chart(PIECES["patching"](run))
+    chart = piece_chart(patching.piece(run))
     assert [view["label"] for view in chart["views"]] == ["Strict mode", "Paper mode"]
     lines = {t["name"]: t for t in chart["views"][0]["data"] if "meta" in t}
     rows = where(run.evidence["patching"], intervention="patch-matched", mode="strict",
@@ -146,7 +147,7 @@ def test_densities_are_of_one_value_a_sample(run: RunView) -> None:
     whole = run.saliency.groupby("id")["saliency"].sum()
     assert len(rows) == len(whole) == 160
     assert 10 ** rows.set_index("id")["log"][whole.index[7]] == pytest.approx(whole.iloc[7])
-    for series in PIECES["saliency"](run).views[0].series:
+    for series in saliency.piece(run).views[0].series:
         assert np.trapezoid(series.value, series.layer) == pytest.approx(1, abs=0.1)
 
 
@@ -154,22 +155,22 @@ def test_the_report_has_it_folded_with_a_summary_first(run: RunView, bare: RunVi
     text = page(run)
     section = text[text.index("The other evidence") :]
     section = section[: section.index("</section>")]
-    assert section.count("<details>") == len(TITLES) == 7
+    assert section.count("<details>") == len(PIECES) == 7
     assert section.index("another subject") < section.index("<details>")
-    for name, title in TITLES.items():
+    for name, title in ((name, shown.title) for name, shown in PIECES.items()):
         assert title in section and f'id="evidence-{name.replace("_", "-")}"' in section
-    assert evidence_there(bare) == [] and "The other evidence" not in page(bare)
+    assert evidence_shown(bare) == [] and "The other evidence" not in page(bare)
 
 
 def test_sentences_come_from_the_tables(run: RunView) -> None:
     layer = chosen_layer(run, "simulated")
-    said = " ".join(WORDS["patching"](run, "simulated"))
+    said = " ".join(PIECES["patching"].words(run, "simulated"))
     rows = where(run.evidence["patching"], layer=layer, mode="paper", subset="all", pathway="Q")
     share = where(rows, intervention="patch-matched")["flip_rate"].item()
     assert f"At layer {layer}" in said and f"{100 * share:.0f} % of the Q samples" in said
-    assert "head 1 of block 2" in WORDS["heads"](run, "simulated")[0]
-    assert "two humps are shown" in WORDS["saliency"](run, "simulated")[0]
-    assert all(text for name in WORDS for text in WORDS[name](run, "simulated"))
+    assert "head 1 of block 2" in PIECES["heads"].words(run, "simulated")[0]
+    assert "two humps are shown" in PIECES["saliency"].words(run, "simulated")[0]
+    assert all(text for name in PIECES for text in PIECES[name].words(run, "simulated"))
 
 
 def test_donors_are_counted(run: RunView) -> None:
@@ -180,7 +181,7 @@ def test_donors_are_counted(run: RunView) -> None:
     other.__dict__["donors"] = pd.DataFrame(
         rows, columns=["id", "kind", "same_relation", "resized"]
     )
-    said = WORDS["patching"](other, "simulated")[-1]
+    said = PIECES["patching"].words(other, "simulated")[-1]
     assert said.startswith("Of 3 matched donors 2 share the relation, and 2 have another")
 
 
@@ -192,7 +193,7 @@ def test_few_numbers_give_words_and_never_a_zero(run: RunView) -> None:
     other = RunView(run.path, run.info)
     tables = {"boundary_model": empty, "saliency": shapeless, "patching": unknown}
     other.__dict__["evidence"] = dict(run.evidence) | tables
-    assert "could not be fitted" in " ".join(WORDS["boundary"](other, "simulated"))
-    assert "too few samples" in WORDS["saliency"](other, "simulated")[0]
-    assert "no number of the Q samples" in WORDS["patching"](other, "simulated")[0]
+    assert "could not be fitted" in " ".join(PIECES["boundary"].words(other, "simulated"))
+    assert "too few samples" in PIECES["saliency"].words(other, "simulated")[0]
+    assert "no number of the Q samples" in PIECES["patching"].words(other, "simulated")[0]
     assert "no number" in page(other)

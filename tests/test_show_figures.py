@@ -16,8 +16,8 @@ from matplotlib.patches import Rectangle
 from show_fixture import make_run
 
 from anchorscope.errors import UserError
-from anchorscope.show import RunView, plot_controls, plot_delta_p, plot_probes, save_figure
-from anchorscope.show.load import where
+from anchorscope.run_folder.view import RunView, where
+from anchorscope.show import plot_controls, plot_delta_p, plot_probes, save_figure
 
 FOUR = {"popqa": "PopQA", "triviaqa": "TriviaQA", "hotpotqa": "HotpotQA", "nq": "NQ"}
 TAB10 = [to_hex(color) for color in colormaps["tab10"].colors]  # type: ignore[attr-defined]

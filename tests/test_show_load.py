@@ -12,8 +12,9 @@ from show_fixture import make_run
 
 from anchorscope.errors import UserError
 from anchorscope.pathways import tables
-from anchorscope.show import RunView, load
-from anchorscope.spans import agreement
+from anchorscope.run_folder import view as load
+from anchorscope.run_folder.view import RunView
+from anchorscope.spans import question as agreement
 
 
 def test_tables_are_read_with_their_columns(tmp_path: Path) -> None:

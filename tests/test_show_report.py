@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from show_fixture import make_run
 
-from anchorscope.evidence.alone_table import QUESTION_PROBE_COLUMNS
-from anchorscope.show import RunView, write_report
-from anchorscope.show.examples import agreeing, draw, marked
-from anchorscope.show.load import records, where
-from anchorscope.show.markup import Safe, data, tag
-from anchorscope.show.numbers import headline
-from anchorscope.show.sections import kinds
+from anchorscope.evidence.answer_only import QUESTION_PROBE_COLUMNS
+from anchorscope.run_folder.view import RunView, records, where
+from anchorscope.show import write_report
+from anchorscope.show.report.examples import agreeing, draw, marked
+from anchorscope.show.report.headline import headline
+from anchorscope.show.report.markup import Safe, data, tag
+from anchorscope.show.report.sections import kinds
 
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)>&\"'"
 

@@ -10,9 +10,10 @@ import pytest
 from show_fixture import make_run
 
 from anchorscope.records import Estimate
-from anchorscope.show.load import RunView
-from anchorscope.show.numbers import difference, headline, widest_layer
-from anchorscope.show.words import cautions, moves, number, percent, sentences
+from anchorscope.run_folder.view import RunView
+from anchorscope.show.report.headline import headline, widest_layer
+from anchorscope.show.report.words import cautions, moves, number, percent, sentences
+from anchorscope.stats.intervals import difference
 
 
 def at(run: RunView, layer: int | None, mode: str, pathway: str):

@@ -9,13 +9,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from anchorscope.claims.table import COLUMNS
 from anchorscope.config import Config
 from anchorscope.errors import UserError
-from anchorscope.pathways.claims import COLUMNS
-from anchorscope.show import RunView
-from anchorscope.show.claims import claims_of
+from anchorscope.run_folder.view import RunView
+from anchorscope.show.report.claims_table import claims_of
 from anchorscope.simulate import Truth, simulate, simulate_states
-from anchorscope.simulate.rates import judge_world
+from anchorscope.simulate.error_rates import judge_world
 
 SEEDS = range(3)
 QUICK = Config(model="x", data=("simulated",), resamples=200, fold_seeds=2)

@@ -11,12 +11,11 @@ import pytest
 
 from anchorscope.errors import UserError
 from anchorscope.records import Question, Span
-from anchorscope.spans.agreement import agreement
-from anchorscope.spans.model import model_prompt, model_spans, read_reply
-from anchorscope.spans.parsed import load_pipeline, spacy_spans
-from anchorscope.spans.question import find_spans, given_spans
-from anchorscope.spans.rules import rules_spans
-from anchorscope.spans.text import merged, occurrences
+from anchorscope.spans.by_model import model_prompt, model_spans, read_reply
+from anchorscope.spans.by_rules import rules_spans
+from anchorscope.spans.by_spacy import load_pipeline, spacy_spans
+from anchorscope.spans.characters import merged, occurrences
+from anchorscope.spans.question import agreement, find_spans, given_spans
 
 
 def ask(text: str, *subjects: str, id: str = "d:test:1", dataset: str = "d") -> Question:

@@ -16,8 +16,8 @@ from tokenizers.trainers import BpeTrainer
 
 from anchorscope.records import Question, Span
 from anchorscope.spans.answer import answer_span
+from anchorscope.spans.characters import tokens_of
 from anchorscope.spans.question import find_spans, given_spans
-from anchorscope.spans.tokens import tokens_of
 
 CORPUS = [
     "In what country is Kanpur? Kanpur is a city in India.",

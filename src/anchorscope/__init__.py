@@ -12,27 +12,28 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from anchorscope.config import Config
     from anchorscope.datasets import load_questions
-    from anchorscope.detect.detector import Detector
+    from anchorscope.detect.deployed.detector import Detector
     from anchorscope.engine.check import check_model
     from anchorscope.errors import UserError
     from anchorscope.models import Model, load_model
-    from anchorscope.pipeline import run
+    from anchorscope.pipeline.run import run
     from anchorscope.records import Question, QuestionSet
-    from anchorscope.show import RunView, plot_delta_p
+    from anchorscope.run_folder.view import RunView
+    from anchorscope.show import plot_delta_p
 
 _HOME = {
     "Config": "config",
-    "Detector": "detect.detector",
+    "Detector": "detect.deployed.detector",
     "Model": "models",
     "Question": "records",
     "QuestionSet": "records",
-    "RunView": "show",
+    "RunView": "run_folder.view",
     "UserError": "errors",
     "check_model": "engine.check",
     "load_model": "models",
     "load_questions": "datasets",
     "plot_delta_p": "show",
-    "run": "pipeline",
+    "run": "pipeline.run",
 }
 
 __all__ = [

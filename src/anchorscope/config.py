@@ -7,6 +7,7 @@ from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import Any, Literal, get_args
 
 from anchorscope.errors import UserError, unknown
+from anchorscope.run_folder.table_columns import PIECES
 
 PromptStyle = Literal["auto", "chat", "text"]
 Finder = Literal["auto", "given", "rules", "model", "spacy", "all"]
@@ -14,15 +15,12 @@ Where = Literal["pre", "post"]
 Keys = Literal["exact", "question", "random", "matched"]
 Delta = Literal["points", "relative", "logit"]
 Balance = Literal["weights", "none"]
-Evidence = Literal[
-    "patching", "answer-only", "saliency", "boundary", "awareness", "heads", "windows", "detectors"
-]
-CHEAP: tuple[Evidence, ...] = ("answer-only", "boundary", "awareness")  # they read nothing anew
+EVIDENCE = tuple(PIECES)  # what --evidence may name
+CHEAP = ("answer-only", "boundary", "awareness")  # they read nothing anew
 _CHOICES: dict[str, Any] = {
     "prompt": PromptStyle, "finder": Finder, "keys": Keys, "where": Where, "delta": Delta,
     "balance": Balance,
 }  # fmt: skip
-
 _SHAPES = {
     "layers": (
         r"cumulative|single|window:[1-9]\d*",
@@ -84,7 +82,7 @@ class Config:
     evidence: tuple[str, ...] = _field(
         CHEAP,
         changes=False,
-        help=f"Further evidence: all, none, or of {', '.join(get_args(Evidence))}.",
+        help=f"Further evidence: all, none, or of {', '.join(EVIDENCE)}.",
     )
     device: str = _field("auto", changes=False, help="auto, cpu, cuda, cuda:N, or mps.")
     shard: int | None = _field(
@@ -99,8 +97,8 @@ class Config:
             if getattr(self, name) not in get_args(choices):
                 raise unknown(name, getattr(self, name), get_args(choices))
         for piece in self.evidence:
-            if piece not in get_args(Evidence):
-                raise unknown("evidence", piece, ("all", "none", *get_args(Evidence)))
+            if piece not in EVIDENCE:
+                raise unknown("evidence", piece, ("all", "none", *EVIDENCE))
         for name, (shape, accepted) in _SHAPES.items():
             if not re.fullmatch(shape, getattr(self, name)):
                 raise UserError(f"Unknown {name} '{getattr(self, name)}'. Accepted: {accepted}.")
@@ -119,10 +117,27 @@ class Config:
         if not self.C > 0:
             raise UserError(f"C is {self.C}. Accepted: a number above 0.")
 
+    @classmethod
+    def restore(cls, values: dict[str, Any]) -> Config:
+        """The config that run.json holds: JSON knows no tuples."""
+        fields: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in values.items()
+        }
+        return cls(**fields)
+
     def identity(self) -> dict[str, Any]:
         """The fields that change results, ready for JSON: alike in them, two runs are the same."""
         values = asdict(self) | {"data": list(self.data)}
         return {f.name: values[f.name] for f in fields(self) if f.metadata["changes"]}
+
+
+def unit_of(delta: Delta) -> Delta:
+    """What ΔP counts in the tables: points, unless it is relative.
+
+    Under "logit" too: the change of the logit has columns of its own beside it.
+    """
+    return "relative" if delta == "relative" else "points"
 
 
 def default_of(name: str) -> Any:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, cast, get_args
+
+import numpy as np
 
 Verdict = Literal["right", "wrong", "abstain"]
 Pathway = Literal["Q", "A"]
+Mode = Literal["paper", "strict"]
+MODES: tuple[Mode, ...] = get_args(Mode)
 
 
 class Span(NamedTuple):
@@ -50,6 +55,12 @@ class Question:
     relation: str | None = None
     popularity: float | None = None
     entity: str = ""
+
+    @property
+    def log_popularity(self) -> float:
+        """The popularity in powers of ten; NaN where it is not known, or not above 0."""
+        known = self.popularity is not None and self.popularity > 0
+        return float(np.log10(cast(float, self.popularity))) if known else math.nan
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,6 @@ NEGATORS = _set(
 )
 YES = _set("yes yeah yep true correct")
 NO = _set("no nope false incorrect")
-
 # Other things whose names hold a shorter name; "New X" is ruled out for every X.
 OTHER_NAMES = tuple(
     tuple(name.split())
@@ -35,7 +34,6 @@ OTHER_NAMES = tuple(
         "kansas city", "mexico city", "panama city", "guatemala city", "kuwait city",
     )
 )  # fmt: skip
-
 _AT_START = re.compile(
     r"(?:(?:well|sorry|im sorry|i am sorry|unfortunately|hmm|honestly|i think|but"
     r"|as an ai(?: language)?(?: model)?) )*"

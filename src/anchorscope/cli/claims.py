@@ -26,8 +26,8 @@ def claims(
     One run's table is its tables/claims.csv. With several runs it also compares the models, and
     the correction for many claims covers all of them.
     """
-    from anchorscope.show import RunView
-    from anchorscope.show.claims import claims_of
+    from anchorscope.run_folder.view import RunView
+    from anchorscope.show.report.claims_table import claims_of
 
     views = [RunView.open(run) for run in runs]
     table = claims_of(views)

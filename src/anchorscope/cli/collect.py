@@ -32,7 +32,7 @@ def collect(
     config = config_of({name: value for name, value in locals().items() if name != "out"})
 
     from anchorscope.cli.bar import Bar
-    from anchorscope.collect import collect as collect_states
+    from anchorscope.pipeline.collect import collect as collect_states
 
     with Bar() as bar:
         folder = collect_states(out=out, config=config, progress=bar)

@@ -14,7 +14,11 @@ from anchorscope.cli.collect import collect
 from anchorscope.errors import UserError
 
 detect = typer.Typer(no_args_is_help=True, help="Detectors of wrong answers.")
+
+
 detect.command()(collect)
+
+
 _Seed = Annotated[int, typer.Option(help="Seed of folds and intervals.")]
 _Folds = Annotated[int, typer.Option(help="Folds, 3 or more.")]
 
@@ -47,7 +51,7 @@ def evaluate(
 
     from anchorscope.cli.bar import Bar
     from anchorscope.detect.study import study
-    from anchorscope.show.detect_figures import write_detect_figures
+    from anchorscope.show.detectors import write_detect_figures
 
     names = tuple(word.strip() for word in methods.split(",") if word.strip())
     with Bar() as bar:
@@ -80,14 +84,13 @@ def train(
     _at_least("folds", folds, 3)
 
     from anchorscope.cli.bar import Bar
-    from anchorscope.detect.folder import RunFolder
-    from anchorscope.detect.train import train as train_detector
+    from anchorscope.detect.deployed.detector import Detector
 
     names = [word.strip() for word in data.split(",") if word.strip()] or None
     licences = {"detector": licence, "model": model_licence, "data": data_licence}
     with Bar() as bar:
-        made = train_detector(
-            RunFolder.open(run), method=method, datasets=names, folds=folds, seed=seed,
+        made = Detector.train(
+            run, method=method, datasets=names, folds=folds, seed=seed,
             licence=licences, progress=bar,
         )  # fmt: skip
     made.save(out)
@@ -118,7 +121,7 @@ def score(
     rows = _asked(file, question, answer)
 
     from anchorscope.cli.bar import Bar
-    from anchorscope.detect.detector import Detector
+    from anchorscope.detect.deployed.detector import Detector
     from anchorscope.models import load_model
 
     loaded = Detector.load(detector)
@@ -150,7 +153,7 @@ def push(
     public: Annotated[bool, typer.Option("--public", help="Let everybody see it.")] = False,
 ) -> None:
     """Uploads a detector's folder to the hub, private unless --public is given."""
-    from anchorscope.detect.hub import upload
+    from anchorscope.detect.deployed.saved import upload
 
     typer.echo(upload(folder, repository, private=not public))
 

@@ -24,7 +24,8 @@ def figure(
     if mode not in _MODES:
         raise unknown("mode", mode, _MODES)
 
-    from anchorscope.show import RunView, plot_delta_p, save_figure
+    from anchorscope.run_folder.view import RunView
+    from anchorscope.show import plot_delta_p, save_figure
 
     drawn = plot_delta_p([RunView.open(run) for run in runs], mode=mode)  # type: ignore[arg-type]
     try:

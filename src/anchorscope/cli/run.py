@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any
 
 import typer
 
-from anchorscope.config import Config, Evidence, default_of, help_of
+from anchorscope.config import EVIDENCE, Config, default_of, help_of
 from anchorscope.errors import UserError
 
 
@@ -57,7 +57,7 @@ def run(
     config = config_of({name: value for name, value in locals().items() if name != "out"})
 
     from anchorscope.cli.bar import Bar
-    from anchorscope.pipeline import run as run_pipeline
+    from anchorscope.pipeline.run import run as run_pipeline
 
     with Bar() as bar:
         view = run_pipeline(out=out, config=config, progress=bar)
@@ -78,7 +78,7 @@ def _words(text: str) -> tuple[str, ...]:
 
 
 def _evidence(text: str) -> tuple[str, ...]:
-    named = {"all": get_args(Evidence), "none": ()}
+    named = {"all": EVIDENCE, "none": ()}
     return named.get(text.strip(), _words(text))
 
 

@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from anchorscope.datasets.atlas import ATLAS
-from anchorscope.datasets.compare import ATLAS_COMPARE
-from anchorscope.datasets.files import from_file
-from anchorscope.datasets.given import from_list
+from anchorscope.datasets.atlas_compare import ATLAS_COMPARE
+from anchorscope.datasets.from_file import READERS, from_file
+from anchorscope.datasets.from_hub import from_hub
+from anchorscope.datasets.from_list import from_list
 from anchorscope.datasets.hotpotqa import HOTPOTQA
-from anchorscope.datasets.hub import from_hub
 from anchorscope.datasets.nq import NQ
 from anchorscope.datasets.popqa import POPQA
-from anchorscope.datasets.reading import READERS
 from anchorscope.datasets.sampling import check_limit, sample, without_doubles
 from anchorscope.datasets.source import Draft, Source
 from anchorscope.datasets.triviaqa import TRIVIAQA

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from anchorscope.datasets import table
+from anchorscope.datasets import atlas_facts as table
 from anchorscope.datasets.source import Source
 from anchorscope.datasets.text import normalised, words
 from anchorscope.records import Question, Shot

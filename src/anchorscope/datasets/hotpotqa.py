@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from anchorscope.datasets.shots import WITH_YES_NO
-from anchorscope.datasets.source import HubPlace, Row, Source
+from anchorscope.datasets.source import WITH_YES_NO, HubPlace, Row, Source
 
 
 def normal(row: Row) -> Row:

@@ -1,4 +1,4 @@
-"""What the package knows of one dataset: its names, its shots, where its rows come from."""
+"""What a dataset is made of: columns, marks, worked examples, and its drafts."""
 
 from __future__ import annotations
 
@@ -6,9 +6,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from anchorscope.datasets.shots import GENERAL
 from anchorscope.records import Question, Shot
 
+PERSON = Shot(question="Who painted the Mona Lisa?", answer="Leonardo da Vinci")
+PLACE = Shot(question="In which city is the Colosseum?", answer="Rome")
+DATE = Shot(question="In what year did the Berlin Wall fall?", answer="1989")
+THING = Shot(question="What is the largest planet in the solar system?", answer="Jupiter")
+YES_NO = Shot(question="Are the Alps and the Andes on the same continent?", answer="no")
+GENERAL = (PERSON, PLACE, DATE, THING)
+WITH_YES_NO = (PERSON, PLACE, DATE, YES_NO)
 Row = Mapping[str, object]  # column -> value, as a file or the hub gives it
 
 

@@ -1,26 +1,26 @@
-"""The table of detectors: each number with its interval, each detector against three others."""
+"""The table of detectors: numbers with intervals, paired differences, and the files they go to."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import pandas as pd
 
-from anchorscope.detect.methods import AUTO, make_method
-from anchorscope.detect.metrics import (
+from anchorscope.detect.kinds import AUTO, make_method
+from anchorscope.stats.intervals import ALPHA, holm, percentile_interval
+from anchorscope.stats.ranking import (
     auprc,
+    auroc,
     auroc_draws,
     brier,
     coverage_at,
-    difference,
     ece,
-    interval,
+    paired_difference,
 )
-from anchorscope.probes.metrics import auroc, holm
 
-AGAINST = ("probe", "text", "auto")
 RISKS = (0.05, 0.10)
 
 
@@ -62,7 +62,7 @@ def _numbers(name: str, rows: pd.DataFrame, value: float, draws: np.ndarray) -> 
     z = rows["z"].to_numpy()
     probability = rows["probability"].to_numpy(dtype=float)
     score = rows["score"].to_numpy(dtype=float)
-    estimate = interval(value, draws, len(z))
+    estimate = percentile_interval(value, draws, len(z))
     method = make_method(name)
     return {
         "detector": name,
@@ -100,7 +100,7 @@ def _against(
     against: str, other: str, value: Mapping[str, float], draws: Mapping[str, np.ndarray]
 ) -> dict[str, Any]:
     """Columns vs_<against>…: how much higher AUROC is, its interval, Holm's p."""
-    found = [difference(value[n], value[other], draws[n] - draws[other]) for n in value]
+    found = [paired_difference(value[n], value[other], draws[n] - draws[other]) for n in value]
     own = [name == other for name in value]
     p = [np.nan if same else d.p for d, same in zip(found, own, strict=True)]
     return {
@@ -110,3 +110,125 @@ def _against(
         f"vs_{against}_p": holm(p),
         f"vs_{against}_is": other,
     }
+
+
+_HEAD = (
+    ("title", "detector"), ("auroc", "AUROC"), ("auprc", "AUPRC"), ("ece", "ECE"),
+    ("brier", "Brier"), ("coverage_5", "cov. 5 %"), ("coverage_10", "cov. 10 %"),
+    ("vs_probe", "vs probe"), ("vs_text", "vs text"),
+    ("extra_passes", "passes"), ("ms_per_answer", "ms"),
+)  # fmt: skip
+
+
+def write_tables(folder: Path, tables: dict[str, pd.DataFrame]) -> list[Path]:
+    """The files written under tables/: each table as CSV, `detectors` as Markdown and LaTeX too."""
+    home = folder / "tables"
+    home.mkdir(parents=True, exist_ok=True)
+    files = []
+    for name, table in tables.items():
+        files.append(home / f"{name}.csv")
+        table.to_csv(files[-1], index=False)
+    if "detectors" in tables:
+        for ending, write in (("md", to_markdown), ("tex", to_latex)):
+            files.append(home / f"detectors.{ending}")
+            files[-1].write_text(write(tables["detectors"]), encoding="utf-8")
+    return files
+
+
+def to_markdown(table: pd.DataFrame) -> str:
+    """One Markdown table of AUROC over all datasets, then one for each dataset and split."""
+    blocks = [_overview(table)]
+    for name, split, rows in _parts(table):
+        head, body = _cells(rows)
+        lines = [f"### {name}, {_split(split)}", ""]
+        lines += [_row(head), _row(["---"] * len(head)), *(_row(cells) for cells in body)]
+        blocks.append("\n".join(lines))
+    return "\n\n".join([*blocks, _NOTE]) + "\n"
+
+
+def _overview(table: pd.DataFrame) -> str:
+    """AUROC with folds at random / disjoint by entity, a column for each dataset."""
+    names = list(dict.fromkeys(table["dataset"]))
+    body = []
+    for (_, title), rows in _groups(table, ["detector", "title"]):
+        found = {(row["dataset"], row["split"]): row for row in rows.to_dict("records")}
+        body.append([title, *(_both(found, name) for name in names)])
+    lines = [_row(["AUROC, random / entity", *names]), _row(["---"] * (1 + len(names)))]
+    return "\n".join([*lines, *map(_row, body)])
+
+
+def _both(found: dict[Any, Any], name: str) -> str:
+    rows = [found[name, split] for split in ("random", "entity") if (name, split) in found]
+    return " / ".join(f"{row['auroc']:.3f}{_star(row.get('vs_probe_p'))}" for row in rows) or "–"
+
+
+def _star(p: float | None) -> str:
+    return "*" if p is not None and p < ALPHA else ""
+
+
+def to_latex(table: pd.DataFrame) -> str:
+    """A LaTeX tabular (booktabs) for each dataset and split."""
+    blocks = []
+    for name, split, rows in _parts(table):
+        head, body = _cells(rows)
+        lines = [
+            f"% {name}, {_split(split)}",
+            rf"\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}",
+        ]
+        lines += [r"\toprule", _tex(head), r"\midrule", *(_tex(cells) for cells in body)]
+        blocks.append("\n".join([*lines, r"\bottomrule", r"\end{tabular}"]))
+    return "\n\n".join(blocks) + "\n"
+
+
+_NOTE = (
+    "AUROC with its 95 % interval; in the first table * where it differs from the single probe's "
+    f"(Holm's p below {ALPHA}). cov.: share of answers that can be given at that share of "
+    "wrong ones. vs: difference of AUROC from the single probe and from the best text-only "
+    "control, * likewise. passes: forward passes beside those that wrote the answer; ms: for the "
+    "score alone."
+)
+
+
+def _parts(table: pd.DataFrame) -> list[tuple[str, str, pd.DataFrame]]:
+    """The rows of each dataset and split, in the table's order."""
+    found = _groups(table, ["dataset", "split"])
+    return [(str(name), str(split), rows) for (name, split), rows in found]
+
+
+def _groups(table: pd.DataFrame, columns: list[str]) -> Any:
+    return table.groupby(columns, sort=False)
+
+
+def _cells(rows: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
+    used = [(column, head) for column, head in _HEAD if column in rows.columns]
+    body = [[_cell(row, column) for column, _ in used] for row in rows.to_dict("records")]
+    return [head for _, head in used], body
+
+
+def _cell(row: dict[Any, Any], column: str) -> str:
+    value = row[column]
+    if column == "title":
+        return str(value)
+    if pd.isna(value):
+        return "–"
+    if column == "auroc":
+        return f"{value:.3f} [{row['auroc_low']:.3f}, {row['auroc_high']:.3f}]"
+    if column.startswith("vs_"):
+        p = row[f"{column}_p"]
+        return "–" if pd.isna(p) else f"{value:+.3f}{_star(p)}"
+    if column.startswith("coverage"):
+        return f"{value:.2f}"
+    return f"{value:.0f}" if column == "extra_passes" else f"{value:.3f}"
+
+
+def _split(split: str) -> str:
+    return "folds at random" if split == "random" else "folds disjoint by entity"
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _tex(cells: Sequence[str]) -> str:
+    safe = [c.replace("%", r"\%").replace("_", r"\_").replace("β", r"$\beta$") for c in cells]
+    return " & ".join(c.replace("–", "--") for c in safe) + r" \\"

@@ -1,23 +1,28 @@
-"""Every detector on answers it never saw: one row per answer, detector and split."""
+"""Detectors on answers they never saw: held-out folds, and other datasets.
+
+Folds give one row per answer, detector and split. Transfer trains on one dataset and tests on
+another, or trains on all but one.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 
-from anchorscope.detect.auto import Auto
-from anchorscope.detect.fit import fit_each, fit_reasons
-from anchorscope.detect.material import Material
+from anchorscope.detect.kinds import AUTO, METHODS, auto_candidates, make_methods
+from anchorscope.detect.kinds.auto import Auto
+from anchorscope.detect.material import Material, join
 from anchorscope.detect.method import Method
-from anchorscope.detect.methods import AUTO, METHODS
-from anchorscope.detect.metrics import check_scores
-from anchorscope.detect.splits import SPLITS, Split, check_classes, outer_folds
 from anchorscope.errors import UserError
+from anchorscope.parallel import in_parallel
+from anchorscope.probes.folds import SPLITS, Split, check_classes, outer_folds
 from anchorscope.progress import Progress, Quiet
+from anchorscope.stats.ranking import auroc_interval
 
 SCORES = (
     "dataset", "split", "detector", "fold", "id", "z", "score", "probability", "ms", "chosen",
@@ -108,4 +113,103 @@ def check_same_model(weights: Sequence[str]) -> None:
         raise UserError(
             "These runs are of different models, and the states of one mean nothing to the other. "
             "Evaluate each model by itself."
+        )
+
+
+def fit_all(material: Material, names: Sequence[str]) -> dict[str, Method]:
+    """Fresh detectors fitted on the material; `auto`, where it is asked for, chooses among them."""
+    made = make_methods([name for name in names if name != AUTO])
+    fitted = {name: one.fit(material) for name, one in made.items() if not one.lacks(material)}
+    if AUTO in names:
+        fitted[AUTO] = Auto.of(auto_candidates(fitted), material.z)
+    return fitted
+
+
+def fit_each(
+    materials: Sequence[Material], names: Sequence[str], progress: Progress
+) -> list[dict[str, Method]]:
+    """`fit_all` on each of the materials, several at a time."""
+    return in_parallel(
+        lambda material: fit_all(material, names),
+        materials,
+        progress=lambda done, total: progress.advance(),
+    )
+
+
+def fit_reasons(material: Material, names: Sequence[str]) -> dict[str, str]:
+    """Why detectors cannot be used on the material, by name."""
+    made = make_methods([name for name in names if name != AUTO])
+    return {name: reason for name, one in made.items() if (reason := one.lacks(material))}
+
+
+def transfer_table(
+    parts: Sequence[Material],
+    *,
+    model: str,
+    names: Sequence[str] = (*METHODS, AUTO),
+    seed: int = 0,
+    resamples: int = 1000,
+    progress: Progress | None = None,
+) -> pd.DataFrame:
+    """One row per detector, training set and test set: AUROC with its interval.
+
+    `kind` is "transfer" (one dataset to another) or "left-out" (all others to this one).
+    """
+    if len(parts) < 2:
+        raise UserError("Transfer needs two datasets at least. Give more runs of this model.")
+    for part in parts:
+        check_classes(part.z, dataset=part.name)
+    progress = progress or Quiet()
+    pairs = [("transfer", a, b) for a in parts for b in parts if a is not b]
+    if len(parts) > 2:
+        pairs += [("left-out", join([p for p in parts if p is not b]), b) for b in parts]
+    progress.start("transfer", len(pairs))
+    learnt_from = [without_entities(train, test) for _, train, test in pairs]
+    trained = fit_each(learnt_from, names, progress)
+    rows: list[dict[str, Any]] = []
+    for (kind, train, test), left, fitted in zip(pairs, learnt_from, trained, strict=True):
+        of = {"model": model, "kind": kind, "train": train.name, "test": test.name}
+        rows += [of | row for row in _one(left, test, fitted, seed, resamples)]
+    return pd.DataFrame(rows)
+
+
+def _one(
+    train: Material, test: Material, fitted: dict[str, Method], seed: int, resamples: int
+) -> list[dict[str, Any]]:
+    rows = []
+    for name, method in fitted.items():
+        if method.lacks(test):
+            continue
+        score = method.decision_function(test)
+        check_scores(name, score)
+        found = auroc_interval(test.z, score, seed=seed, resamples=resamples)
+        rows.append(
+            {"detector": name, "n_train": len(train), "n": found.n, "auroc": found.value,
+             "auroc_low": found.low, "auroc_high": found.high}
+        )  # fmt: skip
+    return rows
+
+
+def within_rows(table: pd.DataFrame) -> pd.DataFrame:
+    """The rows of the detectors' table for folds disjoint by entity, as rows of this one."""
+    own: Any = table[table["split"] == "entity"]
+    kept = ["model", "detector", "n", "auroc", "auroc_low", "auroc_high"]
+    return own[kept].assign(kind="within", train=own["dataset"], test=own["dataset"])
+
+
+def without_entities(train: Material, test: Material) -> Material:
+    """The training answers about things that the test does not ask about."""
+    seen = {entity.casefold() for entity in test.entities}
+    keep = np.array([entity.casefold() not in seen for entity in train.entities])
+    left = train.take(keep)
+    check_classes(left.z, dataset=left.name)
+    return left
+
+
+def check_scores(name: str, score: np.ndarray) -> None:
+    """Raise a UserError where a detector gave no number for some answer."""
+    if not np.isfinite(score).all():
+        raise UserError(
+            f"The detector '{name}' gave {int((~np.isfinite(score)).sum())} of {len(score)} "
+            "answers no finite score. Leave it out, or collect the states again."
         )

@@ -2,6 +2,8 @@
 
 The same `Material` is cut from a run folder to train and judge detectors, and made from fresh
 answers to score them, so that a detector is used exactly as it was judged.
+
+Material from a finished run folder, one for each dataset.
 """
 
 from __future__ import annotations
@@ -13,9 +15,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from anchorscope.detect.splits import random_folds
 from anchorscope.errors import UserError
-from anchorscope.probes.splits import entity_folds
+from anchorscope.probes.folds import entity_folds, random_folds
+from anchorscope.records import Sample
+from anchorscope.run_folder.states import StateBank
+from anchorscope.run_folder.view import RunView
 
 INNER_FOLDS = 3
 
@@ -46,7 +50,7 @@ class Text:
     question: str
     answer: str
     log_probs: tuple[float, ...]  # of each answer token
-    exact: tuple[int, ...]  # E_A, counted from the first answer token
+    exact_answer: tuple[int, ...]  # E_A, counted from the answer's first token
     first_entropy: float
     entity: str = ""
     popularity: float = np.nan  # log10
@@ -170,3 +174,45 @@ class Arrays:
     def layer(self, name: str, layer: int) -> np.ndarray:
         """The states [question, width] of one layer."""
         return self.states[name, layer]
+
+
+def from_run(run: RunView, dataset: str, *, seed: int = 0, limit: int | None = None) -> Material:
+    """The usable answers of one dataset of a run; with a `limit`, as many right as wrong ones,
+    that many in all at most.
+    """
+    used = [s for s in run.answers if s.question.dataset == dataset and s.usable]
+    if not used:
+        raise UserError(f"'{run.path}' has no usable answers of '{dataset}'.")
+    if limit is not None:
+        used = balanced(used, limit, seed)
+    return Material(
+        name=dataset,
+        texts=tuple(_text(sample, run.p_true.get(sample.id, np.nan)) for sample in used),
+        z=np.array([int(s.verdict == "wrong") for s in used], dtype=np.int64),
+        bank=StateBank(run.path, [s.id for s in used]),
+        rows=np.arange(len(used)),
+        seed=seed,
+    )
+
+
+def _text(sample: Sample, p_true: float) -> Text:
+    return Text(
+        id=sample.id,
+        question=sample.question.text,
+        answer=sample.answer.text,
+        log_probs=sample.answer.log_probs,
+        exact_answer=tuple(token - len(sample.prompt_ids) for token in sample.exact_answer),
+        first_entropy=sample.answer.first_entropy,
+        entity=sample.question.entity,
+        popularity=sample.question.log_popularity,
+        p_true=p_true,
+    )
+
+
+def balanced(samples: list[Sample], limit: int, seed: int) -> list[Sample]:
+    """As many right as wrong answers in the given order, `limit` in all at most, by the seed."""
+    rng = np.random.default_rng(seed)
+    wrong = np.array([sample.verdict == "wrong" for sample in samples])
+    classes = [rng.permutation(np.flatnonzero(wrong == which)) for which in (False, True)]
+    each = min(limit // 2, *map(len, classes))
+    return [samples[n] for n in np.sort(np.concatenate([of[:each] for of in classes]))]

@@ -8,16 +8,14 @@ from pathlib import Path
 
 import pandas as pd
 
-from anchorscope.detect.claims import detector_claims
-from anchorscope.detect.compare import detectors_table
-from anchorscope.detect.evaluate import check_same_model, evaluate
-from anchorscope.detect.folder import RunFolder
-from anchorscope.detect.material import Material
-from anchorscope.detect.methods import AUTO, METHODS, make_method
-from anchorscope.detect.tables import write_tables
-from anchorscope.detect.transfer import transfer_table, within_rows
+from anchorscope.claims.about_detectors import detector_claims
+from anchorscope.detect.compare import detectors_table, write_tables
+from anchorscope.detect.evaluate import check_same_model, evaluate, transfer_table, within_rows
+from anchorscope.detect.kinds import AUTO, METHODS, make_method
+from anchorscope.detect.material import Material, from_run
 from anchorscope.errors import UserError
 from anchorscope.progress import Progress, Quiet
+from anchorscope.run_folder.view import RunView
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,12 +65,12 @@ def study(
     names = tuple(names) or (*METHODS, AUTO)
     for name in names:
         make_method(name)  # a wrong name is said before anything slow starts
-    folders = [RunFolder.open(run) for run in runs]
+    folders = [RunView.open(run, collected_ok=True) for run in runs]
     check_same_model([folder.weights for folder in folders])
     parts = _parts(folders, seed, limit)
     how = {"names": names, "seed": seed, "progress": progress}
     scores = pd.concat([evaluate(p, folds=folds, **how) for p in parts], ignore_index=True)
-    model = str(folders[0].model["name"])
+    model = folders[0].model_name
     table = detectors_table(scores, model=model, seed=seed, resamples=resamples)
     moved = None
     if transfer:
@@ -82,9 +80,9 @@ def study(
     return Study(scores=scores, table=table, transfer=moved)
 
 
-def _say_prompts(folders: Sequence[RunFolder], progress: Progress) -> None:
+def _say_prompts(folders: Sequence[RunView], progress: Progress) -> None:
     """A note where the runs asked their questions in different ways."""
-    styles = {name: str(f.model.get("prompt")) for f in folders for name in f.datasets()}
+    styles = {name: str(f.model.get("prompt")) for f in folders for name in f.datasets}
     if len(set(styles.values())) > 1:
         asked = ", ".join(f"{name} as {style}" for name, style in styles.items())
         progress.note(
@@ -93,8 +91,8 @@ def _say_prompts(folders: Sequence[RunFolder], progress: Progress) -> None:
         )
 
 
-def _parts(folders: Sequence[RunFolder], seed: int, limit: int | None) -> list[Material]:
-    parts = [f.material(name, seed=seed, limit=limit) for f in folders for name in f.datasets()]
+def _parts(folders: Sequence[RunView], seed: int, limit: int | None) -> list[Material]:
+    parts = [from_run(f, name, seed=seed, limit=limit) for f in folders for name in f.datasets]
     names = [part.name for part in parts]
     if len(set(names)) < len(names):
         raise UserError(

@@ -9,15 +9,16 @@ import numpy as np
 from sklearn.metrics import roc_curve
 
 from anchorscope.detect.compare import detectors_table
-from anchorscope.detect.detector import Detector, Example
+from anchorscope.detect.deployed.beliefs import learn_beliefs
+from anchorscope.detect.deployed.trained import Example, Trained
 from anchorscope.detect.evaluate import evaluate
-from anchorscope.detect.folder import RunFolder
-from anchorscope.detect.material import join
+from anchorscope.detect.kinds import AUTO, METHODS, make_method, short_name
+from anchorscope.detect.material import from_run, join
 from anchorscope.detect.method import Method
-from anchorscope.detect.methods import AUTO, METHODS, make_method, short_name
-from anchorscope.detect.splits import check_classes
 from anchorscope.errors import UserError, unknown
+from anchorscope.probes.folds import check_classes
 from anchorscope.progress import Progress, Quiet
+from anchorscope.run_folder.view import RunView
 
 EXAMPLES = 8
 _KEPT = ("name", "source", "revision", "weights", "dtype", "blocks", "width")
@@ -28,7 +29,7 @@ _REPORTED = (
 
 
 def train(
-    run: RunFolder,
+    run: RunView,
     *,
     method: str = AUTO,
     datasets: Sequence[str] | None = None,
@@ -37,12 +38,12 @@ def train(
     resamples: int = 1000,
     licence: dict[str, str] | None = None,
     progress: Progress | None = None,
-) -> Detector:
+) -> Trained:
     """A detector trained on the answers of a run, with the evaluation it is accepted with."""
-    names = list(datasets or run.datasets())
+    names = list(datasets or run.datasets)
     for name in names:
-        if name not in run.datasets():
-            raise unknown("dataset of the run", name, run.datasets())
+        if name not in run.datasets:
+            raise unknown("dataset of the run", name, run.datasets)
     progress = progress or Quiet()
     made = make_method(method)
     if not made.deployable:
@@ -50,16 +51,16 @@ def train(
             f"'{method}' needs what only a run folder has, so it cannot score new answers. "
             f"Accepted: {', '.join((AUTO, *deployable()))}."
         )
-    material = join([run.material(name, seed=seed) for name in names])
+    material = join([from_run(run, name, seed=seed) for name in names])
     check_classes(material.z, dataset=material.name)
     tried = (*deployable(), AUTO) if method == AUTO else (method,)
     how = {"names": tried, "splits": ("entity",), "folds": folds, "seed": seed}
     scores = evaluate(material, **how, progress=progress)
-    table = detectors_table(scores, model=run.model["name"], seed=seed, resamples=resamples)
+    table = detectors_table(scores, model=run.model_name, seed=seed, resamples=resamples)
     (row,) = [row for row in table.to_dict("records") if row["detector"] == method]
     made.fit(material)
     chosen = getattr(made, "best_", made)
-    return Detector(
+    return Trained(
         name=short_name(made),
         method=chosen,
         model={key: run.model.get(key) for key in _KEPT},
@@ -68,10 +69,11 @@ def train(
         threshold=best_threshold(made, material.z),
         calibrated_on=(
             f"Platt's line on held-out scores of {len(material)} answers of {', '.join(names)} "
-            f"by {run.model['name']}, folds disjoint by entity"
+            f"by {run.model_name}, folds disjoint by entity"
         ),
         trained_on={"datasets": names, "answers": len(material), "wrong": int(material.z.sum())},
         evaluation={key: _plain(row[key]) for key in _REPORTED},
+        beliefs=learn_beliefs(material),
         licence=licence or {"detector": "other", "model": "not recorded", "data": "not recorded"},
     )
 
@@ -97,8 +99,8 @@ def best_threshold(method: Method, z: np.ndarray) -> float:
     return float((least + lower.max()) / 2) if len(lower) else 0.0
 
 
-def _prompt(run: RunFolder, dataset: str) -> dict[str, Any]:
-    config = run.info.get("config", {})
+def _prompt(run: RunView, dataset: str) -> dict[str, Any]:
+    config = run.config
     return {
         "style": run.model.get("prompt", "text"),
         "shots": config.get("shots", 0),
@@ -108,9 +110,9 @@ def _prompt(run: RunFolder, dataset: str) -> dict[str, Any]:
     }
 
 
-def _examples(run: RunFolder, dataset: str) -> tuple[Example, ...]:
+def _examples(run: RunView, dataset: str) -> tuple[Example, ...]:
     """The first questions of the dataset whose answers are usable, with their prompts."""
-    own = [s for s in run.samples if s.question.dataset == dataset and s.usable]
+    own = [s for s in run.answers if s.question.dataset == dataset and s.usable]
     return tuple(Example(question=s.question.text, prompt_ids=s.prompt_ids) for s in own[:EXAMPLES])
 
 

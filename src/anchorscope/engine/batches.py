@@ -11,10 +11,7 @@ from anchorscope.errors import UserError
 
 T = TypeVar("T")
 R = TypeVar("R")
-
 _GROW_AFTER = 8  # batches without trouble
-
-
 # Tokens of one pass: large enough for matrix products to run at full speed, small enough that a
 # batch's scores stay far below the weights in memory. The prefix lies in the memory of every row
 # that is written to; on a CPU more rows than fit into these bytes hardly decode faster.

@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from anchorscope.engine.intervene import read_batch, row_for
-from anchorscope.engine.interventions import KNOCKOUT, Intervention, Marked
+from anchorscope.engine.interventions import TokenPositions
 from anchorscope.engine.lease import Lease
+from anchorscope.engine.passes import CLEAN, KNOCKOUT
+from anchorscope.engine.rows import read_batch, row_for
 from anchorscope.engine.trunk import grow_trunk, read_prefix
 from anchorscope.errors import UserError
 from anchorscope.models import Model
@@ -79,7 +80,7 @@ def require_understood(model: Model) -> None:
         )
 
 
-def _limit(model: Model, sample: Marked, hidden: list[Tensor]) -> float:
+def _limit(model: Model, sample: TokenPositions, hidden: list[Tensor]) -> float:
     """How far states may lie apart and still be the same but for rounding."""
     usual = _TOLERANCE.get(model.dtype, _TOLERANCE[torch.bfloat16])
     if model.dtype == torch.float32 or not model.lm._supports_sdpa:
@@ -89,7 +90,7 @@ def _limit(model: Model, sample: Marked, hidden: list[Tensor]) -> float:
     return max(usual, _SLACK * apart)
 
 
-def _sample(model: Model) -> Marked:
+def _sample(model: Model) -> TokenPositions:
     """Arbitrary tokens in the shape of a question: the checks are about arithmetic, not meaning."""
     size = model.lm.config.get_text_config().vocab_size
     generator = torch.Generator().manual_seed(0)
@@ -97,25 +98,28 @@ def _sample(model: Model) -> Marked:
     ids = torch.randint(size // 10, size, (count,), generator=generator).tolist()
     exact = (_PREFIX + 2, _PREFIX + 3)
     question = tuple(range(_PREFIX, _PREFIX + _TURN))
-    return Marked(
-        id="check", ids=tuple(ids), answer_at=_PREFIX + _TURN, question=question, exact=exact
+    return TokenPositions(
+        id="check",
+        ids=tuple(ids),
+        answer_at=_PREFIX + _TURN,
+        question_tokens=question,
+        exact_question=exact,
     )
 
 
-def _ours(model: Model, sample: Marked) -> tuple[Tensor, Tensor, Tensor, list[Tensor]]:
+def _ours(model: Model, sample: TokenPositions) -> tuple[Tensor, Tensor, Tensor, list[Tensor]]:
     """Clean, knocked-out and emptily knocked-out states [layer, width], and weights by block."""
-    nothing = Intervention(name="nothing", heads=())
     with Lease(model, weights=True) as lease, _weights(model) as weights:
         prefix = read_prefix(lease, sample.ids[:_PREFIX])
         trunk = grow_trunk(
             lease, prefix, [sample.ids[: sample.answer_at]], room=0, head=False
         ).trunk
         read = []
-        bare = replace(sample, exact=())
+        bare = replace(sample, exact_question=())
         # All three rows start at the same token, so that they run through the same arithmetic.
         how = {"blocks": model.blocks, "turn_at": _PREFIX, "seed": 0}
         start = row_for(sample, 0, KNOCKOUT, **how)
-        for of, cut in ((bare, KNOCKOUT), (sample, KNOCKOUT), (sample, nothing)):
+        for of, cut in ((bare, KNOCKOUT), (sample, KNOCKOUT), (sample, CLEAN)):
             row = replace(row_for(of, 0, cut, **how), ids=start.ids, at=start.at)
             weights.clear()
             read.append((read_batch(lease, trunk, [row])[0], list(weights)))
@@ -138,14 +142,14 @@ def _weights(model: Model) -> Iterator[list[Tensor]]:
             hook.remove()
 
 
-def _cut_weight(sample: Marked, weights: list[Tensor]) -> float:
+def _cut_weight(sample: TokenPositions, weights: list[Tensor]) -> float:
     """The largest weight on a cut edge; keys stand as prefix, trunk, then the row's own."""
-    return max(float(w[..., list(sample.exact)].abs().max()) for w in weights)
+    return max(float(w[..., list(sample.exact_question)].abs().max()) for w in weights)
 
 
 @torch.no_grad()
 def _stock(
-    model: Model, ids: tuple[int, ...], cut: Marked | None = None, attention: str = "eager"
+    model: Model, ids: tuple[int, ...], cut: TokenPositions | None = None, attention: str = "eager"
 ) -> tuple[Tensor, list[Tensor]]:
     """Logits [vocabulary] and states of each layer [width], by transformers' own attention."""
     last: list[Tensor] = []
@@ -172,11 +176,11 @@ def _keep_last(kept: list[Tensor]) -> Any:
     return hook
 
 
-def _cut_mask(cut: Marked | None) -> Any:
+def _cut_mask(cut: TokenPositions | None) -> Any:
     """A hook that takes the cut edges from the mask the model itself made, windows and all."""
     assert cut is not None
     at = torch.arange(len(cut.ids))
-    is_key = torch.isin(at, torch.tensor(cut.exact))
+    is_key = torch.isin(at, torch.tensor(cut.exact_question))
     gone = (at[:, None] > at) & is_key & ~is_key[:, None]
 
     def hook(module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:

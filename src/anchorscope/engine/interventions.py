@@ -6,19 +6,18 @@ import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import get_args
 
 import numpy as np
 
+from anchorscope.config import Keys, Where
 from anchorscope.errors import UserError, unknown
-
-Keys = Literal["exact", "question", "random", "matched"]
-Where = Literal["pre", "post"]
+from anchorscope.records import Sample
 
 
 @dataclass(frozen=True, kw_only=True)
 class Intervention:
-    """A knockout (METHOD §2), a reweighting (METHOD §6), or the pass over the answer alone.
+    """A knockout, a reweighting, or the pass over the answer alone.
 
     With `boost` nothing is cut: the scores of the edges from the keys to E_A get that much more
     before the softmax. `where = post` multiplies their weights by its exponential after it
@@ -59,63 +58,70 @@ def window_of(layers: str) -> int | None:
     )
 
 
-KNOCKOUT = Intervention(name="knockout")
-RANDOM = Intervention(name="random", keys="random")
-MATCHED = Intervention(name="matched", keys="matched")
-QUESTION = Intervention(name="question", keys="question")
-ANSWER_ONLY = Intervention(name="answer-only", answer_only=True)
-
-
 @dataclass(frozen=True, kw_only=True)
-class Marked:
+class TokenPositions:
     """The token positions of one answered question that interventions speak of."""
 
     id: str
     ids: tuple[int, ...]  # prompt + answer, up to the probe position, which is the last
     answer_at: int  # the position of the first answer token
-    question: tuple[int, ...]
-    exact: tuple[int, ...]
-    exact_answer: tuple[int, ...] = ()  # only reweighting and saliency ask for E_A
+    question_tokens: tuple[int, ...]
+    exact_question: tuple[int, ...]  # E_Q
+    exact_answer: tuple[int, ...] = ()  # E_A; only reweighting and saliency ask for it
     mass: tuple[float, ...] | None = None  # attention from the probe position to each position
 
 
-def keys_of(marked: Marked, keys: Keys, *, seed: int) -> tuple[int, ...]:
+def keys_of(positions: TokenPositions, keys: Keys, *, seed: int) -> tuple[int, ...]:
     """The key positions that are cut; the first token, the attention sink, is never one."""
     if keys == "exact":
-        chosen: Sequence[int] = marked.exact
+        chosen: Sequence[int] = positions.exact_question
     elif keys == "question":
-        chosen = marked.question
+        chosen = positions.question_tokens
     elif keys == "matched":
-        chosen = _matched(marked)
+        chosen = _matched(positions)
     else:
-        chosen = _random(marked, seed)
+        chosen = _random(positions, seed)
     return tuple(position for position in chosen if position > 0)
 
 
-def _random(marked: Marked, seed: int) -> list[int]:
+def _random(positions: TokenPositions, seed: int) -> list[int]:
     """As many prompt tokens outside E_Q as E_Q has, drawn by seed and question id."""
-    taken = {0, *marked.exact}
-    others = [position for position in range(marked.answer_at) if position not in taken]
-    count = min(len([p for p in marked.exact if p > 0]), len(others))
-    digest = hashlib.sha256(f"{seed}:{marked.id}".encode()).digest()
+    taken = {0, *positions.exact_question}
+    others = [position for position in range(positions.answer_at) if position not in taken]
+    count = min(len([p for p in positions.exact_question if p > 0]), len(others))
+    digest = hashlib.sha256(f"{seed}:{positions.id}".encode()).digest()
     generator = np.random.default_rng(int.from_bytes(digest[:8], "big"))
     return sorted(int(p) for p in generator.choice(others, size=count, replace=False))
 
 
-def _matched(marked: Marked) -> list[int]:
+def _matched(positions: TokenPositions) -> list[int]:
     """As many tokens of the question's own turn as E_Q has, each as much attended to as one of E_Q.
 
     Taken from the turn because that is the range of positions E_Q stands in; paired greedily,
     the most attended token of E_Q first. Where the turn has fewer other tokens, all of them.
     """
-    assert marked.mass is not None, "the attention mass must be read before keys can be matched"
-    mass = marked.mass
-    turn = range(min(marked.question, default=0), marked.answer_at)
-    free = [p for p in turn if p > 0 and p not in marked.exact]
+    assert positions.mass is not None, "the attention mass must be read before keys can be matched"
+    mass = positions.mass
+    turn = range(min(positions.question_tokens, default=0), positions.answer_at)
+    free = [p for p in turn if p > 0 and p not in positions.exact_question]
     chosen = []
-    for position in sorted(marked.exact, key=lambda p: -mass[p]):
+    for position in sorted(positions.exact_question, key=lambda p: -mass[p]):
         if position > 0 and free:
             nearest = min(free, key=lambda p: (abs(mass[p] - mass[position]), p))
             free.remove(nearest)
             chosen.append(nearest)
     return sorted(chosen)
+
+
+def positions_of(sample: Sample) -> TokenPositions:
+    """The positions of a sample that interventions speak of."""
+    written = len(sample.prompt_ids)
+    last = sample.exact_answer[-1] - written
+    return TokenPositions(
+        id=sample.id,
+        ids=sample.prompt_ids + sample.answer.token_ids[: last + 1],
+        answer_at=written,
+        question_tokens=sample.question_tokens,
+        exact_question=sample.exact_question,
+        exact_answer=sample.exact_answer,
+    )

@@ -1,15 +1,20 @@
-"""Who belongs to which group at which layer: pathway, predicted class, true class."""
+"""Samples by pathway and predicted class, and the mean effect of an intervention on each group."""
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
+import pandas as pd
 
-from anchorscope.pathways.effects import prediction
-from anchorscope.pathways.grouping import ROLES, Mode, pathways, regroup
+from anchorscope.pathways.effects import Delta, delta_p, prediction
+from anchorscope.pathways.grouping import ROLES, pathways, regroup
 from anchorscope.probes.readings import Readings
+from anchorscope.records import Mode
+from anchorscope.stats.intervals import Draws, group_means
 
 Subset = Literal["all", "predicted-right", "predicted-wrong", "right", "wrong"]
 SUBSETS: tuple[Subset, ...] = get_args(Subset)
@@ -53,3 +58,37 @@ def groups_of(readings: Readings, mode: Mode, *, grouping: str = "per-layer") ->
         predicted=prediction(readings.of(roles.effect)),
         z=readings.z,
     )
+
+
+def effect_rows(
+    readings: Readings,
+    intervention: str,
+    groups: Groups,
+    *,
+    subsets: Sequence[Subset] = SUBSETS,
+    pathways: Sequence[str] = GROUPS,
+    unit: Delta = "points",
+    draws: Draws | None = None,
+) -> pd.DataFrame:
+    """One row per subset, pathway and layer: n, ΔP and logit change with their intervals."""
+    draws = draws or Draws()
+    probe = ROLES[groups.mode].effect
+    clean, other = readings.of(probe), readings.of(probe, intervention)
+    keys = list(itertools.product(subsets, pathways))
+    member = np.hstack([groups.subset(subset) & groups.of(pathway) for subset, pathway in keys])
+    frame = {
+        "layer": np.tile(np.arange(1, readings.layers + 1), len(keys)),
+        "mode": groups.mode,
+        "subset": np.repeat([subset for subset, _ in keys], readings.layers),
+        "pathway": np.repeat([pathway for _, pathway in keys], readings.layers),
+    }
+    # Both units side by side, so that they share their draws.
+    units: dict[str, Delta] = {"delta_p": unit, "delta_logit": "logit"}
+    effects = [np.tile(delta_p(clean, other, delta=of), len(keys)) for of in units.values()]
+    found = group_means(
+        np.hstack(effects), np.tile(member, 2), seed=draws.seed, resamples=draws.resamples
+    )
+    for name, part in zip(units, np.split(np.array(found), 2, axis=1), strict=True):
+        value, low, high, n = part
+        frame |= {"n": n.astype(int), name: value, f"{name}_low": low, f"{name}_high": high}
+    return pd.DataFrame(frame)

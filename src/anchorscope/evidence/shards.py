@@ -1,22 +1,28 @@
-"""A run's shards, as evidence goes through them: what is on disk is not done again."""
+"""A run's shards, as evidence goes through them with the model and the held-out probe.
+
+What is on disk is not done again.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
 import numpy as np
 import pandas as pd
+from torch import Tensor
 
+from anchorscope.engine.batches import Budget, in_batches
 from anchorscope.engine.lease import Lease
-from anchorscope.engine.trunk import Prefix
-from anchorscope.evidence.held_out import HeldOut
-from anchorscope.evidence.reading import prefix_of
+from anchorscope.engine.read import to_host
+from anchorscope.engine.trunk import Prefix, Trunk, grow_trunk, read_prefix, shared_prefix
+from anchorscope.errors import UserError
+from anchorscope.probes.probe_set import ProbeSet
 from anchorscope.progress import Progress, Quiet
 from anchorscope.records import Sample
-from anchorscope.samples import from_frame
-from anchorscope.states import save_states, shard_name
-from anchorscope.store import Store
+from anchorscope.run_folder.states import save_states, shard_name
+from anchorscope.run_folder.store import Store
 
 
 def evidence_name(piece: str, number: int) -> str:
@@ -24,10 +30,11 @@ def evidence_name(piece: str, number: int) -> str:
     return f"evidence/{piece}/{number:05d}.parquet"
 
 
-def stored_shards(store: Store, count: int) -> list[list[Sample]]:
-    """The samples of every shard of a run, as its answers were stored."""
-    files = (store.file(f"answers/{number:05d}.parquet") for number in range(count))
-    return [from_frame(pd.read_parquet(file)) for file in files]
+def stored_rows(store: Store, piece: str, dataset: str, *, shards: int) -> pd.DataFrame:
+    """The rows of evidence/<piece> of one dataset; an error where a shard lacks them."""
+    files = [store.file(evidence_name(piece, number)) for number in range(shards)]
+    rows = pd.concat([pd.read_parquet(file) for file in files])
+    return cast(pd.DataFrame, rows.loc[rows["dataset"] == dataset]).reset_index(drop=True)
 
 
 @dataclass
@@ -81,6 +88,10 @@ class Shards:
         stacked = np.stack(list(states.values())) if states else np.empty(shape, np.float32)
         save_states(self.store, shard_name(name, number), list(states), stacked)
 
+    def rows(self, piece: str, dataset: str) -> pd.DataFrame:
+        """What a piece stored of a dataset, over all shards."""
+        return stored_rows(self.store, piece, dataset, shards=len(self.samples))
+
     def save_table(self, piece: str, number: int, table: pd.DataFrame) -> None:
         """Stores a shard's table under evidence/."""
         self.store.write(evidence_name(piece, number), table.to_parquet)
@@ -90,3 +101,98 @@ def readable(samples: Sequence[Sample], held_out: HeldOut | None) -> list[Sample
     """The samples that a probe holds out: judged right or wrong, and in a fold."""
     known = {} if held_out is None else held_out.fold
     return [sample for sample in samples if sample.usable and sample.id in known]
+
+
+def budget_of(lease: Lease, *, gradients: bool = False) -> Budget:
+    """How many tokens go through the model at once on its device.
+
+    A quarter of them where gradients are taken: a graph holds the activations of all blocks.
+    """
+    usual = Budget.of(lease.model.device)
+    return Budget(usual.tokens // 4) if gradients else usual
+
+
+def prefix_of(lease: Lease, samples: Sequence[Sample]) -> Prefix:
+    """The tokens in front of all these samples' questions, read once."""
+    stop = min(sample.question_tokens[0] for sample in samples)
+    return read_prefix(lease, shared_prefix([sample.prompt_ids for sample in samples], stop=stop))
+
+
+def read_ends(
+    lease: Lease, prefix: Prefix, sequences: Mapping[str, Sequence[int]], *, budget: Budget
+) -> dict[str, np.ndarray]:
+    """The clean state [layer, width] at the last token of each sequence, by id."""
+    found: dict[str, np.ndarray] = {}
+    for front, ids in _by_prefix(prefix, sequences):
+
+        def work(batch: list[str], front: Prefix = front) -> Tensor:
+            whole = [sequences[id] for id in batch]
+            return grow_trunk(lease, front, whole, room=0, head=False).last.states
+
+        def length(id: str, front: Prefix = front) -> int:
+            return len(sequences[id]) - len(front)
+
+        for batch, states in in_batches(ids, work, length=length, then=str, budget=budget):
+            found |= dict(zip(batch, to_host(states), strict=True))
+    return {id: found[id] for id in sequences}
+
+
+def trunks(
+    lease: Lease, prefix: Prefix, samples: Sequence[Sample], *, budget: Budget
+) -> Iterator[tuple[list[Sample], Trunk]]:
+    """Samples with the clean trunk of their prompts, a batch at a time."""
+
+    def work(batch: list[Sample]) -> Trunk:
+        prompts = [sample.prompt_ids for sample in batch]
+        return grow_trunk(lease, prefix, prompts, room=0, head=False).trunk
+
+    def length(sample: Sample) -> int:
+        return len(sample.prompt_ids) - len(prefix)
+
+    yield from in_batches(samples, work, length=length, then=lambda s: s.id, budget=budget)
+
+
+def _by_prefix(
+    prefix: Prefix, sequences: Mapping[str, Sequence[int]]
+) -> Iterator[tuple[Prefix, list[str]]]:
+    """The ids of the sequences that share as much of the prefix, and that much of it.
+
+    A patched question can begin with another token than any of the run's, and one that swallows
+    the space before it changes the prefix's own last token.
+    """
+    by_length: dict[int, list[str]] = {}
+    for id, ids in sequences.items():
+        alike = [a == b for a, b in zip(prefix.ids, ids[:-1], strict=False)]
+        by_length.setdefault([*alike, False].index(False), []).append(id)
+    for length, ids in sorted(by_length.items(), reverse=True):
+        yield _shortened(prefix, length), ids
+
+
+def _shortened(prefix: Prefix, length: int) -> Prefix:
+    """The first tokens of a prefix: what comes later never changed their keys and values."""
+    if length == len(prefix):
+        return prefix
+    if not length or prefix.pairs is None:
+        return Prefix((), None)
+    pairs = tuple((key[:, :, :length], value[:, :, :length]) for key, value in prefix.pairs)
+    return Prefix(prefix.ids[:length], pairs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldOut:
+    """The paper probe of a dataset at one layer; each question is read by the fold without it."""
+
+    probes: ProbeSet
+    fold: Mapping[str, int]  # by question id
+    layer: int  # k, from 1
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.layer <= self.probes.layers:
+            raise UserError(
+                f"Layer {self.layer} has no probe. Accepted: 1 to {self.probes.layers}."
+            )
+
+    def logits(self, ids: Sequence[str], states: Tensor) -> Tensor:
+        """The logit of z = 1 [question] from states [question, layer, width]."""
+        fold = [self.fold[id] for id in ids]
+        return self.probes.tensor_logits(states, probe="paper", layer=self.layer, fold=fold)

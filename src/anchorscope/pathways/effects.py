@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import get_args
 
 import numpy as np
 from scipy.special import expit
 
+from anchorscope.config import Delta
 from anchorscope.errors import unknown
-
-Delta = Literal["points", "relative", "logit"]
 
 
 def prediction(clean_logit: np.ndarray) -> np.ndarray:

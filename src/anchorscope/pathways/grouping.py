@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, get_args
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -10,21 +10,8 @@ import pandas as pd
 from anchorscope.errors import UserError, unknown
 from anchorscope.pathways.effects import flips, prediction
 from anchorscope.probes.readings import Readings
-
-Mode = Literal["paper", "strict"]
-MODES: tuple[Mode, ...] = get_args(Mode)
-
-COLUMNS = (
-    "id",
-    "dataset",
-    "layer",
-    "mode",
-    "z",
-    "prediction",
-    "logit_clean",
-    "logit_knockout",
-    "pathway",
-)
+from anchorscope.records import MODES, Mode
+from anchorscope.run_folder import table_columns
 
 
 class Roles(NamedTuple):
@@ -87,7 +74,7 @@ def pathways_table(
     modes: tuple[Mode, ...] = MODES,
     grouping: str = "per-layer",
 ) -> pd.DataFrame:
-    """One row per question, layer and mode: COLUMNS.
+    """One row per question, layer and mode: table_columns.PATHWAYS.
 
     `prediction` and the logits are those of the effect's probe, `pathway` that of the group's.
     """
@@ -112,4 +99,4 @@ def _one_mode(readings: Readings, dataset: str, mode: Mode, grouping: str) -> pd
         "logit_knockout": readings.of(roles.effect, "knockout").ravel(),
         "pathway": regroup(pathways(readings, probe=roles.group), grouping).ravel(),
     }
-    return pd.DataFrame(frame, columns=list(COLUMNS))
+    return pd.DataFrame(frame, columns=list(table_columns.PATHWAYS))

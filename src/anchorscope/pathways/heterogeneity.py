@@ -19,13 +19,12 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
 
-from anchorscope.pathways.dip import dip, dip_p
-from anchorscope.pathways.lines import fit_line
-from anchorscope.probes.metrics import LEVEL
+from anchorscope.pathways.one_mechanism import fit_line
 from anchorscope.records import Estimate
+from anchorscope.stats.dip import dip, dip_p
+from anchorscope.stats.intervals import percentile_interval, resample_counts
 
 FEWEST = 20  # shifts below which a shape is not judged
-_BLOCK = 2_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,12 +110,8 @@ def _drawn_correlations(
     pairs: list[tuple[np.ndarray, np.ndarray]], *, seed: int, resamples: int
 ) -> np.ndarray:
     """Correlations [pair, resample]; the same questions are drawn for every pair."""
-    n, rng = len(pairs[0][0]), np.random.default_rng(seed)
-    size, found = max(1, _BLOCK // max(n, 1)), []
-    for start in range(0, resamples, size):
-        count = min(size, resamples - start)
-        times = rng.multinomial(n, np.full(n, 1 / n), size=count) if n else np.zeros((count, 0))
-        found.append([_correlation(times, *pair) for pair in pairs])
+    counts = resample_counts(len(pairs[0][0]), seed=seed, resamples=resamples)
+    found = [[_correlation(times, *pair) for pair in pairs] for times in counts]
     return np.concatenate(found, axis=1)
 
 
@@ -131,8 +126,6 @@ def _correlation(times: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def _estimate(value: float, drawn: np.ndarray, n: int) -> Estimate:
-    known = drawn[~np.isnan(drawn)]
-    if np.isnan(value) or n < 3 or len(known) < len(drawn) / 2:
+    if n < 3:
         return Estimate(float(value), np.nan, np.nan, n)
-    low, high = np.quantile(known, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Estimate(float(value), float(low), float(high), n)
+    return percentile_interval(value, drawn, n)

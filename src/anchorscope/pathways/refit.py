@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from anchorscope.probes.metrics import auroc_interval
-from anchorscope.probes.probe import DEFAULT_C, Balance, LinearProbe
-from anchorscope.probes.splits import training_rows
+from anchorscope.probes.folds import training_rows
+from anchorscope.probes.linear_probe import DEFAULT_C, Balance, LinearProbe
 from anchorscope.records import Estimate
+from anchorscope.stats.ranking import auroc_interval
 
 MOST_ROWS = 512  # clean training states behind a covariance: more costs time and changes little
 

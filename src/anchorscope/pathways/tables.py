@@ -9,50 +9,15 @@ import pandas as pd
 
 from anchorscope.errors import unknown
 from anchorscope.pathways.effects import Delta, delta_p, flips
-from anchorscope.probes.metrics import accuracy, auroc_interval, bootstrap_mean, rate
+from anchorscope.probes.folds import training_rows
 from anchorscope.probes.readings import Readings
-from anchorscope.probes.splits import training_rows
 from anchorscope.records import Pathway
+from anchorscope.run_folder import table_columns
+from anchorscope.stats.intervals import bootstrap_mean, rate
+from anchorscope.stats.ranking import accuracy, auroc_interval
 
 PATHWAYS: tuple[Pathway, ...] = get_args(Pathway)
 CONTROLS = ("knockout", "random", "matched", "question", "answer-only")
-
-LAYERS_COLUMNS = (
-    "model",
-    "dataset",
-    "layer",
-    "mode",
-    "pathway",
-    "n",
-    "delta_p",
-    "delta_p_low",
-    "delta_p_high",
-    "delta_logit",
-    "delta_logit_low",
-    "delta_logit_high",
-)
-PROBES_COLUMNS = (
-    "model",
-    "dataset",
-    "layer",
-    "auroc",
-    "auroc_low",
-    "auroc_high",
-    "accuracy",
-    "n_train",
-    "n_test",
-)
-CONTROLS_COLUMNS = (
-    "model",
-    "dataset",
-    "layer",
-    "intervention",
-    "flip_rate",
-    "flip_rate_low",
-    "flip_rate_high",
-    "delta_p",
-    "n",
-)
 
 
 def layers_table(
@@ -81,7 +46,7 @@ def layers_table(
                 delta_p(clean, other, delta="logit"), seed=seed, resamples=resamples
             )
             rows.append((model, dataset, layer, mode, pathway, points.n, *points[:3], *logits[:3]))
-    return pd.DataFrame(rows, columns=list(LAYERS_COLUMNS))
+    return pd.DataFrame(rows, columns=list(table_columns.LAYERS))
 
 
 def probes_table(
@@ -101,7 +66,7 @@ def probes_table(
         area = auroc_interval(readings.z, logit, seed=seed, resamples=resamples)
         right = accuracy(readings.z, logit)
         rows.append((model, dataset, layer, *area[:3], right, n_train, area.n))
-    return pd.DataFrame(rows, columns=list(PROBES_COLUMNS))
+    return pd.DataFrame(rows, columns=list(table_columns.PROBES))
 
 
 def controls_table(
@@ -123,7 +88,7 @@ def controls_table(
             effect = delta_p(clean[seen], other[seen], delta=unit)
             mean = float(effect.mean()) if len(effect) else np.nan
             rows.append((model, dataset, layer + 1, name, *flipped[:3], mean, flipped.n))
-    return pd.DataFrame(rows, columns=list(CONTROLS_COLUMNS))
+    return pd.DataFrame(rows, columns=list(table_columns.CONTROLS))
 
 
 def _logits(samples: pd.DataFrame, pathway: Pathway) -> tuple[np.ndarray, np.ndarray]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from anchorscope.errors import UserError, unknown
-from anchorscope.probes.probeset import ProbeSet
+from anchorscope.probes.probe_set import ProbeSet
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +36,17 @@ class Readings:
     def layers(self) -> int:
         return self.logits["clean"].shape[2]
 
+    @property
+    def layer_numbers(self) -> range:
+        """The layers k, from 1."""
+        return range(1, self.layers + 1)
+
+    def at(self, layer: int, probe: str, intervention: str = "clean") -> np.ndarray:
+        """The logits of one probe at layer k (from 1) under one intervention, [question]."""
+        if layer not in self.layer_numbers:
+            raise unknown("layer", layer, [f"1 to {self.layers}"])
+        return self.of(probe, intervention)[:, layer - 1]
+
     def of(self, probe: str, intervention: str = "clean") -> np.ndarray:
         """The logits of one probe under one intervention, [question, layer]."""
         if probe not in self.probes:
@@ -60,7 +71,7 @@ def read(
     """
     check_states(states, ids=ids, z=z, fold=fold)
     _check_fit(probes, states["clean"], fold)
-    logits = {name: _read_all(probes, of, fold) for name, of in states.items()}
+    logits = {name: probes.logits(of, np.asarray(fold)) for name, of in states.items()}
     return Readings(
         ids=tuple(ids),
         z=np.asarray(z, dtype=np.int64),
@@ -119,18 +130,3 @@ def _check_layer(x: np.ndarray, *, name: str, layer: int, ids: Sequence[str]) ->
             f"{len(ids)} questions (first: {ids[broken[0]]}). Compute them again, in float32 "
             "where half precision overflows, or leave these questions out."
         )
-
-
-def _read_all(probes: ProbeSet, states: np.ndarray, fold: np.ndarray) -> np.ndarray:
-    kinds, folds, layers, _ = probes.weights.shape
-    logits = np.full((kinds, len(states), layers), np.nan)
-    for layer in range(layers):
-        x = np.asarray(states[:, layer], dtype=np.float64)
-        for held_out in range(folds):
-            rows = fold == held_out
-            weights = probes.weights[:, held_out, layer].astype(np.float64)  # [probe, width]
-            # NaN rows stay NaN by arithmetic.
-            logits[:, rows, layer] = (
-                weights @ x[rows].T + probes.intercept[:, held_out, layer, None]
-            )
-    return logits

@@ -16,11 +16,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from anchorscope.show.style import FEW, RANDOM, Series
+from anchorscope.show.curves import FEW, RANDOM, Series
 
 Format = Literal["png", "svg", "pdf"]
 FORMATS: tuple[Format, ...] = ("png", "svg", "pdf")
-
 PANEL_WIDTH, PANEL_HEIGHT = 3.5, 2.55  # inches: one panel fills a column, two fill a page
 TEXT, SMALL = 8.0, 6.5  # points
 INK, FAINT = "#222222", "#666666"

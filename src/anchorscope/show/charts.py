@@ -8,19 +8,18 @@ from typing import Any, Literal
 
 import numpy as np
 
-from anchorscope.show.auroc import auroc_series
-from anchorscope.show.load import RunView
-from anchorscope.show.more_figures import intervention_series
-from anchorscope.show.null_band import NULL_LABEL, null_series
-from anchorscope.show.style import (
-    MODES,
+from anchorscope.records import MODES
+from anchorscope.run_folder.view import RunView
+from anchorscope.show.curves import (
     Series,
+    auroc_series,
+    intervention_series,
     pathway_series,
     random_series,
 )
+from anchorscope.show.null_band import NULL_LABEL, null_series
 
 Unit = Literal["points", "percent", "share"]
-
 _HOVER: dict[Unit, str] = {  # interval and n come from customdata: n, low, high
     "points": "%{y:.1f} (%{customdata[1]:.1f} to %{customdata[2]:.1f}), n = %{customdata[0]}",
     "percent": "%{y:.1f} % (%{customdata[1]:.1f} to %{customdata[2]:.1f}), n = %{customdata[0]}",

@@ -1,210 +1,94 @@
-"""The ΔP figure in the manner of the published picture, with its controls in grey."""
+"""Every figure of a run under figures/; two smaller ones: the probes, and the controls."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Literal
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
 
-import numpy as np
-import pandas as pd
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from anchorscope.errors import UserError, unknown
+from anchorscope.errors import UserError
+from anchorscope.run_folder.view import RunView
 from anchorscope.show import canvas
-from anchorscope.show.load import RunView, records, where
-from anchorscope.show.null_band import (
-    collapse_notes,
-    draw_notes,
-    draw_null,
-    has_band,
-    make_room,
-    null_handle,
-    null_series,
-)
-from anchorscope.show.readings import draw_readings, readings_handle
-from anchorscope.show.style import (
-    MODES,
-    Mode,
-    Series,
+from anchorscope.show.curves import (
     all_titles,
-    pathway_series,
-    random_series,
+    auroc_series,
+    color_of,
+    dashed_note,
+    intervention_names,
+    intervention_series,
 )
-
-MODE_TITLES: Mapping[Mode, str] = {
-    "paper": "Paper mode: groups and effects from the same probe, so some of the gap is built in",
-    "strict": "Strict mode: groups from one probe, effects from another, on unseen questions",
-}
+from anchorscope.show.delta_p import group_by_model, plot_delta_p
+from anchorscope.show.evidence import pieces_of
 
 
-@dataclass
-class Panel:
-    """The runs of one model, drawn together."""
-
-    title: str
-    runs: list[RunView] = field(default_factory=list)
-
-    def takes(self, run: RunView) -> bool:
-        """Whether the run adds datasets to this model rather than a second reading of one."""
-        here = {name for other in self.runs for name in other.titles}
-        return self.title == run.model_name and not here & run.titles.keys()
-
-    def layers(self) -> pd.DataFrame:
-        return pd.concat([run.layers for run in self.runs], ignore_index=True)
-
-    def controls(self) -> pd.DataFrame:
-        return pd.concat([run.controls for run in self.runs], ignore_index=True)
-
-
-def plot_delta_p(
-    runs: Sequence[RunView] | RunView, *, mode: Literal["paper", "strict", "both"] = "strict"
-) -> Figure:
-    """ΔP by layer: a column of panels per model, a row per mode, one legend below."""
-    views = [runs] if isinstance(runs, RunView) else list(runs)
-    if not views:
-        raise UserError("There is no run to draw. Give at least one finished run folder.")
-    if mode not in (*MODES, "both"):
-        raise unknown("mode", mode, (*MODES, "both"))
-    modes: tuple[Mode, ...] = MODES if mode == "both" else (mode,)
-    titles, columns = all_titles(views), group_by_model(views)
-    figure, axes = canvas.panels(len(modes), len(columns), share_y=True)
-    few, described = False, False
-    for row, each in enumerate(modes):
-        for column, panel in enumerate(columns):
-            described |= _draw_readings(axes[row, column], panel)
-            few |= _draw_panel(axes[row, column], panel, titles, each)
-    make_room(axes[0, 0], max(len(collapse_notes(p.runs, titles)) for p in columns))
-    _name_axes(axes, columns, modes)
-    notes: list[Artist] = [canvas.random_handle(), *([canvas.few_handle()] if few else [])]
-    notes += [null_handle()] if any(map(has_band, views)) else []
-    notes += [readings_handle()] if described else []
-    canvas.footer(
-        figure,
-        _legend_handles(titles),
-        columns=_legend_columns(len(titles), len(columns)),
-        notes=notes,
-        caption=caption(columns, titles, modes),
+def plot_probes(runs: Sequence[RunView] | RunView) -> Figure:
+    """AUROC of the clean probe by layer: a panel per model, a line per dataset."""
+    views = _views(runs)
+    columns, titles = group_by_model(views), all_titles(views)
+    figure, axes = canvas.panels(1, len(columns), share_y=True)
+    for ax, panel in zip(axes[0], columns, strict=True):
+        canvas.title(ax, panel.title)
+        ax.axhline(0.5, color="#888888", linewidth=0.7, linestyle=":")
+        for series in (s for run in panel.runs for s in auroc_series(run, titles)):
+            canvas.draw(ax, series)
+    axes[0, 0].set_ylabel("AUROC (wrong against right)", fontsize=canvas.TEXT)
+    handles = [
+        Line2D([], [], color=color_of(i, "Q"), lw=1.3, label=title)
+        for i, title in enumerate(titles.values())
+    ]
+    note = "Each question is read by a probe that never saw it. Dotted: chance." + dashed_note(
+        views
     )
+    canvas.footer(figure, handles, columns=min(4, len(handles)), caption=note)
     return figure
 
 
-def group_by_model(runs: Sequence[RunView]) -> list[Panel]:
-    """One panel per model; a second run of the same model and dataset gets its own."""
-    found: list[Panel] = []
-    for run in runs:
-        panel = next((panel for panel in found if panel.takes(run)), None)
-        if panel is None:
-            panel = Panel(run.model_name)
-            found.append(panel)
-        panel.runs.append(run)
-    names = [panel.title for panel in found]
-    for panel in found:
-        if names.count(panel.title) > 1:
-            panel.title = f"{panel.title} ({panel.runs[0].path.name})"
-    return found
+def plot_controls(run: RunView) -> Figure:
+    """Share of probe predictions that flip, by layer and intervention: a panel per dataset."""
+    titles = run.titles
+    figure, axes = canvas.panels(1, len(titles), share_y=True)
+    for ax, (name, title) in zip(axes[0], titles.items(), strict=True):
+        canvas.title(ax, title)
+        _draw_interventions(ax, run, name)
+    axes[0, 0].set_ylabel("Predictions that flip (%)", fontsize=canvas.TEXT)
+    axes[0, 0].set_ylim(bottom=0)
+    handles = [
+        Line2D([], [], color=color, lw=1.3, label=label)
+        for label, color in intervention_names(run.controls).values()
+    ]
+    note = f"{run.model_name}. What the answer is kept from seeing; bands: 95 % intervals."
+    canvas.footer(figure, handles, columns=2 if len(titles) == 1 else 4, caption=note)
+    return figure
 
 
-def _draw_readings(ax: Axes, panel: Panel) -> bool:
-    """Whether the published figure of this model is described, and its ranges were drawn."""
-    here = {name: title for run in panel.runs for name, title in run.titles.items()}
-    layers = max(int(row["layer"]) for row in records(panel.layers()))
-    return draw_readings(ax, panel.runs[0].model_name, here, layers)
-
-
-def _draw_panel(ax: Axes, panel: Panel, titles: Mapping[str, str], mode: Mode) -> bool:
-    """Whether a point with few samples was drawn."""
-    ax.axhline(0, color="#444444", linewidth=0.7, zorder=1)
-    for series in null_series(panel.runs, titles, mode):
-        draw_null(ax, series)
-    draw_notes(ax, collapse_notes(panel.runs, titles))
-    controls = panel.controls()
-    for name, title in titles.items():
-        _draw_random(ax, random_series(controls, name, title))
-    drawn = [s for s in pathway_series(panel.layers(), titles, mode) if len(s.layer)]
-    for series in drawn:
+def _draw_interventions(ax: Axes, run: RunView, dataset: str) -> None:
+    for series in intervention_series(run, dataset):
         canvas.draw(ax, series)
-    if not any(np.isfinite(series.value).any() for series in drawn):
-        ax.text(0.5, 0.5, "no group has a sample", ha="center", transform=ax.transAxes, fontsize=8)
-    return any(series.few.any() for series in drawn)
 
 
-def _draw_random(ax: Axes, series: Series) -> None:
-    ax.plot(
-        series.layer, series.value, color=series.color, linewidth=0.8, zorder=1.5, label="_random"
-    )
-
-
-def _name_axes(axes: np.ndarray, columns: Sequence[Panel], modes: Sequence[Mode]) -> None:
-    for ax, panel in zip(axes[0], columns, strict=True):
-        canvas.title(ax, panel.title)
-    for ax in axes[:-1].flat:
-        ax.set_xlabel("")
-    for row, mode in zip(axes, modes, strict=True):
-        label = "ΔP" if len(modes) == 1 else f"ΔP ({mode} mode)"
-        row[0].set_ylabel(label, fontsize=canvas.TEXT, color=canvas.INK)
-
-
-def _legend_handles(titles: Mapping[str, str]) -> list[Line2D]:
-    """Handles in the published order, also of groups that have no sample."""
-    nothing = pd.DataFrame(columns=["dataset", "mode", "pathway", "layer", "delta_p", "n"])
+def write_figures(run: RunView) -> list[Path]:
+    """The files under figures/: ΔP in each mode and in both, probes, controls, other evidence."""
+    # Drawn one after the other, so that only one figure is in memory at a time.
+    drawn: dict[str, Callable[[], Figure]] = {
+        "delta_p": partial(plot_delta_p, run, mode="paper"),
+        "delta_p_strict": partial(plot_delta_p, run, mode="strict"),
+        "delta_p_both": partial(plot_delta_p, run, mode="both"),
+        "probes": partial(plot_probes, run),
+        "controls": partial(plot_controls, run),
+        **{shown.name: partial(shown.draw, run) for shown in pieces_of(run)},
+    }
+    folder = run.path / "figures"
     return [
-        Line2D([], [], color=s.color, linestyle="--" if s.dashed else "-", lw=1.3, label=s.label)
-        for s in pathway_series(nothing, titles, "strict")
+        file for name, draw in drawn.items() for file in canvas.save_figure(draw(), folder / name)
     ]
 
 
-def _legend_columns(datasets: int, panels: int) -> int:
-    """Columns that keep each dataset's Q above its A where the datasets divide evenly."""
-    most = min(2 * panels, 4)
-    rows = -(-datasets // most)
-    return -(-datasets // rows)
-
-
-def caption(columns: Sequence[Panel], titles: Mapping[str, str], modes: Sequence[Mode]) -> str:
-    """One line: the mode, what was cut, the bands, and how many questions."""
-    reading = MODE_TITLES[modes[0]] if len(modes) == 1 else "Rows: paper mode and strict mode"
-    cut = "Knockout of " + _settings(columns)
-    return f"{reading}. {cut}. Bands: 95 % bootstrap intervals. {_counts(columns, titles)}."
-
-
-def _settings(columns: Sequence[Panel]) -> str:
-    """What is cut and how: the knockout's switches, where the runs record and agree on them."""
-    said, words = [], {"pre": "before the softmax", "post": "after the softmax"}
-    for key in ("layers", "where", "finder", "grouping"):
-        value = _agreed(columns, key)
-        if value not in (None, "auto", "per-layer"):
-            prefix = f"{key} " if key in ("finder", "grouping") else ""
-            said.append(prefix + words.get(str(value), str(value)))
-    keys = f"{_agreed(columns, 'keys') or 'exact'} tokens".replace("exact", "exact question")
-    return keys + (f" ({', '.join(said)})" if said else "")
-
-
-def _agreed(columns: Sequence[Panel], key: str) -> str | None:
-    """The value of a setting that all runs record and agree on."""
-    values = {str(run.config[key]) for p in columns for run in p.runs if key in run.config}
-    return values.pop() if len(values) == 1 else None
-
-
-def _counts(columns: Sequence[Panel], titles: Mapping[str, str]) -> str:
-    """How many questions stand behind the curves of each panel."""
-    parts = []
-    for panel in columns:
-        table = panel.layers()
-        sums = {name: _questions(where(table, dataset=name)) for name in titles}
-        counts = [f"{sums[name]} {title}" for name, title in titles.items() if sums[name]]
-        each = ", ".join(count.replace(" ", "\u00a0") for count in counts)  # kept on one line
-        parts.append(each if len(columns) == 1 else f"{panel.title}: {each}")
-    return "n\u00a0=\u00a0" + "; ".join(parts) if any(parts) else "n\u00a0=\u00a00"
-
-
-def _questions(table: pd.DataFrame) -> int:
-    """Both groups of a layer and mode together, where they are most."""
-    sums: dict[tuple[str, int], int] = {}
-    for row in records(table):
-        key = (row["mode"], row["layer"])
-        sums[key] = sums.get(key, 0) + int(row["n"])
-    return max(sums.values(), default=0)
+def _views(runs: Sequence[RunView] | RunView) -> list[RunView]:
+    views = [runs] if isinstance(runs, RunView) else list(runs)
+    if not views:
+        raise UserError("There is no run to draw. Give at least one finished run folder.")
+    return views

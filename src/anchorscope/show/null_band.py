@@ -9,8 +9,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
-from anchorscope.show.load import RunView, records, values, where
-from anchorscope.show.style import Mode, Series, color_of
+from anchorscope.records import Mode
+from anchorscope.run_folder.view import RunView, records, values, where
+from anchorscope.show.curves import Series, color_of
 
 HATCH = "////"
 NULL_LABEL = "Q under one mechanism"

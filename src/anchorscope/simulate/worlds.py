@@ -22,7 +22,6 @@ from anchorscope.errors import UserError, unknown
 World = Literal["one-mechanism", "two-pathways", "shift", "continuum", "no-effect"]
 WORLDS: tuple[World, ...] = get_args(World)
 INTERVENTIONS = ("knockout", "random", "question", "answer-only")
-
 BELIEF = 1.5  # mean belief of wrong answers, minus that of right ones; its own spread is 1
 JOLT = 0.1  # spread of what the random-token control does to a state, in every direction
 

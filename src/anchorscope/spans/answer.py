@@ -22,7 +22,7 @@ import re
 
 from anchorscope.answers.judge_phrases import is_abstention
 from anchorscope.records import Span
-from anchorscope.spans.text import STOP, WORD, trimmed
+from anchorscope.spans.characters import STOP, WORD, trimmed
 
 YES_NO = re.compile(r"(?:yes|no)\b(?=\s*(?:[,.;:!]|$))", re.IGNORECASE)
 YES_NO_QUESTION = re.compile(

@@ -1,26 +1,30 @@
-"""Finders of the exact question tokens, as character spans of the question."""
+"""Finders of the exact question tokens, as character spans, and how far two of them agree."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, get_args
+from itertools import combinations
+from typing import TYPE_CHECKING, get_args
 
+import numpy as np
+import pandas as pd
+
+from anchorscope.config import Finder
 from anchorscope.errors import UserError, unknown
 from anchorscope.records import Question, Span
-from anchorscope.spans.model import Generate, model_spans
-from anchorscope.spans.parsed import spacy_spans
-from anchorscope.spans.rules import rules_spans
-from anchorscope.spans.text import merged, occurrences, trimmed
+from anchorscope.run_folder import table_columns
+from anchorscope.spans.by_model import Generate, model_spans
+from anchorscope.spans.by_rules import rules_spans
+from anchorscope.spans.by_spacy import spacy_spans
+from anchorscope.spans.characters import characters, merged, occurrences, trimmed
 
 if TYPE_CHECKING:
     from spacy.language import Language
 
-Finder = Literal["auto", "given", "rules", "model", "spacy", "all"]
-
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class QuestionSpans:
     """The spans of one question and the finder that gave them (never "auto")."""
 
     id: str
@@ -34,7 +38,7 @@ def find_spans(
     finder: Finder,
     generate: Generate | None = None,
     nlp: Language | None = None,
-) -> list[Found]:
+) -> list[QuestionSpans]:
     """What the finder marks in each question, in the order of the questions.
 
     `auto` takes the dataset's subjects where it has them, else the rules, else the whole
@@ -56,7 +60,7 @@ def find_spans(
     else:
         spans = [_TEXT_FINDERS[finder](question) for question in questions]
     return [
-        Found(id=question.id, finder=finder, spans=found)
+        QuestionSpans(id=question.id, finder=finder, spans=found)
         for question, found in zip(questions, spans, strict=True)
     ]
 
@@ -87,8 +91,36 @@ _TEXT_FINDERS: dict[str, Callable[[Question], tuple[Span, ...]]] = {
 }
 
 
-def _auto(question: Question) -> Found:
+def _auto(question: Question) -> QuestionSpans:
     for finder, find in _TEXT_FINDERS.items():
         if spans := find(question):
-            return Found(id=question.id, finder=finder, spans=spans)
-    return Found(id=question.id, finder="all", spans=())
+            return QuestionSpans(id=question.id, finder=finder, spans=spans)
+    return QuestionSpans(id=question.id, finder="all", spans=())
+
+
+SpansById = Mapping[str, tuple[Span, ...]]
+
+
+def agreement(
+    questions: Sequence[Question], found_by_finder: Mapping[str, SpansById]
+) -> pd.DataFrame:
+    """One row per dataset and pair of finders, over the questions in which both marked something.
+
+    jaccard: mean over questions of shared / all marked characters; identical: the share of
+    questions marked alike. Both are NaN where no question has both.
+    """
+    rows = []
+    for dataset in dict.fromkeys(question.dataset for question in questions):
+        ids = [question.id for question in questions if question.dataset == dataset]
+        for a, b in combinations(found_by_finder, 2):
+            scores = _scores(ids, found_by_finder[a], found_by_finder[b])
+            n = len(scores)
+            jaccard = float(np.mean(scores)) if n else np.nan
+            identical = float(np.mean([s == 1 for s in scores])) if n else np.nan
+            rows.append((dataset, a, b, n, jaccard, identical))
+    return pd.DataFrame(rows, columns=list(table_columns.SPANS))
+
+
+def _scores(ids: Sequence[str], a: SpansById, b: SpansById) -> list[float]:
+    both = [(characters(a[i]), characters(b[i])) for i in ids if a.get(i) and b.get(i)]
+    return [len(left & right) / len(left | right) for left, right in both]

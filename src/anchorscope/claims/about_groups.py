@@ -1,0 +1,128 @@
+"""Claims about the groups themselves: two pathways, and what they know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from anchorscope.claims.decision import (
+    Claim,
+    Decision,
+    Measured,
+    Region,
+    both,
+    from_draws,
+    from_estimate,
+)
+from anchorscope.claims.inputs import ClaimInputs
+from anchorscope.records import MODES, Estimate, Mode
+from anchorscope.stats.intervals import Draws, difference_of_means, weighted
+
+_DECISIONS: dict[str, Decision] = {"two-pathways": "holds", "undecided": "undecided"}
+
+
+def two_pathways(run: ClaimInputs) -> Iterator[Claim]:
+    """The first claim. Paper mode asks only whether the groups it made differ."""
+    for dataset in run.titles:
+        verdict = run.verdict_of(dataset)
+        at = int(verdict["layer"]) - 1
+        paper, strict = (_gap_at(run, dataset, mode, at) for mode in MODES)
+        finding = str(verdict["finding"])
+        strict = replace(
+            strict,
+            value=float(verdict["gap"]),  # over all sets of folds
+            p_holds=float(verdict["p"]),
+            decided_elsewhere=_DECISIONS.get(finding, "fails"),
+        )
+        yield Claim(
+            claim="two-pathways",
+            statement=f"samples fall into two pathways (gap of Q and A at layer {at + 1})",
+            source="figure",
+            model=run.model,
+            dataset=dataset,
+            paper=paper,
+            strict=strict,
+            finding=finding,
+            primary=True,
+        )
+
+
+def _gap_at(run: ClaimInputs, dataset: str, mode: Mode, layer: int) -> Measured:
+    curves = run.curves[dataset, mode]
+    value = float((curves.q - curves.a)[layer])
+    return from_draws(value, (curves.drawn_q - curves.drawn_a)[:, layer], Region(high=0.0))
+
+
+def group_claims(run: ClaimInputs) -> Iterator[Claim]:
+    """Accuracy and popularity of Q against A, at the chosen layer."""
+    for dataset in run.titles:
+        yield _accuracy(run, dataset)
+    for dataset in run.titles:
+        if np.isfinite(_Groups.of(run, dataset, "paper").popularity).any():
+            yield _popularity(run, dataset)
+
+
+def _accuracy(run: ClaimInputs, dataset: str) -> Claim:
+    """Strict mode compares within ŷ, and the group must predict z beyond what is known anyway."""
+    row = run.layer_of(dataset)
+    paper, strict = (_Groups.of(run, dataset, mode) for mode in MODES)
+    inside = from_estimate(strict.within(1.0 - strict.z), Region(low=0.0))
+    ends = (float(row["adds_gain" + end]) for end in ("", "_low", "_high"))
+    adds = from_estimate(Estimate(*ends, n=0), Region(low=0.0))
+    return Claim(
+        claim="q-knows",
+        statement="Q samples are answered right more often than A samples (share)",
+        source="paper",
+        model=run.model,
+        dataset=dataset,
+        paper=from_estimate(paper.difference(1.0 - paper.z), Region(low=0.0)),
+        strict=both(inside, adds),
+    )
+
+
+def _popularity(run: ClaimInputs, dataset: str) -> Claim:
+    paper, strict = (_Groups.of(run, dataset, mode) for mode in MODES)
+    return Claim(
+        claim="q-popular",
+        statement="Q samples ask about more popular subjects (powers of ten)",
+        source="paper",
+        model=run.model,
+        dataset=dataset,
+        paper=from_estimate(paper.difference(paper.popularity), Region(low=0.0)),
+        strict=from_estimate(strict.within(strict.popularity), Region(low=0.0)),
+    )
+
+
+@dataclass(frozen=True)
+class _Groups:
+    """The samples of one mode at the chosen layer, [question] each."""
+
+    q: np.ndarray  # 1.0 for Q, 0.0 for A
+    z: np.ndarray
+    prediction: np.ndarray
+    popularity: np.ndarray  # powers of ten, NaN where unknown
+    draws: Draws
+
+    @classmethod
+    def of(cls, run: ClaimInputs, dataset: str, mode: Mode) -> _Groups:
+        rows = run.samples(dataset, mode)
+        known = np.array([run.popularity.get(str(id), np.nan) for id in rows["id"]], dtype=float)
+        return cls(
+            q=np.asarray(rows["pathway"] == "Q", dtype=float),
+            z=np.asarray(rows["z"], dtype=float),
+            prediction=np.asarray(rows["prediction"], dtype=float),
+            popularity=np.log10(np.where(known > 0, known, np.nan)),
+            draws=Draws(seed=run.seed, resamples=run.resamples),
+        )
+
+    def difference(self, values: np.ndarray) -> Estimate:
+        """The mean of Q less that of A."""
+        return difference_of_means(values, self.q, self.draws)
+
+    def within(self, values: np.ndarray) -> Estimate:
+        """The same within each predicted class, averaged by size."""
+        parts = [self.prediction == which for which in (0, 1)]
+        found = [difference_of_means(values[part], self.q[part], self.draws) for part in parts]
+        return weighted([e for e in found if np.isfinite(e[:3]).all()])

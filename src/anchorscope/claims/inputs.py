@@ -1,0 +1,128 @@
+"""What the claims are read from: the tables of a run, and its curves drawn again and again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, cast
+
+import numpy as np
+import pandas as pd
+
+from anchorscope.pathways.effects import Delta, delta_p
+from anchorscope.records import MODES, Mode
+from anchorscope.run_folder.table_columns import EVIDENCE
+
+FEWEST = 5  # samples a group must have for a layer's mean to count in a curve
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curves:
+    """ΔP of Q and A by layer [layer], and the same for each resample [resample, layer]."""
+
+    q: np.ndarray
+    a: np.ndarray
+    drawn_q: np.ndarray
+    drawn_a: np.ndarray
+
+
+@dataclass(frozen=True)
+class ClaimInputs:
+    """One run as the claims see it."""
+
+    model: str
+    size: float  # grows with the model: blocks times width squared
+    titles: Mapping[str, str]  # dataset -> title
+    pathways: pd.DataFrame
+    strict: pd.DataFrame
+    verdict: pd.DataFrame
+    popularity: Mapping[str, float]  # question id -> popularity, where it is known
+    unit: Delta = "points"
+    seed: int = 0
+    resamples: int = 500
+    evidence: Mapping[str, pd.DataFrame] = field(default_factory=dict)  # patching, boundary, ...
+
+    @cached_property
+    def curves(self) -> dict[tuple[str, Mode], Curves]:
+        """The curves of every dataset and mode."""
+        return {(name, mode): self._curves(name, mode) for name in self.titles for mode in MODES}
+
+    def verdict_of(self, dataset: str) -> dict[str, Any]:
+        """The row of verdict.csv."""
+        rows = self.verdict[self.verdict["dataset"] == dataset]
+        return {str(key): value for key, value in rows.iloc[0].items()}
+
+    def layer_of(self, dataset: str) -> dict[str, Any]:
+        """The row of strict.csv at the chosen layer."""
+        layer = self.verdict_of(dataset)["layer"]
+        at = (self.strict["dataset"] == dataset) & (self.strict["layer"] == layer)
+        return {str(key): value for key, value in self.strict[at].iloc[0].items()}
+
+    def evidence_at(self, name: str, dataset: str) -> pd.DataFrame:
+        """The rows of another table of evidence at the chosen layer; empty without the table."""
+        table = self.evidence.get(name)
+        if table is None or "layer" not in table:
+            return pd.DataFrame()
+        layer = self.verdict_of(dataset)["layer"]
+        return cast(
+            pd.DataFrame, table.loc[(table["dataset"] == dataset) & (table["layer"] == layer)]
+        )
+
+    def samples(self, dataset: str, mode: Mode) -> pd.DataFrame:
+        """The rows of pathways.parquet at the chosen layer."""
+        rows, layer = self.pathways, self.verdict_of(dataset)["layer"]
+        keep = (rows["dataset"] == dataset) & (rows["mode"] == mode) & (rows["layer"] == layer)
+        return cast(pd.DataFrame, rows.loc[keep & rows["pathway"].notna()])
+
+    def _curves(self, dataset: str, mode: Mode) -> Curves:
+        rows = self.pathways
+        rows = rows[(rows["dataset"] == dataset) & (rows["mode"] == mode)]
+
+        def wide(column: str) -> np.ndarray:
+            return rows.pivot(index="id", columns="layer", values=column).to_numpy()
+
+        clean, knockout = (wide(f"logit_{name}").astype(float) for name in ("clean", "knockout"))
+        effect = np.nan_to_num(delta_p(clean, knockout, delta=self.unit))
+        group = wide("pathway")
+        n = len(group)
+        rng = np.random.default_rng(self.seed)
+        times = rng.multinomial(n, np.full(n, 1 / n), size=self.resamples).astype(float)
+        whole = np.ones((1, n))
+        q, a = group == "Q", group == "A"
+        return Curves(
+            q=_means(whole, effect, q)[0],
+            a=_means(whole, effect, a)[0],
+            drawn_q=_means(times, effect, q),
+            drawn_a=_means(times, effect, a),
+        )
+
+
+def from_tables(
+    info: Mapping[str, Any], tables: Mapping[str, pd.DataFrame], samples: pd.DataFrame
+) -> ClaimInputs:
+    """A run as the claims see it, from run.json, its tables by name, and its samples."""
+    model, config = info["model"], info.get("config") or {}
+    known = samples.dropna(subset=["popularity"])
+    titles = {str(d["name"]): str(d.get("title") or d["name"]) for d in info["datasets"]}
+    there = set(tables["verdict"]["dataset"])
+    return ClaimInputs(
+        model=str(model["name"]),
+        size=float(model.get("blocks", 0)) * float(model.get("width", 0)) ** 2,
+        titles={name: title for name, title in titles.items() if name in there},
+        pathways=tables["pathways"],
+        strict=tables["strict"],
+        verdict=tables["verdict"],
+        popularity=dict(zip(known["id"], known["popularity"].astype(float), strict=True)),
+        unit="relative" if config.get("delta") == "relative" else "points",
+        seed=int(config.get("seed", 0)),
+        resamples=int(config.get("resamples", 500)),
+        evidence={name: table for name, table in tables.items() if name in EVIDENCE},
+    )
+
+
+def _means(times: np.ndarray, effect: np.ndarray, member: np.ndarray) -> np.ndarray:
+    """The group's mean effect by layer, [resample, layer]; NaN where it has too few samples."""
+    count = times @ member
+    total = times @ (effect * member)
+    return np.where(count >= FEWEST, total / np.maximum(count, 1), np.nan)

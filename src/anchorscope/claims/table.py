@@ -1,0 +1,67 @@
+"""claims.csv: every claim with its number and its verdict in both modes."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from anchorscope.claims.about_curves import curve_claims
+from anchorscope.claims.about_evidence import evidence_claims
+from anchorscope.claims.about_groups import group_claims, two_pathways
+from anchorscope.claims.comparisons import dataset_claims, model_claims
+from anchorscope.claims.decision import Claim, Measured
+from anchorscope.claims.inputs import ClaimInputs
+from anchorscope.claims.published import reading_claims
+from anchorscope.records import MODES
+from anchorscope.run_folder import table_columns
+from anchorscope.stats.intervals import holm
+
+
+def claims_table(runs: Sequence[ClaimInputs]) -> pd.DataFrame:
+    """One row per claim and dataset; two-pathways first.
+
+    The p-values are Holm's, over all claims of the table but the first one: whether there are two
+    pathways is the question the run is for, and is answered at its own level.
+    """
+    claims = list(_claims(runs))
+    columns = {mode: _columns([getattr(claim, mode) for claim in claims], claims) for mode in MODES}
+    frame = {
+        "claim": [claim.claim for claim in claims],
+        "statement": [claim.statement for claim in claims],
+        "source": [claim.source for claim in claims],
+        "model": [claim.model for claim in claims],
+        "dataset": [claim.dataset for claim in claims],
+        "finding": [claim.finding for claim in claims],
+    }
+    for mode in MODES:
+        frame |= {f"{mode}_{name}": values for name, values in columns[mode].items()}
+    return pd.DataFrame(frame, columns=list(table_columns.CLAIMS))
+
+
+def _claims(runs: Sequence[ClaimInputs]) -> itertools.chain[Claim]:
+    families = (
+        two_pathways, curve_claims, dataset_claims, group_claims, evidence_claims, reading_claims,
+    )  # fmt: skip
+    each = (family(run) for family in families for run in runs)
+    return itertools.chain(*each, model_claims(runs))
+
+
+def _columns(readings: Sequence[Measured], claims: Sequence[Claim]) -> dict[str, list]:
+    """Value, ends, corrected p and verdict of one mode."""
+    primary = np.array([claim.primary for claim in claims], dtype=bool)
+    p = np.array([reading.p for reading in readings], dtype=float)
+    p[~primary] = holm(p[~primary].tolist())
+    # A first claim settled elsewhere brings the one p-value that speaks for it.
+    for place, reading in enumerate(readings):
+        if reading.decided_elsewhere is not None:
+            p[place] = reading.p_holds
+    return {
+        "value": [reading.value for reading in readings],
+        "verdict": [r.decision(float(each)) for r, each in zip(readings, p, strict=True)],
+        "low": [reading.low for reading in readings],
+        "high": [reading.high for reading in readings],
+        "p": p.tolist(),
+    }

@@ -1,0 +1,146 @@
+"""atlas-compare: which of two cities, countries or elements; the answer stands in the question.
+
+Folds are disjoint by entity, and a comparison has two things in it. So things are put into blocks
+by a hash of their key, only things of one block are compared, and the block is the entity: no name
+is ever in two. Each pair is asked about once. A hash decides which of the two comes first. The
+popularity is the smaller of the two populations; elements have none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import combinations
+from typing import NamedTuple
+
+from anchorscope.datasets import atlas_facts as table
+from anchorscope.datasets.source import Source
+from anchorscope.datasets.text import digest
+from anchorscope.records import Question, Shot
+
+SHOTS = (
+    Shot(question="Which city has more people, Tokyo or Oslo?", answer="Tokyo"),
+    Shot(question="Which country has the larger area, Belgium or Canada?", answer="Canada"),
+    Shot(question="Which city is further north, Helsinki or Rome?", answer="Helsinki"),
+    Shot(question="Which element has the higher atomic number, helium or gold?", answer="gold"),
+)
+SHOWN = {"Tokyo", "Oslo", "Belgium", "Canada", "Helsinki", "Rome", "helium", "gold"}
+KNOWN = 1_000_000  # cities from this population on
+
+
+class Thing(NamedTuple):
+    """One of the compared: `measures` has a number for each relation of its kind."""
+
+    key: str
+    name: str
+    phrase: str
+    measures: dict[str, float]
+    population: float | None
+
+
+class Relation(NamedTuple):
+    text: str
+    clear: Callable[[float, float], bool]  # is a difference of lower to higher beyond doubt?
+
+
+def _times(factor: float) -> Callable[[float, float], bool]:
+    return lambda low, high: high >= factor * low
+
+
+def _more(least: float, most: float = float("inf")) -> Callable[[float, float], bool]:
+    return lambda low, high: least <= high - low <= most
+
+
+# City limits are drawn in many ways, so populations of cities must differ threefold. Further
+# east is only asked where the way round the globe is plain.
+CITIES = {
+    "city-population": Relation("Which city has more people, {} or {}?", _times(3)),
+    "north": Relation("Which city is further north, {} or {}?", _more(5)),
+    "east": Relation("Which city is further east, {} or {}?", _more(15, 120)),
+}
+COUNTRIES = {
+    "country-population": Relation("Which country has more people, {} or {}?", _times(2)),
+    "area": Relation("Which country has the larger area, {} or {}?", _times(2)),
+}
+ELEMENTS = {
+    "higher-number": Relation("Which element has the higher atomic number, {} or {}?", _more(5)),
+}
+
+
+def make() -> list[Question]:
+    """All questions of the set, kind by kind."""
+    return [
+        *_compared("cities", 104, _cities(), CITIES),
+        *_compared("countries", 36, _countries(), COUNTRIES),
+        *_compared("elements", 22, _elements(), ELEMENTS),
+    ]
+
+
+def _cities() -> Iterator[Thing]:
+    for city in table.cities():
+        if city.population >= KNOWN:
+            people = float(city.population)
+            measures = {
+                "city-population": people,
+                "north": city.latitude,
+                "east": city.longitude,
+            }
+            yield Thing(city.key, city.name, city.name, measures, people)
+
+
+def _countries() -> Iterator[Thing]:
+    for country in table.countries():
+        people = float(country.population)
+        measures = {"country-population": people, "area": float(country.area)}
+        yield Thing(country.code, country.name, country.phrase, measures, people)
+
+
+def _elements() -> Iterator[Thing]:
+    for element in table.elements():
+        measures = {"higher-number": float(element.number)}
+        yield Thing(str(element.number), element.name, element.name, measures, None)
+
+
+def _compared(
+    kind: str, blocks: int, things: Iterator[Thing], relations: dict[str, Relation]
+) -> Iterator[Question]:
+    """The questions about all pairs inside each of the blocks."""
+    members: dict[int, list[Thing]] = {}
+    for thing in things:
+        if thing.name not in SHOWN:
+            members.setdefault(int(digest(kind, thing.key), 16) % blocks, []).append(thing)
+    for number in sorted(members):
+        block = sorted(members[number], key=lambda thing: thing.key)
+        for pair in combinations(block, 2):
+            question = _question(f"{kind}-{number:02d}", pair, relations)
+            if question is not None:
+                yield question
+
+
+def _question(
+    entity: str, pair: tuple[Thing, Thing], relations: dict[str, Relation]
+) -> Question | None:
+    """The question about a pair: the first relation by hash in which it clearly differs."""
+    keys = [thing.key for thing in pair]
+    if any(a.name in b.phrase for a, b in (pair, pair[::-1])):
+        return None  # "Guinea or Papua New Guinea": the one name cannot be told from the other
+    first, second = sorted(pair, key=lambda thing: digest("order", *keys, thing.key))
+    for name in sorted(relations, key=lambda name: digest(name, *keys)):
+        low, high = sorted(pair, key=lambda thing: thing.measures[name])
+        if relations[name].clear(low.measures[name], high.measures[name]):
+            break
+    else:
+        return None
+    people = [thing.population for thing in pair if thing.population is not None]
+    return Question(
+        id=f"atlas-compare:test:{name}/{'-'.join(keys)}",
+        dataset="atlas-compare",
+        text=relations[name].text.format(first.phrase, second.phrase),
+        answers=(high.name,),
+        subjects=(first.name, second.name),
+        relation=name,
+        popularity=min(people, default=None),
+        entity=entity,
+    )
+
+
+ATLAS_COMPARE = Source(name="atlas-compare", title="Atlas-Compare", shots=SHOTS, make=make)

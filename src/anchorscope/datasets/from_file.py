@@ -1,0 +1,181 @@
+"""A file of questions: its rows, which dataset it is, and the rows as drafts."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import re
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+from anchorscope.datasets.column_rule import check_columns, draft, original_id, split_of
+from anchorscope.datasets.source import Draft, Row, Source
+from anchorscope.errors import UserError, unknown
+
+# Words of a file's name that say which part of a dataset it is, not which dataset.
+PARTS = re.compile(
+    "dev|train|test|validation|valid|val|open|qa|unfiltered|distractor|fullwiki|simplified|v?[0-9]+"
+)
+SPLIT_WORDS = ("train", "dev", "validation", "test")
+
+
+def from_file(path: Path, known: Iterable[Source]) -> tuple[Source, list[Draft]]:
+    """The file's dataset, one of `known` or the file's own, and its questions as drafts."""
+    rows = read_rows(path)
+    source = recognise(path, rows, known)
+    normal = [source.normal(row) for row in rows]
+    check_columns(normal, path.name)
+    return source, drafts(normal, source.name, _split(path), path.name)
+
+
+def drafts(rows: Sequence[Row], dataset: str, split: str, where: str) -> list[Draft]:
+    """One draft a row; rows are counted from 1 in errors, the header not counted."""
+    check_ids(rows, split, where)
+    made = [
+        draft(row, dataset=dataset, split=split, where=f"Row {number} of {where}")
+        for number, row in enumerate(rows, 1)
+    ]
+    given = [row for row in rows if row.get("subject") or row.get("subjects")]
+    if given and not any(one.question.subjects for one in made):
+        raise UserError(
+            f"None of the {len(given)} subjects of {where} stands in its question. A subject is "
+            "the part of the question that names what is asked about, as written there."
+        )
+    return made
+
+
+def check_ids(rows: Sequence[Row], split: str, where: str) -> None:
+    """Raises where two rows of one split give the same id."""
+    seen: dict[tuple[str, str], int] = {}
+    for number, row in enumerate(rows, 1):
+        here = f"Row {number} of {where}"
+        key = (split_of(row, split, here), original_id(row, here))
+        if key[1] and seen.setdefault(key, number) != number:
+            raise UserError(
+                f"Rows {seen[key]} and {number} of {where} have the same id '{key[1]}'. "
+                "Give each row its own, or leave the column out."
+            )
+
+
+def recognise(path: Path, rows: Sequence[Row], known: Iterable[Source]) -> Source:
+    """The dataset that the columns or the file's name say, else one named after the file."""
+    known = tuple(known)
+    columns = set(rows[0])
+    for source in known:
+        if any(mark <= columns for mark in source.marks):
+            return source
+    name = _bare_name(path)
+    for source in known:
+        if name in source.stems:
+            return source
+    own = stem(path).replace(":", "-")  # a colon would break the id in the wrong place
+    return Source(name=own, title=own)
+
+
+def _words(path: Path) -> list[str]:
+    return re.findall(r"[a-z0-9]+", stem(path).lower())
+
+
+def _bare_name(path: Path) -> str:
+    """The file's name without the words for its part: "NQ-open.dev" is "nq"."""
+    return "".join(word for word in _words(path) if not PARTS.fullmatch(word))
+
+
+def _split(path: Path) -> str:
+    """The split that the file's name says, for rows that say none."""
+    return next((word for word in SPLIT_WORDS if word in _words(path)), "all").replace(
+        "validation", "dev"
+    )
+
+
+NOT_READABLE = (OSError, EOFError, ValueError, RecursionError, csv.Error, zlib.error)
+
+
+def read_rows(path: Path) -> list[Row]:
+    """The rows of the file, column -> value, in the file's order."""
+    reader = READERS.get(extension(path))
+    if reader is None:
+        raise unknown("kind of file", path.name, READERS)
+    try:
+        rows = reader(path)
+    except NOT_READABLE as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UserError(
+            f"{path.name} could not be read as {extension(path)}: {reason}. "
+            "Is it whole, and does its extension say what it is?"
+        ) from error
+    if not rows:
+        raise UserError(f"{path.name} has no rows. It needs at least one question.")
+    return rows
+
+
+def extension(path: Path) -> str:
+    """The file's extension in lower case, .gz with the one before it."""
+    suffixes = [suffix.lower() for suffix in path.suffixes[-2:]]
+    return "".join(suffixes) if suffixes[-1:] == [".gz"] else "".join(suffixes[-1:])
+
+
+def stem(path: Path) -> str:
+    """The file's name without its extension."""
+    return path.name[: len(path.name) - len(extension(path))]
+
+
+def _jsonl(path: Path) -> list[Row]:
+    opened = gzip.open if path.suffix.lower() == ".gz" else open
+    with opened(path, "rt", encoding="utf-8-sig") as file:
+        return [_object(line, number) for number, line in enumerate(file, 1) if line.strip()]
+
+
+def _object(line: str, number: int) -> Row:
+    try:
+        row = json.loads(line)
+    except ValueError as error:
+        raise ValueError(f"line {number} is no JSON") from error
+    if not isinstance(row, dict):
+        raise ValueError(f"line {number} is no JSON object")
+    return row
+
+
+def _json(path: Path) -> list[Row]:
+    with path.open(encoding="utf-8-sig") as file:
+        found = json.load(file)
+    rows = found.get("Data") if isinstance(found, Mapping) else found  # TriviaQA's outer object
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise ValueError("it holds no list of objects")
+    return rows
+
+
+def _csv(path: Path) -> list[Row]:
+    return _table(path, ",")
+
+
+def _tsv(path: Path) -> list[Row]:
+    return _table(path, "\t")
+
+
+def _table(path: Path, delimiter: str) -> list[Row]:
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        rows: list[Row] = []
+        for number, row in enumerate(csv.DictReader(file, delimiter=delimiter, strict=True), 1):
+            if None in row:
+                raise ValueError(f"row {number} has more fields than the header")
+            rows.append(row)
+    return rows
+
+
+def _parquet(path: Path) -> list[Row]:
+    import pyarrow.parquet  # slow to import, and needed for this one kind of file only
+
+    return pyarrow.parquet.read_table(path).to_pylist()
+
+
+READERS: dict[str, Callable[[Path], list[Row]]] = {
+    ".jsonl": _jsonl,
+    ".jsonl.gz": _jsonl,
+    ".json": _json,
+    ".csv": _csv,
+    ".tsv": _tsv,
+    ".parquet": _parquet,
+}

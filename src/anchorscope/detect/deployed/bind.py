@@ -1,0 +1,132 @@
+"""A detector and a model, proved to belong together before anything is scored."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from anchorscope.answers.generate import Answerer
+from anchorscope.detect.deployed.trained import Trained
+from anchorscope.engine.lease import Lease
+from anchorscope.engine.trunk import Prefix, read_prefix, shared_prefix
+from anchorscope.errors import UserError
+from anchorscope.models import Model
+from anchorscope.models.prompts import Prompt, stop_ids
+from anchorscope.records import Question, Span
+from anchorscope.run_folder.identity import weights_hash
+from anchorscope.spans.characters import tokens_of
+from anchorscope.spans.question import find_spans
+
+
+@dataclass
+class Bound:
+    """The prompt of a detector as text around the question, for one model."""
+
+    model: Model
+    before: str
+    after: str
+    finder: Any
+    shared: tuple[int, ...]  # the tokens in front of every question
+    answerer: Answerer  # kept: which of all tokens end an answer is slow to find out
+    stop: frozenset[int]  # those tokens
+    _prefix: Prefix | None = field(default=None, repr=False)
+
+    def prompt(self, question: str) -> Prompt:
+        """The prompt for a question."""
+        text = self.before + question + self.after
+        coded = self.model.tokenizer(
+            text, add_special_tokens=False, return_offsets_mapping=True, verbose=False
+        )
+        start = len(self.before)
+        return Prompt(
+            ids=tuple(coded["input_ids"]),
+            offsets=tuple(Span(*pair) for pair in coded["offset_mapping"]),
+            question=Span(start, start + len(question)),
+        )
+
+    def exact_question(self, question: str, prompt: Prompt) -> tuple[int, ...]:
+        """E_Q: the positions of the exact question tokens in the prompt."""
+        asked = Question(id="", dataset="", text=question, answers=())
+        finder = "auto" if self.finder in ("given", "model", "spacy") else self.finder
+        (marked,) = find_spans([asked], finder=finder)
+        return tokens_of(marked.spans, prompt.question_offsets())
+
+    def answer_tokens(self, question: str, answer: str) -> tuple[int, ...]:
+        """The tokens of an answer that stands after the prompt."""
+        text = self.before + question + self.after
+        lead = "" if not text or text[-1].isspace() else " "
+        prompt, whole = self.prompt(question).ids, self._coded(text + lead + answer.strip())
+        if whole[: len(prompt)] == prompt:
+            return whole[len(prompt) :]
+        # The answer's first letters melted into the prompt's last token: coded by itself instead.
+        return self._coded(lead + answer.strip())
+
+    def prefix(self, lease: Lease) -> Prefix:
+        """The keys and values in front of every question, computed once for all calls."""
+        if self._prefix is None:
+            self._prefix = read_prefix(lease, self.shared)
+        return self._prefix
+
+    def _coded(self, text: str) -> tuple[int, ...]:
+        return tuple(
+            self.model.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+        )
+
+
+def bind(trained: Trained, model: Model) -> Bound:
+    """The text around the question, found in one example and proved on all of them.
+
+    An error where the detector and the model do not belong together.
+    """
+    check_made_for(trained, model)
+    examples = trained.examples
+    text = model.tokenizer.decode(examples[0].prompt_ids, clean_up_tokenization_spaces=False)
+    at = text.rfind(examples[0].question)
+    if at < 0:
+        raise _other_tokenizer(trained, model)
+    stop = at + len(examples[0].question)
+    bound = Bound(
+        model=model,
+        before=text[:at],
+        after=text[stop:],
+        finder=trained.prompt["finder"],
+        shared=shared_prefix([e.prompt_ids for e in examples], stop=len(examples[0].prompt_ids)),
+        answerer=Answerer(model, max_tokens=int(trained.prompt["max_tokens"])),
+        stop=frozenset(stop_ids(model)),
+    )
+    for example in examples:
+        prompt = bound.prompt(example.question)
+        if prompt.ids != example.prompt_ids:
+            raise _other_tokenizer(trained, model)
+        own = tokens_of([Span(0, len(example.question))], prompt.question_offsets())
+        bound.shared = bound.shared[: own[0]]
+    return bound
+
+
+def check_made_for(trained: Trained, model: Model) -> None:
+    """Raise a UserError where the detector was made for another model or another dtype."""
+    made, name = trained.model, trained.model["name"]
+    shape = (model.blocks, model.parts.width)
+    if (made.get("blocks"), made.get("width")) != shape:
+        raise UserError(
+            f"The detector was made for {name} ({made.get('blocks')} blocks of width "
+            f"{made.get('width')}); {model.name} has {shape[0]} of {shape[1]}. Use {name}."
+        )
+    dtype = str(model.dtype).removeprefix("torch.")
+    if made.get("dtype") != dtype:
+        raise UserError(
+            f"The detector was made for {name} in {made.get('dtype')}; this one is in {dtype}. "
+            f"Load the model with dtype={made.get('dtype')!r}, or train a detector for {dtype}."
+        )
+    if made.get("weights") != weights_hash(model.lm):
+        raise UserError(
+            f"The weights of {model.name} are not those the detector was made for ({name}, "
+            f"revision {made.get('revision')}). Use that model, or train a detector for this one."
+        )
+
+
+def _other_tokenizer(trained: Trained, model: Model) -> UserError:
+    return UserError(
+        f"The tokenizer of {model.name} does not give the tokens the detector was trained with. "
+        f"Use the tokenizer of {trained.model['name']}, revision {trained.model.get('revision')}."
+    )

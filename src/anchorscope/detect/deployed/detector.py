@@ -1,0 +1,98 @@
+"""A detector to keep and to use: trained, calibrated, and tied to the model it was made for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, overload
+from weakref import WeakKeyDictionary
+
+from anchorscope.detect.deployed.bind import Bound, bind
+from anchorscope.detect.deployed.located import Scored
+from anchorscope.detect.deployed.saved import fetch, load_trained, save_trained, upload
+from anchorscope.detect.deployed.score import score_all
+from anchorscope.detect.deployed.trained import Trained
+from anchorscope.detect.deployed.watch import Watch
+from anchorscope.detect.train import train
+from anchorscope.errors import UserError
+from anchorscope.models import load_model
+from anchorscope.progress import Progress
+from anchorscope.run_folder.view import RunView
+
+
+@dataclass(frozen=True, kw_only=True)
+class Detector(Trained):
+    """A trained detector in use: it scores answers, is saved, loaded and shared.
+
+    Example:
+        detector = Detector.train("runs/demo", method="probe")
+        scored = detector.score(load_model("bundled"), "What is the capital of France?")
+        scored.answer, scored.probability, scored.pathway, scored.belief
+
+    """
+
+    _bound: WeakKeyDictionary = field(default_factory=WeakKeyDictionary, repr=False, compare=False)
+
+    @classmethod
+    def of(cls, trained: Trained) -> Detector:
+        """The detector that uses what was trained."""
+        return cls(**{f.name: getattr(trained, f.name) for f in fields(Trained)})
+
+    @classmethod
+    def train(cls, run: RunView | str | Path, *, method: str = "auto", **options: Any) -> Detector:
+        """A detector trained on the answers of a run; `options` are those of `detect.train`."""
+        view = run if isinstance(run, RunView) else RunView.open(run, collected_ok=True)
+        return cls.of(train(view, method=method, **options))
+
+    @overload
+    def score(self, model: Any, question: str, *, answer: str | None = None) -> Scored: ...
+    @overload
+    def score(
+        self,
+        model: Any,
+        question: Sequence[str],
+        *,
+        answer: Sequence[str | None] | None = None,
+        progress: Progress | None = None,
+    ) -> list[Scored]: ...
+    def score(self, model, question, *, answer=None, progress=None):
+        """The model's own answer with its probability of being wrong, both from the same pass.
+
+        With `answer` that answer is scored instead. Lists give lists, in batches.
+        """
+        bound = self.bind(model)
+        if isinstance(question, str):
+            given = None if answer is None else [answer]
+            return score_all(self, bound, [question], answers=given)[0]
+        return score_all(self, bound, list(question), answers=answer, progress=progress)
+
+    def watch(self, model: Any) -> Watch:
+        """A `with` block around your own `model.lm.generate(...)`; it gives the scores after."""
+        return Watch(self, self.bind(model))
+
+    def bind(self, model: Any) -> Bound:
+        """The detector's prompt for this model, found once; an error where they do not fit."""
+        if isinstance(model, str | Path):
+            raise UserError(
+                f"The model was given by name ('{model}'), which would load it for every call. "
+                f"Load it once: load_model('{model}', dtype='{self.model.get('dtype')}')."
+            )
+        model = load_model(model)
+        bound = self._bound.get(model.lm)
+        if bound is None or bound.model.tokenizer is not model.tokenizer:
+            bound = self._bound[model.lm] = bind(self, model)
+        return bound
+
+    def save(self, folder: str | Path) -> Path:
+        """The folder, with weights, description and model card in it."""
+        return save_trained(self, Path(folder).expanduser())
+
+    @classmethod
+    def load(cls, place: str | Path, *, revision: str | None = None) -> Detector:
+        """The detector in a folder, or in a repository of the hub."""
+        return cls.of(load_trained(fetch(place, revision=revision)))
+
+    def push(self, repository: str, *, private: bool = True, folder: str | Path) -> str:
+        """The address of the hub repository that the saved folder was uploaded to."""
+        return upload(self.save(folder), repository, private=private)

@@ -1,0 +1,182 @@
+"""Answers on their way to a score: where E_A is, and the states and probabilities of its tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from anchorscope.answers.generate import answer_offsets
+from anchorscope.detect.deployed.trained import Trained
+from anchorscope.detect.material import Arrays, Material, Text
+from anchorscope.engine.lease import Lease
+from anchorscope.engine.read import to_host
+from anchorscope.engine.trunk import Prefix, grow_trunk
+from anchorscope.errors import UserError
+from anchorscope.models import Model
+from anchorscope.records import Answer
+from anchorscope.spans.answer import answer_span
+from anchorscope.spans.characters import tokens_of
+
+NOTHING = "the answer holds no entity to read"
+_UNREAD = np.nan
+States = dict[tuple[str, int], np.ndarray]  # by pass and layer: [answer, width]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scored:
+    """An answer and how likely it is wrong."""
+
+    question: str
+    answer: str
+    answer_entity: str  # the part of the answer that was read: the text of E_A
+    probability: float  # of being wrong, calibrated; NaN where there is nothing to read
+    score: float  # before calibration, higher = more likely wrong
+    flagged: bool  # probability above the detector's threshold
+    why: str = ""  # why there is no probability
+    pathway: str = ""  # Q or A, as the clean state tells it; "": not known
+    pathway_probability: float = np.nan  # of that pathway
+    belief: tuple[float, ...] = ()  # P(wrong) by the probe of each layer, 1 to L
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocatedAnswer:
+    """An answer with E_A found in it."""
+
+    question: str
+    answer: Answer
+    exact_answer: tuple[int, ...]  # E_A, counted from the answer's first token
+    answer_entity: str  # its text
+
+
+def locate_answer(model: Model, question: str, answer: Answer) -> LocatedAnswer:
+    """The answer with E_A found as in a run: without a gold answer."""
+    span = answer_span(answer.text, question=question)
+    tokens = tokens_of([span], answer_offsets(model, answer)) if span else ()
+    text = answer.text[span.start : span.stop] if span and tokens else ""
+    return LocatedAnswer(question=question, answer=answer, exact_answer=tokens, answer_entity=text)
+
+
+def unknown_answer(text: str, ids: Sequence[int], number: int) -> Answer:
+    """An answer whose token probabilities nobody asked for."""
+    return Answer(
+        id=str(number),
+        text=text.strip(),
+        token_ids=tuple(ids),
+        log_probs=(_UNREAD,) * len(ids),
+        first_entropy=_UNREAD,
+        finished=True,
+    )
+
+
+def with_log_probs(
+    lease: Lease,
+    prefix: Prefix,
+    prompts: Sequence[tuple[int, ...]],
+    answers: Sequence[LocatedAnswer],
+) -> list[LocatedAnswer]:
+    """The answers with the log-probability of each token, and the entropy of the first.
+
+    One row for each token's own context; only detectors that read tokens pay for it.
+    """
+    out = []
+    for prompt, one in zip(prompts, answers, strict=True):
+        ids = one.answer.token_ids
+        if not ids:
+            out.append(one)
+            continue
+        contexts = [prompt + ids[:n] for n in range(len(ids))]
+        grown = grow_trunk(lease, prefix, contexts, room=0, head=True)
+        assert grown.last.logits is not None
+        log_probs = torch.log_softmax(grown.last.logits.float(), dim=-1)
+        entropy = -(log_probs[0].exp() * log_probs[0]).nan_to_num(0.0).sum()
+        own = log_probs[torch.arange(len(ids)), list(ids)]
+        answer = replace(one.answer, log_probs=tuple(own.tolist()), first_entropy=float(entropy))
+        out.append(replace(one, answer=answer))
+    return out
+
+
+def material_of(answers: Sequence[LocatedAnswer], states: States) -> Material:
+    """Fresh answers as a detector's material."""
+    texts = tuple(
+        Text(
+            id=one.answer.id,
+            question=one.question,
+            answer=one.answer.text,
+            log_probs=one.answer.log_probs,
+            exact_answer=one.exact_answer,
+            first_entropy=one.answer.first_entropy,
+        )
+        for one in answers
+    )
+    layers = max((layer for _, layer in states), default=0)
+    return Material(
+        name="scored",
+        texts=texts,
+        z=np.full(len(texts), -1),
+        bank=Arrays(states, layers=layers),
+        rows=np.arange(len(texts)),
+    )
+
+
+def on_host(states: Tensor) -> np.ndarray:
+    """States [row, ...] as a run folder would give them back: through half precision."""
+    return to_host(states).astype(np.float32)
+
+
+def scored_answers(
+    trained: Trained,
+    answers: Sequence[LocatedAnswer],
+    rows: Sequence[int],
+    states: States,
+    clean: np.ndarray,
+) -> list[Scored]:
+    """One `Scored` per answer; those without E_A say so instead of giving a number.
+
+    `states` and `clean` [row, layer, width] are those of the answers numbered `rows`.
+    """
+    out = [_unread(one) for one in answers]
+    if not rows:
+        return out
+    score, probability = trained.score_of(material_of([answers[n] for n in rows], states))
+    belief, pathway = _beliefs(trained, clean)
+    for place, n in enumerate(rows):
+        if not np.isfinite(probability[place]):
+            raise UserError(
+                f"The answer {answers[n].answer.text!r} got no finite score: the model's state "
+                "overflows in this dtype. Use float32."
+            )
+        q = float(pathway[place])
+        out[n] = replace(
+            out[n],
+            probability=float(probability[place]),
+            score=float(score[place]),
+            flagged=bool(probability[place] > trained.threshold),
+            why="",
+            pathway="" if np.isnan(q) else "Q" if q > 0.5 else "A",
+            pathway_probability=max(q, 1 - q),
+            belief=tuple(belief[place].tolist()),
+        )
+    return out
+
+
+def _unread(one: LocatedAnswer) -> Scored:
+    return Scored(
+        question=one.question,
+        answer=one.answer.text,
+        answer_entity=one.answer_entity,
+        probability=np.nan,
+        score=np.nan,
+        flagged=False,
+        why=NOTHING,
+    )
+
+
+def _beliefs(trained: Trained, clean: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """P(wrong) by layer [row, layer] and P(Q) [row]; of no layer and NaN where none were kept."""
+    if trained.beliefs is None:
+        return np.empty((len(clean), 0)), np.full(len(clean), np.nan)
+    return trained.beliefs.wrong(clean), trained.beliefs.question_anchored(clean)

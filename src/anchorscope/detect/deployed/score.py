@@ -1,0 +1,187 @@
+"""Answers written and scored in the same pass, and answers that are given, in batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from torch import Tensor
+
+from anchorscope.detect.deployed.bind import Bound
+from anchorscope.detect.deployed.located import (
+    LocatedAnswer,
+    Scored,
+    States,
+    locate_answer,
+    material_of,
+    on_host,
+    scored_answers,
+    unknown_answer,
+    with_log_probs,
+)
+from anchorscope.detect.deployed.trained import Trained
+from anchorscope.engine.batches import Budget, in_batches
+from anchorscope.engine.interventions import Intervention, TokenPositions
+from anchorscope.engine.lease import Lease
+from anchorscope.engine.passes import CLEAN
+from anchorscope.engine.rows import Row, read_batch, row_for
+from anchorscope.engine.trunk import Prefix, Trunk, grow_trunk
+from anchorscope.errors import UserError
+from anchorscope.models.prompts import Prompt
+from anchorscope.progress import Progress, Quiet
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """One question on its way."""
+
+    number: int
+    question: str
+    prompt: Prompt
+    answer: str | None
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """A batch of answers with their states at the probe position, and its trunk."""
+
+    answers: list[LocatedAnswer]
+    clean: Tensor  # [row, layer, width]; rows without E_A hold anything
+    trunk: Trunk
+
+
+def score_all(
+    trained: Trained,
+    bound: Bound,
+    questions: Sequence[str],
+    *,
+    answers: Sequence[str | None] | None = None,
+    progress: Progress | None = None,
+) -> list[Scored]:
+    """The scored answers in the order of the questions; given ones where there are any."""
+    if answers is not None and len(answers) != len(questions):
+        raise UserError(f"{len(questions)} questions and {len(answers)} answers were given.")
+    given = answers or [None] * len(questions)
+    asked = [
+        _Asked(number, question, bound.prompt(question), answer)
+        for number, (question, answer) in enumerate(zip(questions, given, strict=True))
+    ]
+    work = _Scoring(trained, bound)
+    out: dict[int, Scored] = {}
+    progress = progress or Quiet()
+    progress.start("scores", len(asked))
+    budget = Budget.of(bound.model.device)
+    with Lease(bound.model) as lease:
+        for written in (False, True):
+            part = [a for a in asked if (a.answer is None) == written]
+            for batch, scored in in_batches(
+                part,
+                lambda batch: work.score(lease, batch),
+                length=lambda a: len(a.prompt.ids),
+                then=lambda a: a.number,
+                budget=budget,
+            ):
+                out |= {a.number: s for a, s in zip(batch, scored, strict=True)}
+                progress.advance(len(batch))
+    return [out[number] for number in range(len(asked))]
+
+
+@dataclass
+class _Scoring:
+    """What stays the same over the batches."""
+
+    trained: Trained
+    bound: Bound
+
+    def score(self, lease: Lease, batch: Sequence[_Asked]) -> list[Scored]:
+        """The scored answers of a batch: all written now, or all given."""
+        prefix = self._prefix(lease, batch)
+        done = (self._write if batch[0].answer is None else self._read)(lease, prefix, batch)
+        rows = [n for n, one in enumerate(done.answers) if one.exact_answer]
+        clean = on_host(done.clean[rows])
+        needed = self.trained.method.needs()
+        states: States = {("clean", k): clean[:, k - 1] for k in needed.get("clean", ())}
+        if rows:
+            states |= self._other_passes(lease, batch, done, rows, states)
+        return scored_answers(self.trained, done.answers, rows, states, clean)
+
+    def _prefix(self, lease: Lease, batch: Sequence[_Asked]) -> Prefix:
+        shared = self.bound.shared
+        fits = all(a.prompt.ids[: len(shared)] == shared for a in batch)
+        return self.bound.prefix(lease) if fits else Prefix((), None)
+
+    def _write(self, lease: Lease, prefix: Prefix, batch: Sequence[_Asked]) -> _Batch:
+        """The model's own answers; their states were computed on the way."""
+        ids = [str(a.number) for a in batch]
+        done = self.bound.answerer.answer(lease, prefix, ids, [a.prompt.ids for a in batch])
+        answers = [
+            locate_answer(self.bound.model, a.question, answer)
+            for a, answer in zip(batch, done.answers, strict=True)
+        ]
+        last = [one.exact_answer[-1] if one.exact_answer else 0 for one in answers]
+        return _Batch(answers, done.states[list(range(len(batch))), last], done.trunk)
+
+    def _read(self, lease: Lease, prefix: Prefix, batch: Sequence[_Asked]) -> _Batch:
+        """Given answers, fed once."""
+        answers = []
+        for a in batch:
+            ids = self.bound.answer_tokens(a.question, str(a.answer))
+            answer = unknown_answer(str(a.answer), ids, a.number)
+            answers.append(locate_answer(self.bound.model, a.question, answer))
+        grown = grow_trunk(lease, prefix, [a.prompt.ids for a in batch], room=0, head=False)
+        if self.trained.method.reads_tokens:
+            answers = with_log_probs(lease, prefix, [a.prompt.ids for a in batch], answers)
+        rows = [_clean_row(n, a, f) for n, (a, f) in enumerate(zip(batch, answers, strict=True))]
+        return _Batch(answers, read_batch(lease, grown.trunk, rows), grown.trunk)
+
+    def _other_passes(
+        self,
+        lease: Lease,
+        batch: Sequence[_Asked],
+        done: _Batch,
+        rows: Sequence[int],
+        clean: States,
+    ) -> States:
+        """The states under the one pass that the method wants for each answer, if any.
+
+        NaN where an answer was not read under a pass: each goes through its own alone.
+        """
+        method = self.trained.method
+        passes = method.passes(material_of([done.answers[n] for n in rows], clean))
+        if not passes:
+            return {}
+        work = [
+            self._row(n, batch[n], done.answers[n], one)
+            for n, one in zip(rows, passes, strict=True)
+        ]
+        read = on_host(read_batch(lease, done.trunk, work))
+        of = np.array([one.name for one in passes])[:, None]
+        return {
+            (name, k): np.where(of == name, read[:, k - 1], np.float32(np.nan))
+            for name, layers in method.needs().items()
+            if name != "clean"
+            for k in layers
+        }
+
+    def _row(self, number: int, asked: _Asked, one: LocatedAnswer, cut: Intervention) -> Row:
+        written = len(asked.prompt.ids)
+        exact_question = self.bound.exact_question(asked.question, asked.prompt)
+        positions = TokenPositions(
+            id=str(asked.number),
+            ids=asked.prompt.ids + one.answer.token_ids[: one.exact_answer[-1] + 1],
+            answer_at=written,
+            question_tokens=exact_question,
+            exact_question=exact_question,
+            exact_answer=tuple(written + token for token in one.exact_answer),
+        )
+        blocks = self.bound.model.blocks
+        return row_for(positions, number, cut, blocks=blocks, turn_at=0, seed=0)
+
+
+def _clean_row(number: int, asked: _Asked, one: LocatedAnswer) -> Row:
+    """The answer's own tokens up to the probe position, nothing changed."""
+    stop = one.exact_answer[-1] + 1 if one.exact_answer else 1
+    ids = one.answer.token_ids[:stop] or (0,)
+    start = len(asked.prompt.ids)
+    return Row(number, CLEAN, (), ids, tuple(range(start, start + len(ids))), range(0))

@@ -1,0 +1,44 @@
+"""A trained detector as a value: what it learnt, whom it was made for, how good it was."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from anchorscope.detect.deployed.beliefs import Beliefs
+from anchorscope.detect.material import Material
+from anchorscope.detect.method import Method
+
+READ_AT = "the last token of the answer entity (E_A)"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Example:
+    """A question and the very tokens it was asked with: the prompt, and a test of the tokenizer."""
+
+    question: str
+    prompt_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """A fitted detector with everything that is needed to use it on new questions."""
+
+    name: str  # short name of the method: probe, mop, pr, ...
+    method: Method
+    model: dict[str, Any]  # name, source, revision, weights, dtype, blocks, width
+    prompt: dict[str, Any]  # style, shots, max_tokens, finder, dataset
+    examples: tuple[Example, ...]
+    threshold: float  # of the probability
+    calibrated_on: str
+    trained_on: dict[str, Any]  # datasets and counts
+    evaluation: dict[str, Any]  # the numbers it was accepted with
+    licence: dict[str, str]
+    beliefs: Beliefs | None = None  # None: saved by a version that kept none
+
+    def score_of(self, material: Material) -> tuple[np.ndarray, np.ndarray]:
+        """Score and calibrated probability of each answer of the material, [question] each."""
+        score = self.method.decision_function(material)
+        return score, self.method.calibration_.probability(score)

@@ -1,0 +1,134 @@
+"""Probes inside the training material: layer, strength and groups that held-out answers favour.
+
+Every detector that reads states asks the same questions of the same training answers, so the
+answers are kept in the material's memo.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+from sklearn.cluster import KMeans
+from sklearn.decomposition import PCA
+
+from anchorscope.detect.material import INNER_FOLDS, Material
+from anchorscope.errors import UserError
+from anchorscope.parallel import in_parallel
+from anchorscope.pathways.effects import flips
+from anchorscope.probes.linear_probe import DEFAULT_C, LinearProbe
+from anchorscope.stats.ranking import auroc
+
+STRENGTHS = (0.0003, DEFAULT_C, 0.03, 0.3)
+# Neighbouring layers read nearly alike: every second one first, then the best one's neighbours.
+STEP = 2
+
+
+class Choice(NamedTuple):
+    """The layer (from 1) and strength that held-out training answers favour."""
+
+    layer: int
+    C: float
+    auroc: float  # by layer and C chosen, on held-out training answers
+
+
+def choose(material: Material, *, states: str = "clean") -> Choice:
+    """The layer and C with the highest inner AUROC."""
+    return _once(material, ("choice", states), lambda: _choose(material, states))
+
+
+def layer_scores(material: Material, *, states: str = "clean") -> dict[int, float]:
+    """Inner AUROC of the layers that were looked at, by layer."""
+
+    def look() -> dict[int, float]:
+        layers = material.bank.layers
+        first = list(range(layers, 0, -STEP))
+        found = dict(zip(first, _aurocs(material, states, first), strict=True))
+        best = max(found, key=lambda layer: found[layer])
+        near = [k for k in (best - 1, best + 1) if 1 <= k <= layers and k not in found]
+        return found | dict(zip(near, _aurocs(material, states, near), strict=True))
+
+    return _once(material, ("layers", states), look)
+
+
+def inner_logits(
+    material: Material, layer: int, *, C: float = DEFAULT_C, states: str = "clean"
+) -> dict[str, np.ndarray]:
+    """Logits [question] of probes that never saw the question; "clean" as trained on, and
+    "knockout" where there are such states. `states` is what the probes learn from.
+    """
+    key = _logits_key(states, layer, C)
+    return _once(material, key, lambda: _fit_inner(material, layer, C, states))
+
+
+def _choose(material: Material, states: str) -> Choice:
+    found = layer_scores(material, states=states)
+    layer = max(found, key=lambda k: found[k])
+    by_c = {
+        C: auroc(material.z, inner_logits(material, layer, C=C, states=states)["clean"])
+        for C in STRENGTHS
+    }
+    C = max(by_c, key=lambda c: by_c[c])
+    return Choice(layer, C, by_c[C])
+
+
+def _aurocs(material: Material, states: str, layers: Sequence[int]) -> list[float]:
+    """The inner AUROC of these layers; their logits go to the memo."""
+    found = in_parallel(lambda layer: _fit_inner(material, layer, DEFAULT_C, states), layers)
+    for layer, logits in zip(layers, found, strict=True):
+        material.memo[_logits_key(states, layer, DEFAULT_C)] = logits
+    return [auroc(material.z, logits["clean"]) for logits in found]
+
+
+def _fit_inner(material: Material, layer: int, C: float, states: str) -> dict[str, np.ndarray]:
+    x = material.layer(states, layer).astype(np.float64)
+    other = None
+    if states == "clean" and material.has("knockout"):
+        other = material.layer("knockout", layer).astype(np.float64)
+    read = {"clean": np.full(len(material), np.nan)}
+    if other is not None:
+        read["knockout"] = np.full(len(material), np.nan)
+    for fold in range(INNER_FOLDS):
+        held = material.inner == fold
+        probe = LinearProbe(C=C).fit(x[~held], material.z[~held])
+        read["clean"][held] = probe.decision_function(x[held])
+        if other is not None:
+            weights = probe.coef_[0].astype(np.float64)
+            read["knockout"][held] = other[held] @ weights + probe.intercept_[0]
+    return read
+
+
+def _logits_key(states: str, layer: int, C: float) -> tuple:
+    return ("logits", states, layer, C)
+
+
+def _once(material: Material, key: tuple, make: Callable):
+    if key not in material.memo:
+        material.memo[key] = make()
+    return material.memo[key]
+
+
+_DIRECTIONS = 8  # of largest spread: distances in hundreds of directions are all alike
+
+
+def pathway_groups(material: Material, layer: int, *, C: float) -> np.ndarray:
+    """1.0 for Q, 0.0 for A, [question]; NaN where there is no knocked-out state.
+
+    From probes that never saw the question, and from the training material alone.
+    """
+    logits = inner_logits(material, layer, C=C)
+    if "knockout" not in logits:
+        raise UserError("Pathways need states under the knockout, and this run has none.")
+    return flips(logits["clean"], logits["knockout"])
+
+
+def clusters(x: np.ndarray, *, seed: int) -> np.ndarray:
+    """Two groups of states [question, width] by k-means, 0.0 and 1.0, [question]."""
+    x = np.asarray(x, dtype=np.float64)
+    scale = x.std(axis=0)
+    scaled = (x - x.mean(axis=0)) / np.where(scale > 0, scale, 1.0)
+    count = min(_DIRECTIONS, *scaled.shape)
+    points = PCA(n_components=count, random_state=seed).fit_transform(scaled)
+    found: Any = KMeans(n_clusters=2, n_init=cast(Any, 4), random_state=seed).fit_predict(points)
+    return found.astype(np.float64)

@@ -1,0 +1,80 @@
+"""Every detector by name, in the order of the table: baselines, controls, probes, mixtures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from anchorscope.detect.kinds.auto import Auto
+from anchorscope.detect.kinds.baselines import (
+    FirstEntropy,
+    Length,
+    Perplexity,
+    Popularity,
+    PTrue,
+    TfIdf,
+    TokenLogProb,
+)
+from anchorscope.detect.kinds.mixture_of_probes import MixtureOfProbes
+from anchorscope.detect.kinds.pathway_reweighting import PathwayReweighting
+from anchorscope.detect.kinds.probes import Ensemble, Mlp, QuestionOnly, SingleProbe
+from anchorscope.detect.method import Method
+from anchorscope.errors import unknown
+
+METHODS: dict[str, Callable[[], Method]] = {
+    "mean-log-prob": lambda: TokenLogProb(reduce="mean"),
+    "min-log-prob": lambda: TokenLogProb(reduce="min"),
+    "sum-log-prob": lambda: TokenLogProb(reduce="sum"),
+    "mean-log-prob-exact": lambda: TokenLogProb(reduce="mean", over="exact"),
+    "min-log-prob-exact": lambda: TokenLogProb(reduce="min", over="exact"),
+    "first-entropy": FirstEntropy,
+    "perplexity": Perplexity,
+    "p-true": PTrue,
+    "length": Length,
+    "popularity": Popularity,
+    "tfidf-question": lambda: TfIdf(of="question"),
+    "tfidf-answer": lambda: TfIdf(of="answer"),
+    "tfidf-both": lambda: TfIdf(of="both"),
+    "question-only": QuestionOnly,
+    "probe": SingleProbe,
+    "ensemble": Ensemble,
+    "mlp": Mlp,
+    "mop": MixtureOfProbes,
+    "mop-random-gate": lambda: MixtureOfProbes(gate="random"),
+    "mop-no-labels": lambda: MixtureOfProbes(experts="cluster"),
+    "mop-oracle": lambda: MixtureOfProbes(gate="oracle"),
+    "pr": PathwayReweighting,
+    "pr-fixed": lambda: PathwayReweighting(sign="fixed"),
+    "pr-scaled": lambda: PathwayReweighting(kind="rescale"),
+}
+AUTO = "auto"
+# Of two that the training answers cannot tell apart the mean over layers is the steadier: which
+# single layer looks best is partly luck.
+_AUTO_FIRST = ("ensemble", "probe")
+
+
+def make_method(name: str) -> Method:
+    """A fresh detector by its short name."""
+    if name == AUTO:
+        return Auto(candidates=auto_candidates(make_methods(METHODS)))
+    if name not in METHODS:
+        raise unknown("detector", name, (AUTO, *METHODS))
+    return METHODS[name]()
+
+
+def make_methods(names: Sequence[str] | dict) -> dict[str, Method]:
+    """Fresh detectors by short name, in the order given."""
+    return {name: make_method(name) for name in names}
+
+
+def auto_candidates(made: dict[str, Method]) -> list[Method]:
+    """Those that `auto` may choose from: what can score an answer outside a run folder."""
+    first = [made[name] for name in _AUTO_FIRST if name in made]
+    rest = [one for name, one in made.items() if name not in (*_AUTO_FIRST, AUTO)]
+    return [one for one in (*first, *rest) if one.deployable]
+
+
+def short_name(method: Method) -> str:
+    """The short name of a detector; of `auto`, that of the one it chose."""
+    if isinstance(method, Auto):
+        return short_name(method.best_)
+    return next(name for name, make in METHODS.items() if make().name == method.name)

@@ -1,0 +1,72 @@
+"""The detector that the training answers speak for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from anchorscope.detect.material import Material
+from anchorscope.detect.method import Method, Needs
+from anchorscope.engine.interventions import Intervention
+from anchorscope.errors import UserError
+from anchorscope.stats.ranking import auroc_draws
+
+_RESAMPLES = 200
+
+
+class Auto(Method):
+    """The candidate of highest AUROC on held-out training answers; never by a test answer.
+
+    A steady candidate (an ensemble, then a single probe) is taken before it where the two are
+    within one standard error: of many candidates the one that looks best is partly lucky.
+    """
+
+    name = "auto"
+
+    def __init__(self, *, candidates: Sequence[Method] = (), seed: int = 0):
+        self.candidates = candidates
+        self.seed = seed
+
+    @classmethod
+    def of(cls, fitted: Sequence[Method], z: np.ndarray) -> Auto:
+        """The choice among detectors that are fitted on the same material of classes z already."""
+        return cls(candidates=fitted)._take(fitted, z)
+
+    def fit(self, material: Material, y: None = None) -> Auto:
+        """The detector itself; `best_` is the candidate that was chosen, fitted."""
+        usable = [one for one in self.candidates if not one.lacks(material)]
+        return self._take([one.fit(material) for one in usable], material.z)
+
+    def _take(self, fitted: Sequence[Method], z: np.ndarray) -> Auto:
+        if not fitted:
+            raise UserError("There is no detector to choose from on this material.")
+        top = max(fitted, key=lambda one: one.inner_auroc_)
+        near = (one for one in fitted if one.steady and self._within_error(one, top, z))
+        self.best_ = next(near, top)
+        for name in ("calibration_", "inner_auroc_", "inner_scores_"):
+            setattr(self, name, getattr(self.best_, name))
+        return self
+
+    def _within_error(self, one: Method, top: Method, z: np.ndarray) -> bool:
+        """Whether `top` is ahead by no more than one standard error of the paired difference."""
+        scores = [top.inner_scores_, one.inner_scores_]
+        draws = auroc_draws(z, scores, seed=self.seed, resamples=_RESAMPLES)
+        return bool(top.inner_auroc_ - one.inner_auroc_ <= np.std(draws[0] - draws[1]))
+
+    def decision_function(self, material: Material) -> np.ndarray:
+        """The chosen detector's score, [question]."""
+        return self.best_.decision_function(material)
+
+    def needs(self) -> Needs:
+        return self.best_.needs()
+
+    def passes(self, material: Material) -> Sequence[Intervention]:
+        return self.best_.passes(material)
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        return self.best_.tensors()
+
+    def about(self) -> dict[str, Any]:
+        return self.best_.about()

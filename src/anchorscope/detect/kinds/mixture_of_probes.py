@@ -1,0 +1,172 @@
+"""Mixture-of-Probes: one expert per pathway, a gate on the clean state, and its ablations."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+from scipy.special import expit, logit
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from anchorscope.detect.inner_probes import choose, clusters, pathway_groups
+from anchorscope.detect.kinds.probes import linear
+from anchorscope.detect.material import Material
+from anchorscope.detect.method import Method, Needs
+from anchorscope.pathways.effects import flips
+from anchorscope.probes.folds import MIN_PER_CLASS
+from anchorscope.probes.linear_probe import DEFAULT_C, LinearProbe, LogitClassifier, check_finite
+
+Gate = Literal["learned", "random", "oracle"]
+By = Literal["pathway", "cluster"]
+_NAMES = {
+    ("learned", "pathway"): "MoP",
+    ("random", "pathway"): "MoP, random gate",
+    ("oracle", "pathway"): "MoP, oracle gate",
+    ("learned", "cluster"): "MoP, no pathway labels",
+}
+
+
+class MixtureOfProbes(Method):
+    """One expert per pathway and a gate on the clean state, at the probe's layer.
+
+    `gate`: learned; random (a control); oracle (the pathway itself, which needs a knockout at
+    test time: an upper bound, not a detector). `experts`: by pathway, or by clusters of states.
+    """
+
+    def __init__(self, *, gate: Gate = "learned", experts: By = "pathway", seed: int = 0):
+        self.gate = gate
+        self.experts = experts
+        self.seed = seed
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        return _NAMES[self.gate, self.experts]
+
+    @property
+    def deployable(self) -> bool:  # type: ignore[override]
+        return self.gate == "learned"
+
+    @property
+    def extra_passes(self) -> float:  # type: ignore[override]
+        return 1.0 if self.gate == "oracle" else 0.0
+
+    def lacks(self, material: Material) -> str:
+        needed = self.experts == "pathway" or self.gate == "oracle"
+        return "" if material.has("knockout") or not needed else "there are no knocked-out states"
+
+    def decision_function(self, material: Material) -> np.ndarray:
+        """The mixture's logit of each answer, [question]."""
+        x = material.layer("clean", self.layer_)
+        return self.mixture_.decision_function(x, self._given_gate(material, x))
+
+    def needs(self) -> Needs:
+        return {"clean": (self.layer_,)}
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        return {"coef": self.mixture_.coef_, "intercept": self.mixture_.intercept_}
+
+    def about(self) -> dict[str, Any]:
+        return {"layer": self.layer_, "C": self.C_, "own_expert": self.mixture_.own_.tolist()}
+
+    def restore(self, tensors: dict[str, np.ndarray], about: dict[str, Any]) -> Method:
+        self.layer_, self.C_ = int(about["layer"]), float(about["C"])
+        made = Mixture(C=self.C_, seed=self.seed)
+        made.coef_, made.intercept_ = tensors["coef"], tensors["intercept"]
+        made.own_, made.classes_ = np.array(about["own_expert"]), np.array([0, 1])
+        made.n_features_in_ = made.coef_.shape[1]
+        self.mixture_ = made
+        return self
+
+    def _choose(self, material: Material) -> None:
+        self.layer_, self.C_, _ = choose(material)
+
+    def _learn(self, material: Material) -> None:
+        x = material.layer("clean", self.layer_)
+        groups = None
+        if self.experts == "pathway":
+            groups = pathway_groups(material, self.layer_, C=self.C_)
+        self.mixture_ = Mixture(C=self.C_, seed=self.seed).fit(x, material.z, groups=groups)
+        if self.gate == "oracle":
+            self.reader_ = LinearProbe(C=self.C_).fit(x, material.z)
+
+    def _given_gate(self, material: Material, x: np.ndarray) -> np.ndarray | None:
+        if self.gate == "learned":
+            return None
+        if self.gate == "random":
+            return random_gate(material.ids, self.mixture_.share_, seed=self.seed)
+        weights, intercept = self.reader_.coef_[0], float(self.reader_.intercept_[0])
+        knocked = linear(material.layer("knockout", self.layer_), weights, intercept)
+        flipped = flips(linear(x, weights, intercept), knocked)
+        return np.where(np.isnan(flipped), self.mixture_.share_, flipped)
+
+
+_EDGE = 1e-12  # keeps the mixture's logit finite
+
+
+class Mixture(LogitClassifier):
+    """P(z = 1) = g · P_Q + (1 − g) · P_A, with g = P(Q) from the state itself.
+
+    `groups` of `fit` says which answers each expert learns from (1.0 is Q, NaN is nobody's);
+    without it the groups are two clusters of the states. A group with too few answers of a class
+    has no expert of its own: `own_` is then False and the probe of all answers stands in.
+    """
+
+    n_features_in_: int
+
+    def __init__(self, *, C: float = DEFAULT_C, seed: int = 0):
+        self.C = C
+        self.seed = seed
+
+    def fit(self, X, y, groups: np.ndarray | None = None) -> Mixture:
+        """The mixture itself, trained on states X [question, width] and their classes y."""
+        everyone = LinearProbe(C=self.C).fit(X, y)  # refuses what no probe can learn from
+        checked: Any = validate_data(self, X, y, dtype=np.float64)
+        X, y = checked
+        self.classes_ = everyone.classes_
+        z = (y == self.classes_[1]).astype(np.int64)
+        groups = clusters(X, seed=self.seed) if groups is None else np.asarray(groups, float)
+        parts = [self._expert(X, z, groups == value) for value in (0.0, 1.0)]
+        self.own_ = np.array([part is not None for part in parts])
+        experts = [part or everyone for part in parts]
+        gate = self._gate(X, groups)
+        probes = [*experts, gate]
+        self.coef_ = np.stack([p.coef_[0] if p else np.zeros(X.shape[1], np.float32)
+                               for p in probes])  # fmt: skip
+        self.share_ = float(np.nanmean(groups))  # of Q
+        flat = float(logit(np.clip(self.share_, 1e-6, 1 - 1e-6)))
+        self.intercept_ = np.array([float(p.intercept_[0]) if p else flat for p in probes])
+        return self
+
+    def expert_logits(self, X) -> np.ndarray:
+        """The logit of each expert and of the gate, [question, 3]: A, Q, gate."""
+        check_is_fitted(self)
+        x: Any = validate_data(self, X, dtype=np.float64, reset=False, ensure_all_finite=False)
+        check_finite(x)
+        return x @ self.coef_.T.astype(np.float64) + self.intercept_
+
+    def decision_function(self, X, gate: np.ndarray | None = None) -> np.ndarray:
+        """The mixture's logit, [question]; `gate` [question] replaces the learnt P(Q)."""
+        by_expert = self.expert_logits(X)
+        g = expit(by_expert[:, 2]) if gate is None else gate
+        mixed = g * expit(by_expert[:, 1]) + (1 - g) * expit(by_expert[:, 0])
+        return logit(np.clip(mixed, _EDGE, 1 - _EDGE))
+
+    def _expert(self, X: np.ndarray, z: np.ndarray, own: np.ndarray) -> LinearProbe | None:
+        counts = np.bincount(z[own], minlength=2)
+        return LinearProbe(C=self.C).fit(X[own], z[own]) if min(counts) >= MIN_PER_CLASS else None
+
+    def _gate(self, X: np.ndarray, groups: np.ndarray) -> LinearProbe | None:
+        """The classifier of the group from the state; None where there is one group alone."""
+        known = np.isfinite(groups)
+        if len(np.unique(groups[known])) < 2:
+            return None
+        # Unweighted: the gate is to give the probability of Q, not to sort by it.
+        return LinearProbe(C=self.C, balance="none").fit(X[known], groups[known])
+
+
+def random_gate(ids: Sequence[str], share: float, *, seed: int) -> np.ndarray:
+    """1.0 for a `share` of the questions, drawn by id, [question]."""
+    drawn = [hashlib.blake2b(f"{seed}:{id}".encode(), digest_size=8).digest() for id in ids]
+    return np.array([int.from_bytes(d, "big") / 2**64 < share for d in drawn], dtype=np.float64)

@@ -1,0 +1,69 @@
+"""Every pass of a run by name: what is cut or reweighted in it, and what is caught on the way.
+
+The name of a pass is the name of its states in the run folder, states/<pass>/.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from anchorscope.config import Config
+from anchorscope.engine.interventions import Intervention
+
+CLEAN = Intervention(name="clean", heads=())  # no head is cut: nothing is
+KNOCKOUT = Intervention(name="knockout")
+RANDOM = Intervention(name="random", keys="random")
+MATCHED = Intervention(name="matched", keys="matched")
+QUESTION = Intervention(name="question", keys="question")
+ANSWER_ONLY = Intervention(name="answer-only", answer_only=True)
+
+# What is caught while the answer is written, without a pass of its own: the states at the probe
+# position, and at the last token of the question, where no answer was seen yet.
+QUESTION_ONLY = "question-only"
+CAUGHT = (CLEAN.name, QUESTION_ONLY)
+
+BETAS = (1.0, -1.0, 2.0, -2.0)  # added to attention scores for Pathway Reweighting
+
+
+def knockout_of(config: Config) -> Intervention:
+    """The knockout as the run was asked for it."""
+    return replace(KNOCKOUT, keys=config.keys, where=config.where, layers=config.layers)
+
+
+def passes_of(config: Config) -> tuple[Intervention, ...]:
+    """The passes of every run: the knockout, its controls, and the answer alone."""
+    cut = knockout_of(config)
+    controls = (replace(cut, name=of.name, keys=of.keys) for of in (RANDOM, MATCHED, QUESTION))
+    return (cut, *controls, ANSWER_ONLY)
+
+
+def window_knockouts(config: Config) -> tuple[Intervention, ...]:
+    """The knockouts that show at which depth the flow runs."""
+    cut = knockout_of(config)
+    return (
+        replace(cut, name="window-5", layers="window:5"),
+        replace(cut, name="single", layers="single"),
+    )
+
+
+def reweighting(kind: str, beta: float) -> Intervention:
+    """The pass with β on the edges from E_Q to E_A.
+
+    `reweight` adds it to the scores before the softmax; `rescale` multiplies the weights by its
+    exponential after it.
+    """
+    where = "pre" if kind == "reweight" else "post"
+    return Intervention(name=state_name(kind, beta), boost=beta, where=where)
+
+
+def reweightings() -> tuple[Intervention, ...]:
+    """The reweighted passes that detectors are trained on."""
+    return (
+        *(reweighting("reweight", beta) for beta in BETAS),
+        *(reweighting("rescale", beta) for beta in BETAS[:2]),
+    )
+
+
+def state_name(kind: str, beta: float) -> str:
+    """The name of the pass with this β, and of its states."""
+    return f"{kind}{beta:+.1f}"

@@ -1,0 +1,165 @@
+"""States under interventions, many questions and interventions as rows of one batch.
+
+A knockout changes nothing before the first position outside its keys that comes after one of
+them, so a row starts there, on the clean keys and values of its trunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from anchorscope.engine.interventions import Intervention, TokenPositions, keys_of
+from anchorscope.engine.layout import PAD, Edges, Layout
+from anchorscope.engine.lease import Lease, SetBack
+from anchorscope.engine.memory import Forked
+from anchorscope.engine.trunk import Trunk, pad_left
+
+
+@dataclass(frozen=True)
+class Row:
+    """One question under one intervention, cut in the blocks `blocks`."""
+
+    number: int  # of the question in its trunk
+    intervention: Intervention
+    keys: tuple[int, ...]
+    ids: tuple[int, ...]  # the tokens computed anew
+    at: tuple[int, ...]  # their positions
+    blocks: range  # from 0
+    queries: tuple[int, ...] | None = None  # who loses the keys; None: all that come later
+
+
+def row_for(
+    positions: TokenPositions,
+    number: int,
+    intervention: Intervention,
+    *,
+    blocks: int,
+    turn_at: int,
+    seed: int,
+) -> Row:
+    """The row of one question under one intervention, cut in all blocks.
+
+    Layer k depends on the blocks 1..k alone, so a pass with the cut in all of them holds the
+    cumulative result for every k.
+    """
+    if intervention.answer_only:
+        # The prompt's first token stays in front: it is the sink the model has always had there.
+        ids = (positions.ids[0], *positions.ids[positions.answer_at :])
+        return Row(number, intervention, (), ids, tuple(range(len(ids))), range(0))
+    keys = keys_of(positions, intervention.keys, seed=seed)
+    if intervention.boost is not None:
+        # Only E_A's edges change, so the whole prompt stays the trunk's.
+        assert positions.exact_answer, "a boost needs the exact answer tokens positions"
+        at = tuple(range(positions.answer_at, len(positions.ids)))
+        ids = positions.ids[positions.answer_at :]
+        return Row(number, intervention, keys, ids, at, range(blocks), positions.exact_answer)
+    start = first_changed(positions, keys, turn_at)
+    at = tuple(range(start, len(positions.ids)))
+    return Row(number, intervention, keys, positions.ids[start:], at, range(blocks))
+
+
+def first_changed(positions: TokenPositions, keys: Sequence[int], turn_at: int) -> int:
+    """The first position of the question's own turn that a cut of `keys` can change.
+
+    Keys inside the shared prefix are cut for the question's own turn, not for the prefix itself.
+    Where nothing changes it is the probe position: its state is still asked for.
+    """
+    cut, last = set(keys), len(positions.ids) - 1
+    begin = max(min(cut, default=last), turn_at)
+    return next((i for i in range(begin, last) if i not in cut and i > min(cut)), last)
+
+
+def read_batch(
+    lease: Lease,
+    trunk: Trunk,
+    batch: Sequence[Row],
+    set_back: SetBack | None = None,
+    depth: int | None = None,
+) -> Tensor:
+    """States [row, layer, width] at the probe position of each row, of `depth` layers or all."""
+    tokens, layout, number = lay_out(lease, trunk, batch)
+    memory = Forked(trunk.pairs, number, trunk.prefix.pairs)
+    return lease.run(tokens, layout, memory, set_back=set_back, depth=depth).states
+
+
+def lay_out(lease: Lease, trunk: Trunk, batch: Sequence[Row]) -> tuple[Tensor, Layout, Tensor]:
+    """Tokens [row, query], who sees whom, and each row's number in the trunk."""
+    device = lease.model.device
+    number = torch.tensor([row.number for row in batch], device=device)
+    query_at = pad_left([row.at for row in batch], PAD, device)
+    tokens = pad_left([row.ids for row in batch], 0, device)
+    starts = torch.tensor([row.at[0] for row in batch], device=device)
+    alone = torch.tensor([row.intervention.answer_only for row in batch], device=device)
+    # The trunk's keys from a row's start on are its clean ones: the row brings its own instead.
+    trunk_at = trunk.at[number]
+    trunk_at = trunk_at.masked_fill((trunk_at >= starts[:, None]) | alone[:, None], PAD)
+    key_at = torch.cat([trunk_at, query_at], dim=1)
+    layout = Layout(
+        query_at,
+        key_at,
+        prefix_length=len(trunk.prefix),
+        sees_prefix=~alone,
+        edges=edges_of(lease, batch, query_at, key_at, len(trunk.prefix)),
+    )
+    return tokens, layout, number
+
+
+def edges_of(
+    lease: Lease, batch: Sequence[Row], query_at: Tensor, key_at: Tensor, prefix: int
+) -> Edges:
+    """The edges changed in each row: from the keys to later queries outside them."""
+    device = query_at.device
+    size = max(prefix, *(row.at[-1] + 1 for row in batch)) + 1  # the last column is padding's
+    is_key = _table([row.keys for row in batch], size).to(device)
+    blocks = _table([row.blocks for row in batch], lease.model.blocks).to(device)
+    shared = torch.arange(prefix, device=device).expand(len(batch), -1)
+    keys_cut = is_key.gather(1, torch.cat([shared, key_at], dim=1) % size)
+    changed = ~is_key.gather(1, query_at % size)
+    if any(row.queries is not None for row in batch):
+        asked = [range(size) if row.queries is None else row.queries for row in batch]
+        changed &= _table(asked, size).to(device).gather(1, query_at % size)
+    heads = _heads(lease, batch)
+    post = [row.intervention.where == "post" for row in batch]
+    return Edges(
+        blocked=keys_cut[:, None, :] & changed[:, :, None],
+        blocks=blocks,
+        heads=heads,
+        post=torch.tensor(post, device=device) if any(post) else None,
+        alike=heads is None and all(len(row.blocks) in (0, blocks.shape[1]) for row in batch),
+        added=_added(batch, device),
+    )
+
+
+def _added(batch: Sequence[Row], device: torch.device) -> Tensor | None:
+    """What the scores of each row's edges get, [row]; None where every row cuts."""
+    boosts = [row.intervention.boost for row in batch]
+    if all(boost is None for boost in boosts):
+        return None
+    return torch.tensor([-torch.inf if b is None else b for b in boosts], device=device)
+
+
+def _table(members: Sequence[Sequence[int]], size: int) -> Tensor:
+    """Which numbers below `size` each row has, bool [row, number]."""
+    table = np.zeros((len(members), size), dtype=bool)
+    rows = np.repeat(np.arange(len(members)), [len(of) for of in members])
+    table[rows, [number for of in members for number in of]] = True
+    return torch.from_numpy(table)
+
+
+def _heads(lease: Lease, batch: Sequence[Row]) -> Tensor | None:
+    """The heads that are cut, bool [row, block, head]; None where every row cuts them all."""
+    if all(row.intervention.heads is None for row in batch):
+        return None
+    count = lease.model.lm.config.get_text_config().num_attention_heads
+    cut = torch.zeros(len(batch), lease.model.blocks, count, dtype=torch.bool)
+    for number, row in enumerate(batch):
+        if row.intervention.heads is None:
+            cut[number] = True
+        for block, head in row.intervention.heads or ():
+            cut[number, block - 1, head] = True
+    return cut.to(lease.model.device)

@@ -1,0 +1,110 @@
+"""answer_only.csv and question_probe.csv: the answer without its question, and the reverse."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from anchorscope.engine.passes import ANSWER_ONLY, QUESTION_ONLY
+from anchorscope.evidence.groups import effect_rows, groups_of
+from anchorscope.evidence.pieces import Piece, PieceInputs, Tables
+from anchorscope.parallel import in_parallel
+from anchorscope.pathways.effects import Delta
+from anchorscope.probes.folds import MIN_PER_CLASS, training_rows
+from anchorscope.probes.linear_probe import DEFAULT_C, Balance, LinearProbe
+from anchorscope.probes.readings import Readings
+from anchorscope.records import MODES, Estimate
+from anchorscope.run_folder import table_columns
+from anchorscope.stats.intervals import Draws
+from anchorscope.stats.ranking import auroc_interval
+
+
+def answer_only_table(
+    readings: Readings,
+    *,
+    model: str,
+    dataset: str,
+    grouping: str = "per-layer",
+    unit: Delta = "points",
+    draws: Draws | None = None,
+) -> pd.DataFrame:
+    """One row per layer, mode, subset and pathway: effect of a pass that never saw the question."""
+    frames = [
+        effect_rows(
+            readings,
+            "answer-only",
+            groups_of(readings, mode, grouping=grouping),
+            unit=unit,
+            draws=draws,
+        )
+        for mode in MODES
+    ]
+    table = pd.concat(frames, ignore_index=True).assign(model=model, dataset=dataset)
+    return table.reindex(columns=list(table_columns.EVIDENCE["answer_only"]))
+
+
+def question_probe_table(
+    states: np.ndarray,
+    *,
+    z: np.ndarray,
+    fold: np.ndarray,
+    model: str,
+    dataset: str,
+    C: float = DEFAULT_C,
+    balance: Balance = "weights",
+    seed: int = 0,
+    resamples: int = 1000,
+    workers: int | None = None,
+) -> pd.DataFrame:
+    """One row per layer: AUROC for z of a probe trained on question-only states.
+
+    `states` [question, layer, width]; a question without one (NaN) is left out. Every question is
+    read by a probe of the other folds, as the paper probes are trained.
+    """
+
+    def work(layer: int) -> Estimate:
+        x = np.asarray(states[:, layer - 1], dtype=np.float64)
+        score = _held_out(x, z, fold, LinearProbe(C=C, balance=balance))
+        known = ~np.isnan(score)
+        return auroc_interval(z[known], score[known], seed=seed, resamples=resamples)
+
+    layers = range(1, states.shape[1] + 1)
+    found = in_parallel(work, layers, workers=workers)
+    rows = [(model, dataset, layer, *of) for layer, of in zip(layers, found, strict=True)]
+    return pd.DataFrame(rows, columns=list(table_columns.EVIDENCE["question_probe"]))
+
+
+def _held_out(x: np.ndarray, z: np.ndarray, fold: np.ndarray, probe: LinearProbe) -> np.ndarray:
+    """The logit of each question from the other folds; NaN without a state or enough to learn."""
+    there = np.isfinite(x).all(axis=1)
+    logit = np.full(len(x), np.nan)
+    for held_out in np.unique(fold):
+        learn = training_rows(fold, held_out=int(held_out), probe="paper") & there
+        rows = (fold == held_out) & there
+        enough = min(np.sum(z[learn] == 0), np.sum(z[learn] == 1)) >= MIN_PER_CLASS
+        if enough and rows.any():
+            logit[rows] = probe.fit(x[learn], z[learn]).decision_function(x[rows])
+    return logit
+
+
+def _tables(inputs: PieceInputs) -> Tables:
+    found, config = {}, inputs.config
+    if ANSWER_ONLY.name in inputs.readings.logits:
+        how = {"unit": inputs.unit, "draws": inputs.draws}
+        found["answer_only"] = answer_only_table(inputs.readings, **inputs.names, **how)
+    if QUESTION_ONLY in inputs.states:
+        found["question_probe"] = question_probe_table(
+            inputs.states[QUESTION_ONLY],
+            z=inputs.readings.z,
+            fold=inputs.readings.fold,
+            model=inputs.model,
+            dataset=inputs.dataset,
+            C=config.C,
+            balance=config.balance,
+            seed=config.seed,
+            resamples=config.resamples,
+        )
+    return found
+
+
+PIECE = Piece(tables=_tables, loads=(QUESTION_ONLY,))

@@ -1,0 +1,181 @@
+"""awareness.csv: can the clean state tell which pathway its sample takes?
+
+A pathway comes from probes that never saw the question, and the classifier of pathways from the
+other folds. In strict mode it also learns from the groups of the effect's probe and is scored
+against those of the group's probe: what it could rediscover of one probe does not help it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import pandas as pd
+
+from anchorscope.engine.passes import CLEAN, QUESTION_ONLY
+from anchorscope.evidence.groups import PREDICTED, Subset, groups_of
+from anchorscope.evidence.pieces import Piece, PieceInputs, Tables
+from anchorscope.parallel import OnDone, in_parallel
+from anchorscope.pathways.grouping import ROLES, pathways, regroup
+from anchorscope.probes.folds import MIN_PER_CLASS
+from anchorscope.probes.labelled import Covariates
+from anchorscope.probes.linear_probe import DEFAULT_C, LinearProbe
+from anchorscope.probes.readings import Readings
+from anchorscope.records import MODES, Mode
+from anchorscope.run_folder import table_columns
+from anchorscope.stats.logistic import fit_logistic
+from anchorscope.stats.ranking import auroc_interval
+
+PREDICTORS = ("state", "signed-logit", "margin", "simple", "question-only")
+MOST = 2000  # questions: more would cost time and move nothing
+# Paper mode compares all samples; within ŷ only strict mode can say anything.
+ASKED: Mapping[Mode, tuple[Subset, ...]] = {"paper": ("all",), "strict": PREDICTED}
+RESAMPLES = 300  # at most, behind each of its many AUROC intervals
+FEW_COLUMNS = 8  # no state is as narrow
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Task:
+    """The labels of one mode, [question, layer]; NaN where there is no pathway."""
+
+    mode: Mode
+    learnt: np.ndarray  # 1.0 = Q
+    scored: np.ndarray
+    logit: np.ndarray
+    subsets: Mapping[str, np.ndarray] = field(repr=False)
+
+
+def awareness_table(
+    readings: Readings,
+    states: Mapping[str, np.ndarray],
+    *,
+    covariates: Covariates,
+    model: str,
+    dataset: str,
+    C: float = DEFAULT_C,
+    grouping: str = "per-layer",
+    seed: int = 0,
+    resamples: int = RESAMPLES,
+    workers: int | None = None,
+    progress: OnDone | None = None,
+) -> pd.DataFrame:
+    """One row per layer, mode, subset and predictor: cross-fitted AUROC of Q against A.
+
+    `states` holds "clean" [question, layer, width] and may hold "question-only".
+    Predictors: the state, the signed clean logit of
+    the effect's probe, its size (margin), both with popularity and length (simple), and the state
+    at the last question token. Within a predicted class (strict mode)
+    the classifier is trained there too. Intervals are over questions, for the classifiers as they
+    were trained: training anew would spread more.
+    """
+    tasks = [_task(readings, mode, grouping) for mode in MODES]
+    chosen = _chosen(len(readings.ids), seed)
+
+    def work(layer: int) -> list[tuple]:
+        found, k = [], layer - 1
+        for task in tasks:
+            columns = _columns(task, states, covariates, layer)
+            for subset in ASKED[task.mode]:
+                rows = chosen & task.subsets[subset][:, k] & ~np.isnan(task.scored[:, k])
+                for name, x in columns.items():
+                    used = rows & np.isfinite(x).all(axis=1)
+                    score = cross_fitted(x[used], task.learnt[used, k], readings.fold[used], C=C)
+                    read = ~np.isnan(score)
+                    scored = task.scored[used, k][read]
+                    area = auroc_interval(scored, score[read], seed=seed, resamples=resamples)
+                    found.append((layer, task.mode, subset, name, area.n, *area[:3]))
+        return found
+
+    of_layers = in_parallel(work, readings.layer_numbers, workers=workers, progress=progress)
+    rows = [(model, dataset, *row) for of_layer in of_layers for row in of_layer]
+    return pd.DataFrame(rows, columns=list(table_columns.EVIDENCE["awareness"]))
+
+
+def cross_fitted(x: np.ndarray, label: np.ndarray, fold: np.ndarray, *, C: float) -> np.ndarray:
+    """The score of label 1 that each row gets from the other folds; NaN where they hold too few.
+
+    One column needs only the side on which label 1 lies, a few a logistic model, a state a probe.
+    """
+    score = np.full(len(x), np.nan)
+    for number in np.unique(fold):
+        rows = fold == number
+        learnt = label[~rows]
+        if min(np.sum(learnt == 0), np.sum(learnt == 1)) >= MIN_PER_CLASS:
+            score[rows] = _score(x[~rows], learnt, x[rows], C)
+    return score
+
+
+def _score(x: np.ndarray, label: np.ndarray, at: np.ndarray, C: float) -> np.ndarray:
+    """Higher: more like label 1."""
+    if x.shape[1] > FEW_COLUMNS:
+        return LinearProbe(C=C).fit(x, label).decision_function(at)
+    middle, spread = x.mean(axis=0), x.std(axis=0)
+    spread = np.where(spread > 0, spread, 1.0)
+    x, at = (x - middle) / spread, (at - middle) / spread
+    if x.shape[1] == 1:
+        return at[:, 0] * np.sign(x[label == 1].mean() - x[label == 0].mean())
+    fitted = fit_logistic(x, label, ridge=1.0)  # enough to keep a separable fold finite
+    return np.full(len(at), np.nan) if fitted is None else at @ fitted[0][1:] + fitted[0][0]
+
+
+def _task(readings: Readings, mode: Mode, grouping: str) -> _Task:
+    groups, effect = groups_of(readings, mode, grouping=grouping), ROLES[mode].effect
+    learnt = regroup(pathways(readings, probe=effect), grouping)
+    return _Task(
+        mode=mode,
+        learnt=_number(learnt),
+        scored=_number(groups.pathway),
+        logit=readings.of(effect),
+        subsets={str(name): groups.subset(name) for name in PREDICTED},
+    )
+
+
+def _number(pathway: np.ndarray) -> np.ndarray:
+    return np.where(pathway == "Q", 1.0, np.where(pathway == "A", 0.0, np.nan))
+
+
+def _columns(
+    task: _Task, states: Mapping[str, np.ndarray], covariates: Covariates, layer: int
+) -> dict[str, np.ndarray]:
+    """Predictor -> its columns [question, column]."""
+    k = layer - 1
+    logit = task.logit[:, k]
+    found = {
+        "state": np.asarray(states["clean"][:, k], dtype=np.float64),
+        "signed-logit": logit[:, None],
+        "margin": np.abs(logit)[:, None],
+        "simple": np.column_stack([logit, np.abs(logit), _filled(covariates.columns)]),
+    }
+    if "question-only" in states:
+        found["question-only"] = np.asarray(states["question-only"][:, k], dtype=np.float64)
+    return found
+
+
+def _filled(columns: np.ndarray) -> np.ndarray:
+    """Unknown values at the median of the known, so that they say nothing; all unknown: 0."""
+    whole = np.where(np.isnan(columns).all(axis=0), 0.0, columns)
+    return np.where(np.isnan(whole), np.nanmedian(whole, axis=0), whole)
+
+
+def _chosen(n: int, seed: int) -> np.ndarray:
+    """At most MOST questions, [question] bool."""
+    chosen = np.zeros(n, dtype=bool)
+    chosen[np.random.default_rng(seed).permutation(n)[:MOST]] = True
+    return chosen
+
+
+def _tables(inputs: PieceInputs) -> Tables:
+    found = awareness_table(
+        inputs.readings,
+        {name: of for name, of in inputs.states.items() if name in PIECE.loads},
+        covariates=inputs.covariates,
+        C=inputs.config.C,
+        seed=inputs.config.seed,
+        resamples=min(inputs.config.resamples, RESAMPLES),
+        **inputs.names,
+    )
+    return {"awareness": found}
+
+
+PIECE = Piece(tables=_tables, loads=(CLEAN.name, QUESTION_ONLY))

@@ -1,0 +1,227 @@
+"""Knowledge boundary: accuracy, abstention and popularity by pathway, overall and within ŷ."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from scipy.stats import fisher_exact, mannwhitneyu, norm
+
+from anchorscope.evidence.groups import PREDICTED, groups_of
+from anchorscope.evidence.pieces import Piece, PieceInputs, Tables
+from anchorscope.pathways.grouping import ROLES
+from anchorscope.probes.labelled import Covariates
+from anchorscope.probes.probe_set import ProbeSet
+from anchorscope.probes.readings import Readings
+from anchorscope.records import MODES, Mode
+from anchorscope.run_folder import table_columns
+from anchorscope.stats.intervals import (
+    Draws,
+    Z,
+    bootstrap_mean,
+    difference,
+    difference_of_means,
+    rate,
+)
+from anchorscope.stats.logistic import fit_logistic
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Measure:
+    """One number of each sample, [question], and whether it is a share (0 or 1)."""
+
+    name: str
+    values: np.ndarray  # NaN where the measure does not speak of the sample
+    share: bool
+
+
+def boundary_table(
+    readings: Readings,
+    *,
+    popularity: np.ndarray,
+    model: str,
+    dataset: str,
+    abstained: Readings | None = None,
+    grouping: str = "per-layer",
+    seed: int = 0,
+    resamples: int = 1000,
+) -> pd.DataFrame:
+    """One row per layer, mode, subset, measure and pathway (Q, A, and Q less A with its p).
+
+    accuracy: share right of the answers judged right or wrong. abstention: share abstained of
+    these and `abstained`, whose readings come from probes that never saw them; without it the
+    measure is left out. popularity: mean log10 of `popularity` [question] (log10, NaN: unknown).
+    Shares have Wilson's interval, their difference Newcombe's and Fisher's exact test; popularity
+    has bootstrap intervals and the Mann-Whitney test.
+    """
+    measures = _measures(readings, popularity, abstained)
+    draws = Draws(seed=seed, resamples=resamples)
+    rows = []
+    for mode in MODES:
+        pathway, subsets = _groups(readings, abstained, mode, grouping)
+        for name, measure, layer in itertools.product(PREDICTED, measures, readings.layer_numbers):
+            k = layer - 1
+            here = subsets[name][:, k] & ~np.isnan(measure.values)
+            if not here.any() and measure.name == "popularity" and np.isnan(popularity).all():
+                continue
+            q, a = (measure.values[here & (pathway[:, k] == which)] for which in ("Q", "A"))
+            rows += [(model, dataset, layer, mode, name, measure.name, *row)
+                     for row in _compared(q, a, measure.share, draws)]  # fmt: skip
+    return pd.DataFrame(rows, columns=list(table_columns.EVIDENCE["boundary"]))
+
+
+def _measures(
+    readings: Readings, popularity: np.ndarray, abstained: Readings | None
+) -> list[_Measure]:
+    nothing = np.full(0 if abstained is None else len(abstained.ids), np.nan)
+    found = [
+        _Measure(name="accuracy", values=np.r_[1.0 - readings.z, nothing], share=True),
+        _Measure(name="popularity", values=np.r_[popularity, nothing], share=False),
+    ]
+    if abstained is not None:
+        said = np.r_[np.zeros(len(readings.ids)), np.ones(len(abstained.ids))]
+        found.insert(1, _Measure(name="abstention", values=said, share=True))
+    return found
+
+
+def _groups(
+    readings: Readings, abstained: Readings | None, mode: Mode, grouping: str
+) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Pathways [sample, layer] and predicted classes, the abstained after the answered."""
+    parts = [readings] if abstained is None else [readings, abstained]
+    groups = [groups_of(part, mode, grouping=grouping) for part in parts]
+    subsets = {str(n): np.vstack([g.subset(n) for g in groups]) for n in PREDICTED}
+    return np.vstack([g.pathway for g in groups]), subsets
+
+
+def _compared(q: np.ndarray, a: np.ndarray, share: bool, draws: Draws) -> list[tuple]:
+    """Q, A and Q less A."""
+    if share:
+        one, other = rate(q), rate(a)
+        gap, p = difference(one, other), _fisher(q, a)
+    else:
+        drawn = {"seed": draws.seed, "resamples": draws.resamples}
+        one, other = bootstrap_mean(q, **drawn), bootstrap_mean(a, **drawn)
+        group = np.r_[np.ones(len(q)), np.zeros(len(a))]
+        gap, p = difference_of_means(np.r_[q, a], group, draws), _mann_whitney(q, a)
+    rows = (("Q", one, np.nan), ("A", other, np.nan), ("Q-A", gap, p))
+    return [(name, e.n, *e[:3], value) for name, e, value in rows]
+
+
+def _fisher(q: np.ndarray, a: np.ndarray) -> float:
+    if not (len(q) and len(a)):
+        return np.nan
+    cells = [[int(of.sum()), len(of) - int(of.sum())] for of in (q, a)]
+    return float(fisher_exact(cells).pvalue)  # type: ignore[union-attr]
+
+
+def _mann_whitney(q: np.ndarray, a: np.ndarray) -> float:
+    return float(mannwhitneyu(q, a).pvalue) if len(q) and len(a) else np.nan
+
+
+TERMS = ("pathway", "logit", "margin", "popularity", "length")
+
+
+def boundary_model_table(
+    readings: Readings,
+    *,
+    covariates: Covariates,
+    model: str,
+    dataset: str,
+    grouping: str = "per-layer",
+) -> pd.DataFrame:
+    """One row per layer, mode and term of a logistic model of being right, Wald intervals.
+
+    Terms: pathway (Q against A), signed clean logit and its size (margin) from the effect's probe,
+    and the covariates, popularity and length. Coefficients are per spread of the
+    term. Where popularity is unknown for some, a marker stands for that; a term without spread,
+    or a model that the terms separate, has NaN.
+    """
+    rows = []
+    for mode in MODES:
+        groups, logits = groups_of(readings, mode, grouping=grouping), readings.of(ROLES[mode][1])
+        for k, layer in enumerate(readings.layer_numbers):
+            used = groups.of("all")[:, k]
+            logit = logits[used, k]
+            columns = {
+                "pathway": groups.of("Q")[used, k].astype(float),
+                "logit": logit,
+                "margin": np.abs(logit),
+                "popularity": covariates.log_popularity[used],
+                "length": covariates.prompt_length[used],
+            }
+            found = _wald(columns, readings.z[used] == 0)
+            rows += [(model, dataset, layer, mode, term, *found[term], int(used.sum()))
+                     for term in TERMS]  # fmt: skip
+    return pd.DataFrame(rows, columns=list(table_columns.EVIDENCE["boundary_model"]))
+
+
+def _wald(columns: Mapping[str, np.ndarray], right: np.ndarray) -> dict[str, tuple]:
+    """Coefficient, interval and p of each term."""
+    design = _design(columns, right)
+    missing = (np.nan,) * 4
+    x = np.column_stack([np.empty((len(right), 0)), *design.values()])
+    fitted = fit_logistic(x, right)
+    if fitted is None:
+        return dict.fromkeys(columns, missing)
+    out: dict[str, tuple] = dict.fromkeys(columns, missing)
+    for place, term in enumerate(design, start=1):
+        value, error = float(fitted[0][place]), float(fitted[1][place])
+        p = float(2 * norm.sf(abs(value) / error))
+        out[term] = (value, value - Z * error, value + Z * error, p)
+    return {term: out[term] for term in columns}
+
+
+def _design(columns: Mapping[str, np.ndarray], right: np.ndarray) -> dict[str, np.ndarray]:
+    """The standardised columns that have spread; a marker where one has gaps.
+
+    A marker of answers that are all right or all wrong would separate them, and take every other
+    term down with it: then the gaps stand at the mean and are not marked.
+    """
+    design: dict[str, np.ndarray] = {}
+    for name, column in columns.items():
+        known = ~np.isnan(column)
+        if known.sum() < 2 or not np.ptp(column[known]) > 0:
+            continue
+        middle, spread = column[known].mean(), column[known].std()
+        design[name] = np.where(known, (column - middle) / spread, 0.0)
+        if len(np.unique(right[~known])) == 2:
+            design[f"{name} unknown"] = (~known - (~known).mean()) / (~known).std()
+    return design
+
+
+NO_CLASS = -1  # neither right nor wrong, and in no fold
+
+
+def read_abstained(
+    probes: ProbeSet, states: Mapping[str, np.ndarray], *, ids: Sequence[str]
+) -> Readings:
+    """Readings of abstentions, from states [question, layer, width] of each pass.
+
+    They have no class to learn, so no probe was trained on them and every fold's may read them.
+    """
+    logits = {name: probes.mean_logits(of) for name, of in states.items()}
+    nothing = np.full(len(ids), NO_CLASS)
+    return Readings(ids=tuple(ids), z=nothing, fold=nothing, probes=probes.probes, logits=logits)
+
+
+def _tables(inputs: PieceInputs) -> Tables:
+    return {
+        "boundary": boundary_table(
+            inputs.readings,
+            popularity=inputs.covariates.log_popularity,
+            abstained=inputs.abstained,
+            seed=inputs.config.seed,
+            resamples=inputs.config.resamples,
+            **inputs.names,
+        ),
+        "boundary_model": boundary_model_table(
+            inputs.readings, covariates=inputs.covariates, **inputs.names
+        ),
+    }
+
+
+PIECE = Piece(tables=_tables, needs_abstained=True)

@@ -1,0 +1,91 @@
+"""What detectors read beside a run's own passes: P(True), and states under reweighting.
+
+P(True): the model asked, in a new prompt, whether its own answer is true.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from anchorscope.config import Config
+from anchorscope.engine.batches import in_batches
+from anchorscope.engine.interventions import Intervention
+from anchorscope.engine.passes import reweightings
+from anchorscope.engine.trunk import grow_trunk, read_prefix, shared_prefix
+from anchorscope.errors import UserError
+from anchorscope.evidence.pieces import Piece, PromptMaker
+from anchorscope.evidence.shards import Shards, budget_of, evidence_name
+from anchorscope.models import Model
+from anchorscope.models.prompts import make_prompt
+from anchorscope.records import Sample
+
+_WORDS = ("True", "False")
+
+
+def read_p_true(shards: Shards, prompts: PromptMaker) -> None:
+    """P(True) of every answer that has a probe position: evidence/ptrue."""
+
+    def work(number: int, dataset: str, samples: list[Sample]) -> None:
+        found = p_true(shards, samples, style=prompts.style)
+        shards.save_table(
+            "ptrue", number, pd.DataFrame({"id": list(found), "p_true": found.values()})
+        )
+
+    shards.each("P(True)", lambda n: [evidence_name("ptrue", n)], work)
+
+
+def p_true(shards: Shards, samples: Sequence[Sample], *, style: str) -> dict[str, float]:
+    """P("True") as a share of P("True") + P("False"), by question."""
+    lease, model = shards.lease, shards.lease.model
+    asked = {s.id: make_prompt(model, ask(s), shots=(), style=style).ids for s in samples}
+    if not asked:
+        return {}
+    stop = min(map(len, asked.values())) - 1
+    prefix = read_prefix(lease, shared_prefix(list(asked.values()), stop=stop))
+    true, false = (_first_tokens(model, word) for word in _WORDS)
+
+    def work(batch: list[str]) -> Tensor:
+        grown = grow_trunk(lease, prefix, [asked[id] for id in batch], room=0, head=True)
+        assert grown.last.logits is not None
+        chance = torch.softmax(grown.last.logits.float(), dim=-1)
+        yes, no = chance[:, true].sum(dim=-1), chance[:, false].sum(dim=-1)
+        return (yes / (yes + no)).cpu()
+
+    def length(id: str) -> int:
+        return len(asked[id]) - len(prefix)
+
+    found: dict[str, float] = {}
+    for batch, shares in in_batches(asked, work, length=length, then=str, budget=budget_of(lease)):
+        found |= dict(zip(batch, shares.tolist(), strict=True))
+    return {id: found[id] for id in asked}
+
+
+def ask(sample: Sample) -> str:
+    """The question put to the model about its own answer."""
+    return (
+        f"{sample.question.text}\nProposed answer: {sample.answer.text}\n"
+        "Is the proposed answer true? Answer True or False."
+    )
+
+
+def _first_tokens(model: Model, word: str) -> list[int]:
+    """The tokens with which a model may begin to write a word, after a space or not."""
+    coded = (
+        model.tokenizer(text, add_special_tokens=False)["input_ids"]
+        for text in (word, f" {word}", word.lower(), f" {word.lower()}")
+    )
+    found = sorted({ids[0] for ids in coded if ids})
+    if not found:
+        raise UserError(f"The tokenizer of {model.name} cannot write '{word}'.")
+    return found
+
+
+def _reweightings(config: Config) -> tuple[Intervention, ...]:
+    return reweightings()
+
+
+PIECE = Piece(tables=lambda inputs: {}, passes=_reweightings, read=read_p_true)

@@ -1,0 +1,127 @@
+"""What a piece of evidence is: the passes it adds, what it reads of the model, its tables.
+
+A piece is a module of this folder with a value `PIECE`, found by the name that `--evidence` has
+for it. The names, and the columns of the tables, stand in `run_folder.table_columns`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from anchorscope.config import Config, Delta, unit_of
+from anchorscope.engine.interventions import Intervention
+from anchorscope.engine.passes import passes_of
+from anchorscope.evidence.shards import HeldOut, Shards
+from anchorscope.models import Model
+from anchorscope.models.prompts import make_prompt
+from anchorscope.probes.labelled import Covariates
+from anchorscope.probes.readings import Readings
+from anchorscope.records import Shot
+from anchorscope.stats.intervals import Draws
+
+Tables = dict[str, pd.DataFrame]  # by name, as under tables/
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromptMaker:
+    """How a run put its questions, for a piece that must put one the same way."""
+
+    model: Model
+    style: str
+    shots: Mapping[str, Sequence[Shot]]  # by dataset, as many as the run gave
+    seed: int
+
+    def prompt(self, text: str, *, dataset: str) -> tuple[int, ...]:
+        """The tokens of a question, asked as the questions of that dataset were."""
+        return make_prompt(self.model, text, shots=self.shots[dataset], style=self.style).ids
+
+
+@dataclass(frozen=True, kw_only=True)
+class PieceInputs:
+    """One dataset of a run as the tables of evidence see it, in the order of the readings' ids."""
+
+    model: str
+    dataset: str
+    config: Config
+    readings: Readings  # under every intervention that was run
+    covariates: Covariates
+    states: Mapping[str, np.ndarray] = field(default_factory=dict)  # of the passes a piece `loads`
+    abstained: Readings | None = None  # of questions without a class
+    rows: Mapping[str, pd.DataFrame] = field(default_factory=dict)  # of evidence/<name>, by name
+
+    @property
+    def names(self) -> dict[str, Any]:
+        """What begins every row, and how samples are grouped."""
+        grouping = self.config.grouping
+        return {"model": self.model, "dataset": self.dataset, "grouping": grouping}
+
+    @property
+    def draws(self) -> Draws:
+        return Draws(seed=self.config.seed, resamples=self.config.resamples)
+
+    @property
+    def unit(self) -> Delta:
+        return unit_of(self.config.delta)
+
+
+def _no_passes(config: Config) -> tuple[Intervention, ...]:
+    return ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Piece:
+    """One piece of evidence."""
+
+    tables: Callable[[PieceInputs], Tables]  # of one dataset
+    across: Callable[[Tables, Config], Tables] | None = None  # of all datasets together
+    passes: Callable[[Config], tuple[Intervention, ...]] = _no_passes  # beside every run's
+    probed: tuple[str, ...] = ()  # states the probes read for it, beside those of `passes`
+    loads: tuple[str, ...] = ()  # states that its tables are made from
+    needs_abstained: bool = False
+    read: Callable[[Shards, PromptMaker], None] | None = None  # what needs no probe
+    read_with_probes: Callable[[Shards, Mapping[str, HeldOut], Config], None] | None = None
+
+
+def piece_of(name: str) -> Piece:
+    """The piece of evidence that `--evidence` calls by this name."""
+    module = import_module(f"anchorscope.evidence.{name.replace('-', '_')}")
+    return module.PIECE
+
+
+def pieces_of(config: Config) -> list[Piece]:
+    """The pieces a run is asked for."""
+    return [piece_of(name) for name in config.evidence]
+
+
+def passes_of_pieces(config: Config) -> tuple[Intervention, ...]:
+    """The passes that the evidence asked for adds to those of every run."""
+    return tuple(cut for piece in pieces_of(config) for cut in piece.passes(config))
+
+
+def probed_of(config: Config) -> tuple[str, ...]:
+    """The passes whose states the probes read: every run's own, and those of its evidence."""
+    pieces = pieces_of(config)
+    own = (*passes_of(config), *passes_of_pieces(config))
+    read = [cut.name for cut in own if cut.boost is None]
+    return (*read, *(name for piece in pieces for name in piece.probed))
+
+
+def evidence_tables(names: Sequence[str], inputs: Sequence[PieceInputs]) -> Tables:
+    """The tables of the pieces asked for, by name, all datasets together."""
+    frames: dict[str, list[pd.DataFrame]] = {}
+    pieces = [piece_of(name) for name in names]
+    for of_dataset in inputs:
+        for piece in pieces:
+            for name, table in piece.tables(of_dataset).items():
+                frames.setdefault(name, []).append(table)
+    tables = {name: pd.concat(of, ignore_index=True) for name, of in frames.items()}
+    for piece in pieces:
+        if piece.across is not None and len(inputs) > 1:
+            tables |= piece.across(tables, inputs[0].config)
+    return tables

@@ -1,0 +1,230 @@
+"""Saliency: |A · ∂L/∂A| on the edges from the question to the exact answer tokens.
+
+Attention out of E_A can change only what comes after the prompt, and the prompt's keys and values
+do not depend on the answer. So a row that holds the answer's tokens on the clean trunk gives the
+exact gradient from a pass over a few tokens. What a micro-batch needs is gone when its numbers
+are there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import softplus
+
+from anchorscope.config import Config
+from anchorscope.engine.batches import Budget, in_batches
+from anchorscope.engine.interventions import TokenPositions, positions_of
+from anchorscope.engine.layout import Layout
+from anchorscope.engine.lease import Lease
+from anchorscope.engine.memory import Joined
+from anchorscope.engine.passes import CLEAN
+from anchorscope.engine.rows import Row, edges_of, lay_out
+from anchorscope.engine.trunk import Trunk
+from anchorscope.evidence.pieces import Piece, PieceInputs, Tables
+from anchorscope.evidence.saliency_density import saliency_table
+from anchorscope.evidence.shards import (
+    HeldOut,
+    Shards,
+    budget_of,
+    evidence_name,
+    readable,
+    trunks,
+)
+from anchorscope.records import Sample
+from anchorscope.run_folder import table_columns
+
+LOSSES = ("probe", "lm")
+_SOURCE: Mapping[str, Callable[[TokenPositions], tuple[int, ...]]] = {
+    "exact": lambda positions: positions.exact_question,
+    "question": lambda positions: positions.question_tokens,
+}
+SOURCES = tuple(_SOURCE)
+
+
+def saliency(
+    lease: Lease,
+    trunk: Trunk,
+    marks: Sequence[TokenPositions],
+    wrong: Sequence[int],
+    held_out: HeldOut,
+    *,
+    budget: Budget,
+) -> np.ndarray:
+    """Saliency [question, loss, source, block], summed over heads and over edges to E_A.
+
+    `wrong` is the true z of each question. Loss `probe`: cross-entropy of the held-out probe at
+    its layer against z; blocks above that layer cannot move it and get 0. Loss `lm`: mean negative
+    log-probability, from E_A's first token on, of the token that follows each one up to the probe
+    position; after the probe position it is the one the model itself holds likeliest. Source
+    `exact`: edges from E_Q; `question`: from all tokens of the question.
+    """
+    rows = [_row(mark, number) for number, mark in enumerate(marks)]
+    out = np.full((len(marks), len(LOSSES), len(SOURCES), lease.model.blocks), np.nan)
+
+    def work(batch: list[Row]) -> np.ndarray:
+        here = [marks[row.number] for row in batch]
+        return _micro_batch(lease, trunk, batch, here, [wrong[r.number] for r in batch], held_out)
+
+    options = {"length": lambda row: len(row.ids), "then": lambda row: row.number}
+    for batch, found in in_batches(rows, work, **options, budget=budget):
+        out[[row.number for row in batch]] = found
+    return out
+
+
+def _row(mark: TokenPositions, number: int) -> Row:
+    at = tuple(range(mark.answer_at, len(mark.ids)))
+    return Row(number, CLEAN, (), mark.ids[mark.answer_at :], at, range(0))
+
+
+def _micro_batch(
+    lease: Lease,
+    trunk: Trunk,
+    batch: Sequence[Row],
+    marks: Sequence[TokenPositions],
+    wrong: Sequence[int],
+    held_out: HeldOut,
+) -> np.ndarray:
+    """Saliency [row, loss, source, block] of one forward and two backward passes."""
+    tokens, layout, number = lay_out(lease, trunk, batch)
+    device = tokens.device
+    edges = torch.stack([_edges(lease, trunk, batch, marks, layout, s) for s in SOURCES], dim=1)
+    at, row, target = _predicted(marks, device)
+    attention: list[Tensor] = []
+
+    def watch(weights: Tensor) -> None:
+        # Frozen parameters leave the first block's weights without a graph: they begin it.
+        attention.append(weights if weights.requires_grad else weights.requires_grad_())
+
+    with _frozen(lease.model.lm):
+        memory = Joined(trunk.pairs, number, trunk.prefix.pairs)
+        read = lease.run(tokens, layout, memory, head=True, watch=watch, logits_at=at)
+        assert read.logits is not None
+        logit = held_out.logits([mark.id for mark in marks], read.states)
+        # Rows do not see one another, so the sum's gradient is each row's own.
+        probe = (softplus(logit) - torch.tensor(wrong, device=device) * logit).sum()
+        lm = _lm_loss(read.logits, row, target).sum()
+        found = [_salient(probe, attention, edges, more=True)]
+        found.append(_salient(lm, attention, edges, more=False))
+    return torch.stack(found, dim=1).cpu().numpy()
+
+
+def _salient(loss: Tensor, attention: Sequence[Tensor], edges: Tensor, *, more: bool) -> Tensor:
+    """|A · ∂L/∂A| summed over heads and edges, [row, source, block]."""
+    grads = torch.autograd.grad(loss, attention, retain_graph=more, allow_unused=True)
+    by_block = []
+    for weights, grad in zip(attention, grads, strict=True):
+        if grad is None:  # a block above the layer the loss is read from
+            by_block.append(torch.zeros(edges.shape[:2], device=edges.device))
+            continue
+        edge = (weights.detach().float() * grad.float()).abs().sum(dim=1)  # [row, query, key]
+        by_block.append((edge[:, None] * edges).sum(dim=(2, 3)))
+    return torch.stack(by_block, dim=-1)
+
+
+def _edges(
+    lease: Lease,
+    trunk: Trunk,
+    batch: Sequence[Row],
+    marks: Sequence[TokenPositions],
+    layout: Layout,
+    source: str,
+) -> Tensor:
+    """The edges from the source's tokens to E_A, bool [row, query, key]."""
+    rows = [
+        replace(row, keys=_SOURCE[source](mark), queries=mark.exact_answer)
+        for row, mark in zip(batch, marks, strict=True)
+    ]
+    at = (layout.query_at, layout.key_at)
+    return edges_of(lease, rows, *at, len(trunk.prefix)).blocked
+
+
+def _predicted(
+    marks: Sequence[TokenPositions], device: torch.device
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The packed tokens from E_A's first on, whose row each is, and what follows it (-1: open)."""
+    at, row, target, before = [], [], [], 0
+    for number, mark in enumerate(marks):
+        places = range(mark.exact_answer[0], len(mark.ids))
+        at += [before + place - mark.answer_at for place in places]
+        row += [number] * len(places)
+        target += [*mark.ids[places.start + 1 :], -1]
+        before += len(mark.ids) - mark.answer_at
+    of = (torch.tensor(values, device=device) for values in (at, row, target))
+    first, second, third = of
+    return first, second, third
+
+
+def _lm_loss(logits: Tensor, row: Tensor, target: Tensor) -> Tensor:
+    """The mean negative log-probability of each row's targets, [row]."""
+    logits = logits.float()
+    target = torch.where(target < 0, logits.detach().argmax(dim=-1), target)
+    lost = -torch.log_softmax(logits, dim=-1).gather(1, target[:, None])[:, 0]
+    count = torch.bincount(row)
+    return torch.zeros_like(count, dtype=lost.dtype).index_add(0, row, lost) / count
+
+
+@contextmanager
+def _frozen(lm: nn.Module) -> Iterator[None]:
+    """No parameter takes part in gradients: none is kept for them, and none is left behind."""
+    learning = [parameter for parameter in lm.parameters() if parameter.requires_grad]
+    for parameter in learning:
+        parameter.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for parameter in learning:
+            parameter.requires_grad_(True)
+
+
+def read_saliency(
+    shards: Shards, held_out: Mapping[str, HeldOut], config: Config | None = None
+) -> None:
+    """Saliency by loss, source and block: evidence/saliency. `held_out` is by dataset."""
+    lease = shards.lease
+
+    def work(number: int, dataset: str, samples: list[Sample]) -> None:
+        read, frames = readable(samples, held_out.get(dataset)), []
+        grown, graded = budget_of(lease), budget_of(lease, gradients=True)
+        for batch, trunk in trunks(lease, shards.prefix(dataset), read, budget=grown):
+            wrong = [int(sample.verdict == "wrong") for sample in batch]
+            marks = [positions_of(sample) for sample in batch]
+            found = saliency(lease, trunk, marks, wrong, held_out[dataset], budget=graded)
+            frames.append(_long(batch, found))
+        empty = pd.DataFrame(columns=list(table_columns.SALIENCY_ROWS))
+        shards.save_table(
+            "saliency", number, pd.concat(frames, ignore_index=True) if frames else empty
+        )
+
+    shards.each("saliency", lambda n: [evidence_name("saliency", n)], work)
+
+
+def _long(samples: Sequence[Sample], found: np.ndarray) -> pd.DataFrame:
+    """Saliency [question, loss, source, block] as one row a number."""
+    question, loss, source, block = (index.ravel() for index in np.indices(found.shape))
+    columns = {
+        "id": np.array([sample.id for sample in samples], dtype=object)[question],
+        "dataset": [samples[0].question.dataset] * len(question),
+        "loss": np.array(LOSSES)[loss],
+        "source": np.array(SOURCES)[source],
+        "layer": block + 1,
+        "saliency": found.ravel(),
+    }
+    return pd.DataFrame(columns, columns=list(table_columns.SALIENCY_ROWS))
+
+
+def _tables(inputs: PieceInputs) -> Tables:
+    if "saliency" not in inputs.rows:
+        return {}
+    z = dict(zip(inputs.readings.ids, inputs.readings.z.tolist(), strict=True))
+    how = {"seed": inputs.config.seed, "resamples": inputs.config.resamples}
+    return {"saliency": saliency_table(inputs.rows["saliency"], z, model=inputs.model, **how)}
+
+
+PIECE = Piece(tables=_tables, read_with_probes=read_saliency)

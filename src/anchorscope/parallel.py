@@ -1,0 +1,54 @@
+"""The same work for many layers or folds, each in a process of its own.
+
+A fit is thousands of short steps of a solver with as much Python between them, so threads wait for
+one another (`benchmarks/cores.py`). Large arrays are handed over as files in shared memory.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import joblib
+from threadpoolctl import threadpool_limits
+
+OnDone = Callable[[int, int], None]  # items done, items in all
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+# Each worker holds one layer in double precision a few times over: about 300 MB for 2,000
+# questions of width 5,120.
+MAX_WORKERS = 16
+_inside = False  # whether this process is a worker, which starts no workers of its own
+
+
+def in_parallel(
+    work: Callable[[Item], Result],
+    items: Sequence[Item],
+    *,
+    workers: int | None = None,
+    progress: OnDone | None = None,
+) -> list[Result]:
+    """What `work` gives for every item, in their order; several at a time."""
+    count = 1 if _inside else min(workers or default_workers(), max(1, len(items)))
+    jobs = (joblib.delayed(_alone)(work, item, asked_by=os.getpid()) for item in items)
+    found = []
+    for result in joblib.Parallel(count, return_as="generator")(jobs):
+        found.append(result)
+        if progress is not None:
+            progress(len(found), len(items))
+    return found
+
+
+def default_workers() -> int:
+    """The cores this process may use, not all there are, and no more than MAX_WORKERS."""
+    return min(joblib.cpu_count(), MAX_WORKERS)
+
+
+def _alone(work: Callable[[Item], Result], item: Item, *, asked_by: int) -> Result:
+    global _inside
+    _inside = _inside or os.getpid() != asked_by
+    # One arithmetic thread each: the other cores have their own item, and a sum must not depend
+    # on how many there are.
+    with threadpool_limits(limits=1, user_api="blas"):
+        return work(item)

@@ -1,0 +1,1 @@
+"""The order of a run, from questions to report."""

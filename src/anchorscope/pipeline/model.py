@@ -1,0 +1,74 @@
+"""The model of a run: understood, the same as when the run began, and described in run.json."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from typing import Any
+
+from anchorscope.engine.check import require_understood
+from anchorscope.errors import UserError
+from anchorscope.models import Model, load_model
+from anchorscope.pathways.grouping import check_grouping
+from anchorscope.pipeline.request import command_of, described
+from anchorscope.pipeline.stages import Run
+from anchorscope.run_folder.identity import git_revision, versions, weights_hash
+
+_SHARD = {"cpu": 64, "cuda": 1024}
+
+
+def load(run: Run, given: Any) -> Model:
+    """The model, proved to be understood, and the same as when the run began.
+
+    `given`, where it is not None, stands above what the config names.
+    """
+    with run.stage("model"):
+        return _load(run, given)
+
+
+def _load(run: Run, given: Any) -> Model:
+    c, store = run.config, run.store
+    model = load_model(
+        c.model if given is None else given,
+        device=c.device,
+        dtype=c.dtype,
+        revision=c.revision,
+        trust_remote_code=c.trust_remote_code,
+    )
+    require_understood(model)
+    check_grouping(c.grouping, model.blocks)
+    facts = {
+        "weights": weights_hash(model.lm),
+        "dtype": str(model.dtype).removeprefix("torch."),
+    }
+    before = store.info.get("model", facts)
+    if any(before[name] != fact for name, fact in facts.items()):
+        raise UserError(
+            f"{store.path} was begun with other weights or another dtype "
+            f"({before['dtype']}, now {facts['dtype']}). Use the same model, or another --out."
+        )
+    run.progress.note(f"{model.name}: {model.why}")
+    _save_facts(run, model, facts)
+    return model
+
+
+def _save_facts(run: Run, model: Model, facts: dict[str, Any]) -> None:
+    """Everything that a reader needs to repeat the run."""
+    store, config = run.store, run.config
+    shard = config.shard or _SHARD.get(model.device.type, _SHARD["cpu"])
+    known = {"name": model.name, "source": model.source, "revision": model.revision}
+    shape = {"blocks": model.blocks, "width": model.parts.width}
+    here = {"device": str(model.device), "why": model.why}
+    before = store.info
+    store.save_info(
+        {
+            "config": asdict(config),
+            "command": before.get("command") or command_of(config, store.path),
+            "model": {**before.get("model", {}), **known, **shape, **here, **facts},
+            "datasets": [described(questions) for questions in run.sets],
+            "shard": before.get("shard", shard),  # the size it began with: files are numbered
+            "versions": versions(),
+            "git": git_revision(),
+            "started": before.get("started") or time.strftime("%Y-%m-%d %H:%M"),
+        }
+    )

@@ -1,0 +1,100 @@
+"""Questions made ready: prompts and their tokens, in shards that any process can compute."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from anchorscope.answers.generate import write_lines
+from anchorscope.config import Finder
+from anchorscope.engine.lease import Lease
+from anchorscope.evidence.pieces import PromptMaker
+from anchorscope.pipeline.prompts import Prompted, Style, common_prefix, prompts_of, settle_style
+from anchorscope.pipeline.stages import Run
+from anchorscope.spans.question import agreement, find_spans
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shard:
+    """The unit of work: some questions of one dataset as the model will see them.
+
+    A value without the model or the folder in it: whoever has both can compute it.
+    """
+
+    number: int  # of its files, over all datasets
+    dataset: str
+    prompts: tuple[Prompted, ...]
+    prefix: tuple[int, ...]  # the tokens in front of every question of the dataset
+
+    def __len__(self) -> int:
+        return len(self.prompts)
+
+
+def prepare(run: Run, lease: Lease) -> list[Shard]:
+    """All questions as prompts in shards, dataset after dataset; the same in every process."""
+    with run.stage("preparation"):
+        shards: list[Shard] = []
+        for questions in run.sets:
+            prompts = _prompts(run, lease, questions.name, run.config.finder)
+            shards += _cut(prompts, questions.name, run.store.info["shard"], first=len(shards))
+        _save_agreement(run)
+    return shards
+
+
+def exact_question_by(run: Run, lease: Lease, finder: Finder) -> dict[str, tuple[int, ...]]:
+    """E_Q as another finder marks it, by question id."""
+    return {
+        prompt.question.id: prompt.exact_question
+        for name in run.datasets
+        for prompt in _prompts(run, lease, name, finder)
+    }
+
+
+def style_of(run: Run, lease: Lease) -> Style:
+    """The prompt style, settled once and kept when the run is continued."""
+    known = run.store.info["model"]
+    if "prompt" in known:
+        return Style(known["prompt"], known["prompt_why"])
+    c = run.config
+    style = settle_style(lease, run.sets, asked=c.prompt, shots=c.shots, max_tokens=c.max_tokens)
+    run.progress.note(f"prompts as {style.name}: {style.why}")
+    known |= {"prompt": style.name, "prompt_why": style.why}
+    run.store.save_info({"model": known})
+    return style
+
+
+def prompt_maker(run: Run, lease: Lease) -> PromptMaker:
+    """How questions are asked in this run."""
+    shots = {questions.name: questions.shots[: run.config.shots] for questions in run.sets}
+    style = style_of(run, lease).name
+    return PromptMaker(model=lease.model, style=style, seed=run.config.seed, shots=shots)
+
+
+def _prompts(run: Run, lease: Lease, dataset: str, finder: Finder) -> list[Prompted]:
+    (questions,) = [each for each in run.sets if each.name == dataset]
+    generate = partial(write_lines, lease, max_tokens=24)
+    spans = find_spans(questions.questions, finder=finder, generate=generate)
+    style = style_of(run, lease).name
+    return prompts_of(lease.model, questions, spans, style=style, shots=run.config.shots)
+
+
+def _cut(prompts: Sequence[Prompted], dataset: str, size: int, *, first: int) -> list[Shard]:
+    """The prompts of a dataset in shards, numbered from `first` on."""
+    prefix = common_prefix(prompts)
+    parts = [tuple(prompts[start : start + size]) for start in range(0, len(prompts), size)]
+    return [
+        Shard(number=number, dataset=dataset, prompts=part, prefix=prefix)
+        for number, part in enumerate(parts, start=first)
+    ]
+
+
+def _save_agreement(run: Run) -> None:
+    """How far the finders that cost nothing agree: tables/spans.csv."""
+    questions = [question for each in run.sets for question in each]
+    finders: tuple[Finder, ...] = ("given", "rules", "all")
+    by_finder = {
+        name: {of.id: of.spans for of in find_spans(questions, finder=name)} for name in finders
+    }
+    table = agreement(questions, by_finder)
+    run.store.write("tables/spans.csv", partial(table.to_csv, index=False))

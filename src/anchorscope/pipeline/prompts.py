@@ -1,0 +1,125 @@
+"""Questions as prompts: chat turns or plain text, as tokens, and the tokens that matter in them.
+
+The style is whichever makes this model answer with the bare answer. An answer that restates the
+subject ("Kanpur is a city in ...") puts the question's tokens into the answer, and the knockout
+can no longer tell the two apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from anchorscope.answers.generate import Answerer
+from anchorscope.engine.lease import Lease
+from anchorscope.engine.trunk import read_prefix, shared_prefix
+from anchorscope.errors import UserError
+from anchorscope.models import Model
+from anchorscope.models.prompts import has_chat, make_prompt
+from anchorscope.records import Question, QuestionSet, Span
+from anchorscope.spans.answer import answer_span
+from anchorscope.spans.characters import tokens_of
+from anchorscope.spans.question import QuestionSpans
+
+TRIED = 16  # questions of each set
+SLACK = 0.05  # chat turns may be this much worse: they are what an instructed model was made for
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prompted:
+    """A question as the model will see it."""
+
+    question: Question
+    spans: QuestionSpans
+    prompt_ids: tuple[int, ...]
+    question_tokens: tuple[int, ...]
+    exact_question: tuple[int, ...]  # E_Q
+
+
+def prompts_of(
+    model: Model,
+    questions: QuestionSet,
+    spans: Sequence[QuestionSpans],
+    *,
+    style: str,
+    shots: int,
+) -> list[Prompted]:
+    """Each question with its prompt and token positions, in the set's order."""
+    prompts = []
+    for question, of in zip(questions, spans, strict=True):
+        prompt = make_prompt(model, question.text, shots=questions.shots[:shots], style=style)
+        offsets = prompt.question_offsets()
+        prompts.append(
+            Prompted(
+                question=question,
+                spans=of,
+                prompt_ids=prompt.ids,
+                question_tokens=tokens_of([Span(0, len(question.text))], offsets),
+                exact_question=tokens_of(of.spans, offsets),
+            )
+        )
+    return prompts
+
+
+def common_prefix(prompts: Sequence[Prompted]) -> tuple[int, ...]:
+    """The tokens in front of every question: the worked examples, never a question's own token."""
+    lost = [p.question.id for p in prompts if not p.question_tokens]
+    if lost:
+        raise UserError(
+            f"{len(lost)} questions have no token of their own in the prompt (first: {lost[0]}). "
+            "The tokenizer drops their characters: leave them out, or use another model."
+        )
+    stop = min(p.question_tokens[0] for p in prompts)
+    return shared_prefix([p.prompt_ids for p in prompts], stop=stop)
+
+
+class Style(NamedTuple):
+    """The prompt style settled on, and why."""
+
+    name: str  # chat or text
+    why: str
+
+
+def settle_style(
+    lease: Lease, sets: Sequence[QuestionSet], *, asked: str, shots: int, max_tokens: int
+) -> Style:
+    """The style asked for; for `auto` the one that a trial on a few questions speaks for."""
+    model = lease.model
+    if asked == "text":
+        return Style("text", "as asked")
+    if not has_chat(model):
+        if asked == "chat":
+            raise UserError(
+                f"{model.name} has no chat template, so the prompt style `chat` cannot be used. "
+                "Accepted for it: text, auto."
+            )
+        return Style("text", "the tokenizer has no chat template")
+    if asked == "chat":
+        return Style("chat", "as asked")
+    chat, text = (
+        min(_bare_share(lease, given, style, shots, max_tokens) for given in sets)
+        for style in ("chat", "text")
+    )
+    told = f"of {TRIED} answers {chat:.0%} were bare as chat turns, {text:.0%} as text"
+    return Style("chat" if chat >= text - SLACK else "text", told)
+
+
+def is_bare(answer: str, question: str) -> bool:
+    """Whether an answer is nothing but its entity (and what punctuation goes with it)."""
+    span = answer_span(answer, question=question)
+    return span is not None and len(answer.strip(" .!\"'")) - (span.stop - span.start) <= len(
+        "the "
+    )
+
+
+def _bare_share(lease: Lease, given: QuestionSet, style: str, shots: int, max_tokens: int) -> float:
+    """The share of bare answers to the first questions of a set, asked in this style."""
+    texts = [question.text for question in given.questions[:TRIED]]
+    kept = given.shots[:shots]
+    ids = [make_prompt(lease.model, text, shots=kept, style=style).ids for text in texts]
+    prefix = read_prefix(lease, shared_prefix(ids, stop=min(map(len, ids)) - 1))
+    answerer = Answerer(lease.model, max_tokens=max_tokens)
+    answers = answerer.answer(lease, prefix, texts, ids).answers
+    bare = [is_bare(a.text, text) for a, text in zip(answers, texts, strict=True)]
+    return sum(bare) / len(bare)

@@ -1,0 +1,91 @@
+"""The order of a run: questions, answers and states, probes, tables, figures, report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from anchorscope.config import Config
+from anchorscope.engine.lease import Lease
+from anchorscope.engine.passes import passes_of
+from anchorscope.evidence.pieces import probed_of
+from anchorscope.pipeline.ablate import ablation_tables, read_variants, variants_of
+from anchorscope.pipeline.analyse import pathway_tables, save, train_and_read
+from anchorscope.pipeline.evidence import (
+    read_evidence,
+    read_evidence_with_probes,
+    tables_of_evidence,
+)
+from anchorscope.pipeline.model import load
+from anchorscope.pipeline.prepare import prepare
+from anchorscope.pipeline.request import Questions, resolve
+from anchorscope.pipeline.shard import ask_and_read
+from anchorscope.pipeline.stages import Run
+from anchorscope.probes.labelled import labelled
+from anchorscope.progress import Progress, Quiet
+from anchorscope.records import QuestionSet
+from anchorscope.run_folder.store import Store
+from anchorscope.run_folder.view import RunView
+from anchorscope.show import write_figures, write_report
+
+
+def run(
+    model: Any = None,
+    questions: Questions | Sequence[QuestionSet] | None = None,
+    *,
+    out: str | Path,
+    config: Config | None = None,
+    progress: Progress | None = None,
+) -> RunView:
+    """The finished run in folder `out`; continued where it stopped if it is there already.
+
+    `model` (a name, a transformers model, or what `load_model` gave) and `questions` (a name, a
+    file, a list, or what `load_questions` gave) stand above what `config` says of them.
+
+    Example:
+        view = run("bundled", "atlas", out="runs/atlas", config=Config(limit=200))
+        view.delta_p()
+
+    """
+    config, sets, identity = resolve(model, questions, config or Config())
+    # What is wrong with the choices is said before anything slow starts, and leaves no folder.
+    variants_of(config)
+    store = Store.open(out, identity)
+    if store.info.get("finished") and all(
+        set(asked) <= set(store.info.get(name, ())) for name, asked in _extras(config).items()
+    ):
+        return RunView.open(store.path)
+    return _go(Run(store=store, config=config, sets=sets, progress=progress or Quiet()), model)
+
+
+def _go(run: Run, model: Any) -> RunView:
+    """Every stage in turn; each leaves its files before the next begins."""
+    with Lease(load(run, model)) as lease:
+        shards = prepare(run, lease)
+        samples = ask_and_read(run, lease, shards, passes_of(run.config))
+        answers = [labelled(samples, dataset, run.config) for dataset in run.datasets]
+        read_variants(run, lease, shards)
+        read_evidence(run, lease, shards, samples)
+        readings = train_and_read(run, answers, passes=probed_of(run.config), shards=len(shards))
+        read_evidence_with_probes(run, lease, shards, samples, answers, readings)
+    tables = pathway_tables(run, answers, readings)
+    tables |= tables_of_evidence(run, answers, readings, samples, shards=len(shards))
+    tables |= ablation_tables(run, answers, shards=len(shards))
+    save(run, samples, answers, tables)
+    return _show(run)
+
+
+def _show(run: Run) -> RunView:
+    """The figures and the report, and the run marked as finished."""
+    with run.stage("report"):
+        view = RunView.open(run.store.path, unfinished_ok=True)
+        write_figures(view)
+        write_report(view)
+    run.store.save_info({"finished": True, **_extras(run.config)})
+    return RunView.open(run.store.path)
+
+
+def _extras(config: Config) -> dict[str, list[str]]:
+    """What may be added to a finished run, by its name in run.json."""
+    return {"ablated": list(config.ablate), "evidence": list(config.evidence)}

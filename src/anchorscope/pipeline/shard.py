@@ -1,0 +1,242 @@
+"""One shard of questions through the model: answered, judged, marked, and read.
+
+The answers, the clean states and the states under interventions of a batch come from one trunk.
+Each file is saved when it is there, so that a shard is the most a kill can cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pandas as pd
+
+from anchorscope.answers.generate import Answered, Answerer, answer_offsets
+from anchorscope.answers.judge import judge
+from anchorscope.engine.attention_mass import with_mass
+from anchorscope.engine.batches import Budget, in_batches
+from anchorscope.engine.interventions import Intervention, TokenPositions, positions_of
+from anchorscope.engine.lease import Lease
+from anchorscope.engine.passes import CAUGHT, CLEAN
+from anchorscope.engine.read import read_rows, to_host
+from anchorscope.engine.rows import Row, row_for
+from anchorscope.engine.trunk import Prefix, Trunk, grow_trunk, read_prefix
+from anchorscope.models import Model
+from anchorscope.pipeline.prepare import Shard
+from anchorscope.pipeline.prompts import Prompted
+from anchorscope.pipeline.stages import Run
+from anchorscope.records import Answer, Sample
+from anchorscope.run_folder.samples import from_frame, to_frame
+from anchorscope.run_folder.states import save_states, shard_name
+from anchorscope.run_folder.store import Store
+from anchorscope.spans.answer import answer_span
+from anchorscope.spans.characters import tokens_of
+
+StatesById = dict[str, np.ndarray]  # question id -> [layer, width]
+
+
+def ask_and_read(
+    run: Run,
+    lease: Lease,
+    shards: Sequence[Shard],
+    passes: Sequence[Intervention],
+    *,
+    name: str = "answers and states",
+    exact_question: Mapping[str, tuple[int, ...]] | None = None,
+) -> list[Sample]:
+    """Every question answered and read under each pass, a shard at a time.
+
+    What is on disk is not done again. `exact_question` reads the same answers with other exact
+    question tokens, by question id.
+    """
+    samples: list[Sample] = []
+    run.progress.start(name, sum(map(len, shards)))
+    with run.stage(name) as stage:
+        reader = ShardReader(
+            lease=lease,
+            store=run.store,
+            answerer=Answerer(lease.model, max_tokens=run.config.max_tokens),
+            passes=passes,
+            seed=run.config.seed,
+            exact_question=exact_question,
+        )
+        for shard in shards:
+            samples += reader.samples(shard)
+            stage["tokens"] = reader.tokens
+            run.progress.advance(len(shard))
+    return samples
+
+
+@dataclass
+class ShardReader:
+    """What stays the same over the shards that one process computes."""
+
+    lease: Lease
+    store: Store
+    answerer: Answerer
+    passes: Sequence[Intervention]
+    seed: int
+    exact_question: Mapping[str, tuple[int, ...]] | None = None  # E_Q instead of the samples' own
+    tokens: int = 0  # fed so far
+    budget: Budget = field(init=False)
+    prefix: Prefix = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.budget = Budget.of(self.lease.model.device)
+        self.prefix = Prefix((), None)
+
+    def samples(self, shard: Shard) -> list[Sample]:
+        """The samples of one shard, its files stored; what is on disk is not done again."""
+        answers = f"answers/{shard.number:05d}.parquet"
+        missing = [cut for cut in self.passes if not self._has(cut.name, shard)]
+        answered = self.store.has(answers) and self._has(CLEAN.name, shard)
+        stored = from_frame(pd.read_parquet(self.store.file(answers))) if answered else None
+        if stored is not None and not missing:
+            return stored
+        self._share_prefix(shard.prefix)
+        # All passes again where one is missing: rounding depends on what shares a batch, and a
+        # continued run must equal an unbroken one to the last digit.
+        samples, caught, states = self._read(shard.prompts, stored)
+        if stored is None:
+            # Their states first: answers without them would have to be written again.
+            for name in CAUGHT:
+                self._save(name, shard, caught[name])
+            frame = to_frame(samples)
+            self.store.write(answers, frame.to_parquet)
+        for cut in missing:
+            self._save(cut.name, shard, states[cut.name])
+        return samples
+
+    def _share_prefix(self, ids: tuple[int, ...]) -> None:
+        """Reads the tokens in front of a dataset's questions once for all its shards."""
+        if ids != self.prefix.ids:
+            self.prefix = read_prefix(self.lease, ids)
+            self.tokens += len(ids)
+
+    def _read(
+        self, prompts: Sequence[Prompted], stored: Sequence[Sample] | None
+    ) -> tuple[list[Sample], dict[str, StatesById], dict[str, StatesById]]:
+        """Samples in the shard's order, the states caught on the way, and those of each pass."""
+        by_id = {sample.id: sample for sample in stored or ()}
+        caught: dict[str, StatesById] = {name: {} for name in CAUGHT}
+        states: dict[str, StatesById] = {cut.name: {} for cut in self.passes}
+        for batch, (trunk, answered) in in_batches(
+            prompts,
+            self._answer if stored is None else self._regrow,
+            length=self._own,
+            then=lambda p: p.question.id,
+            budget=self.budget,
+            rows=self._rows(prompts),
+        ):
+            if answered is not None:
+                pairs = zip(batch, answered.answers, strict=True)
+                samples = [mark_answer(self.lease.model, p, answer) for p, answer in pairs]
+                by_id |= {sample.id: sample for sample in samples}
+                for name, of in _caught(samples, answered).items():
+                    caught[name] |= of
+            self._intervene(trunk, [by_id[p.question.id] for p in batch], states)
+            del trunk, answered  # before the next batch has its own
+        return [by_id[p.question.id] for p in prompts], caught, states
+
+    def _rows(self, prompts: Sequence[Prompted]) -> int | None:
+        """How many rows may be written to at once."""
+        room = max(map(self._own, prompts)) + self.answerer.max_tokens
+        return self.prefix.rows_within(self.budget.memory, room=room)
+
+    def _own(self, prompt: Prompted) -> int:
+        return len(prompt.prompt_ids) - len(self.prefix)
+
+    def _answer(self, batch: Sequence[Prompted]) -> tuple[Trunk, Answered | None]:
+        ids = [p.question.id for p in batch]
+        prompts = [p.prompt_ids for p in batch]
+        asked = [p.question_tokens[-1] for p in batch]
+        out = self.answerer.answer(self.lease, self.prefix, ids, prompts, also_at=asked)
+        self.tokens += sum(map(self._own, batch)) + sum(len(a.token_ids) for a in out.answers)
+        return out.trunk, out
+
+    def _regrow(self, batch: Sequence[Prompted]) -> tuple[Trunk, Answered | None]:
+        """The trunk of answers that are on disk: of the very batch they came from, so that a
+        continued run equals an unbroken one.
+        """
+        prompts = [p.prompt_ids for p in batch]
+        self.tokens += sum(map(self._own, batch))
+        return grow_trunk(self.lease, self.prefix, prompts, room=0, head=False).trunk, None
+
+    def _intervene(
+        self, trunk: Trunk, samples: Sequence[Sample], states: dict[str, StatesById]
+    ) -> None:
+        """Adds the states of these samples under each pass to `states`."""
+        positions = [self._positions(sample) for sample in samples]
+        if any(cut.keys == "matched" for cut in self.passes):
+            positions = with_mass(self.lease, trunk, positions, budget=self.budget)
+        rows = [
+            self._row(of, number, cut)
+            for number, of in enumerate(positions)
+            for cut in self.passes
+            if of is not None
+        ]
+        self.tokens += sum(len(row.ids) for row in rows)
+        for batch, read in read_rows(self.lease, trunk, rows, budget=self.budget):
+            for row, state in zip(batch, to_host(read), strict=True):
+                states[row.intervention.name][samples[row.number].id] = state
+
+    def _positions(self, sample: Sample) -> TokenPositions | None:
+        own = sample.exact_question
+        exact = own if self.exact_question is None else self.exact_question[sample.id]
+        if not (sample.exact_answer and own and exact):
+            return None
+        return replace(positions_of(sample), exact_question=exact)
+
+    def _row(self, positions: TokenPositions, number: int, cut: Intervention) -> Row:
+        return row_for(
+            positions,
+            number,
+            cut,
+            blocks=self.lease.model.blocks,
+            turn_at=len(self.prefix),
+            seed=self.seed,
+        )
+
+    def _has(self, name: str, shard: Shard) -> bool:
+        return self.store.has(shard_name(name, shard.number))
+
+    def _save(self, name: str, shard: Shard, states: StatesById) -> None:
+        model = self.lease.model
+        shape = (0, model.blocks, model.parts.width)
+        stacked = np.stack(list(states.values())) if states else np.empty(shape, np.float32)
+        save_states(self.store, shard_name(name, shard.number), list(states), stacked)
+
+
+def mark_answer(model: Model, prompt: Prompted, answer: Answer) -> Sample:
+    """The answer judged, and its entity found without a look at the gold answer."""
+    question = prompt.question
+    span = answer_span(answer.text, question=question.text)
+    tokens = tokens_of([span], answer_offsets(model, answer)) if span else ()
+    return Sample(
+        question=question,
+        answer=answer,
+        verdict=judge(answer.text, question.answers, question=question.text),
+        finder=prompt.spans.finder,
+        spans=prompt.spans.spans,
+        answer_span=span,
+        prompt_ids=prompt.prompt_ids,
+        question_tokens=prompt.question_tokens,
+        exact_question=prompt.exact_question,
+        exact_answer=tuple(len(prompt.prompt_ids) + token for token in tokens),
+    )
+
+
+def _caught(samples: Sequence[Sample], answered: Answered) -> dict[str, StatesById]:
+    """States by name and id, of each sample that has a probe position."""
+    rows = [n for n, s in enumerate(samples) if s.exact_answer and s.exact_question]
+    if not rows:
+        return {name: {} for name in CAUGHT}
+    assert answered.also is not None
+    last = [samples[n].exact_answer[-1] - len(samples[n].prompt_ids) for n in rows]
+    states = (answered.states[rows, last], answered.also[rows])
+    ids = [samples[n].id for n in rows]
+    return {
+        name: dict(zip(ids, to_host(of), strict=True))
+        for name, of in zip(CAUGHT, states, strict=True)
+    }

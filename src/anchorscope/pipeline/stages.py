@@ -1,0 +1,60 @@
+"""A run as a value, and the seconds of its stages."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from anchorscope.config import Config
+from anchorscope.errors import UserError
+from anchorscope.pipeline.request import resolve
+from anchorscope.progress import Progress, Quiet
+from anchorscope.records import QuestionSet
+from anchorscope.run_folder.store import Store
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """A run under way: its folder, what was asked for, its questions, and who listens."""
+
+    store: Store
+    config: Config
+    sets: Sequence[QuestionSet]
+    progress: Progress = field(default_factory=Quiet)
+
+    @property
+    def datasets(self) -> list[str]:
+        return [questions.name for questions in self.sets]
+
+    @property
+    def model_name(self) -> str:
+        return str(self.store.info["model"]["name"])
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[dict[str, float]]:
+        """Adds the seconds (and tokens) of a stage to run.json, also where it breaks off."""
+        begun, spent = time.monotonic(), {"tokens": 0.0}
+        try:
+            yield spent
+        finally:
+            stages = self.store.info.get("stages", {})
+            before = stages.get(name, {"seconds": 0.0, "tokens": 0})
+            stages[name] = {
+                "seconds": round(before["seconds"] + time.monotonic() - begun, 2),
+                "tokens": int(before["tokens"] + spent["tokens"]),
+            }
+            self.store.save_info({"stages": stages})
+
+
+def reopen(folder: str | Path, *, progress: Progress | None = None) -> Run:
+    """The run of a folder, from what its run.json says: for another process to take part in."""
+    info = Store(Path(folder)).info
+    if "config" not in info:
+        raise UserError(f"'{folder}' has not begun yet: its run.json holds no config.")
+    config, sets, identity = resolve(None, None, Config.restore(info["config"]))
+    only = {name: info["identity"][name] for name in ("only",) if name in info["identity"]}
+    store = Store.open(folder, identity | only)
+    return Run(store=store, config=config, sets=sets, progress=progress or Quiet())

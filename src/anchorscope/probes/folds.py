@@ -1,0 +1,143 @@
+"""Who learns from what: folds disjoint by entity or at random, and each probe's training part."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+import numpy as np
+from sklearn.model_selection import StratifiedKFold
+
+from anchorscope.errors import UserError, unknown
+
+ProbeName = Literal["paper", "a", "b"]
+PROBES: tuple[ProbeName, ...] = get_args(ProbeName)
+# Fewest answers of each class in the training part of any probe. Below this the weights are
+# decided by single questions. Overall four times as many are asked for, so that probes "a"
+# and "b" (about two fifths of the questions each) have a margin above it.
+MIN_PER_CLASS = 5
+MIN_OVERALL = 4 * MIN_PER_CLASS
+
+
+def entity_folds(entities: Sequence[str], *, folds: int = 5, seed: int = 0) -> np.ndarray:
+    """The fold of every question, [question] int, all questions of one entity in one fold.
+
+    A fold is the hash of (seed, entity), so questions added later move no earlier one. The one
+    exception: with a handful of entities a fold may come out empty, and is then filled from the
+    fullest.
+    """
+    _check_entities(entities, folds)
+    hashes = {entity: _hash(entity, seed) for entity in set(entities)}
+    home = {entity: value % folds for entity, value in hashes.items()}
+    _fill_empty(home, hashes, folds)
+    return np.array([home[entity] for entity in entities], dtype=np.int64)
+
+
+def training_rows(fold: np.ndarray, *, held_out: int, probe: ProbeName) -> np.ndarray:
+    """The questions that `probe` of fold `held_out` learns from, [question] bool.
+
+    "paper" takes all other folds; "a" and "b" take disjoint halves of them, counted in a
+    circle from the fold held out, so that every fold serves both as the folds rotate.
+    """
+    if probe not in PROBES:
+        raise unknown("probe", probe, PROBES)
+    folds = int(fold.max()) + 1
+    others = (held_out + np.arange(1, folds)) % folds
+    half = len(others) // 2
+    part = {"paper": others, "a": others[:half], "b": others[half:]}[probe]
+    return np.isin(fold, part)
+
+
+def check_enough(z: np.ndarray, fold: np.ndarray, *, dataset: str = "The data") -> None:
+    """Raise a UserError where some probe would have too few right or wrong answers."""
+    wrong, right = int(np.sum(z == 1)), int(np.sum(z == 0))
+    found = f"{dataset}: {wrong} wrong and {right} right answers can be used"
+    do = "Ask more questions, or use data that this model gets right less or more often."
+    if min(wrong, right) < MIN_OVERALL:
+        raise UserError(f"{found}; probes need at least {MIN_OVERALL} of each. {do}")
+    fewest = min(_fewest(z, fold, held_out, probe) for held_out in _folds(fold) for probe in PROBES)
+    if fewest < MIN_PER_CLASS:
+        raise UserError(
+            f"{found}, but one of the {len(_folds(fold))} folds leaves a probe only {fewest} of a "
+            f"class to learn from; it needs {MIN_PER_CLASS}. {do}"
+        )
+
+
+def _folds(fold: np.ndarray) -> range:
+    return range(int(fold.max()) + 1)
+
+
+def _fewest(z: np.ndarray, fold: np.ndarray, held_out: int, probe: ProbeName) -> int:
+    labels = z[training_rows(fold, held_out=held_out, probe=probe)]
+    return int(min(np.sum(labels == 0), np.sum(labels == 1)))
+
+
+def _check_entities(entities: Sequence[str], folds: int) -> None:
+    if folds < 3:
+        raise UserError(
+            f"{folds} folds were asked for; at least 3 are needed: "
+            "one to read, and one each for two probes that share no question."
+        )
+    if blank := sum(not entity for entity in entities):
+        raise UserError(
+            f"{blank} of {len(entities)} questions name no entity. "
+            "Give each the thing it asks about, or its own id where nothing is known."
+        )
+    if (distinct := len(set(entities))) < folds:
+        raise UserError(
+            f"The questions are about {distinct} entities, fewer than the {folds} folds. "
+            "Ask about more entities or use fewer folds."
+        )
+
+
+def _hash(entity: str, seed: int) -> int:
+    digest = hashlib.blake2b(f"{seed}:{entity}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big")
+
+
+def _fill_empty(home: dict[str, int], hashes: dict[str, int], folds: int) -> None:
+    members = {fold: sorted(e for e in home if home[e] == fold) for fold in range(folds)}
+    for fold in range(folds):
+        if not members[fold]:
+            fullest = max(members, key=lambda other: len(members[other]))
+            # Chosen by hash, not by place, so that the order of the questions has no say.
+            moved = max(members[fullest], key=lambda entity: hashes[entity])
+            members[fullest].remove(moved)
+            members[fold].append(moved)
+            home[moved] = fold
+
+
+Split = Literal["random", "entity"]
+SPLITS: tuple[Split, ...] = get_args(Split)
+MIN_TO_DETECT = 20  # of all answers: an inner fold then trains on about ten of each class
+
+
+def outer_folds(
+    z: np.ndarray, entities: Sequence[str], *, split: Split, folds: int, seed: int
+) -> np.ndarray:
+    """The fold that tests each question, [question] int."""
+    if split not in SPLITS:
+        raise unknown("split", split, SPLITS)
+    if split == "random":
+        return random_folds(z, folds=folds, seed=seed)
+    return entity_folds(entities, folds=folds, seed=seed)
+
+
+def random_folds(z: np.ndarray, *, folds: int, seed: int) -> np.ndarray:
+    """Folds with like shares of wrong answers, [question] int, whatever the entities."""
+    fold = np.zeros(len(z), dtype=np.int64)
+    splitter = StratifiedKFold(n_splits=folds, shuffle=True, random_state=seed)
+    for number, (_, held) in enumerate(splitter.split(z, z)):
+        fold[held] = number
+    return fold
+
+
+def check_classes(z: np.ndarray, *, dataset: str) -> None:
+    """Raise a UserError where there are too few right or wrong answers to learn from."""
+    wrong, right = int(np.sum(z == 1)), int(np.sum(z == 0))
+    if min(wrong, right) < MIN_TO_DETECT:
+        raise UserError(
+            f"{dataset}: {wrong} wrong and {right} right answers; a detector needs at least "
+            f"{MIN_PER_CLASS} of each. Ask more questions."
+        )

@@ -1,0 +1,149 @@
+"""The trained probes of one model and dataset, in memory and on disk (no pickle)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+
+from anchorscope.errors import UserError
+from anchorscope.probes.linear_probe import Balance
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+FORMAT = 1
+_WEIGHTS, _ABOUT = "probes.safetensors", "probes.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbeSet:
+    """Weights of every probe; logit of z = 1 is state · weights + intercept."""
+
+    probes: tuple[str, ...]  # ("paper", "a", "b")
+    weights: np.ndarray  # [probe, fold, layer, width] float32
+    intercept: np.ndarray  # [probe, fold, layer] float64
+    n_train: np.ndarray  # [probe, fold] int, questions learnt from
+    C: float
+    balance: Balance
+
+    def __post_init__(self) -> None:
+        shape = self.weights.shape
+        if (
+            len(shape) != 4
+            or self.intercept.shape != shape[:3]
+            or self.n_train.shape != shape[:2]
+            or len(self.probes) != shape[0]
+        ):
+            raise UserError(
+                f"Probes that do not belong together: weights {shape}, intercept "
+                f"{self.intercept.shape}, n_train {self.n_train.shape}, probes {self.probes}."
+            )
+
+    @property
+    def layers(self) -> int:
+        return self.weights.shape[2]
+
+    def logits(self, states: np.ndarray, fold: np.ndarray) -> np.ndarray:
+        """The logit of z = 1 that every probe gives, [probe, question, layer].
+
+        `states` are [question, layer, width]; a question of fold f is read by the probes that
+        held f out. A state that is NaN gives NaN.
+        """
+        kinds, folds, layers, _ = self.weights.shape
+        logits = np.full((kinds, len(states), layers), np.nan)
+        for layer in range(layers):
+            x = np.asarray(states[:, layer], dtype=np.float64)
+            for held_out in range(folds):
+                rows = fold == held_out
+                weights = self.weights[:, held_out, layer].astype(np.float64)  # [probe, width]
+                logits[:, rows, layer] = (
+                    weights @ x[rows].T + self.intercept[:, held_out, layer, None]
+                )
+        return logits
+
+    def mean_logits(self, states: np.ndarray) -> np.ndarray:
+        """The same of questions that no probe learnt from: the mean over the folds' probes.
+
+        A mean of linear probes is the probe of the mean weights; it wavers less than one fold's
+        probe, so it flips a little less by noise.
+        """
+        weights = self.weights.mean(axis=1, dtype=np.float64)  # [probe, layer, width]
+        logits = np.einsum("qlw,plw->pql", np.asarray(states, dtype=np.float64), weights)
+        return logits + self.intercept.mean(axis=1)[:, None]
+
+    def tensor_logits(
+        self, states: Tensor, *, probe: str, layer: int, fold: Sequence[int]
+    ) -> Tensor:
+        """One probe's logit at one layer [question], from tensors [question, layer, width].
+
+        Differentiable, on the states' own device, each question read by its own fold's probe.
+        """
+        import torch
+
+        kind, k = self.probes.index(probe), layer - 1
+        weights = torch.tensor(self.weights[kind, fold, k], device=states.device)
+        intercept = self.intercept[kind, fold, k].astype(np.float32)
+        read = (states[:, k].float() * weights).sum(dim=-1)
+        return read + torch.tensor(intercept, device=states.device)
+
+    def save(self, folder: str | Path) -> None:
+        """Write the probes under `folder`, complete or not at all."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        arrays = {name: np.ascontiguousarray(getattr(self, name)) for name in _ARRAYS}
+        unfinished = folder / f".{_WEIGHTS}.tmp"
+        save_file(arrays, unfinished)
+        about = {
+            "format": FORMAT,
+            "probes": list(self.probes),
+            "C": self.C,
+            "balance": self.balance,
+            # Ties the two files together: a stop between the two renames is noticed on reading.
+            "sha256": _digest(unfinished),
+        }
+        os.replace(unfinished, folder / _WEIGHTS)
+        unfinished = folder / f".{_ABOUT}.tmp"
+        unfinished.write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+        os.replace(unfinished, folder / _ABOUT)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> ProbeSet:
+        """The probes that `save` wrote under `folder`."""
+        folder = Path(folder)
+        try:
+            about = json.loads((folder / _ABOUT).read_text(encoding="utf-8"))
+            if about["format"] != FORMAT:
+                raise _unreadable(folder, f"format {about['format']} is not {FORMAT}")
+            if about["sha256"] != _digest(folder / _WEIGHTS):
+                raise _unreadable(folder, f"{_WEIGHTS} is not the file {_ABOUT} was written for")
+            arrays = load_file(folder / _WEIGHTS)
+            return cls(
+                probes=tuple(about["probes"]),
+                C=about["C"],
+                balance=about["balance"],
+                **{name: arrays[name] for name in _ARRAYS},
+            )
+        except FileNotFoundError as error:
+            raise _unreadable(folder, f"{Path(error.filename).name} is missing") from error
+        except (json.JSONDecodeError, SafetensorError, KeyError, TypeError) as error:
+            raise _unreadable(folder, f"a file is damaged ({error})") from error
+
+
+_ARRAYS = ("weights", "intercept", "n_train")
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _unreadable(folder: Path, why: str) -> UserError:
+    return UserError(f"No probes could be read from {folder}: {why}. Train them again.")

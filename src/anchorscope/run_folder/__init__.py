@@ -1,0 +1,1 @@
+"""Everything that knows where a file of a run lies."""

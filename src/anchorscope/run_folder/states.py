@@ -1,0 +1,118 @@
+"""States on disk: [question, layer, width] by pass and shard; all at once, or a layer at a time."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import safe_open
+from safetensors.numpy import save_file
+
+from anchorscope.errors import UserError
+from anchorscope.run_folder.store import Store
+
+
+def shard_name(intervention: str, number: int) -> str:
+    """The name of a shard's file in the run folder."""
+    return f"states/{intervention}/{number:05d}.safetensors"
+
+
+def save_states(store: Store, name: str, ids: Sequence[str], states: np.ndarray) -> None:
+    """Stores states [question, layer, width] as they come: in half precision where they fit it."""
+    broken = [id for id, state in zip(ids, states, strict=True) if not np.isfinite(state).all()]
+    if broken:
+        raise UserError(
+            f"{len(broken)} states for {name} are NaN or infinite (first: {broken[0]}). "
+            "The model overflows in this dtype: take --dtype float32 and another --out."
+        )
+    tensors = {"states": np.ascontiguousarray(states)}
+    meta = {"ids": json.dumps(list(ids))}
+    store.write(name, lambda path: save_file(tensors, path, metadata=meta))
+
+
+def load_states(store: Store, intervention: str, ids: Sequence[str], shards: int) -> np.ndarray:
+    """States [question, layer, width] in float32 in the order of `ids`; NaN where there is none."""
+    place = {id: row for row, id in enumerate(ids)}
+    out: np.ndarray | None = None
+    for number in range(shards):
+        found, states = _read(store.file(shard_name(intervention, number)))
+        if out is None:
+            out = np.full((len(ids), *states.shape[1:]), np.nan, dtype=np.float32)
+        here = [(place[id], row) for row, id in enumerate(found) if id in place]
+        if here:
+            to, of = map(list, zip(*here, strict=True))
+            out[to] = states[of]
+    assert out is not None, "a run has one shard at least"
+    return out
+
+
+def _read(path: Path) -> tuple[list[str], np.ndarray]:
+    with safe_open(path, framework="numpy") as file:
+        return json.loads(file.metadata()["ids"]), file.get_tensor("states")
+
+
+# Layers that the next detector may read too. Every process that fits detectors keeps its own.
+_KEPT_BYTES = 2**29
+_ONE_AT_A_TIME = threading.Lock()  # for a caller who asks joblib for threads instead
+
+
+class StateBank:
+    """The states of a run folder, a layer read from disk when it is first asked for.
+
+    Sent to another process it goes without what it has read: files are shared, memory is not.
+    """
+
+    def __init__(self, path: Path, ids: list[str]) -> None:
+        self.folder, self.place = path / "states", {id: row for row, id in enumerate(ids)}
+        self._read: dict[tuple[str, int], np.ndarray] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_read": {}}
+
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset(p.name for p in self.folder.iterdir() if any(p.glob("*.safetensors")))
+
+    @property
+    def layers(self) -> int:
+        with safe_open(self._shards("clean")[0], framework="numpy") as file:
+            return int(file.get_slice("states").get_shape()[1])
+
+    def layer(self, name: str, layer: int) -> np.ndarray:
+        """The states [question, width] of one layer as stored; NaN where there is none."""
+        found = self._read.get((name, layer))
+        if found is None:
+            found = self._load(name, layer)
+            with _ONE_AT_A_TIME:
+                self._make_room(found.nbytes)
+                self._read[name, layer] = found
+        return found
+
+    def _make_room(self, size: int) -> None:
+        """Forgets what was read first, until `size` more bytes may be kept."""
+        kept = sum(states.nbytes for states in self._read.values())
+        while self._read and kept + size > _KEPT_BYTES:
+            kept -= self._read.pop(next(iter(self._read))).nbytes
+
+    def _shards(self, name: str) -> list[Path]:
+        files = sorted((self.folder / name).glob("*.safetensors"))
+        if not files:
+            raise UserError(f"'{self.folder}' holds no states of '{name}'. Collect them first.")
+        return files
+
+    def _load(self, name: str, layer: int) -> np.ndarray:
+        out = np.empty(0)
+        for path in self._shards(name):
+            with safe_open(path, framework="numpy") as file:
+                ids = json.loads(file.metadata()["ids"])
+                states = file.get_slice("states")[:, layer - 1 : layer][:, 0]
+            if not out.size:
+                out = np.full((len(self.place), states.shape[1]), np.nan, dtype=states.dtype)
+            here = [(self.place[id], row) for row, id in enumerate(ids) if id in self.place]
+            to, of = [place for place, _ in here], [row for _, row in here]
+            out[to] = states[of]
+        return out

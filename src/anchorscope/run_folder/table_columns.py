@@ -1,0 +1,101 @@
+"""The columns of every table of a run, in their order: a contract of writers and readers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+Columns = tuple[str, ...]
+
+
+def _names(text: str) -> Columns:
+    return tuple(text.split())
+
+
+LAYERS = _names(
+    "model dataset layer mode pathway n delta_p delta_p_low delta_p_high "
+    "delta_logit delta_logit_low delta_logit_high"
+)
+PROBES = _names("model dataset layer auroc auroc_low auroc_high accuracy n_train n_test")
+CONTROLS = _names(
+    "model dataset layer intervention flip_rate flip_rate_low flip_rate_high delta_p n"
+)
+# strict.csv has many more, a column for every number of strict mode; these are always there.
+STRICT = _names(
+    "model dataset layer n kappa group_explained collapse paper_gap paper_null_low paper_null_high "
+    "strict_gap strict_null_low strict_null_high"
+)
+VERDICT = _names(
+    "model dataset layer seeds finding why p gap null_low null_high within within_p kappa "
+    "kappa_low dip_p bic"
+)
+CLAIMS = _names(
+    "claim statement source paper_value paper_verdict strict_value strict_verdict model dataset "
+    "finding paper_low paper_high paper_p strict_low strict_high strict_p"
+)
+SPANS = _names("dataset finder_a finder_b n jaccard identical")
+ABLATION = _names(
+    "variant dataset layer paper_gap paper_low paper_high paper_verdict strict_gap band_low "
+    "band_high strict_verdict finding"
+)
+PATHWAYS = _names("id dataset layer mode z prediction logit_clean logit_knockout pathway")
+# samples.parquet has all fields of a sample; these are the ones that every reader relies on.
+SAMPLES = _names(
+    "id dataset question answers answer verdict finder span_starts span_stops "
+    "answer_start answer_stop exact_question exact_answer"
+)
+
+# The pieces of evidence as --evidence names them, each with its tables. A piece is a module of
+# that name in `evidence` and, where it has a table, one in `show.evidence`.
+PIECES: Mapping[str, Mapping[str, Columns]] = {
+    "patching": {
+        "patching": _names(
+            "model dataset layer intervention mode subset pathway n flip_rate flip_low flip_high"
+        ),
+    },
+    "answer-only": {
+        "answer_only": _names(
+            "model dataset layer mode subset pathway n delta_p delta_p_low delta_p_high "
+            "delta_logit delta_logit_low delta_logit_high"
+        ),
+        "question_probe": _names("model dataset layer auroc auroc_low auroc_high n"),
+    },
+    "saliency": {
+        "saliency": _names("model dataset loss source subset n mean low high dip_p bic layer"),
+    },
+    "boundary": {
+        "boundary": _names("model dataset layer mode subset measure pathway n value low high p"),
+        "boundary_model": _names("model dataset layer mode term coefficient low high p n"),
+    },
+    "awareness": {
+        "awareness": _names("model dataset layer mode subset predictor n auroc low high"),
+    },
+    "heads": {
+        "heads": _names("model dataset block head set layer n delta_p low high flip_rate"),
+        "heads_agreement": _names("dataset_a dataset_b spearman low high n"),
+    },
+    "windows": {
+        "windows": _names(
+            "model dataset layer layers mode pathway n delta_p delta_p_low delta_p_high "
+            "delta_logit delta_logit_low delta_logit_high"
+        ),
+    },
+    "detectors": {},
+}
+EVIDENCE: Mapping[str, Columns] = {
+    name: columns for tables in PIECES.values() for name, columns in tables.items()
+}
+
+# What evidence reads sample by sample, under evidence/<name>/.
+SALIENCY_ROWS = _names("id dataset loss source layer saliency")
+HEADS_ROWS = _names("id dataset block head set layer logit_clean logit_knockout")
+DONOR_ROWS = _names("id kind donor same_relation resized popularity_gap")
+P_TRUE_ROWS = _names("id p_true")
+
+# Columns that hold text in every table that has them: a dataset called 'NA' is a name.
+TEXT = frozenset(
+    _names(
+        "model dataset mode pathway intervention finder_a finder_b id finding why within collapse "
+        "variant subset loss measure term predictor set layers dataset_a dataset_b claim "
+        "statement source paper_verdict strict_verdict"
+    )
+)

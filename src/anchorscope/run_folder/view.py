@@ -1,0 +1,240 @@
+"""A finished run folder, each file read when it is first asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, cast
+
+import pandas as pd
+
+from anchorscope.errors import UserError
+from anchorscope.records import Sample
+from anchorscope.run_folder import table_columns
+from anchorscope.run_folder.samples import from_frame
+from anchorscope.run_folder.store import RUN, read_info
+from anchorscope.run_folder.table_columns import Columns
+
+
+@dataclass(frozen=True)
+class RunView:
+    """A finished run folder, read from disk lazily and never written to."""
+
+    path: Path
+    info: Mapping[str, Any]  # run.json
+
+    @classmethod
+    def open(
+        cls, path: str | Path, *, unfinished_ok: bool = False, collected_ok: bool = False
+    ) -> RunView:
+        """The run in folder `path`; a run still under way is refused unless asked for.
+
+        A folder of `detect collect` has no analysis in it: only detectors ask for such a one.
+        """
+        folder = Path(path).expanduser()
+        info = _read_info(folder)
+        if not (unfinished_ok or info.get("finished") is True):
+            raise UserError(
+                f"The run in '{folder}' is not finished. "
+                "Run its command again to let it continue, then try once more."
+            )
+        if not {"model", "datasets"} <= info.keys():
+            raise UserError(f"'{folder / RUN}' names no model or datasets. Run its command again.")
+        if "only" in info.get("identity", {}) and not collected_ok:
+            raise UserError(
+                f"'{folder}' was collected for detectors: nothing in it was analysed. Give it to "
+                "`anchorscope detect`, or ask `anchorscope run` for a folder of its own."
+            )
+        return cls(folder, info)
+
+    @property
+    def model(self) -> Mapping[str, Any]:
+        """What run.json says of the model."""
+        return self.info["model"]
+
+    @property
+    def model_name(self) -> str:
+        return str(self.model["name"])
+
+    @property
+    def weights(self) -> str:
+        """What tells this model from every other; its name where nothing better is known."""
+        return str(self.model.get("weights") or self.model["name"])
+
+    @property
+    def titles(self) -> dict[str, str]:
+        """Dataset short name -> title, in the run's order."""
+        return {str(d["name"]): str(d.get("title") or d["name"]) for d in self.info["datasets"]}
+
+    @property
+    def datasets(self) -> list[str]:
+        """Short names, in the run's order."""
+        return list(self.titles)
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        return self.info.get("config") or {}
+
+    @property
+    def unit(self) -> str:
+        """What ΔP counts in this run's tables."""
+        return "percent" if self.config.get("delta") == "relative" else "points"
+
+    @cached_property
+    def layers(self) -> pd.DataFrame:
+        return self._table("layers", table_columns.LAYERS)
+
+    @cached_property
+    def probes(self) -> pd.DataFrame:
+        return self._table("probes", table_columns.PROBES)
+
+    @cached_property
+    def controls(self) -> pd.DataFrame:
+        return self._table("controls", table_columns.CONTROLS)
+
+    @property
+    def has_strict(self) -> bool:
+        """Whether the run holds strict mode's evidence (runs of early versions do not)."""
+        return all((self.path / "tables" / f"{n}.csv").is_file() for n in ("strict", "verdict"))
+
+    @cached_property
+    def strict(self) -> pd.DataFrame:
+        return self._table("strict", table_columns.STRICT)
+
+    @cached_property
+    def verdict(self) -> pd.DataFrame:
+        return self._table("verdict", table_columns.VERDICT)
+
+    @cached_property
+    def claims(self) -> pd.DataFrame:
+        return self._table("claims", table_columns.CLAIMS)
+
+    @cached_property
+    def spans(self) -> pd.DataFrame:
+        return self._table("spans", table_columns.SPANS)
+
+    @cached_property
+    def ablation(self) -> pd.DataFrame:
+        """How the verdicts move when a choice is made otherwise; only where it was asked for."""
+        return self._table("ablate", table_columns.ABLATION)
+
+    @cached_property
+    def pathways(self) -> pd.DataFrame:
+        file = self.path / "tables" / "pathways.parquet"
+        return _read_parquet(file, table_columns.PATHWAYS)
+
+    @cached_property
+    def evidence(self) -> dict[str, pd.DataFrame]:
+        """The tables of the other evidence that the run holds, by name."""
+        there = [n for n in table_columns.EVIDENCE if (self.path / "tables" / f"{n}.csv").is_file()]
+        tables = {name: self._table(name, table_columns.EVIDENCE[name]) for name in there}
+        return {name: table for name, table in tables.items() if len(table)}
+
+    @cached_property
+    def saliency(self) -> pd.DataFrame:
+        """Saliency of every sample and layer; no row where it was not asked for."""
+        return self._rows("saliency", table_columns.SALIENCY_ROWS)
+
+    @cached_property
+    def donors(self) -> pd.DataFrame:
+        """Who gave the tokens of each patch; no row where nothing was patched."""
+        return self._rows("donors", table_columns.DONOR_ROWS)
+
+    @cached_property
+    def p_true(self) -> dict[str, float]:
+        """P(True) by question, where it was asked for."""
+        rows = self._rows("ptrue", table_columns.P_TRUE_ROWS)
+        return {str(id): float(p) for id, p in zip(rows["id"], rows["p_true"], strict=True)}
+
+    @cached_property
+    def samples(self) -> pd.DataFrame:
+        return _read_parquet(self.path / "samples.parquet", table_columns.SAMPLES)
+
+    @cached_property
+    def answers(self) -> list[Sample]:
+        """The samples as values."""
+        return from_frame(self.samples)
+
+    def delta_p(self) -> pd.DataFrame:
+        """ΔP by layer, mode and pathway, with intervals: a tidy copy of tables/layers.csv."""
+        return self.layers.copy()
+
+    def _table(self, name: str, columns: Columns) -> pd.DataFrame:
+        return _read_csv(self.path / "tables" / f"{name}.csv", columns)
+
+    def _rows(self, piece: str, columns: Columns) -> pd.DataFrame:
+        """The shards of one piece of evidence as one table, empty where it was not read."""
+        files = sorted((self.path / "evidence" / piece).glob("*.parquet"))
+        if not files:
+            return pd.DataFrame(columns=list(columns))
+        return pd.concat([_read_parquet(file, columns) for file in files], ignore_index=True)
+
+
+def _read_info(folder: Path) -> dict[str, Any]:
+    """run.json of the folder."""
+    if not folder.is_dir():
+        raise UserError(f"There is no folder '{folder}'. Give the folder of a finished run.")
+    info = read_info(folder)
+    if not isinstance(info, dict):
+        raise UserError(
+            f"'{folder}' is not a run folder: it has no run.json. Give what --out named."
+        )
+    return info
+
+
+def _read_csv(file: Path, columns: Columns) -> pd.DataFrame:
+    """The table, names kept as text: a dataset called 'NA' is a name, not a missing number."""
+    _must_exist(file)
+    table = pd.read_csv(
+        file,
+        dtype=cast(Any, dict.fromkeys(table_columns.TEXT, str)),
+        keep_default_na=False,
+        na_values=cast(Any, {name: ["", "nan", "NaN"] for name in _numbers(file)}),
+    )
+    return _checked(table, file, columns)
+
+
+def _numbers(file: Path) -> list[str]:
+    """The columns of the file that do not hold text."""
+    header = pd.read_csv(file, nrows=0).columns
+    return [str(name) for name in header if name not in table_columns.TEXT]
+
+
+def _read_parquet(file: Path, columns: Columns) -> pd.DataFrame:
+    _must_exist(file)
+    return _checked(pd.read_parquet(file), file, columns)
+
+
+def _must_exist(file: Path) -> None:
+    if not file.is_file():
+        raise UserError(f"The run lacks '{file}'. Run its command again to have it written.")
+
+
+def _checked(table: pd.DataFrame, file: Path, columns: Columns) -> pd.DataFrame:
+    missing = [column for column in columns if column not in table.columns]
+    if missing:
+        raise UserError(
+            f"'{file}' lacks the column(s) {', '.join(missing)}. "
+            "It was written by another version: run the command again into a new folder."
+        )
+    return table
+
+
+def where(table: pd.DataFrame, **equal: object) -> pd.DataFrame:
+    """The rows whose columns have these values."""
+    keep = pd.Series(True, index=table.index)
+    for column, value in equal.items():
+        keep &= table[column] == value
+    return cast(pd.DataFrame, table.loc[keep])
+
+
+def records(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """The rows as dictionaries, column name -> value."""
+    return cast(list[dict[str, Any]], table.to_dict("records"))
+
+
+def values(table: pd.DataFrame, name: str) -> pd.Series:
+    """One column."""
+    return cast(pd.Series, table[name])

@@ -1,0 +1,172 @@
+"""The figures of the detectors: ROC, reliability, risk against coverage, and transfer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
+from sklearn.metrics import roc_curve
+
+from anchorscope.detect.kinds import make_method
+from anchorscope.run_folder.view import where
+from anchorscope.show import canvas
+from anchorscope.show.curves import FEW, PALETTE
+from anchorscope.stats.ranking import Curve, auroc, reliability, risk_coverage
+
+# What a reader asks first; the table has them all.
+DRAWN = ("min-log-prob", "p-true", "probe", "mop", "pr", "auto")
+_PANELS = 3  # side by side
+_GREY = {"color": "#888888", "linewidth": 0.7, "linestyle": ":"}
+Points = Callable[[np.ndarray, np.ndarray, np.ndarray], Curve]  # z, score, probability
+
+
+def plot_roc(scores: pd.DataFrame, *, split: str = "entity") -> Figure:
+    """ROC curves: a panel per dataset, a line per detector."""
+    return _curves(
+        scores,
+        split,
+        lambda z, score, _: Curve(*roc_curve(z, score)[:2]),
+        names=("Right answers flagged", "Wrong answers flagged"),
+        diagonal=True,
+        note="Every answer is scored by a detector that was fitted without its entity.",
+    )
+
+
+def plot_reliability(scores: pd.DataFrame, *, split: str = "entity") -> Figure:
+    """Share of wrong answers against the probability given: a panel per dataset."""
+    return _curves(
+        scores,
+        split,
+        lambda z, _, probability: _reliable(z, probability),
+        names=("Probability of being wrong", "Share that is wrong"),
+        diagonal=True,
+        note="Bins of equal width with ten answers at least; on the dotted line a probability "
+        "means what it says.",
+    )
+
+
+def plot_risk_coverage(scores: pd.DataFrame, *, split: str = "entity") -> Figure:
+    """Share of wrong answers among those given, most trusted first: a panel per dataset."""
+    return _curves(
+        scores,
+        split,
+        lambda z, score, _: risk_coverage(z, score),
+        names=("Answers given (coverage)", "Wrong among them (risk)"),
+        diagonal=False,
+        note="Answers are given in the order of trust; the right end is all of them.",
+    )
+
+
+def plot_transfer(transfer: pd.DataFrame) -> Figure:
+    """AUROC by training set (rows) and test set (columns): a panel per detector."""
+    drawn = [name for name in DRAWN if name in set(transfer["detector"])]
+    columns = min(_PANELS, len(drawn))
+    figure, axes = canvas.panels(-(-len(drawn) // columns), columns, share_y=False)
+    others = transfer["kind"] == "left-out"
+    transfer = transfer.assign(train=transfer["train"].mask(others, "all others"))
+    tests = list(dict.fromkeys(transfer["test"]))
+    trains = list(dict.fromkeys(transfer["train"]))
+    for ax in axes.flat[len(drawn) :]:
+        ax.set_visible(False)
+    for ax, name in zip(axes.flat, drawn, strict=False):
+        canvas.title(ax, make_method(name).name)
+        _heat(ax, where(transfer, detector=name), trains, tests)
+    note = "AUROC. Rows: trained on; columns: tested on. Entities that both have are left out."
+    canvas.footer(figure, [], columns=1, caption=note)
+    return figure
+
+
+def write_detect_figures(
+    folder: Path, scores: pd.DataFrame, transfer: pd.DataFrame | None = None
+) -> list[Path]:
+    """The files under figures/: detect_roc, detect_reliability, detect_risk, detect_transfer."""
+    drawn = {
+        "detect_roc": plot_roc(scores),
+        "detect_reliability": plot_reliability(scores),
+        "detect_risk": plot_risk_coverage(scores),
+    }
+    if transfer is not None:
+        drawn["detect_transfer"] = plot_transfer(transfer)
+    home = folder / "figures"
+    return [file for name, fig in drawn.items() for file in canvas.save_figure(fig, home / name)]
+
+
+def _curves(
+    scores: pd.DataFrame,
+    split: str,
+    points: Points,
+    *,
+    names: tuple[str, str],
+    diagonal: bool,
+    note: str,
+) -> Figure:
+    datasets = list(dict.fromkeys(scores["dataset"]))
+    colours = _colours(scores)
+    figure, axes = canvas.panels(1, len(datasets), share_y=True)
+    for ax, dataset in zip(axes[0], datasets, strict=True):
+        canvas.title(ax, dataset)
+        ax.set_xlabel(names[0], fontsize=canvas.TEXT)
+        ax.xaxis.set_major_locator(MaxNLocator(nbins=5))
+        ax.set(xlim=(0, 1), ylim=(0, 1.01))
+        if diagonal:
+            ax.plot([0, 1], [0, 1], **_GREY)
+        for name, colour in colours.items():
+            rows = where(scores, dataset=dataset, split=split, detector=name)
+            if len(rows):
+                ax.plot(*points(*_columns(rows)), color=colour, linewidth=1.2)
+    axes[0, 0].set_ylabel(names[1], fontsize=canvas.TEXT)
+    handles = [
+        Line2D([], [], color=colour, lw=1.3, label=make_method(name).name)
+        for name, colour in colours.items()
+    ]
+    canvas.footer(figure, handles, columns=min(3, len(handles)), caption=note)
+    return figure
+
+
+def _reliable(z: np.ndarray, probability: np.ndarray) -> Curve:
+    said, true, count = reliability(z, probability)
+    return Curve(said[count >= FEW], true[count >= FEW])
+
+
+def _colours(scores: pd.DataFrame) -> Mapping[str, str]:
+    """The detectors that are drawn, with their colours: DRAWN, and the best text control."""
+    there = set(scores["detector"])
+    drawn = [name for name in DRAWN if name in there]
+    text = [name for name in sorted(there) if make_method(name).text_only]
+    if text:
+        drawn.insert(0, max(text, key=lambda name: _mean_auroc(scores, name)))
+    return dict(zip(drawn, PALETTE, strict=False))
+
+
+def _mean_auroc(scores: pd.DataFrame, name: str) -> float:
+    parts = where(scores, detector=name).groupby(["dataset", "split"])
+    return float(np.mean([auroc(*_columns(cast(pd.DataFrame, rows))[:2]) for _, rows in parts]))
+
+
+def _columns(rows: pd.DataFrame) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    columns = ("z", "score", "probability")
+    z, score, probability = (rows[name].to_numpy(dtype=float) for name in columns)
+    return z, score, probability
+
+
+def _heat(ax: Axes, rows: pd.DataFrame, trains: list[str], tests: list[str]) -> None:
+    table = np.full((len(trains), len(tests)), np.nan)
+    for row in rows.to_dict("records"):
+        table[trains.index(row["train"]), tests.index(row["test"])] = row["auroc"]
+    ax.imshow(table, vmin=0.5, vmax=1.0, cmap="viridis", aspect="auto")
+    for (y, x), value in np.ndenumerate(table):
+        text = f"{value:.2f}" if np.isfinite(value) else "–"
+        colour = "white" if not value > 0.8 else "black"
+        ax.text(x, y, text, ha="center", va="center", fontsize=canvas.SMALL,
+                color=colour if np.isfinite(value) else canvas.FAINT)  # fmt: skip
+    ax.set_xticks(range(len(tests)), tests)
+    ax.set_yticks(range(len(trains)), trains)
+    ax.set_xlabel("tested on", fontsize=canvas.TEXT)
+    ax.grid(visible=False)

@@ -1,0 +1,114 @@
+"""Token patching, shown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import cast
+
+import pandas as pd
+
+from anchorscope.records import MODES
+from anchorscope.run_folder.view import RunView, records, values, where
+from anchorscope.show.curves import RANDOM
+from anchorscope.show.evidence.piece import Piece, View, interval_curve, pathway_curves
+from anchorscope.show.evidence.shown import (
+    SUBSETS,
+    chosen_layer,
+    claim_of,
+    first_value,
+    shown_as_curves,
+    side_by_side,
+    table_at_layer,
+    verdict,
+)
+from anchorscope.show.report.words import percent
+
+PATCHES: Mapping[str, str] = {
+    "patch-matched": "tokens of a matched subject",
+    "patch-random": "tokens of a random subject",
+    "patch-other": "other tokens of the question",
+    "patch-self": "its own tokens",
+}
+OTHER = "Other tokens, all samples (control)"
+
+
+def main_patch(table: pd.DataFrame) -> str:
+    """The patch that is drawn: with a matched donor, where there is one."""
+    return next(name for name in PATCHES if name in set(values(table, "intervention")))
+
+
+def piece(run: RunView) -> Piece:
+    """Flip rate by layer, a view per mode."""
+    table = run.evidence["patching"]
+    patch, views = main_patch(table), []
+    columns = ("flip_rate", "flip_low", "flip_high")
+    for mode in MODES:
+        rows = where(table, mode=mode, subset="all")
+        series = pathway_curves(run, where(rows, intervention=patch), columns, factor=100)
+        control = where(rows, intervention="patch-other", pathway="all")
+        for name in run.titles:
+            part = where(control, dataset=name)
+            if len(part):
+                series.append(interval_curve(part, columns, label=OTHER, color=RANDOM, factor=100))
+        view = View(row="", column=f"{mode.capitalize()} mode",
+                    y="Predictions that flip (%)", series=series)  # fmt: skip
+        views.append(view)
+    caption = (
+        f"The exact question tokens are replaced by the {PATCHES[patch]}. Groups are those of the "
+        "knockout. Grey: as many other tokens of the question replaced, all samples."
+    )
+    return Piece(name="patching", views=views, caption=caption, unit="percent")
+
+
+def words(run: RunView, dataset: str) -> list[str]:
+    """Flips under a patch, by pathway, beside its control."""
+    table, layer = run.evidence["patching"], chosen_layer(run, dataset)
+    rows = where(table, dataset=dataset, layer=layer, mode="paper", subset="all")
+    patch = main_patch(table)
+    q, a = (_share(rows, intervention=patch, pathway=p) for p in ("Q", "A"))
+    said = [
+        f"At layer {layer}, replacing the exact question tokens by the {PATCHES[patch]} flips the "
+        f"probe’s verdict on {q} of the Q samples and {a} of the A samples (paper mode)."
+    ]
+    if "patch-other" in set(values(rows, "intervention")):
+        said.append(
+            "Replacing as many other tokens of the question flips "
+            f"{_share(rows, intervention='patch-other', pathway='all')} of all."
+        )
+    return [*said, verdict(claim_of(run, "patching-flips-q", dataset)), *_donors(run, dataset)]
+
+
+def _rows(at: pd.DataFrame) -> list[list[object]]:
+    """Strict mode's flips of Q and A under each patch."""
+    strict = where(at, mode="strict")
+    known = cast(pd.DataFrame, strict.loc[values(strict, "subset").isin(list(SUBSETS))])
+    return side_by_side(known, ("intervention", "subset"), "flip_rate", percent, PATCHES)
+
+
+def _donors(run: RunView, dataset: str) -> list[str]:
+    """How many matched donors made the prompt longer or shorter, and share the relation."""
+    ids = set(values(where(run.samples, dataset=dataset), "id"))
+    own = [row for row in records(where(run.donors, kind="matched")) if row["id"] in ids]
+    if not own:
+        return []
+    longer, alike = (sum(bool(row[name]) for row in own) for name in ("resized", "same_relation"))
+    return [
+        f"Of {len(own)} matched donors {alike} share the relation, and {longer} have another "
+        "number of tokens."
+    ]
+
+
+def _share(rows: pd.DataFrame, **equal: object) -> str:
+    return percent(first_value(where(rows, **equal), "flip_rate"))
+
+
+SHOWN = shown_as_curves(
+    piece,
+    name="patching",
+    title="Another subject in the question (token patching)",
+    words=words,
+    numbers=table_at_layer(
+        "patching", ["Replaced by", "Samples", "Q flips", "A flips", "n of Q", "n of A"], _rows
+    ),
+    claims=("patching-flips-q",),
+)

@@ -1,0 +1,190 @@
+"""One piece of evidence as curves: drawn, interactive, and what strict mode makes of its claim."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from anchorscope.run_folder.view import RunView, values, where
+from anchorscope.show import canvas
+from anchorscope.show.charts import layout_of, span_of, traces_of
+from anchorscope.show.curves import RANDOM, Series, color_of, curve
+
+Unit = Literal["points", "percent", "share"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class View:
+    """The curves of one panel."""
+
+    row: str  # named beside the panel's row
+    column: str  # named above the panel
+    y: str
+    series: Sequence[Series]
+    note: str = ""  # written into the panel
+
+    @property
+    def label(self) -> str:
+        """On the switch of the report."""
+        return ", ".join(part for part in (self.column, self.row) if part)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Piece:
+    """One piece of evidence."""
+
+    name: str  # of its figure
+    views: Sequence[View]
+    caption: str
+    unit: Unit = "points"
+    zero: float = 0.0  # what nothing would give
+    x: str = "Layer"
+    share_y: bool = True
+
+
+def pathway_curves(
+    run: RunView, table: pd.DataFrame, columns: tuple[str, str, str], *, factor: float = 1
+) -> list[Series]:
+    """Q and A of each dataset, in the colours of every other figure."""
+    found = []
+    for position, (name, title) in enumerate(run.titles.items()):
+        for pathway in ("Q", "A"):
+            rows = where(table, dataset=name, pathway=pathway)
+            label, color = f"{pathway}-Anchored ({title})", color_of(position, pathway)
+            dashed = pathway == "A"
+            if len(rows):
+                found.append(interval_curve(rows, columns, label=label, color=color, dashed=dashed,
+                                    factor=factor))  # fmt: skip
+    return found
+
+
+def interval_curve(
+    rows: pd.DataFrame,
+    columns: tuple[str, str, str],
+    *,
+    label: str,
+    color: str,
+    dashed: bool = False,
+    factor: float = 1,
+) -> Series:
+    """The columns (value, low, high) by layer."""
+    named = dict(zip(("v", "v_low", "v_high"), columns, strict=True))
+    rows = rows.assign(**{new: factor * values(rows, old) for new, old in named.items()})
+    return curve(rows, "v", label=label, color=color, dashed=dashed)
+
+
+def plot_piece(run: RunView, piece: Piece) -> Figure:
+    """A panel per view, in the rows and columns that the views name; one legend below."""
+    rows = list(dict.fromkeys(view.row for view in piece.views))
+    columns = list(dict.fromkeys(view.column for view in piece.views))
+    figure, axes = canvas.panels(len(rows), len(columns), share_y=piece.share_y)
+    for ax in axes.flat:
+        ax.set_axis_off()
+    for view in piece.views:
+        ax = axes[rows.index(view.row), columns.index(view.column)]
+        ax.set_axis_on()
+        _draw(ax, view, piece)
+        last, first = view.row == rows[-1], view.column == columns[0]
+        ax.set_xlabel(piece.x if last else "", fontsize=canvas.TEXT, color=canvas.INK)
+        if view.row == rows[0]:
+            canvas.title(ax, view.column)
+        if first or not piece.share_y:
+            y = f"{view.y}\n{view.row}" if view.row and first else view.y
+            ax.set_ylabel(y, fontsize=canvas.TEXT, color=canvas.INK)
+    handles = _handles(piece)
+    bands = " Bands: 95 % intervals." if _has_bands(piece) else ""
+    canvas.footer(
+        figure,
+        handles,
+        columns=_legend_columns(handles, figure.get_figwidth()),
+        notes=[
+            *_handles(piece, controls=True),
+            *([canvas.few_handle()] if _has_few(piece) else []),
+        ],
+        caption=f"{run.model_name}. {piece.caption}{bands}",
+    )
+    return figure
+
+
+def _draw(ax: Axes, view: View, piece: Piece) -> None:
+    if piece.unit == "share" and piece.zero:
+        ax.axhline(piece.zero, color="#888888", linewidth=0.7, linestyle=":")
+    elif piece.name not in ("boundary", "saliency"):
+        ax.axhline(piece.zero, color="#444444", linewidth=0.7, zorder=1)
+    for series in view.series:
+        canvas.draw(ax, _bare(series) if piece.name == "awareness" and series.dashed else series)
+    if not any(np.isfinite(series.value).any() for series in view.series):
+        ax.text(0.5, 0.5, "no numbers", ha="center", transform=ax.transAxes, fontsize=8)
+    if view.note:
+        ax.text(0.02, 0.97, view.note, transform=ax.transAxes, fontsize=canvas.SMALL,
+                color=canvas.FAINT, va="top", parse_math=False)  # fmt: skip
+        low, high = ax.get_ylim()
+        ax.set_ylim(low, high + 0.12 * (high - low))  # the note lies above the curves
+
+
+def _legend_columns(handles: Sequence[Line2D], width: float) -> int:
+    """As many columns as fit, an even number of rows in each: a dataset's Q stands above its A."""
+    longest = max((len(str(handle.get_label())) for handle in handles), default=1)
+    fit = max(1, int(width / (0.5 + 0.055 * longest)))
+    rows = -(-len(handles) // fit)
+    if str(handles[0].get_label() if handles else "").startswith("Q-"):
+        rows += rows % 2
+    return max(1, -(-len(handles) // max(rows, 1)))
+
+
+def _handles(piece: Piece, *, controls: bool = False) -> list[Line2D]:
+    """One handle a label, in order of first appearance; controls apart, as they are grey."""
+    seen = {s.label: s for view in piece.views for s in view.series}
+    found = [s for s in seen.values() if (s.color == RANDOM) == controls]
+    return [
+        Line2D([], [], color=s.color, linestyle="--" if s.dashed else "-", lw=1.3, label=s.label)
+        for s in found
+    ]
+
+
+def _bare(series: Series) -> Series:
+    """Without its band: five of them on one another hide the curves."""
+    nothing = np.full(len(series.layer), np.nan)
+    return replace(series, low=nothing, high=nothing)
+
+
+def _has_bands(piece: Piece) -> bool:
+    return any(np.isfinite(s.low).any() for view in piece.views for s in view.series)
+
+
+def _has_few(piece: Piece) -> bool:
+    return any(s.few.any() for view in piece.views for s in view.series)
+
+
+def piece_chart(piece: Piece) -> dict[str, Any]:
+    """A view per panel of the figure; views of one scale share their y range."""
+    shown = [series for view in piece.views for series in view.series]
+    views = []
+    # Strict first: the page opens on the reading that can be trusted.
+    for view in sorted(piece.views, key=lambda view: "paper" in view.label.lower()):
+        traces = [trace for s in view.series for trace in traces_of(s, unit=piece.unit)]
+        mine = _layout(piece, view, shown if piece.share_y else list(view.series))
+        views.append({"label": view.label, "key": view.label, "data": traces, "layout": mine})
+    return {"views": views, "layout": _layout(piece, piece.views[0], shown)}
+
+
+def _layout(piece: Piece, view: View, shown: list) -> dict[str, Any]:
+    # A curve without a natural zero fills its panel.
+    first = shown[0].value if shown else np.array([piece.zero])
+    known = first[np.isfinite(first)]
+    include = piece.zero if piece.share_y else float(known[0] if len(known) else piece.zero)
+    span = span_of(shown, include=include)
+    layout = layout_of(view.y, span, zero=piece.zero, dotted=piece.unit == "share")
+    layout["xaxis"]["title"]["text"] = piece.x
+    if piece.x != "Layer":
+        layout["xaxis"]["unifiedhovertitle"]["text"] = "%{x:.2f}"
+    if piece.name in ("boundary", "saliency"):
+        layout["shapes"] = []
+    return layout

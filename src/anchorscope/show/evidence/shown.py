@@ -1,0 +1,114 @@
+"""How a piece of evidence is shown: its sentences, its table, its curves, its claims."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from anchorscope.records import Estimate
+from anchorscope.run_folder.view import RunView, records, where
+from anchorscope.show.evidence.piece import Piece, piece_chart, plot_piece
+from anchorscope.show.report.markup import Safe, table
+from anchorscope.show.report.words import interval, number
+
+BEYOND = {
+    "holds": "It stands within a predicted class, with groups from another probe",
+    "fails": "Within a predicted class, with groups from another probe, it fails",
+    "undecided": "Within a predicted class, with groups from another probe, it is not decided",
+    "not measured": "Within a predicted class it could not be measured",
+}
+SUBSETS = {"all": "all", "predicted-right": "predicted right", "predicted-wrong": "predicted wrong"}
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shown:
+    """How a piece of evidence is shown, in the report and in figures/."""
+
+    name: str  # of its table and its figure
+    title: str
+    words: Callable[[RunView, str], list[str]]  # sentences about one dataset
+    numbers: Callable[[RunView], Safe]  # its table at the chosen layer of each dataset
+    draw: Callable[[RunView], Figure]
+    chart: Callable[[RunView], tuple[dict[str, Any], str]]  # for the page, and its caption
+    claims: tuple[str, ...] = ()  # the published claims that speak of it
+
+
+def shown_as_curves(piece: Callable[[RunView], Piece], **shown: Any) -> Shown:
+    """A piece of evidence whose figure and chart are the same curves."""
+
+    def chart(run: RunView) -> tuple[dict[str, Any], str]:
+        curves = piece(run)
+        return piece_chart(curves), curves.caption
+
+    return Shown(draw=lambda run: plot_piece(run, piece(run)), chart=chart, **shown)
+
+
+def table_at_layer(
+    name: str, head: Sequence[str], rows: Callable[[pd.DataFrame], list[list[object]]]
+) -> Callable[[RunView], Safe]:
+    """The table of a piece: what `rows` makes of each dataset's rows at its chosen layer."""
+
+    def numbers(run: RunView) -> Safe:
+        found = []
+        for dataset, title in run.titles.items():
+            layer = chosen_layer(run, dataset)
+            at = where(run.evidence[name], dataset=dataset, layer=layer)
+            found += [[title, *row] for row in rows(at)]
+        return table(["Dataset", *head], found, text_columns=3)
+
+    return numbers
+
+
+def side_by_side(
+    at: pd.DataFrame,
+    columns: tuple[str, str],
+    value: str,
+    show: Callable[[float], str],
+    names: Mapping[str, str] | None = None,
+) -> list[list[object]]:
+    """Q beside A for every pair of values in two columns, with their counts."""
+    called = SUBSETS | dict(names or {})
+    found: list[list[object]] = []
+    for keys in dict.fromkeys(zip(*(at[column] for column in columns), strict=True)):
+        here = where(at, **dict(zip(columns, keys, strict=True)))
+        pair = {str(row["pathway"]): row for row in records(here)}
+        q, a = pair["Q"], pair["A"]
+        cells = [show(float(q[value])), show(float(a[value])), int(q["n"]), int(a["n"])]
+        found.append([*(called.get(str(key), str(key)) for key in keys), *cells])
+    return found
+
+
+def chosen_layer(run: RunView, dataset: str) -> int:
+    """The layer whose clean probe is best, where all evidence is read."""
+    return int(records(where(run.verdict, dataset=dataset))[0]["layer"])
+
+
+def claim_of(run: RunView, claim: str, dataset: str) -> Row | None:
+    """The row of claims.csv; None where the run has no such claim."""
+    found = records(where(run.claims, claim=claim, dataset=dataset))
+    return found[0] if found else None
+
+
+def verdict(row: Row | None, what: str = "Q less A") -> str:
+    """What strict mode makes of a claim, its number named; nothing for a run without it."""
+    if row is None:
+        return ""
+    found = Estimate(*(float(row.get(f"strict_{n}", math.nan)) for n in ("value", "low", "high")),
+                     n=0)  # fmt: skip
+    said = BEYOND[str(row["strict_verdict"])]
+    if not math.isfinite(found.value):
+        return f"{said}."
+    ends = interval(found, 2)
+    return f"{said}: {what} {number(found.value, 2)}{f' ({ends})' if ends else ''}."
+
+
+def first_value(rows: pd.DataFrame, column: str) -> float:
+    """The first row's number; NaN where there is no row."""
+    found = records(rows)
+    return float(found[0][column]) if found else math.nan

@@ -1,0 +1,152 @@
+"""What a run means, in sentences written from its numbers."""
+
+from __future__ import annotations
+
+import math
+
+from anchorscope.records import Estimate
+from anchorscope.show.curves import FEW
+from anchorscope.show.report.headline import Headline
+
+
+def number(value: float, digits: int = 1) -> str:
+    """The number with a true minus sign; 'no number' where there is none, never a zero."""
+    if not math.isfinite(value):
+        return "no number"
+    text = f"{value:.{digits}f}"
+    if float(text) == 0:
+        text = text.lstrip("-")
+    return text.replace("-", "−")
+
+
+def percent(share: float) -> str:
+    """A share of 1 as whole percents, with a decimal where whole ones would say 0 or 100."""
+    if not math.isfinite(share):
+        return "no number"
+    digits = 0 if share in (0, 1) or 0.01 <= share <= 0.99 else 1
+    return f"{100 * share:.{digits}f} %"
+
+
+def interval(estimate: Estimate, digits: int = 1) -> str:
+    """'95 % interval low to high', or nothing where the table has no interval."""
+    if not (math.isfinite(estimate.low) and math.isfinite(estimate.high)):
+        return ""
+    return f"95 % interval {number(estimate.low, digits)} to {number(estimate.high, digits)}"
+
+
+def moves(value: float, what: str = "it", *, unit: str = "points") -> str:
+    """'lowers it by x points': the verb says the sign, the number the size."""
+    if not math.isfinite(value):
+        return f"changes {what} by an unknown amount"
+    shown = number(abs(value))
+    if float(shown) == 0:
+        return f"leaves {what} where it was (0.0 {unit})"
+    return f"{'raises' if value > 0 else 'lowers'} {what} by {shown} {unit}"
+
+
+def sentences(head: Headline) -> list[str]:
+    """Three sentences: the published reading, the random control, the strict reading."""
+    if head.layer is None:
+        return [_no_groups(head)]
+    return [_paper(head), _random(head), _strict(head)]
+
+
+def cautions(head: Headline) -> list[str]:
+    """What weakens the sentences: chance-level probes, few samples, class collapse."""
+    if head.layer is None:
+        return []
+    found = [_chance(head), _few(head), _collapse(head)]
+    return [text for text in found if text]
+
+
+def _no_groups(head: Headline) -> str:
+    q, a = head.most
+    if not q and not a:
+        return f"{head.title} has no sample that a probe could read, so there is nothing to say."
+    if not q:
+        return (
+            f"Cutting the flow from the exact question tokens flips the probe’s verdict on none "
+            f"of the {a} {head.title} samples at any layer: the Q group is empty, and there is "
+            "no gap to report."
+        )
+    return (
+        f"No layer has both a sample that flips and one that does not on {head.title}: "
+        "one of the two groups is always empty, and there is no gap to report."
+    )
+
+
+def _paper(head: Headline) -> str:
+    q, a = head.paper_q, head.paper_a
+    return (
+        f"At layer {head.layer}, cutting the flow from the exact question tokens flips the "
+        f"probe’s verdict on {percent(head.flip_share)} of {q.n + a.n} {head.title} samples (Q); "
+        f"for these it {moves(q.value, 'the probe’s belief in its first verdict', unit=head.unit)}"
+        f", and for the others (A) it {moves(a.value, unit=head.unit)}."
+    )
+
+
+def _random(head: Headline) -> str:
+    flips, delta = head.random_flips, head.random_delta
+    if not math.isfinite(flips.value):
+        return "There is no random-token control at this layer to compare with."
+    text = f"Cutting as many random tokens instead flips {percent(flips.value)}"
+    if math.isfinite(delta.value):
+        text += f", and over all samples {moves(delta.value, 'that belief', unit=head.unit)}"
+    return text + "."
+
+
+def _strict(head: Headline) -> str:
+    gap = head.strict_gap
+    start = "In strict mode, where one probe forms the groups and another measures the effect, "
+    if not math.isfinite(gap.value):
+        empty = "Q" if head.strict_q.n == 0 else "A"
+        return start + f"the {empty} group is empty at this layer, so there is no gap to report."
+    said = f"Q lies {number(abs(gap.value))} {head.unit} {'below' if gap.value < 0 else 'above'} A"
+    return f"{start}{said} ({interval(gap) or 'no interval'}): {_reading(gap)}."
+
+
+def _reading(gap: Estimate) -> str:
+    if not (math.isfinite(gap.low) and math.isfinite(gap.high)):
+        return "without an interval this decides nothing"
+    if gap.low <= 0 <= gap.high:
+        return "the interval includes 0, so this run does not show two groups"
+    if gap.value > 0:
+        return "the gap points the other way from the published picture"
+    return (
+        "the gap stands when it is measured by a probe that did not form the groups, which two "
+        "pathways would give, and so would one dependence that varies by degree"
+    )
+
+
+def _chance(head: Headline) -> str:
+    auroc = head.auroc
+    if not math.isfinite(auroc.value) or auroc.low > 0.5:
+        return ""
+    return (
+        f"The {head.title} probe at layer {head.layer} is not shown to be better than chance "
+        f"(AUROC {number(auroc.value, 2)}, {interval(auroc, 2) or 'no interval'}): its verdicts, "
+        "and so its flips, may mean nothing."
+    )
+
+
+def _few(head: Headline) -> str:
+    sizes = {
+        "paper": (head.paper_q.n, head.paper_a.n),
+        "strict": (head.strict_q.n, head.strict_a.n),
+    }
+    small = [f"Q {q}, A {a} in {mode} mode" for mode, (q, a) in sizes.items() if min(q, a) < FEW]
+    if not small:
+        return ""
+    return f"Few samples ({'; '.join(small)}): intervals from so few are too narrow to be believed."
+
+
+def _collapse(head: Headline) -> str:
+    found = head.collapse
+    if found is None or not found.total:
+        return ""
+    return (
+        f"The knockout pushes nearly every {head.title} sample to one verdict: "
+        f"{percent(found.right)} of those predicted right flip, and {percent(found.wrong)} of "
+        "those predicted wrong. The pathway is then little more than the predicted class under "
+        "another name."
+    )

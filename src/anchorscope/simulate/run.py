@@ -1,0 +1,132 @@
+"""A run folder from a planted truth: states on disk, then everything that a real run does."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from anchorscope.config import Config
+from anchorscope.pipeline.analyse import pathway_tables, save, train_and_read
+from anchorscope.pipeline.evidence import tables_of_evidence
+from anchorscope.pipeline.stages import Run
+from anchorscope.probes.labelled import labelled
+from anchorscope.progress import Progress, Quiet
+from anchorscope.records import Answer, Question, Sample, Span
+from anchorscope.run_folder import table_columns
+from anchorscope.run_folder.identity import git_revision, versions
+from anchorscope.run_folder.states import save_states, shard_name
+from anchorscope.run_folder.store import Store
+from anchorscope.run_folder.view import RunView
+from anchorscope.show import write_figures, write_report
+from anchorscope.simulate.worlds import INTERVENTIONS, Simulated, Truth, simulate_states
+
+
+def simulate(
+    truth: Truth,
+    *,
+    out: str | Path,
+    config: Config | None = None,
+    progress: Progress | None = None,
+) -> RunView:
+    """The finished run of a made-up world in folder `out`."""
+    config = config or Config(model=truth.world, data=("simulated",), seed=truth.seed)
+    store = Store.open(out, {"simulate": asdict(truth), **config.identity()})
+    if store.info.get("finished"):
+        return RunView.open(store.path)
+    begun = time.monotonic()
+    world = simulate_states(truth)
+    samples = [_sample(truth, world, number) for number in range(truth.samples)]
+    ids = [sample.id for sample in samples]
+    for name in ("clean", *INTERVENTIONS):
+        save_states(store, shard_name(name, 0), ids, world.states[name])
+    _describe(store, truth, config)
+    run = Run(store=store, config=config, sets=(), progress=progress or Quiet())
+    answers = [labelled(samples, "simulated", config)]
+    readings = train_and_read(run, answers, passes=INTERVENTIONS, shards=1)
+    tables = pathway_tables(run, answers, readings)
+    tables |= tables_of_evidence(run, answers, readings, samples, shards=1)
+    save(run, samples, answers, tables)
+    _save_truth(store, world, ids)
+    store.save_info({"stages": {"simulate": {"seconds": round(time.monotonic() - begun, 2),
+                                             "tokens": 0}}})  # fmt: skip
+    view = RunView.open(store.path, unfinished_ok=True)
+    write_figures(view)
+    write_report(view)
+    store.save_info({"finished": True})
+    return RunView.open(store.path)
+
+
+def _sample(truth: Truth, world: Simulated, number: int) -> Sample:
+    """A question without content: one entity to every two, a popularity, an answer."""
+    rng = np.random.default_rng((truth.seed, number))
+    subject, wrong = f"thing {number // 2}", bool(world.z[number])
+    text = f"What is {subject}, asked as number {number}?"
+    at = text.index(subject)
+    said = "not it" if wrong else "it"
+    return Sample(
+        question=Question(
+            id=f"simulated:{truth.world}:{number}",
+            dataset="simulated",
+            text=text,
+            answers=("it",),
+            subjects=(subject,),
+            popularity=float(np.exp(rng.normal(8, 2))),
+            entity=subject,
+        ),
+        answer=Answer(
+            id=f"simulated:{truth.world}:{number}",
+            text=said,
+            token_ids=(1,),
+            log_probs=(-0.5,),
+            first_entropy=1.0,
+            finished=True,
+        ),
+        verdict="wrong" if wrong else "right",
+        finder="given",
+        spans=(Span(at, at + len(subject)),),
+        answer_span=Span(0, len(said)),
+        prompt_ids=tuple(range(int(rng.integers(8, 20)))),
+        question_tokens=(1, 2, 3),
+        exact_question=(2,),
+        exact_answer=(20,),
+    )
+
+
+def _describe(store: Store, truth: Truth, config: Config) -> None:
+    """run.json, in the words of a real run."""
+    words = ["anchorscope", "simulate"]
+    for name, value in asdict(truth).items():
+        words += [f"--{name}", str(value)]
+    store.save_info(
+        {
+            "config": asdict(config),
+            "command": shlex.join([*words, "--out", str(store.path)]),
+            "model": {
+                "name": f"Simulated: {truth.world}",
+                "blocks": truth.layers,
+                "width": truth.width,
+                "dtype": "float32",
+                "device": "cpu",
+                "prompt": "none",
+                "why": "made-up states with a known truth, no model",
+            },
+            "datasets": [{"name": "simulated", "title": "Simulated",
+                          "questions": truth.samples, "dropped": {}}],
+            "versions": versions(),
+            "git": git_revision(),
+        }
+    )  # fmt: skip
+    empty = pd.DataFrame(columns=list(table_columns.SPANS))
+    store.write("tables/spans.csv", partial(empty.to_csv, index=False))
+
+
+def _save_truth(store: Store, world: Simulated, ids: list[str]) -> None:
+    """tables/truth.csv: what was planted in each sample."""
+    table = pd.DataFrame({"id": ids, "z": world.z, "pushed": world.pushed})
+    store.write("tables/truth.csv", partial(table.to_csv, index=False))

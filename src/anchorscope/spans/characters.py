@@ -1,0 +1,98 @@
+"""Character spans: merged, trimmed, found in text, and turned into tokens."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Sequence
+
+from anchorscope.records import Span
+
+WORD = re.compile(r"[^\W_]+(?:[’'.\-–][^\W_]+)*")
+
+
+def word_set(text: str) -> frozenset[str]:
+    """The words of a text written out for reading, as a set."""
+    return frozenset(text.split())
+
+
+# Words that name nothing: question words, auxiliaries, pronouns, prepositions.
+STOP = word_set(
+    "a about after against all also am an and any are as at be became been before being between "
+    "both but by can could did do does doing done during each ever few for from get gets give "
+    "given go goes going got had has have having he her here him his how i if in into is it its "
+    "just last long many may me mean means more most much must my name named no nor not now of "
+    "off on one only or other our out over own same shall she should since so some such take "
+    "takes than that the their them then there these they this those through to too under until "
+    "up us use used very was we were what when where which while who whom whose why will with "
+    "would you your come comes came called known took place happen happened located found play "
+    "plays played playing won win wins start starts started end ends ended begin begins began "
+    "live lives lived die dies died born made make makes leave leaves left become becomes "
+    "first"
+)
+
+
+def merged(spans: Iterable[Span]) -> tuple[Span, ...]:
+    """The same characters as sorted spans that do not overlap or touch."""
+    result: list[Span] = []
+    for span in sorted(span for span in spans if span.start < span.stop):
+        if result and span.start <= result[-1].stop:
+            result[-1] = Span(result[-1].start, max(result[-1].stop, span.stop))
+        else:
+            result.append(span)
+    return tuple(result)
+
+
+def trimmed(text: str, span: Span) -> Span:
+    """The span without white space and punctuation at its ends; empty where nothing is left."""
+    start, stop = span
+    while start < stop and _idle(text[start]):
+        start += 1
+    while stop > start and _idle(text[stop - 1]):
+        stop -= 1
+    return Span(start, stop)
+
+
+def occurrences(text: str, piece: str, *, any_case: bool = False) -> tuple[Span, ...]:
+    """Every place where the piece stands in the text on word borders."""
+    if not piece.strip():
+        return ()
+    # A regex, not casefold(): folding can change lengths, and so every position after.
+    pattern = re.compile(re.escape(piece), re.IGNORECASE if any_case else 0)
+    found = (Span(*match.span()) for match in pattern.finditer(text))
+    return tuple(s for s in found if _border(text, s.start) and _border(text, s.stop))
+
+
+def characters(spans: Iterable[Span]) -> set[int]:
+    """The positions of all marked characters."""
+    return {at for span in spans for at in range(*span)}
+
+
+def _border(text: str, at: int) -> bool:
+    """Whether a word may end at this position; scripts without spaces have no borders."""
+    if at in (0, len(text)):
+        return True
+    pair = text[at - 1 : at + 1]
+    letters = all(c.isalnum() or unicodedata.combining(c) for c in pair)
+    return not letters or any(unicodedata.category(c) == "Lo" for c in pair)
+
+
+def _idle(char: str) -> bool:
+    return char.isspace() or unicodedata.category(char).startswith("P")
+
+
+def tokens_of(spans: Sequence[Span], offsets: Sequence[tuple[int, int]]) -> tuple[int, ...]:
+    """The indices of the tokens that share a character with a span.
+
+    `offsets` are the tokenizer's half-open character ranges, in the same text as the spans.
+    A leading space in a token does no harm: " Paris" overlaps "Paris" whether its range
+    counts the space or not, and a token that is only the space beside a span does not. A
+    character split over several byte tokens gives all of them, as they share its range.
+    Special tokens have an empty range and are not taken. A lone space whose range the
+    tokenizer trimmed to nothing is taken strictly inside a span: it leaves no hole there.
+    """
+    return tuple(
+        index
+        for index, (start, stop) in enumerate(offsets)
+        if any(max(start, a) < min(stop, b) if start < stop else a < start < b for a, b in spans)
+    )

@@ -1,0 +1,177 @@
+"""Numbers with intervals: bootstrap means, Wilson's shares, differences, Holm's correction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from scipy.stats import norm
+
+from anchorscope.records import Estimate
+
+LEVEL = 0.95
+ALPHA = 0.05  # a p-value up to which a test rejects
+Z = float(norm.ppf((1 + LEVEL) / 2))  # the normal quantile that belongs to LEVEL
+_BLOCK = 4_000_000  # numbers drawn at a time, so that memory stays flat for large n
+_COUNTS_BLOCK = 2_000_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Draws:
+    """The bootstrap behind an interval: its seed and its number of resamples."""
+
+    seed: int = 0
+    resamples: int = 1000
+
+
+class Means(NamedTuple):
+    """One mean per column, [column] each; NaN for an empty group, no interval for one sample."""
+
+    value: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    n: np.ndarray
+
+
+def bootstrap_mean(values: np.ndarray, *, seed: int, resamples: int = 1000) -> Estimate:
+    """The mean over questions with its bootstrap interval; no interval for fewer than two."""
+    values = np.sort(np.asarray(values, dtype=np.float64))  # the order has no say
+    n = len(values)
+    if n == 0 or np.isnan(values).any():
+        return Estimate(np.nan, np.nan, np.nan, n)
+    if n == 1:
+        return Estimate(float(values[0]), np.nan, np.nan, n)
+    rng = np.random.default_rng(seed)
+    means = [values[resampled_rows(rng, n, size)].mean(axis=1) for size in blocks(resamples, n)]
+    return percentile_interval(float(values.mean()), np.concatenate(means), n)
+
+
+def percentile_interval(value: float, drawn: np.ndarray, n: int) -> Estimate:
+    """The value with the 95 % interval of its draws [resample].
+
+    A draw without a number (one that lost a group) does not count; where most of them have none,
+    or the value itself is NaN, there is no interval.
+    """
+    known = drawn[np.isfinite(drawn)]
+    if not np.isfinite(value) or len(known) < len(drawn) / 2:
+        return Estimate(float(value), np.nan, np.nan, n)
+    low, high = np.quantile(known, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return Estimate(float(value), float(low), float(high), n)
+
+
+def rate(hits: np.ndarray) -> Estimate:
+    """The share of hits with its Wilson interval; NaN for no questions.
+
+    A bootstrap would give 0 of 300 an interval of no width; Wilson's says "up to 1.3 %".
+    """
+    hits = np.asarray(hits, dtype=np.float64)
+    n = len(hits)
+    if n == 0 or np.isnan(hits).any():
+        return Estimate(np.nan, np.nan, np.nan, n)
+    share = float(hits.mean())
+    middle = (share + Z**2 / (2 * n)) / (1 + Z**2 / n)
+    reach = Z / (1 + Z**2 / n) * np.sqrt(share * (1 - share) / n + Z**2 / (4 * n**2))
+    # The clips only undo rounding: an interval always holds its own share.
+    low, high = min(max(middle - reach, 0.0), share), max(min(middle + reach, 1.0), share)
+    return Estimate(share, float(low), float(high), n)
+
+
+def difference(one: Estimate, other: Estimate) -> Estimate:
+    """`one - other` with an interval for two separate groups, from their own intervals.
+
+    Recovers each group's variance from its interval (Zou and Donner 2008; for shares it is
+    Newcombe's interval), so that a gap can be checked by hand. n is that of the smaller group.
+    """
+    value = one.value - other.value
+    down = np.hypot(one.value - one.low, other.high - other.value)
+    up = np.hypot(one.high - one.value, other.value - other.low)
+    return Estimate(value, float(value - down), float(value + up), min(one.n, other.n))
+
+
+def difference_of_means(values: np.ndarray, group: np.ndarray, draws: Draws) -> Estimate:
+    """Mean of group 1 less that of group 0, with the interval of two separate means."""
+    parts = [values[(group == which) & ~np.isnan(values)] for which in (1, 0)]
+    one, other = (
+        bootstrap_mean(part, seed=draws.seed, resamples=draws.resamples) for part in parts
+    )
+    return difference(one, other)
+
+
+def weighted(estimates: Sequence[Estimate]) -> Estimate:
+    """The mean of separate estimates by their n; those without a value are left out."""
+    known = [e for e in estimates if np.isfinite(e.value)]
+    n = sum(e.n for e in known)
+    if not known:
+        return Estimate(np.nan, np.nan, np.nan, 0)
+    value = sum(e.n * e.value for e in known) / n
+    down = np.sqrt(sum((e.n * (e.value - e.low)) ** 2 for e in known)) / n
+    up = np.sqrt(sum((e.n * (e.high - e.value)) ** 2 for e in known)) / n
+    return Estimate(float(value), float(value - down), float(value + up), n)
+
+
+def group_means(
+    values: np.ndarray, member: np.ndarray, *, seed: int = 0, resamples: int = 1000
+) -> Means:
+    """The mean of each column over its members, from values and members [question, column].
+
+    The same questions are drawn for every column, so a whole table costs two matrix products.
+    """
+    member = member & ~np.isnan(values)
+    weights, values = member.astype(np.float64), np.where(member, values, 0.0)
+    n = member.sum(axis=0)
+    drawn = [
+        _divide(times @ values, times @ weights)
+        for times in resample_counts(len(values), seed=seed, resamples=resamples)
+    ]
+    low, high = _ends(np.concatenate(drawn), n >= 2)
+    return Means(_divide(values.sum(axis=0), n), low, high, n)
+
+
+def holm(p: Sequence[float]) -> np.ndarray:
+    """Holm's corrected p-values in the order given; NaN stays NaN and does not count."""
+    values = np.asarray(p, dtype=np.float64)
+    known = np.flatnonzero(~np.isnan(values))
+    order = known[np.argsort(values[known], kind="stable")]
+    out = np.full(len(values), np.nan)
+    steps = values[order] * np.arange(len(order), 0, -1)
+    out[order] = np.minimum(1.0, np.maximum.accumulate(steps))
+    return out
+
+
+def resample_counts(n: int, *, seed: int, resamples: int) -> Iterator[np.ndarray]:
+    """How often each of n questions is drawn, [resample, question], a block at a time."""
+    rng, size = np.random.default_rng(seed), max(1, _COUNTS_BLOCK // max(n, 1))
+    for start in range(0, resamples, size):
+        count = min(size, resamples - start)
+        if n == 0:
+            yield np.zeros((count, 0))
+        else:
+            yield rng.multinomial(n, np.full(n, 1 / n), size=count).astype(np.float64)
+
+
+def blocks(resamples: int, n: int) -> list[int]:
+    """The resamples in parts, each small enough for memory to stay flat."""
+    size = max(1, _BLOCK // n)
+    full, rest = divmod(resamples, size)
+    return [size] * full + [rest] * (rest > 0)
+
+
+def resampled_rows(rng: np.random.Generator, n: int, size: int) -> np.ndarray:
+    """Rows drawn with replacement, [resample, n]."""
+    return rng.integers(n, size=(size, n))
+
+
+def _divide(total: np.ndarray, count: np.ndarray) -> np.ndarray:
+    return np.divide(total, count, out=np.full(np.shape(total), np.nan), where=count > 0)
+
+
+def _ends(drawn: np.ndarray, enough: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The ends of each column's interval; draws that lost the group do not count."""
+    ends = np.full((2, drawn.shape[1]), np.nan)
+    # A column with two members at least keeps one in nearly every draw, so none is all NaN.
+    kept = enough & np.isfinite(drawn).any(axis=0)
+    if kept.any():
+        ends[:, kept] = np.nanquantile(drawn[:, kept], [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
+    return ends[0], ends[1]

@@ -1,0 +1,208 @@
+"""How well a score sorts, how true a probability is. Higher means more likely wrong (z = 1)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, cast
+
+import numpy as np
+from scipy.stats import rankdata
+from sklearn.metrics import average_precision_score, roc_auc_score
+
+from anchorscope.errors import UserError
+from anchorscope.records import Estimate
+from anchorscope.stats.intervals import (
+    blocks,
+    percentile_interval,
+    resampled_rows,
+)
+
+_BLOCK = 250  # resamples at a time, so that memory stays flat
+BINS = 10  # of equal width, for ECE and the reliability diagram
+
+
+class Curve(NamedTuple):
+    """A curve by its points."""
+
+    x: np.ndarray
+    y: np.ndarray
+
+
+class Difference(NamedTuple):
+    """How much higher one AUROC is than another, with interval and two-sided p."""
+
+    value: float
+    low: float
+    high: float
+    p: float
+
+
+def auroc(z: np.ndarray, score: np.ndarray) -> float:
+    """The chance that a wrong answer scores above a right one, ties half; NaN for one class."""
+    z, score = _labels_and_scores(z, score)
+    return float(roc_auc_score(z, score)) if len(np.unique(z)) == 2 else np.nan
+
+
+def auroc_interval(
+    z: np.ndarray, score: np.ndarray, *, seed: int, resamples: int = 1000
+) -> Estimate:
+    """AUROC with its bootstrap interval; questions are drawn within each class."""
+    z, score = _labels_and_scores(z, score)
+    value, n = auroc(z, score), len(z)
+    if np.isnan(value):
+        return Estimate(np.nan, np.nan, np.nan, n)
+    rng = np.random.default_rng(seed)
+    # Sorted, so that the order of the questions has no say in what is drawn.
+    wrong, right = np.sort(score[z == 1]), np.sort(score[z == 0])
+    below = np.searchsorted(right, wrong, "left")  # right answers below each wrong one
+    upto = np.searchsorted(right, wrong, "right")
+    draws = []
+    for size in blocks(resamples, n):
+        # How often each right answer was drawn, added up: a resample of the right answers
+        # turns "how many lie below" into a look-up.
+        times = _counts(rng, len(right), size)
+        ranks = np.concatenate([np.zeros((size, 1)), np.cumsum(times, axis=1)], axis=1)
+        placed = (ranks[:, below] + ranks[:, upto]) / 2  # [resample, wrong]
+        draws.append((placed * _counts(rng, len(wrong), size)).sum(axis=1))
+    return percentile_interval(value, np.concatenate(draws) / (len(wrong) * len(right)), n)
+
+
+def accuracy(z: np.ndarray, logit: np.ndarray) -> float:
+    """The share of questions whose class the logit's sign gives; NaN for no questions."""
+    z, logit = _labels_and_scores(z, logit)
+    return float(np.mean((logit > 0) == (z == 1))) if len(z) else np.nan
+
+
+def auprc(z: np.ndarray, score: np.ndarray) -> float:
+    """Average precision for wrong answers; NaN where there is one class alone."""
+    return float(average_precision_score(z, score)) if len(np.unique(z)) == 2 else np.nan
+
+
+def brier(z: np.ndarray, probability: np.ndarray) -> float:
+    """The mean squared distance of the probability of z = 1 from z; NaN for no answers."""
+    return float(np.mean((probability - z) ** 2)) if len(z) else np.nan
+
+
+def ece(z: np.ndarray, probability: np.ndarray) -> float:
+    """Expected calibration error over BINS bins of equal width; NaN for no answers."""
+    if not len(z):
+        return np.nan
+    said, true, count = reliability(z, probability)
+    return float(np.sum(count * np.abs(said - true)) / len(z))
+
+
+def reliability(
+    z: np.ndarray, probability: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Mean probability, share of wrong answers and count of each bin that has answers, [bin]."""
+    where = np.minimum((probability * BINS).astype(int), BINS - 1)
+    count = np.bincount(where, minlength=BINS)
+    used = count > 0
+    said = np.bincount(where, weights=probability, minlength=BINS)[used] / count[used]
+    true = np.bincount(where, weights=z, minlength=BINS)[used] / count[used]
+    return said, true, count[used]
+
+
+def risk_coverage(z: np.ndarray, score: np.ndarray) -> Curve:
+    """Coverage (share answered) and risk (share of wrong ones among them), most trusted first.
+
+    Answers of equal score are let through together: nothing tells one from the other.
+    """
+    order = np.argsort(score, kind="stable")
+    ends = np.flatnonzero(np.append(np.diff(score[order]) > 0, True)) + 1
+    return Curve(ends / len(z), np.cumsum(z[order])[ends - 1] / ends)
+
+
+def coverage_at(z: np.ndarray, score: np.ndarray, risk: float) -> float:
+    """The largest share that can be answered with at most this share of wrong ones; 0 if none."""
+    if not len(z):
+        return np.nan
+    curve = risk_coverage(z, score)
+    within = curve.y <= risk
+    return float(curve.x[within].max()) if within.any() else 0.0
+
+
+def auroc_draws(
+    z: np.ndarray, scores: Sequence[np.ndarray], *, seed: int, resamples: int
+) -> np.ndarray:
+    """AUROC of each score on the same resamples of the questions, [score, resample].
+
+    Questions are drawn within each class, as for a single interval.
+    """
+    z = np.asarray(z)
+    wrong, right = np.flatnonzero(z == 1), np.flatnonzero(z == 0)
+    if not (len(wrong) and len(right)):
+        return np.full((len(scores), resamples), np.nan)
+    rng = np.random.default_rng(seed)
+    draws = []
+    for done in range(0, resamples, _BLOCK):
+        size = min(_BLOCK, resamples - done)
+        of_wrong, of_right = (
+            rng.multinomial(len(of), np.full(len(of), 1 / len(of)), size) for of in (wrong, right)
+        )
+        draws.append(np.stack([_weighted(s, wrong, right, of_wrong, of_right) for s in scores]))
+    return np.concatenate(draws, axis=1)
+
+
+def paired_difference(a: float, b: float, draws: np.ndarray) -> Difference:
+    """AUROC a less b, with the interval and p of paired draws of the difference, [resample]."""
+    if np.isnan(draws).any():
+        return Difference(np.nan, np.nan, np.nan, np.nan)
+    _, low, high, _ = percentile_interval(a - b, draws, 0)
+    # One is added because what was observed is itself one possible draw: p is never 0.
+    below, above = np.sum(draws <= 0) + 1, np.sum(draws >= 0) + 1
+    p = min(1.0, 2 * min(below, above) / (len(draws) + 1))
+    return Difference(a - b, low, high, float(p))
+
+
+def spearman(x: np.ndarray, y: np.ndarray, *, seed: int, resamples: int = 1000) -> Estimate:
+    """Spearman's correlation with its bootstrap interval; NaN below three pairs."""
+    n = len(x)
+    if n < 3:
+        return Estimate(np.nan, np.nan, np.nan, n)
+    value = float(_rank_correlation(x[None], y[None])[0])
+    rows = resampled_rows(np.random.default_rng(seed), n, resamples)
+    return percentile_interval(value, _rank_correlation(x[rows], y[rows]), n)
+
+
+def _labels_and_scores(z: np.ndarray, score: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    z, score = np.asarray(z), np.asarray(score, dtype=np.float64)
+    if z.shape != score.shape or z.ndim != 1:
+        raise UserError(f"Labels {z.shape} and scores {score.shape} must be two equal lists.")
+    if np.isnan(score).any():
+        raise UserError(
+            f"{np.isnan(score).sum()} of {len(score)} scores are NaN. Leave these questions out."
+        )
+    return z, score
+
+
+def _counts(rng: np.random.Generator, n: int, size: int) -> np.ndarray:
+    """How often each of n is drawn in n draws, [resample, n], for `size` resamples."""
+    flat = resampled_rows(rng, n, size) + (np.arange(size) * n)[:, None]
+    return np.bincount(flat.ravel(), minlength=size * n).reshape(size, n)
+
+
+def _weighted(
+    score: np.ndarray,
+    wrong: np.ndarray,
+    right: np.ndarray,
+    of_wrong: np.ndarray,
+    of_right: np.ndarray,
+) -> np.ndarray:
+    """AUROC of each resample, whose counts are [resample, wrong] and [resample, right]."""
+    order = np.argsort(score[right], kind="stable")
+    sorted_right = score[right][order]
+    below = np.searchsorted(sorted_right, score[wrong], "left")
+    upto = np.searchsorted(sorted_right, score[wrong], "right")
+    ranks = np.cumsum(of_right[:, order], axis=1)
+    ranks = np.concatenate([np.zeros((len(ranks), 1)), ranks], axis=1)
+    placed = (ranks[:, below] + ranks[:, upto]) / 2
+    return (placed * of_wrong).sum(axis=1) / (len(wrong) * len(right))
+
+
+def _rank_correlation(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """The correlation of ranks in each row; NaN where a row has one value only."""
+    x, y = (cast(np.ndarray, rankdata(v, axis=1)) for v in (x, y))
+    x, y = (v - v.mean(axis=1, keepdims=True) for v in (x, y))
+    size = np.sqrt((x**2).sum(axis=1) * (y**2).sum(axis=1))
+    return np.divide((x * y).sum(axis=1), size, out=np.full(len(x), np.nan), where=size > 0)
