@@ -73,13 +73,13 @@ def make_job(questions: int, model_name: str) -> Job:
 
     from anchorscope import load_model, load_questions
     from anchorscope.models.prompts import stop_ids
-    from anchorscope.pipeline.prompts import prepare
+    from anchorscope.pipeline.prompts import prompts_of
     from anchorscope.spans.question import find_spans
 
     model = load_model(model_name)
     given = load_questions("atlas", limit=questions)
     found = find_spans(given.questions, finder="auto")
-    prepared = prepare(model, given, found, style="text", shots=SHOTS)
+    prepared = prompts_of(model, given, found, style="text", shots=SHOTS)
     job = Job(
         folder=str(model.lm.config.name_or_path),
         device=str(model.device),

@@ -23,10 +23,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from anchorscope.detect.deployed.detector import Detector
 from anchorscope.detect.evaluate import evaluate
-from anchorscope.detect.material import Material, RunFolder
-from anchorscope.detect.train import train
+from anchorscope.detect.material import Material
 from anchorscope.models import Model, load_model
+from anchorscope.run_folder.view import RunView
 from anchorscope.stats.ranking import auroc_interval
 
 OURS = ("min-log-prob", "tfidf-both", "probe", "mop", "auto")
@@ -46,13 +47,13 @@ def theirs(python: str, model: Model, prompts: list[str], max_tokens: int) -> di
         return json.loads(out.read_text())
 
 
-def ours(run: RunFolder, material: Material, model: Model) -> tuple[pd.DataFrame, dict]:
+def ours(run: RunView, material: Material, model: Model) -> tuple[pd.DataFrame, dict]:
     """Scores by detector and id from folds disjoint by entity, and seconds for all answers."""
     scores = evaluate(material, names=OURS, splits=("entity",))
     questions = [text.question for text in material.texts]
     seconds = {}
     for name in TIMED:
-        detector = train(run, method=name, datasets=[material.name], folds=3)
+        detector = Detector.train(run, method=name, datasets=[material.name], folds=3)
         detector.score(model, questions[:2])  # to warm up
         begun = time.perf_counter()
         detector.score(model, questions)
@@ -68,10 +69,10 @@ def main() -> None:
     parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
-    run = RunFolder.open(given.run)
-    material = run.material(given.data, limit=given.limit)
+    run = RunView.open(given.run, collected_ok=True)
+    material = from_run(run, given.data, limit=given.limit)
     model = load_model(run.info["config"]["model"], device="cpu", dtype="float32")
-    by_id = {sample.id: sample for sample in run.samples}
+    by_id = {sample.id: sample for sample in run.answers}
     prompts = [model.tokenizer.decode(by_id[id].prompt_ids) for id in material.ids]
     found = theirs(given.python, model, prompts, run.info["config"]["max_tokens"])
     mine, seconds = ours(run, material, model)

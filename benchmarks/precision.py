@@ -32,7 +32,7 @@ from anchorscope.engine.trunk import grow_trunk, read_prefix
 from anchorscope.models import Model, load_model
 from anchorscope.pathways.grouping import pathways_table
 from anchorscope.pathways.tables import layers_table
-from anchorscope.pipeline.prompts import Prepared, common_prefix, prepare
+from anchorscope.pipeline.prompts import Prompted, common_prefix, prompts_of
 from anchorscope.pipeline.shard import mark_answer
 from anchorscope.probes.cross_fit import cross_fit
 from anchorscope.probes.labelled import labelled
@@ -52,7 +52,7 @@ def load(given: argparse.Namespace, dtype: str) -> Model:
     return load_model(rounded.lm.float(), tokenizer=rounded.tokenizer)
 
 
-def answers(lease: Lease, prepared: Sequence[Prepared], max_tokens: int) -> list[Sample]:
+def answers(lease: Lease, prepared: Sequence[Prompted], max_tokens: int) -> list[Sample]:
     """Every question answered and marked, in float32."""
     answerer = Answerer(lease.model, max_tokens=max_tokens)
     prefix = read_prefix(lease, common_prefix(prepared))
@@ -65,7 +65,7 @@ def answers(lease: Lease, prepared: Sequence[Prepared], max_tokens: int) -> list
     return samples
 
 
-def states(lease: Lease, prepared: Sequence[Prepared], samples: Sequence[Sample]) -> States:
+def states(lease: Lease, prepared: Sequence[Prompted], samples: Sequence[Sample]) -> States:
     """The states of these very answers, as a run reads them."""
     prefix = read_prefix(lease, common_prefix(prepared))
     how = {"blocks": lease.model.blocks, "turn_at": len(prefix), "seed": 0}
@@ -118,7 +118,7 @@ def main() -> None:
     for dtype in ("float32", "bfloat16"):
         model = load(given, dtype)
         spans = find_spans(questions.questions, finder="auto")
-        prepared = prepare(model, questions, spans, style="text", shots=4)
+        prepared = prompts_of(model, questions, spans, style="text", shots=4)
         with Lease(model) as lease:
             samples = samples or answers(lease, prepared, config.max_tokens)
             found["anchorscope", dtype] = states(lease, prepared, samples)

@@ -17,12 +17,12 @@ from pathlib import Path
 from peers_clock import Clock
 
 from anchorscope.answers.generate import Answerer
-from anchorscope.detect.material import RunFolder
-from anchorscope.detect.train import train
+from anchorscope.detect.deployed.detector import Detector
 from anchorscope.engine.batches import Budget, in_batches
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.trunk import read_prefix, shared_prefix
 from anchorscope.models import load_model
+from anchorscope.run_folder.view import RunView
 
 
 def answer_alone(model, prompts: list[tuple[int, ...]], max_tokens: int) -> None:
@@ -50,13 +50,15 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
-    run = RunFolder.open(given.run)
-    samples = run.samples[: given.questions]
+    run = RunView.open(given.run, collected_ok=True)
+    samples = run.answers[: given.questions]
     model = load_model(run.info["config"]["model"], dtype=run.model["dtype"])
     prompts = [s.prompt_ids for s in samples]
     found = {}
     for method in given.methods.split(","):
-        detector = train(run, method=method, datasets=[samples[0].question.dataset], folds=3)
+        detector = Detector.train(
+            run, method=method, datasets=[samples[0].question.dataset], folds=3
+        )
         asked = [s.question.text for s in samples]
         spent: dict[str, list[tuple[float, float]]] = {"alone": [], "scored": []}
         detector.score(model, asked[:2])  # to warm up

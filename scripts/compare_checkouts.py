@@ -2,10 +2,10 @@
 
     python scripts/compare_checkouts.py OLD NEW [--limit 80] [--work FOLDER]
 
-OLD and NEW are checkouts (for example of `git worktree add OLD COMMIT`). In each, the bundled model
-answers LIMIT questions of both built-in sets with all evidence and every ablation, and detectors are
-evaluated on the result. run.json (times, versions) and report.html (its layout) are not compared,
-nor are the milliseconds in the table of detectors.
+OLD and NEW are checkouts (for example of `git worktree add OLD COMMIT`). In each, the bundled
+model answers LIMIT questions of both built-in sets with all evidence and every ablation, and
+detectors are evaluated on the result. run.json (times, versions) and report.html (its layout) are
+not compared, nor are the milliseconds in the table of detectors.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # before anything reads it: no test waits fo
 
 import pytest
 import torch
-from tiny import ARCHITECTURES, tiny_lm, tiny_tokenizer
+from kit.tiny import ARCHITECTURES, tiny_lm, tiny_tokenizer
 
 from anchorscope.cli import main
 from anchorscope.models import Model, load_model

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from plain import plain_states
-from tiny import tiny_lm, tiny_tokenizer
+from kit.plain import plain_states
+from kit.tiny import tiny_lm, tiny_tokenizer
 
 from anchorscope.datasets import load_questions
 from anchorscope.engine import check
@@ -17,7 +17,7 @@ from anchorscope.engine.rows import read_batch, row_for
 from anchorscope.engine.trunk import grow_trunk, read_prefix
 from anchorscope.errors import UserError
 from anchorscope.models import load_model
-from anchorscope.pipeline.prompts import common_prefix, prepare
+from anchorscope.pipeline.prompts import common_prefix, prompts_of
 from anchorscope.spans.question import find_spans
 
 
@@ -26,7 +26,7 @@ def marks(bundled):
     """Three real questions, one worked example each, with the answer a made-up one."""
     given = load_questions("atlas", limit=3)
     found = find_spans(given.questions, finder="auto")
-    prepared = prepare(bundled, given, found, style="text", shots=1)
+    prepared = prompts_of(bundled, given, found, style="text", shots=1)
     answer = tuple(bundled.tokenizer(" South Korea")["input_ids"])
     marked = [
         TokenPositions(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 import pytest
-from detect_worlds import plain, sisters, write_run
+from kit.detect_worlds import plain, sisters, write_run
 
 
 def test_eval_from_the_command_line(cli, tmp_path):

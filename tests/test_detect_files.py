@@ -10,33 +10,34 @@ import sys
 
 import numpy as np
 import pytest
-from detect_worlds import plain, two_pathways, write_run
+from kit.detect_worlds import plain, two_pathways, write_run
 
 from anchorscope.detect.deployed.detector import Detector
 from anchorscope.detect.deployed.saved import fetch, upload
-from anchorscope.detect.material import RunFolder
+from anchorscope.detect.material import from_run
 from anchorscope.detect.train import best_threshold, deployable, train
 from anchorscope.errors import UserError
+from anchorscope.run_folder.view import RunView
 
 METHODS = ("probe", "ensemble", "mlp", "mop", "mop-no-labels", "pr", "pr-fixed", "length",
            "tfidf-question", "tfidf-both", "min-log-prob")  # fmt: skip
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory) -> RunFolder:
+def run(tmp_path_factory) -> RunView:
     folder = tmp_path_factory.mktemp("runs") / "made-up"
-    return RunFolder.open(write_run(folder, [two_pathways(n=240)]))
+    return RunView.open(write_run(folder, [two_pathways(n=240)]))
 
 
 @pytest.fixture(scope="module")
 def saved(run, tmp_path_factory):
     """A detector and the folder it was saved in."""
-    made = train(run, method="probe", folds=3, resamples=100)
+    made = Detector.train(run, method="probe", folds=3, resamples=100)
     return made, made.save(tmp_path_factory.mktemp("detectors") / "probe")
 
 
 def test_the_run_folder_gives_back_what_was_put_in(run):
-    put, got = two_pathways(n=240), run.material("made-up")
+    put, got = two_pathways(n=240), from_run(run, "made-up")
     assert got.ids == put.ids
     assert np.array_equal(got.z, put.z)
     assert np.array_equal(got.layer("knockout", 1), put.layer("knockout", 1))
@@ -46,10 +47,10 @@ def test_the_run_folder_gives_back_what_was_put_in(run):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_detector_read_again_gives_the_same_numbers(run, tmp_path, method):
-    made = train(run, method=method, folds=3, resamples=100)
+    made = Detector.train(run, method=method, folds=3, resamples=100)
     again = Detector.load(made.save(tmp_path / "detector"))
-    material = run.material("made-up")
-    for before, after in zip(made.scored(material), again.scored(material), strict=True):
+    material = from_run(run, "made-up")
+    for before, after in zip(made.score_of(material), again.score_of(material), strict=True):
         assert np.array_equal(before, after)
     assert again.threshold == made.threshold
     assert again.name == made.name == method
@@ -60,13 +61,14 @@ def test_another_process_gives_the_same_numbers(run, saved):
     made, folder = saved
     code = (
         "import sys; from anchorscope.detect.deployed.detector import Detector;"
-        "from anchorscope.detect.folder import RunFolder;"
-        "m = RunFolder.open(sys.argv[2]).material('made-up');"
-        "print(*(x.hex() for x in Detector.load(sys.argv[1]).scored(m)[1].tolist()))"
+        "from anchorscope.detect.material import from_run;"
+        "from anchorscope.run_folder.view import RunView;"
+        "m = from_run(RunView.open(sys.argv[2]), 'made-up');"
+        "print(*(x.hex() for x in Detector.load(sys.argv[1]).score_of(m)[1].tolist()))"
     )
     command = [sys.executable, "-c", code, str(folder), str(run.path)]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
-    assert said == [x.hex() for x in made.scored(run.material("made-up"))[1].tolist()]
+    assert said == [x.hex() for x in made.score_of(from_run(run, "made-up"))[1].tolist()]
 
 
 def test_the_card_and_the_description_say_what_a_stranger_needs(saved):
@@ -136,7 +138,7 @@ def test_a_folder_needs_no_hub_and_a_missing_one_is_said(saved, tmp_path):
 
 def test_the_threshold_is_where_the_classes_part(run):
     made = train(run, method="probe", folds=3, resamples=100)
-    material = run.material("made-up")
+    material = from_run(run, "made-up")
     probability = made.method.calibration_.probability(made.method.inner_scores_)
 
     def parted(cut):
@@ -158,7 +160,7 @@ def test_what_cannot_be_used_outside_a_run_is_not_trained(run):
 def test_too_few_answers_are_counted(tmp_path):
     folder = write_run(tmp_path / "few", [plain(n=24)])
     with pytest.raises(UserError, match="12 wrong and 12 right answers"):
-        train(RunFolder.open(folder), method="probe")
+        train(RunView.open(folder), method="probe")
 
 
 def test_a_repository_of_the_hub_is_read_through_its_local_copy(saved, tmp_path):
@@ -183,13 +185,13 @@ def test_a_repository_of_the_hub_is_read_through_its_local_copy(saved, tmp_path)
 
 
 def test_balanced_answers_are_as_many_of_each_class_and_the_same_every_time(tmp_path):
-    folder = RunFolder.open(write_run(tmp_path / "run", [plain(n=240)]))
-    all_of_it = folder.material("made-up")
+    folder = RunView.open(write_run(tmp_path / "run", [plain(n=240)]))
+    all_of_it = from_run(folder, "made-up")
     few = int(np.bincount(all_of_it.z).min())
-    whole, part = (folder.material("made-up", limit=limit) for limit in (10_000, 60))
+    whole, part = (from_run(folder, "made-up", limit=limit) for limit in (10_000, 60))
     assert (np.bincount(whole.z) == few).all() and (np.bincount(part.z) == 30).all()
     assert set(part.ids) <= set(whole.ids)
-    assert part.ids == folder.material("made-up", limit=60).ids
+    assert part.ids == from_run(folder, "made-up", limit=60).ids
     place = {id: row for row, id in enumerate(all_of_it.ids)}
     rows = [place[id] for id in part.ids]
     np.testing.assert_array_equal(part.layer("clean", 2), all_of_it.layer("clean", 2)[rows])

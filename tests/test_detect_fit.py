@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import pickle
 
-import anchorscope.detect.folder as folder
-import anchorscope.probes.each as each
 import numpy as np
 import pytest
-from detect_worlds import plain, two_pathways, write_run
+from kit.detect_worlds import plain, two_pathways, write_run
 
+from anchorscope import parallel
 from anchorscope.detect.evaluate import fit_all, fit_each
-from anchorscope.detect.material import RunFolder
+from anchorscope.detect.material import from_run
 from anchorscope.progress import Quiet
+from anchorscope.run_folder import states
+from anchorscope.run_folder.view import RunView
 
 NAMES = ("min-log-prob", "tfidf-both", "probe", "ensemble", "mlp", "mop", "pr", "auto")
 
@@ -28,9 +29,9 @@ class Counted(Quiet):
 
 def test_fitted_elsewhere_is_fitted_here(tmp_path, monkeypatch):
     """Two processes, whatever this machine has: what comes back scores as a fit in this one."""
-    monkeypatch.setattr(each, "default_workers", lambda: 2)
-    run = RunFolder.open(write_run(tmp_path / "run", [two_pathways(n=240)]))
-    whole = run.material("made-up")
+    monkeypatch.setattr(parallel, "default_workers", lambda: 2)
+    run = RunView.open(write_run(tmp_path / "run", [two_pathways(n=240)]))
+    whole = from_run(run, "made-up")
     parts = [whole.take(np.arange(240) % 3 != left) for left in range(3)]
     heard = Counted()
     found = fit_each(parts, NAMES, heard)
@@ -45,20 +46,20 @@ def test_fitted_elsewhere_is_fitted_here(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("kept", [0, 3 * 240 * 6 * 4, 2**29])
 def test_states_are_the_same_however_few_are_kept(tmp_path, monkeypatch, kept):
-    monkeypatch.setattr(folder, "_KEPT_BYTES", kept)
+    monkeypatch.setattr(states, "_KEPT_BYTES", kept)
     made = plain(n=240, layers=6)
-    read = RunFolder.open(write_run(tmp_path / "run", [made])).material(made.name)
+    read = from_run(RunView.open(write_run(tmp_path / "run", [made])), made.name)
     for layer in (1, 6, 2, 3, 4, 5, 6, 1, 1):
         for name in ("clean", "knockout"):
             np.testing.assert_array_equal(read.layer(name, layer), made.layer(name, layer))
-    held = sum(states.nbytes for states in read.bank._read.values())
+    held = sum(of.nbytes for of in read.bank._read.values())
     one = made.layer("clean", 1).nbytes
     assert held <= max(kept, one)
 
 
 def test_a_bank_travels_without_what_it_read(tmp_path):
     made = plain(n=240, layers=6)
-    read = RunFolder.open(write_run(tmp_path / "run", [made])).material(made.name)
+    read = from_run(RunView.open(write_run(tmp_path / "run", [made])), made.name)
     bare = len(pickle.dumps(read))
     first = read.layer("clean", 1)
     assert len(pickle.dumps(read)) == bare

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from detect_worlds import material, noise, plain, two_pathways
+from kit.detect_worlds import material, noise, plain, two_pathways
 from sklearn.base import clone
 from sklearn.utils.estimator_checks import check_estimator
 

@@ -9,14 +9,15 @@ import sys
 import numpy as np
 import pytest
 import torch
-from plain import plain_states
-from tiny import tiny_lm, tiny_tokenizer
+from kit.plain import plain_states
+from kit.tiny import tiny_lm, tiny_tokenizer
 
 from anchorscope.answers.generate import answer_offsets
 from anchorscope.cli import main
 from anchorscope.detect.deployed.bind import bind
-from anchorscope.detect.deployed.detector import Detector, Example
+from anchorscope.detect.deployed.detector import Detector
 from anchorscope.detect.deployed.located import unknown_answer
+from anchorscope.detect.deployed.trained import Example
 from anchorscope.detect.kinds import METHODS
 from anchorscope.detect.method import Platt
 from anchorscope.errors import UserError

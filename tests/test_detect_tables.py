@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
-from detect_worlds import plain, sisters, write_run
+from kit.detect_worlds import plain, sisters, write_run
 
 from anchorscope.claims.about_detectors import detector_claims
 from anchorscope.detect.compare import detectors_table, to_latex, to_markdown

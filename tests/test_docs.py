@@ -17,7 +17,8 @@ from typer.main import get_command
 
 from anchorscope.cli import app, main
 from anchorscope.cli.run import config_of
-from anchorscope.detect.compare import SIGNIFICANT, to_markdown
+from anchorscope.detect.compare import to_markdown
+from anchorscope.stats.intervals import ALPHA
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -96,10 +97,10 @@ def test_the_page_of_detectors_shows_what_their_tables_hold(model: str) -> None:
     rows = to_markdown(table).split("\n\n")[0].splitlines()[2:]
     assert len(rows) == table["detector"].nunique()
     assert all(row in page for row in rows)
-    ahead = table[(table["vs_auto"] > 0) & (table["vs_auto_p"] < SIGNIFICANT)]
+    ahead = table[(table["vs_auto"] > 0) & (table["vs_auto_p"] < ALPHA)]
     assert set(ahead["detector"]) <= {"ensemble"}  # the page names it
     gained = table[table["detector"].isin(["mop", "pr"]) & (table["vs_probe"] > 0)]
-    assert not (gained["vs_probe_p"] < SIGNIFICANT).any()
+    assert not (gained["vs_probe_p"] < ALPHA).any()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from engine_samples import CLOSE, PREFIX, SAMPLES, cut_of, engine_states
-from plain import plain_states
+from kit.engine_samples import CLOSE, PREFIX, SAMPLES, cut_of, engine_states
+from kit.plain import plain_states
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import eager_mask
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from engine_samples import CLOSE, PREFIX, SAMPLES, SEED, cut_of, engine_states
-from plain import plain_states
+from kit.engine_samples import CLOSE, PREFIX, SAMPLES, SEED, cut_of, engine_states
+from kit.plain import plain_states
 
 from anchorscope.engine.attention_mass import with_mass
 from anchorscope.engine.batches import Budget

@@ -6,7 +6,15 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from planted import BLOCK, HEAD, made, planted_model, planted_probe, planted_samples, random_probe
+from kit.planted import (
+    BLOCK,
+    HEAD,
+    made,
+    planted_model,
+    planted_probe,
+    planted_samples,
+    random_probe,
+)
 
 from anchorscope.engine.batches import Budget
 from anchorscope.engine.interventions import Intervention
@@ -20,13 +28,13 @@ from anchorscope.errors import UserError
 from anchorscope.evidence.heads import (
     HeadSet,
     by_other_half,
-    collect_heads,
     first_of,
     one_by_one,
+    read_heads,
     sweep,
     top_sets,
 )
-from anchorscope.evidence.saliency import collect_saliency
+from anchorscope.evidence.saliency import read_saliency
 from anchorscope.evidence.shards import Shards, evidence_name, prefix_of
 from anchorscope.pathways.effects import delta_p
 from anchorscope.run_folder.store import Store
@@ -49,7 +57,7 @@ def stored(shards, piece):
 def test_the_sweep_finds_the_planted_head(planted):
     samples = planted.samples[0] + planted.samples[1]
     probe = planted_probe(planted.lease.model, samples, layer=4)
-    collect_heads(planted, {"made": [2, BLOCK]}, {"made": probe}, limit=6)
+    read_heads(planted, {"made": [2, BLOCK]}, {"made": probe}, limit=6)
     table = stored(planted, "heads")
     assert table["id"].nunique() == 6
     counted = table.groupby("id")["set"].value_counts().unstack()
@@ -130,7 +138,7 @@ def test_questions_are_chosen_by_seed_and_id_alone():
 def test_blocks_above_the_layer_are_refused(planted):
     probe = planted_probe(planted.lease.model, planted.samples[0], layer=2)
     with pytest.raises(UserError, match="from 1 to 2"):
-        collect_heads(planted, {"made": [3]}, {"made": probe})
+        read_heads(planted, {"made": [3]}, {"made": probe})
 
 
 def test_windows_find_the_planted_block(planted):
@@ -160,7 +168,7 @@ def test_windows_find_the_planted_block(planted):
 def test_saliency_is_stored_in_long_rows_and_points_at_the_planted_block(planted):
     samples = planted.samples[0] + planted.samples[1]
     probe = planted_probe(planted.lease.model, samples[:-1], layer=4)  # the last is in no fold
-    collect_saliency(planted, {"made": probe})
+    read_saliency(planted, {"made": probe})
     table = stored(planted, "saliency")
     assert len(table) == 7 * 2 * 2 * 4
     assert not table.duplicated(["id", "loss", "source", "layer"]).any()

@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from plain import plain_states
-from planted import LETTERS, SHOTS, made, planted_model, planted_probe, planted_samples
+from kit.plain import plain_states
+from kit.planted import LETTERS, SHOTS, made, planted_model, planted_probe, planted_samples
 
 from anchorscope.engine.batches import Budget
 from anchorscope.engine.interventions import Intervention, Where, positions_of
@@ -18,14 +18,15 @@ from anchorscope.engine.passes import reweightings
 from anchorscope.engine.read import read_rows
 from anchorscope.engine.rows import row_for
 from anchorscope.errors import UserError
+from anchorscope.evidence import shards
 from anchorscope.evidence.patching import (
-    PromptMaker,
-    collect_patching,
     other_tokens,
     patches,
+    read_patched,
     written,
 )
 from anchorscope.evidence.patching_donors import choose_donors, subject_text
+from anchorscope.evidence.pieces import PromptMaker
 from anchorscope.evidence.shards import Shards, budget_of, prefix_of, read_ends, trunks
 from anchorscope.pathways.effects import flips
 from anchorscope.run_folder.states import load_states
@@ -136,9 +137,7 @@ def test_a_self_patch_gives_the_same_tokens_and_the_clean_states(tiny):
 
 
 def test_self_patch_states_are_clean_to_rounding_before_they_are_stored(tiny, monkeypatch):
-    import anchorscope.evidence.reading as reading
-
-    monkeypatch.setattr(reading, "to_host", lambda states: states.numpy())
+    monkeypatch.setattr(shards, "to_host", lambda states: states.numpy())
     samples = known(tiny)
     own = {s.id: s.prompt_ids + written(s) for s in samples}
     with Lease(tiny) as lease:
@@ -200,7 +199,7 @@ def everybody(shards):
 
 
 def test_patching_flips_the_planted_model_and_the_controls_do_not(planted):
-    collect_patching(planted, asking(planted.lease.model))
+    read_patched(planted, asking(planted.lease.model))
     samples = everybody(planted)
     ids = [s.id for s in samples]
     probe = planted_probe(planted.lease.model, samples, layer=4)
@@ -223,17 +222,17 @@ def test_patching_flips_the_planted_model_and_the_controls_do_not(planted):
 
 
 def test_what_is_there_is_not_done_again(planted):
-    collect_patching(planted, asking(planted.lease.model))
+    read_patched(planted, asking(planted.lease.model))
     file = planted.store.file("states/patch-random/00001.safetensors")
     before = file.read_bytes()
     planted.store.file("states/patch-self/00001.safetensors").unlink()
     fed = []
     hook = planted.lease.model.parts.decoder.register_forward_hook(lambda m, i, o: fed.append(1))
     again = Shards(planted.lease, Store(planted.store.path), planted.samples, seed=0)
-    collect_patching(again, asking(planted.lease.model))
+    read_patched(again, asking(planted.lease.model))
     assert fed and file.read_bytes() == before  # the shard done again, to the last bit
     fed.clear()
-    collect_patching(again, asking(planted.lease.model))
+    read_patched(again, asking(planted.lease.model))
     hook.remove()
     assert not fed
 

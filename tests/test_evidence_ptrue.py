@@ -5,10 +5,11 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 import torch
-from planted import made
+from kit.planted import made
 
 from anchorscope.engine.lease import Lease
-from anchorscope.evidence.p_true import ask, collect_p_true, p_true
+from anchorscope.evidence.detectors import ask, p_true, read_p_true
+from anchorscope.evidence.pieces import PromptMaker
 from anchorscope.evidence.shards import Shards
 from anchorscope.models.prompts import make_prompt
 from anchorscope.run_folder.store import Store
@@ -39,10 +40,11 @@ def test_it_is_stored_shard_by_shard_and_not_asked_twice(tiny_llama, tmp_path):
     samples = [made(tiny_llama, n, subject) for n, subject in enumerate(["tea", "ale"])]
     with Lease(tiny_llama) as lease:
         shards = Shards(lease, Store(tmp_path), [[samples[0]], [samples[1]]], seed=0)
-        collect_p_true(shards, style="text")
+        prompts = PromptMaker(model=tiny_llama, style="text", shots={}, seed=0)
+        read_p_true(shards, prompts)
         files = sorted((tmp_path / "evidence" / "ptrue").glob("*.parquet"))
         table = pd.concat(map(pd.read_parquet, files))
         assert list(table["id"]) == [s.id for s in samples] and table["p_true"].between(0, 1).all()
         before = [file.stat().st_mtime_ns for file in files]
-        collect_p_true(shards, style="text")
+        read_p_true(shards, prompts)
     assert [file.stat().st_mtime_ns for file in files] == before

@@ -9,8 +9,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from planted import made, random_probe
-from tiny import tiny_lm, tiny_tokenizer
+from kit.planted import made, random_probe
+from kit.tiny import tiny_lm, tiny_tokenizer
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import eager_mask
 

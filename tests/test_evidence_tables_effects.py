@@ -9,7 +9,7 @@ from scipy.special import expit
 from scipy.stats import binomtest
 
 from anchorscope.evidence.answer_only import answer_only_table
-from anchorscope.evidence.patching import PATCHES_AGAIN, patching_table
+from anchorscope.evidence.patching import PATCHES, patching_table
 from anchorscope.evidence.windows import windows_table
 from anchorscope.pathways.grouping import pathways_table
 from anchorscope.pathways.tables import layers_table
@@ -61,7 +61,7 @@ def test_means_of_groups_and_their_intervals():
 
 def test_patching_finds_the_planted_difference(readings: Readings):
     table = patching_table(readings, **OF)
-    assert set(table["intervention"]) == {"patch-matched", "patch-self"} < set(PATCHES_AGAIN)
+    assert set(table["intervention"]) == {"patch-matched", "patch-self"} < set(PATCHES)
     assert len(table) == LAYERS * 2 * 2 * 5 * 3
     at = {"layer": 2, "intervention": "patch-matched", "subset": "all"}
     for mode in ("paper", "strict"):

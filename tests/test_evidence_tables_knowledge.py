@@ -15,7 +15,8 @@ from sklearn.preprocessing import StandardScaler
 
 from anchorscope.evidence.answer_only import question_probe_table
 from anchorscope.evidence.awareness import awareness_table, cross_fitted
-from anchorscope.evidence.boundary import boundary_model_table, boundary_table, read_unseen
+from anchorscope.evidence.boundary import boundary_model_table, boundary_table, read_abstained
+from anchorscope.probes.labelled import Covariates
 from anchorscope.probes.probe_set import ProbeSet
 from anchorscope.probes.readings import Readings
 from anchorscope.show.evidence.awareness import settled_layer
@@ -106,7 +107,7 @@ def test_unseen_questions_get_the_mean_of_the_folds():
     states = rng.normal(size=(6, 2, 4))
     states_out = states.copy()
     states_out[1] = np.nan
-    found = read_unseen(probes, {"clean": states, "knockout": states_out}, ids=list("abcdef"))
+    found = read_abstained(probes, {"clean": states, "knockout": states_out}, ids=list("abcdef"))
     each = [states[3, 1] @ weights[2, f, 1] + probes.intercept[2, f, 1] for f in range(5)]
     assert found.of("b")[3, 1] == pytest.approx(np.mean(each))
     assert np.isnan(found.of("b", "knockout")[1]).all()
@@ -140,17 +141,20 @@ def test_the_model_finds_a_planted_pathway_and_not_an_absent_one():
     known[::7, 0] = np.nan
     q = rng.random(600) < 0.5
     z = (rng.random(600) > expit(2.5 * (q - 0.5))).astype(int)  # Q is right more often
-    planted = row(boundary_model_table(made(1, q=q, n=600, z=z), known=known, **OF),
-                  layer=1, mode="strict", term="pathway")  # fmt: skip
+    covariates = Covariates(*known.T)
+    table = boundary_model_table(made(1, q=q, n=600, z=z), covariates=covariates, **OF)
+    planted = row(table, layer=1, mode="strict", term="pathway")
     assert planted["low"] > 0 and planted["p"] < 0.01 and planted["n"] == 600
-    absent = boundary_model_table(made(1, n=600), known=known, **OF)
+    absent = boundary_model_table(made(1, n=600), covariates=covariates, **OF)
     assert row(absent, layer=1, mode="strict", term="pathway")["p"] > 0.01
     assert row(absent, layer=1, mode="strict", term="logit")["high"] < 0
     gap = known.copy()
     gap[:, 0], gap[0, 0] = np.nan_to_num(known[:, 0], nan=3.0), np.nan  # one unknown, and wrong
-    lone = boundary_model_table(made(1, n=600), known=gap, **OF)
+    lone = boundary_model_table(made(1, n=600), covariates=Covariates(*gap.T), **OF)
     assert lone["coefficient"].notna().all()
-    blind = boundary_model_table(made(1, n=600), known=np.full((600, 2), np.nan), **OF)
+    blind = boundary_model_table(
+        made(1, n=600), covariates=Covariates(*np.full((2, 600), np.nan)), **OF
+    )
     assert blind.query("term == 'popularity'")["coefficient"].isna().all()
     assert blind.query("term == 'logit'")["coefficient"].notna().all()
 
@@ -161,8 +165,9 @@ def test_awareness_reads_a_planted_direction_and_not_the_logit():
     q = (readings.of("a")[:, 0] > 0) != (readings.of("a", "knockout")[:, 0] > 0)
     states = rng.normal(size=(N, 2, 12))
     states[:, 1, 3] += 2.0 * q  # the second layer knows, the first does not
-    table = awareness_table(readings, {"clean": states}, known=np.full((N, 2), np.nan),
-                            resamples=100, C=0.1, **OF)  # fmt: skip
+    nothing = Covariates(*np.full((2, N), np.nan))
+    how = {"covariates": nothing, "resamples": 100, "C": 0.1}
+    table = awareness_table(readings, {"clean": states}, **how, **OF)
     assert set(table["predictor"]) == {"state", "signed-logit", "margin", "simple"}
     for subset in ("all", "predicted-right", "predicted-wrong"):
         at = {"mode": "strict", "subset": subset}
@@ -178,7 +183,9 @@ def test_a_pathway_that_is_the_predicted_class_is_known_by_the_logit_alone():
                          logits={"clean": one,
                                  "knockout": np.abs(one)})  # fmt: skip
     states = {"clean": np.random.default_rng(0).normal(size=(N, 2, 12))}
-    table = awareness_table(collapsed, states, known=np.zeros((N, 2)), resamples=100, **OF)
+    table = awareness_table(
+        collapsed, states, covariates=Covariates(*np.zeros((2, N))), resamples=100, **OF
+    )
     for mode in ("paper", "strict"):
         found = row(table, layer=1, mode=mode, subset="all", predictor="signed-logit")
         assert found["auroc"] == 1.0

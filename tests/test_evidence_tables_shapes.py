@@ -9,7 +9,8 @@ from scipy.special import expit
 from scipy.stats import spearmanr
 
 from anchorscope.evidence.heads_table import heads_agreement, heads_table
-from anchorscope.evidence.saliency_density import COLUMNS, saliency_table
+from anchorscope.evidence.saliency_density import saliency_table
+from anchorscope.run_folder.table_columns import EVIDENCE
 from anchorscope.stats.ranking import spearman
 
 N, LAYERS = 160, 4
@@ -38,7 +39,7 @@ def test_sums_and_means_of_logs():
     z = {f"q{i}": i % 2 for i in range(N)}
     rows = saliency_rows(power)
     table = saliency_table(rows, z, model="m", resamples=200)
-    assert list(table.columns) == list(COLUMNS) and len(table) == 3 * (LAYERS + 1)
+    assert list(table.columns) == list(EVIDENCE["saliency"]) and len(table) == 3 * (LAYERS + 1)
     assert summed(table, "all")["mean"] == pytest.approx(power.mean())
     assert summed(table, "wrong")["mean"] == pytest.approx(power[1::2].mean())
     assert summed(table, "right")["n"] == N // 2

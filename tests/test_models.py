@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tiny import tiny_lm, tiny_tokenizer
+from kit.tiny import tiny_lm, tiny_tokenizer
 from transformers import AutoModel, GPT2Config
 
 from anchorscope.answers.generate import answer_offsets

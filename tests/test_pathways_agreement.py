@@ -59,7 +59,7 @@ def test_agreement_asks_each_probe_about_its_own_flip():
         probes=("paper", "a", "b"),
         logits={"clean": np.stack([clean] * 3), "knockout": np.stack([same, a, b])},
     )
-    found = agreement(readings, 0, seed=0, resamples=100)
+    found = agreement(readings, 1, seed=0, resamples=100)
     assert found.all.value == pytest.approx(
         cohen_kappa_score([1, 0, 1, 0, 1, 0], [1, 0, 1, 0, 0, 1])
     )

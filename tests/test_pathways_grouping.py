@@ -11,12 +11,13 @@ from scipy.integrate import quad
 from scipy.stats import norm
 
 from anchorscope.errors import UserError
-from anchorscope.pathways.grouping import COLUMNS, pathways, pathways_table
+from anchorscope.pathways.grouping import pathways, pathways_table
 from anchorscope.pathways.tables import layers_table
 from anchorscope.probes.cross_fit import cross_fit
 from anchorscope.probes.folds import entity_folds
 from anchorscope.probes.readings import Readings
 from anchorscope.records import Mode
+from anchorscope.run_folder.table_columns import PATHWAYS
 
 N = 100_000
 
@@ -157,7 +158,7 @@ def test_the_table_names_every_sample_by_id_with_the_right_probes():
         logits={"clean": clean, "knockout": knockout},
     )
     table = pathways_table(readings, dataset="made")
-    assert tuple(table.columns) == COLUMNS
+    assert tuple(table.columns) == PATHWAYS
     assert len(table) == 6 * 2 * 2
     assert not table.duplicated(["id", "layer", "mode"]).any()
     for row in records(table):

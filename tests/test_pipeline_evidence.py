@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import get_args
 
 import numpy as np
 import pandas as pd
 import pytest
-from tiny import tiny_lm, tiny_tokenizer
+from kit.tiny import tiny_lm, tiny_tokenizer
 
 from anchorscope import Config, Question, UserError, load_model, load_questions, run
 from anchorscope.answers.generate import Answerer
 from anchorscope.answers.judge import judge
-from anchorscope.config import CHEAP, Evidence
+from anchorscope.config import CHEAP, EVIDENCE
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.trunk import Prefix
 from anchorscope.models.prompts import make_prompt
@@ -64,7 +63,7 @@ def done(model, questions, tmp_path_factory):
     first = run(model, questions, out=out, config=HOW)
     assert set(first.evidence) >= {"answer_only", "boundary", "awareness", "question_probe"}
     before = (out / "states" / "clean" / "00000.safetensors").stat().st_mtime_ns
-    view = run(model, questions, out=out, config=replace(HOW, evidence=get_args(Evidence)))
+    view = run(model, questions, out=out, config=replace(HOW, evidence=EVIDENCE))
     assert (out / "states" / "clean" / "00000.safetensors").stat().st_mtime_ns == before
     return view
 
@@ -100,7 +99,7 @@ def test_a_sample_patched_with_itself_keeps_its_verdict(done):
 
 def test_run_json_says_which_evidence_is_there_and_less_asks_for_no_work(done, model, questions):
     info = json.loads((done.path / "run.json").read_text())
-    assert set(info["evidence"]) == set(get_args(Evidence)) > set(CHEAP)
+    assert set(info["evidence"]) == set(EVIDENCE) > set(CHEAP)
     report = (done.path / "report.html").stat().st_mtime_ns
     run(model, questions, out=done.path, config=HOW)
     assert (done.path / "report.html").stat().st_mtime_ns == report

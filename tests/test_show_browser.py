@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Iterator
 
 import pytest
-from show_fixture import make_run
+from kit.show_fixture import make_run
 
 from anchorscope.run_folder.view import RunView, where
 from anchorscope.show import write_report

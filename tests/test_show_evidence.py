@@ -9,19 +9,26 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from evidence_fixture import known_of, readings_of, simulated_run, used_samples
-from show_fixture import make_run
+from kit.evidence_fixture import (
+    covariates_of,
+    inputs_of,
+    readings_of,
+    simulated_run,
+    used_samples,
+)
+from kit.show_fixture import make_run
 
 from anchorscope.claims.table import claims_table
-from anchorscope.evidence.pieces import PieceInputs, Settings, evidence_tables
-from anchorscope.run_folder.view import EVIDENCE, RunView, where
+from anchorscope.evidence.pieces import evidence_tables
+from anchorscope.run_folder.table_columns import EVIDENCE
+from anchorscope.run_folder.view import RunView, where
 from anchorscope.show.evidence import PIECES, patching, pieces_of, saliency
 from anchorscope.show.evidence.heads import head_map, heads_chart
 from anchorscope.show.evidence.piece import piece_chart
 from anchorscope.show.evidence.saliency import summed_logs
 from anchorscope.show.evidence.section import evidence_shown
 from anchorscope.show.evidence.shown import chosen_layer
-from anchorscope.show.report.claims_table import evidence
+from anchorscope.show.report.claims_table import claim_inputs
 from anchorscope.show.report.page import page
 
 
@@ -33,12 +40,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunView:
 def test_only_what_was_asked_for_and_read_is_made(run: RunView) -> None:
     readings, _ = readings_of(run.path)
     read = {name: readings.logits[name] for name in ("clean", "knockout")}
-    given = PieceInputs(dataset="simulated", readings=replace(readings, logits=read), states={},
-                  known=known_of(run.path))  # fmt: skip
-    settings = Settings(model="m", resamples=100)
-    assert evidence_tables((), given, settings) == {}
+    inputs = [inputs_of(run.path, replace(readings, logits=read))]
+    assert evidence_tables((), inputs) == {}
     asked = ("patching", "answer-only", "saliency", "heads", "boundary")
-    assert set(evidence_tables(asked, given, settings)) == {"boundary", "boundary_model"}
+    assert set(evidence_tables(asked, inputs)) == {"boundary", "boundary_model"}
 
 
 @pytest.fixture
@@ -56,7 +61,7 @@ def test_every_table_is_read_with_its_types(run: RunView) -> None:
 
 def test_accuracy_and_popularity_by_pandas_from_the_stored_files(run: RunView) -> None:
     layer = 2
-    samples = used_samples(run.path).assign(log=known_of(run.path)[:, 0])
+    samples = used_samples(run.path).assign(log=covariates_of(run.path).log_popularity)
     pathways = pd.read_parquet(run.path / "tables" / "pathways.parquet")
     for mode in ("paper", "strict"):
         rows = pathways[(pathways["layer"] == layer) & (pathways["mode"] == mode)]
@@ -88,7 +93,7 @@ def test_a_patch_that_does_no_more_than_its_control_does_not_hold(run: RunView) 
     same = where(table, intervention="patch-matched").assign(intervention="patch-other")
     others = table[table["intervention"] != "patch-other"]
     other = dict(run.evidence) | {"patching": pd.concat([others, same])}
-    found = claims_table([replace(evidence(run), other=other)]).set_index("claim")
+    found = claims_table([replace(claim_inputs(run), other=other)]).set_index("claim")
     verdicts = found.loc["patching-flips-q", ["paper_verdict", "strict_verdict"]]
     assert verdicts.tolist() == ["holds", "undecided"]
 
@@ -101,7 +106,7 @@ def test_awareness_must_beat_what_is_simpler(run: RunView) -> None:
     beaten = base.assign(**ends)  # the logit alone does as well
     for table, expected in ((knows, "holds"), (beaten, "undecided")):
         other = dict(run.evidence) | {"awareness": table}
-        found = claims_table([replace(evidence(run), other=other)]).set_index("claim")
+        found = claims_table([replace(claim_inputs(run), other=other)]).set_index("claim")
         assert found.loc["state-knows-pathway", "paper_verdict"] == "holds"
         assert found.loc["state-knows-pathway", "strict_verdict"] == expected
 
@@ -112,7 +117,7 @@ def test_abstentions_become_a_claim_only_where_they_were_read(run: RunView) -> N
     fewer = {"value": -0.3, "low": -0.35, "high": -0.25}
     rows = rows.assign(measure="abstention", **fewer)
     other = dict(run.evidence) | {"boundary": pd.concat([run.evidence["boundary"], rows])}
-    found = claims_table([replace(evidence(run), other=other)]).set_index("claim")
+    found = claims_table([replace(claim_inputs(run), other=other)]).set_index("claim")
     assert found.loc["q-abstains-less", "strict_verdict"] == "holds"
 
 

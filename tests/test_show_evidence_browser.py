@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Iterator
 
 import pytest
-from evidence_fixture import simulated_run
+from kit.evidence_fixture import simulated_run
 
 from anchorscope.show import write_report
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from kit.show_fixture import make_run
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
-from show_fixture import make_run
 
 from anchorscope.errors import UserError
 from anchorscope.run_folder.view import RunView, where

@@ -8,13 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from show_fixture import make_run
+from kit.show_fixture import make_run
 
 from anchorscope.errors import UserError
-from anchorscope.pathways import tables
-from anchorscope.run_folder import view as load
 from anchorscope.run_folder.view import RunView
-from anchorscope.spans import question as agreement
 
 
 def test_tables_are_read_with_their_columns(tmp_path: Path) -> None:
@@ -90,10 +87,3 @@ def test_show_needs_neither_torch_nor_pyplot() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-
-
-def test_the_columns_read_are_the_columns_written() -> None:
-    assert load.LAYERS == tables.LAYERS_COLUMNS
-    assert load.PROBES == tables.PROBES_COLUMNS
-    assert load.CONTROLS == tables.CONTROLS_COLUMNS
-    assert list(load.SPANS) == agreement.COLUMNS

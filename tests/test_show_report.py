@@ -8,9 +8,9 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from show_fixture import make_run
+from kit.show_fixture import make_run
 
-from anchorscope.evidence.answer_only import QUESTION_PROBE_COLUMNS
+from anchorscope.run_folder.table_columns import EVIDENCE
 from anchorscope.run_folder.view import RunView, records, where
 from anchorscope.show import write_report
 from anchorscope.show.report.examples import agreeing, draw, marked
@@ -195,7 +195,7 @@ def test_dashed_curves_are_named_only_where_there_are_some(page: Page, tmp_path:
     assert said not in page.words
     assert "Dotted: chance. Where a probe is at chance" in page.words
     run = RunView.open(make_run(tmp_path / "run", layers=6, n=80))
-    table = run.probes.rename(columns={"n_test": "n"})[list(QUESTION_PROBE_COLUMNS)]
+    table = run.probes.rename(columns={"n_test": "n"})[list(EVIDENCE["question_probe"])]
     table.to_csv(run.path / "tables" / "question_probe.csv", index=False)
     again = Page(write_report(RunView.open(run.path)).read_text(encoding="utf-8"))
     assert said in again.words

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from show_fixture import make_run
+from kit.show_fixture import make_run
 
 from anchorscope.records import Estimate
 from anchorscope.run_folder.view import RunView

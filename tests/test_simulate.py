@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from anchorscope.claims.table import COLUMNS
 from anchorscope.config import Config
 from anchorscope.errors import UserError
+from anchorscope.run_folder.table_columns import CLAIMS
 from anchorscope.run_folder.view import RunView
 from anchorscope.show.report.claims_table import claims_of
 from anchorscope.simulate import Truth, simulate, simulate_states
@@ -112,7 +112,7 @@ def test_a_simulated_run_is_a_whole_run(done):
 
 def test_claims_of_the_folder_are_the_claims_of_the_run(done):
     table = pd.read_csv(done / "tables" / "claims.csv")
-    assert tuple(table.columns) == COLUMNS
+    assert tuple(table.columns) == CLAIMS
     assert table.loc[0, "claim"] == "two-pathways"
     again = claims_of([RunView.open(done)])
     assert list(again["strict_verdict"]) == list(table["strict_verdict"])

@@ -26,7 +26,7 @@ def marked(number: int, turn: int, answer: int, exact: tuple[int, ...]) -> Token
         id=f"made:test:{number}",
         ids=PREFIX + tuple(own),
         answer_at=start + turn,
-        question=tuple(range(start + 1, start + turn - 1)),
+        question_tokens=tuple(range(start + 1, start + turn - 1)),
         exact_question=tuple(start + i for i in exact),
     )
 

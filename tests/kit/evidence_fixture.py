@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -10,7 +11,8 @@ import pytest
 
 from anchorscope.config import Config
 from anchorscope.evidence.heads_table import heads_agreement
-from anchorscope.evidence.pieces import PieceInputs, Settings, evidence_tables
+from anchorscope.evidence.pieces import PieceInputs, evidence_tables
+from anchorscope.probes.labelled import Covariates
 from anchorscope.probes.probe_set import ProbeSet
 from anchorscope.probes.readings import Readings, read
 from anchorscope.run_folder.states import load_states
@@ -55,11 +57,23 @@ def readings_of(folder: Path) -> tuple[Readings, dict[str, np.ndarray]]:
     return read(probes, states, ids=ids, z=z, fold=fold), states
 
 
-def known_of(folder: Path) -> np.ndarray:
-    """log10 popularity and length of the prompt, [question, 2]."""
+def covariates_of(folder: Path) -> Covariates:
+    """log10 popularity and length of the prompt."""
     used = used_samples(folder)
     popularity = np.log10(used["popularity"].to_numpy(dtype=float))
-    return np.column_stack([popularity, used["prompt_ids"].map(len)])
+    return Covariates(popularity, used["prompt_ids"].map(len).to_numpy(dtype=float))
+
+
+def inputs_of(folder: Path, readings: Readings, **others: Any) -> PieceInputs:
+    """The simulated dataset as a piece of evidence sees it."""
+    return PieceInputs(
+        model="m",
+        dataset="simulated",
+        config=Config(resamples=100),
+        readings=readings,
+        covariates=covariates_of(folder),
+        **others,
+    )
 
 
 def add_evidence(folder: Path) -> RunView:
@@ -68,15 +82,8 @@ def add_evidence(folder: Path) -> RunView:
     salient = saliency_rows(readings)
     (folder / "evidence" / "saliency").mkdir(parents=True, exist_ok=True)
     salient.to_parquet(folder / "evidence" / "saliency" / "00000.parquet")
-    given = PieceInputs(
-        dataset="simulated",
-        readings=readings,
-        states=states,
-        known=known_of(folder),
-        saliency=salient,
-        heads=heads_rows(readings),
-    )
-    tables = evidence_tables(PIECES, given, Settings(model="m", resamples=100))
+    rows = {"saliency": salient, "heads": heads_rows(readings)}
+    tables = evidence_tables(PIECES, [inputs_of(folder, readings, states=states, rows=rows)])
     tables["heads_agreement"] = heads_agreement(tables["heads"])
     for name, table in tables.items():
         table.to_csv(folder / "tables" / f"{name}.csv", index=False)

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from tiny import tiny_tokenizer
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from anchorscope.evidence.shards import HeldOut
@@ -15,6 +14,7 @@ from anchorscope.models.prompts import make_prompt
 from anchorscope.probes.probe_set import ProbeSet
 from anchorscope.records import Answer, Question, Sample, Shot, Span
 from anchorscope.spans.characters import tokens_of
+from kit.tiny import tiny_tokenizer
 
 SHOTS = (Shot(question="who made it?", answer="nn"), Shot(question="where is it?", answer="mm"))
 BLOCK, HEAD = 3, 1  # of the planted model: the only way from the question to the answer

@@ -1,0 +1,1 @@
+"""What tests share: tiny models, a plain reference, made-up runs and worlds."""
