@@ -25,7 +25,7 @@ import pandas as pd
 
 from anchorscope.detect.deployed.detector import Detector
 from anchorscope.detect.evaluate import evaluate
-from anchorscope.detect.material import Material
+from anchorscope.detect.material import Material, from_run
 from anchorscope.models import Model, load_model
 from anchorscope.run_folder.view import RunView
 from anchorscope.stats.ranking import auroc_interval
