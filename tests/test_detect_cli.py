@@ -29,7 +29,7 @@ def test_eval_from_the_command_line(cli, tmp_path):
 BAD = [
     (["eval", "{run}", "--methods", "magic"], "Unknown detector 'magic'. Accepted: auto, mean"),
     (["eval", "{run}", "--folds", "1"], "--folds is 1. Accepted: 3 or more."),
-    (["eval", "nowhere"], "'nowhere' is not a run folder"),
+    (["eval", "nowhere"], "There is no folder 'nowhere'"),
     (["eval", "{run}", "{run}"], "Two of the runs have the same dataset"),
     (
         ["train", "{run}", "--method", "popularity", "--out", "{out}"],

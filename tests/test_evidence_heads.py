@@ -16,6 +16,7 @@ from kit.planted import (
     random_probe,
 )
 
+from anchorscope.config import Config
 from anchorscope.engine.batches import Budget
 from anchorscope.engine.interventions import Intervention
 from anchorscope.engine.interventions import positions_of as marked
@@ -25,15 +26,8 @@ from anchorscope.engine.read import read_rows
 from anchorscope.engine.rows import row_for
 from anchorscope.engine.trunk import grow_trunk
 from anchorscope.errors import UserError
-from anchorscope.evidence.heads import (
-    HeadSet,
-    by_other_half,
-    first_of,
-    one_by_one,
-    read_heads,
-    sweep,
-    top_sets,
-)
+from anchorscope.evidence.heads import by_other_half, first_of, read_heads, sweep
+from anchorscope.evidence.heads_table import HeadSet, one_by_one, top_sets
 from anchorscope.evidence.saliency import read_saliency
 from anchorscope.evidence.shards import Shards, evidence_name, prefix_of
 from anchorscope.pathways.effects import delta_p
@@ -150,7 +144,7 @@ def test_windows_find_the_planted_block(planted):
     how = {"blocks": model.blocks, "turn_at": len(prefix), "seed": 0}
     clean = Intervention(name="clean", heads=())
     shown = {}
-    for cut in (clean, *window_knockouts("exact", "pre")):
+    for cut in (clean, *window_knockouts(Config())):
         out = torch.empty(len(samples), model.blocks, model.parts.width)
         rows = [row_for(marked(s), n, cut, **how) for n, s in enumerate(samples)]
         for batch, states in read_rows(lease, trunk, rows, budget=Budget(1000)):

@@ -93,7 +93,7 @@ def test_a_patch_that_does_no_more_than_its_control_does_not_hold(run: RunView) 
     same = where(table, intervention="patch-matched").assign(intervention="patch-other")
     others = table[table["intervention"] != "patch-other"]
     other = dict(run.evidence) | {"patching": pd.concat([others, same])}
-    found = claims_table([replace(claim_inputs(run), other=other)]).set_index("claim")
+    found = claims_table([replace(claim_inputs(run), evidence=other)]).set_index("claim")
     verdicts = found.loc["patching-flips-q", ["paper_verdict", "strict_verdict"]]
     assert verdicts.tolist() == ["holds", "undecided"]
 
@@ -106,7 +106,7 @@ def test_awareness_must_beat_what_is_simpler(run: RunView) -> None:
     beaten = base.assign(**ends)  # the logit alone does as well
     for table, expected in ((knows, "holds"), (beaten, "undecided")):
         other = dict(run.evidence) | {"awareness": table}
-        found = claims_table([replace(claim_inputs(run), other=other)]).set_index("claim")
+        found = claims_table([replace(claim_inputs(run), evidence=other)]).set_index("claim")
         assert found.loc["state-knows-pathway", "paper_verdict"] == "holds"
         assert found.loc["state-knows-pathway", "strict_verdict"] == expected
 
@@ -117,7 +117,7 @@ def test_abstentions_become_a_claim_only_where_they_were_read(run: RunView) -> N
     fewer = {"value": -0.3, "low": -0.35, "high": -0.25}
     rows = rows.assign(measure="abstention", **fewer)
     other = dict(run.evidence) | {"boundary": pd.concat([run.evidence["boundary"], rows])}
-    found = claims_table([replace(claim_inputs(run), other=other)]).set_index("claim")
+    found = claims_table([replace(claim_inputs(run), evidence=other)]).set_index("claim")
     assert found.loc["q-abstains-less", "strict_verdict"] == "holds"
 
 

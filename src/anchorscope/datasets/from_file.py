@@ -19,6 +19,7 @@ PARTS = re.compile(
     "dev|train|test|validation|valid|val|open|qa|unfiltered|distractor|fullwiki|simplified|v?[0-9]+"
 )
 SPLIT_WORDS = ("train", "dev", "validation", "test")
+NOT_READABLE = (OSError, EOFError, ValueError, RecursionError, csv.Error, zlib.error)
 
 
 def from_file(path: Path, known: Iterable[Source]) -> tuple[Source, list[Draft]]:
@@ -88,9 +89,6 @@ def _split(path: Path) -> str:
     return next((word for word in SPLIT_WORDS if word in _words(path)), "all").replace(
         "validation", "dev"
     )
-
-
-NOT_READABLE = (OSError, EOFError, ValueError, RecursionError, csv.Error, zlib.error)
 
 
 def read_rows(path: Path) -> list[Row]:

@@ -22,6 +22,19 @@ from anchorscope.stats.ranking import (
 )
 
 RISKS = (0.05, 0.10)
+_HEAD = (
+    ("title", "detector"), ("auroc", "AUROC"), ("auprc", "AUPRC"), ("ece", "ECE"),
+    ("brier", "Brier"), ("coverage_5", "cov. 5 %"), ("coverage_10", "cov. 10 %"),
+    ("vs_probe", "vs probe"), ("vs_text", "vs text"),
+    ("extra_passes", "passes"), ("ms_per_answer", "ms"),
+)  # fmt: skip
+_NOTE = (
+    "AUROC with its 95 % interval; in the first table * where it differs from the single probe's "
+    f"(Holm's p below {ALPHA}). cov.: share of answers that can be given at that share of "
+    "wrong ones. vs: difference of AUROC from the single probe and from the best text-only "
+    "control, * likewise. passes: forward passes beside those that wrote the answer; ms: for the "
+    "score alone."
+)
 
 
 def detectors_table(
@@ -112,14 +125,6 @@ def _against(
     }
 
 
-_HEAD = (
-    ("title", "detector"), ("auroc", "AUROC"), ("auprc", "AUPRC"), ("ece", "ECE"),
-    ("brier", "Brier"), ("coverage_5", "cov. 5 %"), ("coverage_10", "cov. 10 %"),
-    ("vs_probe", "vs probe"), ("vs_text", "vs text"),
-    ("extra_passes", "passes"), ("ms_per_answer", "ms"),
-)  # fmt: skip
-
-
 def write_tables(folder: Path, tables: dict[str, pd.DataFrame]) -> list[Path]:
     """The files written under tables/: each table as CSV, `detectors` as Markdown and LaTeX too."""
     home = folder / "tables"
@@ -178,15 +183,6 @@ def to_latex(table: pd.DataFrame) -> str:
         lines += [r"\toprule", _tex(head), r"\midrule", *(_tex(cells) for cells in body)]
         blocks.append("\n".join([*lines, r"\bottomrule", r"\end{tabular}"]))
     return "\n\n".join(blocks) + "\n"
-
-
-_NOTE = (
-    "AUROC with its 95 % interval; in the first table * where it differs from the single probe's "
-    f"(Holm's p below {ALPHA}). cov.: share of answers that can be given at that share of "
-    "wrong ones. vs: difference of AUROC from the single probe and from the best text-only "
-    "control, * likewise. passes: forward passes beside those that wrote the answer; ms: for the "
-    "score alone."
-)
 
 
 def _parts(table: pd.DataFrame) -> list[tuple[str, str, pd.DataFrame]]:

@@ -23,6 +23,7 @@ from anchorscope.stats.ranking import auroc
 STRENGTHS = (0.0003, DEFAULT_C, 0.03, 0.3)
 # Neighbouring layers read nearly alike: every second one first, then the best one's neighbours.
 STEP = 2
+_DIRECTIONS = 8  # of largest spread: distances in hundreds of directions are all alike
 
 
 class Choice(NamedTuple):
@@ -107,9 +108,6 @@ def _once(material: Material, key: tuple, make: Callable):
     if key not in material.memo:
         material.memo[key] = make()
     return material.memo[key]
-
-
-_DIRECTIONS = 8  # of largest spread: distances in hundreds of directions are all alike
 
 
 def pathway_groups(material: Material, layer: int, *, C: float) -> np.ndarray:

@@ -18,6 +18,8 @@ from anchorscope.errors import UserError
 from anchorscope.stats.ranking import auroc
 
 Needs = dict[str, tuple[int, ...]]  # intervention -> layers (from 1) whose states are read
+_FREE = 1e6  # so weak a penalty that two numbers fitted to hundreds of answers do not feel it
+_LEAST = 1e-6  # log-odds for one spread of the scores
 
 
 class Method(BaseEstimator):
@@ -119,10 +121,6 @@ class Method(BaseEstimator):
             part._learn(rest)
             scores[held] = part.decision_function(out)
         return scores
-
-
-_FREE = 1e6  # so weak a penalty that two numbers fitted to hundreds of answers do not feel it
-_LEAST = 1e-6  # log-odds for one spread of the scores
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,8 @@ from anchorscope.engine.lease import Lease
 from anchorscope.engine.rows import Row, read_batch
 from anchorscope.engine.trunk import Trunk
 
+_HALF_MAX = torch.finfo(torch.float16).max
+
 
 def read_rows(
     lease: Lease, trunk: Trunk, rows: Sequence[Row], *, budget: Budget, depth: int | None = None
@@ -52,9 +54,6 @@ def _kind(row: Row) -> tuple[int, str]:
 def _width(row: Row) -> int:
     """How many blocks a row's window has; 0 for a cut in all of them, or in none."""
     return 0 if row.intervention.answer_only else window_of(row.intervention.layers) or 0
-
-
-_HALF_MAX = torch.finfo(torch.float16).max
 
 
 def to_host(states: Tensor) -> np.ndarray:

@@ -28,6 +28,9 @@ from anchorscope.stats.intervals import (
 )
 from anchorscope.stats.logistic import fit_logistic
 
+TERMS = ("pathway", "logit", "margin", "popularity", "length")
+NO_CLASS = -1  # neither right nor wrong, and in no fold
+
 
 @dataclass(frozen=True, kw_only=True)
 class _Measure:
@@ -122,9 +125,6 @@ def _mann_whitney(q: np.ndarray, a: np.ndarray) -> float:
     return float(mannwhitneyu(q, a).pvalue) if len(q) and len(a) else np.nan
 
 
-TERMS = ("pathway", "logit", "margin", "popularity", "length")
-
-
 def boundary_model_table(
     readings: Readings,
     *,
@@ -191,9 +191,6 @@ def _design(columns: Mapping[str, np.ndarray], right: np.ndarray) -> dict[str, n
         if len(np.unique(right[~known])) == 2:
             design[f"{name} unknown"] = (~known - (~known).mean()) / (~known).std()
     return design
-
-
-NO_CLASS = -1  # neither right nor wrong, and in no fold
 
 
 def read_abstained(

@@ -7,7 +7,6 @@ itself, the best of many noisy heads would look like a strong one.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,14 +21,22 @@ from anchorscope.engine.read import read_rows
 from anchorscope.engine.rows import Row, row_for
 from anchorscope.engine.trunk import Prefix, Trunk
 from anchorscope.errors import UserError
-from anchorscope.evidence.heads_table import heads_agreement, heads_table
+from anchorscope.evidence.heads_table import (
+    HeadSet,
+    heads_agreement,
+    heads_table,
+    one_by_one,
+    top_sets,
+)
 from anchorscope.evidence.patching_donors import generator
 from anchorscope.evidence.pieces import Piece, PieceInputs, Tables
 from anchorscope.evidence.saliency import read_saliency
 from anchorscope.evidence.shards import HeldOut, Shards, budget_of, evidence_name, readable, trunks
-from anchorscope.pathways.effects import delta_p
 from anchorscope.records import Sample
 from anchorscope.run_folder import table_columns
+
+BLOCKS = 3  # whose heads are knocked out one at a time
+QUESTIONS = 64  # of each dataset: every head of every block is a row of its own
 
 
 def read_heads(
@@ -171,60 +178,6 @@ def _check_blocks(blocks: Sequence[int], held_out: HeldOut) -> None:
             f"Heads of the blocks {list(blocks)} were asked for, read at layer {held_out.layer}. "
             f"Accepted: one block or more from 1 to {held_out.layer}."
         )
-
-
-TOP = (4, 8)
-BLOCKS = 3  # whose heads are knocked out one at a time
-QUESTIONS = 64  # of each dataset: every head of every block is a row of its own
-
-
-@dataclass(frozen=True, kw_only=True)
-class HeadSet:
-    """Heads knocked out together, and how their rows are named."""
-
-    block: int  # from 1; 0: of several blocks
-    head: int  # from 0; -1: all of the block; -n: n heads of several blocks
-    set: str  # "" for a single head, "block", "top4" ...
-    heads: tuple[tuple[int, int], ...]  # (block from 1, head from 0)
-
-    @property
-    def name(self) -> str:
-        return f"{self.block}:{self.head}"
-
-
-def one_by_one(blocks: Sequence[int], heads: int) -> list[HeadSet]:
-    """Every head of these blocks alone, then each block's heads together."""
-    sets = [
-        HeadSet(block=block, head=head, set="", heads=((block, head),))
-        for block in blocks
-        for head in range(heads)
-    ]
-    for block in blocks:
-        every = tuple((block, head) for head in range(heads))
-        sets.append(HeadSet(block=block, head=-1, set="block", heads=every))
-    return sets
-
-
-def top_sets(scores: pd.DataFrame, ids: Sequence[str], sizes: Sequence[int] = TOP) -> list[HeadSet]:
-    """The heads that take most from the predictions on the questions `ids`, together.
-
-    `scores` holds the logits of single heads; ranked by the mean ΔP of each. A size that would
-    be all of the heads or more is left out.
-    """
-    single = scores[(scores["set"] == "") & scores["id"].isin(list(ids))]
-    logits = (np.asarray(single[name]) for name in ("logit_clean", "logit_knockout"))
-    effect = delta_p(*logits)
-    named = np.stack([np.asarray(single["block"]), np.asarray(single["head"])], axis=1)
-    pairs, of = np.unique(named, axis=0, return_inverse=True)
-    mean = np.bincount(of.ravel(), effect) / np.bincount(of.ravel())
-    # Stable over ordered pairs: of equal effects the lower block and head come first.
-    ranked = pairs[np.argsort(mean, kind="stable")].tolist()
-    heads = tuple((int(block), int(head)) for block, head in ranked)
-    return [
-        HeadSet(block=0, head=-size, set=f"top{size}", heads=heads[:size])
-        for size in sizes
-        if size < len(heads)
-    ]
 
 
 def first_of(ids: Sequence[str], *, limit: int, seed: int) -> list[str]:

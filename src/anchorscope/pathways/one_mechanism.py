@@ -35,6 +35,9 @@ from anchorscope.pathways.effects import Delta, delta_p, prediction
 from anchorscope.stats.intervals import Z, percentile_interval
 
 _BLOCK = 1_000_000  # simulated logits at a time
+CLASSES = ("all", "right", "wrong", "both")
+UNITS: tuple[Delta, ...] = ("points", "logit")
+FEWEST = 4  # samples of a fold below which it takes the line of all samples
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,10 +84,6 @@ class Pair:
             return replace(self, stratum=predicted)
         rows = predicted == (name == "wrong")
         return Pair(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
-
-
-CLASSES = ("all", "right", "wrong", "both")
-UNITS: tuple[Delta, ...] = ("points", "logit")
 
 
 def gaps(
@@ -182,9 +181,6 @@ def _gap(value: float, drawn: np.ndarray, pair: Pair) -> Gap:
     value, low, high, _ = percentile_interval(value, drawn, len(pair.fold))
     p = (1 + (known <= value).sum()) / (1 + len(known)) if np.isfinite(low) else np.nan
     return Gap(value=value, low=low, high=high, p=float(p), **sizes)
-
-
-FEWEST = 4  # samples of a fold below which it takes the line of all samples
 
 
 class Line(NamedTuple):

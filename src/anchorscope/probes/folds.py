@@ -18,6 +18,9 @@ PROBES: tuple[ProbeName, ...] = get_args(ProbeName)
 # and "b" (about two fifths of the questions each) have a margin above it.
 MIN_PER_CLASS = 5
 MIN_OVERALL = 4 * MIN_PER_CLASS
+Split = Literal["random", "entity"]
+SPLITS: tuple[Split, ...] = get_args(Split)
+MIN_TO_DETECT = 20  # of all answers: an inner fold then trains on about ten of each class
 
 
 def entity_folds(entities: Sequence[str], *, folds: int = 5, seed: int = 0) -> np.ndarray:
@@ -106,11 +109,6 @@ def _fill_empty(home: dict[str, int], hashes: dict[str, int], folds: int) -> Non
             members[fullest].remove(moved)
             members[fold].append(moved)
             home[moved] = fold
-
-
-Split = Literal["random", "entity"]
-SPLITS: tuple[Split, ...] = get_args(Split)
-MIN_TO_DETECT = 20  # of all answers: an inner fold then trains on about ten of each class
 
 
 def outer_folds(

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 _WEIGHTS, _ABOUT = "probes.safetensors", "probes.json"
+_ARRAYS = ("weights", "intercept", "n_train")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,9 +137,6 @@ class ProbeSet:
             raise _unreadable(folder, f"{Path(error.filename).name} is missing") from error
         except (json.JSONDecodeError, SafetensorError, KeyError, TypeError) as error:
             raise _unreadable(folder, f"a file is damaged ({error})") from error
-
-
-_ARRAYS = ("weights", "intercept", "n_train")
 
 
 def _digest(path: Path) -> str:

@@ -15,6 +15,10 @@ from safetensors.numpy import save_file
 from anchorscope.errors import UserError
 from anchorscope.run_folder.store import Store
 
+# Layers that the next detector may read too. Every process that fits detectors keeps its own.
+_KEPT_BYTES = 2**29
+_ONE_AT_A_TIME = threading.Lock()  # for a caller who asks joblib for threads instead
+
 
 def shard_name(intervention: str, number: int) -> str:
     """The name of a shard's file in the run folder."""
@@ -53,11 +57,6 @@ def load_states(store: Store, intervention: str, ids: Sequence[str], shards: int
 def _read(path: Path) -> tuple[list[str], np.ndarray]:
     with safe_open(path, framework="numpy") as file:
         return json.loads(file.metadata()["ids"]), file.get_tensor("states")
-
-
-# Layers that the next detector may read too. Every process that fits detectors keeps its own.
-_KEPT_BYTES = 2**29
-_ONE_AT_A_TIME = threading.Lock()  # for a caller who asks joblib for threads instead
 
 
 class StateBank:

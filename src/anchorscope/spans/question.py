@@ -22,6 +22,8 @@ from anchorscope.spans.characters import characters, merged, occurrences, trimme
 if TYPE_CHECKING:
     from spacy.language import Language
 
+SpansById = Mapping[str, tuple[Span, ...]]
+
 
 @dataclass(frozen=True, kw_only=True)
 class QuestionSpans:
@@ -96,9 +98,6 @@ def _auto(question: Question) -> QuestionSpans:
         if spans := find(question):
             return QuestionSpans(id=question.id, finder=finder, spans=spans)
     return QuestionSpans(id=question.id, finder="all", spans=())
-
-
-SpansById = Mapping[str, tuple[Span, ...]]
 
 
 def agreement(

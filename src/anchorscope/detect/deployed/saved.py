@@ -30,6 +30,7 @@ _PLAIN = (
 )  # fmt: skip
 WEIGHTS, ABOUT, CARD = "detector.safetensors", "detector.json", "README.md"
 _FREE = ("checksum", "licence")  # what the owner may write into detector.json by hand
+FILES = (WEIGHTS, ABOUT, CARD)
 
 
 class Stored(NamedTuple):
@@ -199,9 +200,6 @@ def _number(value: Any) -> str:
 
 def _joined(words: Any) -> str:
     return ", ".join(words)
-
-
-FILES = (WEIGHTS, ABOUT, CARD)
 
 
 def fetch(place: str | Path, *, revision: str | None = None) -> Path:

@@ -15,6 +15,9 @@ from anchorscope.errors import unknown
 
 Of = Literal["question", "answer", "both"]
 _C = 1.0  # scikit-learn's own; rows of TF-IDF have length 1
+Over = Literal["answer", "exact"]
+Reduce = Literal["mean", "min", "sum"]
+_REDUCE = {"mean": np.mean, "min": np.min, "sum": np.sum}
 
 
 class _Columns(Method):
@@ -127,11 +130,6 @@ class TfIdf(Method):
 
 def _lengths(text: Text) -> tuple[int, int, int]:
     return len(text.log_probs), len(text.answer), len(text.question)
-
-
-Over = Literal["answer", "exact"]
-Reduce = Literal["mean", "min", "sum"]
-_REDUCE = {"mean": np.mean, "min": np.min, "sum": np.sum}
 
 
 class TokenLogProb(Method):

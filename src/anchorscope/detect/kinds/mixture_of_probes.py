@@ -26,6 +26,7 @@ _NAMES = {
     ("oracle", "pathway"): "MoP, oracle gate",
     ("learned", "cluster"): "MoP, no pathway labels",
 }
+_EDGE = 1e-12  # keeps the mixture's logit finite
 
 
 class MixtureOfProbes(Method):
@@ -100,9 +101,6 @@ class MixtureOfProbes(Method):
         knocked = linear(material.layer("knockout", self.layer_), weights, intercept)
         flipped = flips(linear(x, weights, intercept), knocked)
         return np.where(np.isnan(flipped), self.mixture_.share_, flipped)
-
-
-_EDGE = 1e-12  # keeps the mixture's logit finite
 
 
 class Mixture(LogitClassifier):

@@ -14,6 +14,9 @@ from anchorscope.detect.material import Material
 from anchorscope.detect.method import Method, Needs
 from anchorscope.probes.linear_probe import LinearProbe
 
+HIDDEN = 3  # two experts and a gate have three vectors of weights; so has this layer
+PENALTIES = (1.0, 10.0, 100.0)
+
 
 class SingleProbe(Method):
     """One linear probe; layer and strength are chosen on held-out training answers."""
@@ -122,10 +125,6 @@ class Ensemble(Method):
     def _inner_scores(self, material: Material) -> np.ndarray:
         of = [inner_logits(material, layer, C=self.C_)["clean"] for layer in self.layers_]
         return np.mean(of, axis=0)
-
-
-HIDDEN = 3  # two experts and a gate have three vectors of weights; so has this layer
-PENALTIES = (1.0, 10.0, 100.0)
 
 
 class Mlp(Method):

@@ -32,6 +32,7 @@ READINGS = (  # mode, subset, what a reader calls it
     ("strict", "predicted-right", "Strict, predicted right"),
     ("strict", "predicted-wrong", "Strict, predicted wrong"),
 )
+WITHIN = 0.02  # AUROC by which a layer may fall short of the best one
 
 
 def piece(run: RunView) -> Piece:
@@ -80,9 +81,6 @@ def _rows(at: pd.DataFrame) -> list[list[object]]:
          f"{number(float(row['low']), 2)} to {number(float(row['high']), 2)}", int(row["n"])]
         for row in records(at)
     ]  # fmt: skip
-
-
-WITHIN = 0.02  # AUROC by which a layer may fall short of the best one
 
 
 def settled_layer(values: np.ndarray, *, within: float = WITHIN) -> int | None:

@@ -17,6 +17,8 @@ from anchorscope.show.report.markup import Safe, join, table, tag
 from anchorscope.show.report.words import number, percent
 
 KINDS = ("right", "wrong", "abstain", "unusable")
+# Folders with a file per shard or layer: counted, not listed.
+_COUNTED = ("states", "probes")
 
 
 def kinds(samples: pd.DataFrame) -> pd.Series:
@@ -117,10 +119,6 @@ def finders(run: RunView) -> Safe:
         return tag("p", "Only one finder could be used, so there is nothing to compare.")
     columns = ["Dataset", "Finders", "Overlap (Jaccard)", "Identical", "n"]
     return table(columns, rows, text_columns=2)
-
-
-# Folders with a file per shard or layer: counted, not listed.
-_COUNTED = ("states", "probes")
 
 
 def repeat(run: RunView) -> Safe:
