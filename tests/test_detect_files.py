@@ -7,13 +7,17 @@ import os
 import pickle
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from kit.detect_worlds import plain, two_pathways, write_run
+from sklearn.metrics import roc_auc_score
 
+from anchorscope.detect.deployed.beliefs import learn_beliefs
 from anchorscope.detect.deployed.detector import Detector
 from anchorscope.detect.deployed.saved import fetch, upload
+from anchorscope.detect.inner_probes import pathway_groups
 from anchorscope.detect.material import from_run
 from anchorscope.detect.train import best_threshold, deployable, train
 from anchorscope.errors import UserError
@@ -195,3 +199,42 @@ def test_balanced_answers_are_as_many_of_each_class_and_the_same_every_time(tmp_
     place = {id: row for row, id in enumerate(all_of_it.ids)}
     rows = [place[id] for id in part.ids]
     np.testing.assert_array_equal(part.layer("clean", 2), all_of_it.layer("clean", 2)[rows])
+
+
+def test_a_detector_is_trained_from_a_run_or_its_folder(run):
+    from_view = Detector.train(run, method="probe", folds=3, resamples=100)
+    from_path = Detector.train(run.path, method="probe", folds=3, resamples=100)
+    material = from_run(run, "made-up")
+    for one, other in zip(from_view.score_of(material), from_path.score_of(material), strict=True):
+        assert np.array_equal(one, other)
+
+
+def test_beliefs_are_kept_and_sort_right_from_wrong_at_every_layer(tmp_path):
+    world = plain(n=240, layers=3)
+    run = RunView.open(write_run(tmp_path / "run", [world]))
+    trained = Detector.train(run, method="probe", folds=3, resamples=100)
+    again = Detector.load(trained.save(tmp_path / "detector"))
+    states = np.stack([world.layer("clean", k) for k in (1, 2, 3)], axis=1)
+    belief = again.beliefs.wrong(states)
+    assert np.array_equal(belief, trained.beliefs.wrong(states)) and belief.shape == (240, 3)
+    best = max(roc_auc_score(world.z, belief[:, k]) for k in range(3))
+    assert best > 0.8
+    # Calibrated: the mean belief is the share of wrong answers.
+    assert belief.mean(axis=0) == pytest.approx(np.full(3, world.z.mean()), abs=0.05)
+
+
+def test_the_gate_tells_the_planted_pathway(tmp_path):
+    world = two_pathways(n=400)
+    run = RunView.open(write_run(tmp_path / "run", [world]))
+    beliefs = learn_beliefs(from_run(run, world.name))
+    states = np.stack([world.layer("clean", k) for k in range(1, world.bank.layers + 1)], axis=1)
+    groups = pathway_groups(world, beliefs.gate_layer, C=0.003)
+    known = np.isfinite(groups)
+    assert roc_auc_score(groups[known], beliefs.question_anchored(states)[known]) > 0.75
+
+
+def test_a_folder_of_an_earlier_version_has_no_beliefs(saved, tmp_path):
+    made, _ = saved
+    bare = replace(made, beliefs=None)
+    again = Detector.load(bare.save(tmp_path / "detector"))
+    assert again.beliefs is None and again.threshold == made.threshold

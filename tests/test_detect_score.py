@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import math
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from kit.plain import plain_states
 from kit.tiny import tiny_lm, tiny_tokenizer
+from scipy.special import expit
 
 from anchorscope.answers.generate import answer_offsets
 from anchorscope.cli import main
+from anchorscope.detect.deployed.beliefs import Beliefs
 from anchorscope.detect.deployed.bind import bind
 from anchorscope.detect.deployed.detector import Detector
 from anchorscope.detect.deployed.located import unknown_answer
@@ -81,6 +84,48 @@ def test_a_given_answer_is_scored_as_a_plain_pass_reads_it(architecture):
         assert one.probability == pytest.approx(want, abs=2e-3)  # states go through float16
         assert one.flagged == (one.probability > 0.5)
         assert one.answer_entity in one.answer == answer
+
+
+def with_beliefs(model) -> Detector:
+    """A detector whose beliefs are made up too: the layer's own number as the logit's intercept."""
+    rng = np.random.default_rng(2)
+    coef = rng.standard_normal((model.blocks, WIDTH)).astype(np.float32)
+    gate = rng.standard_normal(WIDTH).astype(np.float32)
+    beliefs = Beliefs(coef=coef, intercept=np.arange(4.0), gate=gate, gate_layer=2)
+    return replace(make(model), beliefs=beliefs)
+
+
+@pytest.mark.parametrize("answers", [None, ["William Shakespeare", "India", "blue", "me"]])
+def test_belief_and_pathway_are_those_of_a_plain_pass(tiny_llama, answers):
+    detector = with_beliefs(tiny_llama)
+    bound = detector.bind(tiny_llama)
+    scored = [one for one in detector.score(tiny_llama, QUESTIONS, answer=answers) if not one.why]
+    assert scored
+    for one in scored:
+        ids = bound.answer_tokens(one.question, one.answer)
+        span = answer_span(one.answer, question=one.question)
+        answer = unknown_answer(one.answer, ids, 0)
+        last = tokens_of([span], answer_offsets(tiny_llama, answer))[-1]
+        whole = [*bound.prompt(one.question).ids, *ids[: last + 1]]
+        states = plain_states(tiny_llama, [whole])[0].double().numpy()
+        want = expit((states * detector.beliefs.coef).sum(axis=1) + np.arange(4.0))
+        assert one.belief == pytest.approx(want, abs=5e-3)
+        q = expit(states[1] @ detector.beliefs.gate)
+        assert one.pathway == ("Q" if q > 0.5 else "A")
+        assert one.pathway_probability == pytest.approx(max(q, 1 - q), abs=5e-3)
+
+
+def test_watching_gives_the_same_beliefs(tiny_llama):
+    detector = with_beliefs(tiny_llama)
+    prompts = [detector.bind(tiny_llama).prompt(question).ids for question in QUESTIONS]
+    with detector.watch(tiny_llama) as seen:
+        out = generate(tiny_llama, prompts, 8)
+    watched = seen.scores(out, QUESTIONS)
+    scored = detector.score(tiny_llama, QUESTIONS)
+    alike = [(a, b) for a, b in zip(watched, scored, strict=True) if a.answer == b.answer]
+    assert alike
+    for a, b in alike:
+        assert a.pathway == b.pathway and a.belief == pytest.approx(b.belief, abs=5e-3)
 
 
 def test_the_prompt_is_the_one_of_the_run(tiny_llama):

@@ -50,7 +50,7 @@ def logit(made: dict, name: str, probe: int, i: int, k: int) -> float:
 
 
 def effect(clean: float, other: float) -> tuple[float, float, float]:
-    """ΔP in points, relative, and in logits, as METHOD writes them."""
+    """ΔP in points, relative, and in logits, as docs/method.md writes them."""
 
     def p_hat(x: float) -> float:
         p = 1 / (1 + math.exp(-x))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -157,3 +158,38 @@ def test_figure_from_the_command_line(done, tmp_path):
     out = tmp_path / "two.svg"
     assert finish(anchorscope("figure", done, "--out", out)).strip() == str(out)
     assert "Q-Anchored (Atlas)" in out.read_text()
+
+
+ALONE = """
+import sys
+from anchorscope.engine.lease import Lease
+from anchorscope.engine.passes import passes_of
+from anchorscope.pipeline.model import load
+from anchorscope.pipeline.prepare import prepare
+from anchorscope.pipeline.shard import ask_and_read
+from anchorscope.pipeline.stages import reopen
+
+run = reopen(sys.argv[1])
+with Lease(load(run, None)) as lease:
+    shard = prepare(run, lease)[int(sys.argv[2])]
+    ask_and_read(run, lease, [shard], passes_of(run.config))
+"""
+
+
+def test_a_shard_can_be_computed_by_any_process_that_has_the_folder(done, tmp_path):
+    """The last shard first, by a process that is given the folder and a number, nothing else."""
+    out = tmp_path / "shared"
+    shutil.copytree(done, out)
+    for name in ("states", "answers", "tables", "probes", "figures"):
+        shutil.rmtree(out / name)
+    (out / "manifest.jsonl").unlink()
+    info = json.loads((out / "run.json").read_text())
+    (out / "run.json").write_text(json.dumps(info | {"finished": False}))
+    subprocess.run([sys.executable, "-c", ALONE, str(out), "2"], check=True)
+    states = sorted(path.relative_to(out) for path in (out / "states").rglob("*.safetensors"))
+    assert {path.name for path in states} == {"00002.safetensors"} and len(states) > 5
+    for path in states:
+        assert (out / path).read_bytes() == (done / path).read_bytes()
+    finish(anchorscope("run", *OPTIONS, "--out", out))
+    for name in TABLES:
+        assert (out / "tables" / name).read_bytes() == (done / "tables" / name).read_bytes()

@@ -1,1 +1,1 @@
-"""The other evidence (METHOD §5): patching, question-only, saliency, heads, and what they show."""
+"""The other evidence: patching, question-only, saliency, heads, and what they show."""

@@ -16,7 +16,7 @@ class Parts:
     """The parts of a decoder that anchorscope touches."""
 
     decoder: nn.Module  # token ids -> last hidden state, without the head
-    blocks: tuple[nn.Module, ...]  # block k of METHOD is blocks[k - 1]
+    blocks: tuple[nn.Module, ...]  # block k, counted from 1, is blocks[k - 1]
     attentions: tuple[nn.Module, ...]  # one in each block
     head: nn.Module  # last hidden state -> logits
     width: int

@@ -20,7 +20,6 @@ MIN_PER_CLASS = 5
 MIN_OVERALL = 4 * MIN_PER_CLASS
 Split = Literal["random", "entity"]
 SPLITS: tuple[Split, ...] = get_args(Split)
-MIN_TO_DETECT = 20  # of all answers: an inner fold then trains on about ten of each class
 
 
 def entity_folds(entities: Sequence[str], *, folds: int = 5, seed: int = 0) -> np.ndarray:
@@ -134,7 +133,7 @@ def random_folds(z: np.ndarray, *, folds: int, seed: int) -> np.ndarray:
 def check_classes(z: np.ndarray, *, dataset: str) -> None:
     """Raise a UserError where there are too few right or wrong answers to learn from."""
     wrong, right = int(np.sum(z == 1)), int(np.sum(z == 0))
-    if min(wrong, right) < MIN_TO_DETECT:
+    if min(wrong, right) < MIN_OVERALL:
         raise UserError(
             f"{dataset}: {wrong} wrong and {right} right answers; a detector needs at least "
             f"{MIN_PER_CLASS} of each. Ask more questions."
