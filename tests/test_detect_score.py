@@ -95,37 +95,41 @@ def with_beliefs(model) -> Detector:
     return replace(make(model), beliefs=beliefs)
 
 
-@pytest.mark.parametrize("answers", [None, ["William Shakespeare", "India", "blue", "me"]])
-def test_belief_and_pathway_are_those_of_a_plain_pass(tiny_llama, answers):
-    detector = with_beliefs(tiny_llama)
-    bound = detector.bind(tiny_llama)
-    scored = [one for one in detector.score(tiny_llama, QUESTIONS, answer=answers) if not one.why]
-    assert scored
-    for one in scored:
-        ids = bound.answer_tokens(one.question, one.answer)
-        span = answer_span(one.answer, question=one.question)
-        answer = unknown_answer(one.answer, ids, 0)
-        last = tokens_of([span], answer_offsets(tiny_llama, answer))[-1]
-        whole = [*bound.prompt(one.question).ids, *ids[: last + 1]]
-        states = plain_states(tiny_llama, [whole])[0].double().numpy()
-        want = expit((states * detector.beliefs.coef).sum(axis=1) + np.arange(4.0))
-        assert one.belief == pytest.approx(want, abs=5e-3)
-        q = expit(states[1] @ detector.beliefs.gate)
-        assert one.pathway == ("Q" if q > 0.5 else "A")
-        assert one.pathway_probability == pytest.approx(max(q, 1 - q), abs=5e-3)
+def check_beliefs(model, detector, one, answer_ids) -> None:
+    """Belief and pathway of a scored answer against a plain pass over prompt and answer."""
+    answer = unknown_answer(one.answer, answer_ids, 0)
+    span = answer_span(answer.text, question=one.question)
+    last = tokens_of([span], answer_offsets(model, answer))[-1]
+    prompt = make_prompt(model, one.question, shots=SHOTS, style="text").ids
+    states = plain_states(model, [[*prompt, *answer_ids[: last + 1]]])[0].double().numpy()
+    want = expit((states * detector.beliefs.coef).sum(axis=1) + np.arange(4.0))
+    assert list(one.belief) == pytest.approx(want.tolist(), abs=5e-3)
+    q = expit(states[1] @ detector.beliefs.gate)
+    assert one.pathway == ("Q" if q > 0.5 else "A")
+    assert one.pathway_probability == pytest.approx(max(q, 1 - q), abs=5e-3)
 
 
-def test_watching_gives_the_same_beliefs(tiny_llama):
+def test_belief_and_pathway_are_those_of_a_plain_pass(tiny_llama):
     detector = with_beliefs(tiny_llama)
-    prompts = [detector.bind(tiny_llama).prompt(question).ids for question in QUESTIONS]
+    answers = ["William Shakespeare", "India", "blue", "me"]
+    for one in detector.score(tiny_llama, QUESTIONS, answer=answers):
+        check_beliefs(
+            tiny_llama, detector, one, tiny_llama.tokenizer(f" {one.answer}")["input_ids"]
+        )
+
+
+@pytest.mark.parametrize("tokens", [1, 8])
+def test_watching_gives_belief_and_pathway_too(tiny_llama, tokens):
+    detector = with_beliefs(tiny_llama)
+    prompts = [make_prompt(tiny_llama, q, shots=SHOTS, style="text").ids for q in QUESTIONS]
     with detector.watch(tiny_llama) as seen:
-        out = generate(tiny_llama, prompts, 8)
-    watched = seen.scores(out, QUESTIONS)
-    scored = detector.score(tiny_llama, QUESTIONS)
-    alike = [(a, b) for a, b in zip(watched, scored, strict=True) if a.answer == b.answer]
-    assert alike
-    for a, b in alike:
-        assert a.pathway == b.pathway and a.belief == pytest.approx(b.belief, abs=5e-3)
+        out = generate(tiny_llama, prompts, tokens)
+    width, read = max(map(len, prompts)), 0
+    for row, one in enumerate(seen.scores(out, QUESTIONS)):
+        if not one.why:
+            check_beliefs(tiny_llama, detector, one, written_ids(tiny_llama, out[row, width:]))
+            read += 1
+    assert read
 
 
 def test_the_prompt_is_the_one_of_the_run(tiny_llama):
@@ -161,6 +165,13 @@ def test_scoring_leaves_the_model_as_it_was(tiny_llama):
     assert not tiny_llama.parts.blocks[LAYER - 1]._forward_hooks
 
 
+def written_ids(model, ids) -> list[int]:
+    """The tokens of a generated answer: up to the end of its line."""
+    ends = {0, model.tokenizer("\n")["input_ids"][0]}
+    stop = next((n for n, token in enumerate(ids.tolist()) if token in ends), len(ids))
+    return ids[:stop].tolist()
+
+
 def generate(model, prompts, tokens):
     width = max(map(len, prompts))
     ids = torch.tensor([[0] * (width - len(p)) + list(p) for p in prompts])
@@ -181,10 +192,7 @@ def test_watching_generate_reads_the_states_of_its_answers(tiny_llama, tokens):
     for row, (question, one) in enumerate(zip(QUESTIONS, scored, strict=True)):
         if one.why:
             continue
-        ids = out[row, width:].tolist()
-        line = tiny_llama.tokenizer("\n")["input_ids"][0]
-        ids = ids[: ids.index(line)] if line in ids else ids
-        ids = ids[: ids.index(0)] if 0 in ids else ids
+        ids = written_ids(tiny_llama, out[row, width:])
         want = expected(tiny_llama, detector, question, ids, one.answer)
         assert one.probability == pytest.approx(want, abs=2e-3)
         read += 1

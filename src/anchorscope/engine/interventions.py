@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import get_args
 
 import numpy as np
 
-from anchorscope.config import Keys, Where
+from anchorscope.config import Where
 from anchorscope.errors import UserError, unknown
 from anchorscope.records import Sample
 
@@ -25,7 +25,7 @@ class Intervention:
     """
 
     name: str
-    keys: Keys = "exact"
+    keys: str = "exact"  # a name of KEYS
     where: Where = "pre"
     layers: str = "cumulative"  # cumulative, window:w, single
     heads: tuple[tuple[int, int], ...] | None = None  # (block from 1, head from 0); None is all
@@ -37,8 +37,8 @@ class Intervention:
             raise UserError(
                 f"boost is {self.boost}. Accepted: a finite number; a knockout has none."
             )
-        if self.keys not in get_args(Keys):
-            raise unknown("keys", self.keys, get_args(Keys))
+        if self.keys not in KEYS:
+            raise unknown("keys", self.keys, KEYS)
         if self.where not in get_args(Where):
             raise unknown("where", self.where, get_args(Where))
         window_of(self.layers)
@@ -71,17 +71,9 @@ class TokenPositions:
     mass: tuple[float, ...] | None = None  # attention from the probe position to each position
 
 
-def keys_of(positions: TokenPositions, keys: Keys, *, seed: int) -> tuple[int, ...]:
+def keys_of(positions: TokenPositions, keys: str, *, seed: int) -> tuple[int, ...]:
     """The key positions that are cut; the first token, the attention sink, is never one."""
-    if keys == "exact":
-        chosen: Sequence[int] = positions.exact_question
-    elif keys == "question":
-        chosen = positions.question_tokens
-    elif keys == "matched":
-        chosen = _matched(positions)
-    else:
-        chosen = _random(positions, seed)
-    return tuple(position for position in chosen if position > 0)
+    return tuple(position for position in KEYS[keys](positions, seed) if position > 0)
 
 
 def _random(positions: TokenPositions, seed: int) -> list[int]:
@@ -111,6 +103,15 @@ def _matched(positions: TokenPositions) -> list[int]:
             free.remove(nearest)
             chosen.append(nearest)
     return sorted(chosen)
+
+
+# Which keys an intervention speaks of, by name: a rule of the positions and the run's seed.
+KEYS: Mapping[str, Callable[[TokenPositions, int], Sequence[int]]] = {
+    "exact": lambda positions, seed: positions.exact_question,
+    "question": lambda positions, seed: positions.question_tokens,
+    "random": lambda positions, seed: _random(positions, seed),
+    "matched": lambda positions, seed: _matched(positions),
+}
 
 
 def positions_of(sample: Sample) -> TokenPositions:

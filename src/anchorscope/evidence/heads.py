@@ -217,4 +217,4 @@ def _across(tables: Tables, config: Config) -> Tables:
     return {"heads_agreement": found}
 
 
-PIECE = Piece(tables=_tables, across=_across, read_with_probes=_read)
+PIECE = Piece(tables=_tables, across=_across, rows=("heads",), read_with_probes=_read)

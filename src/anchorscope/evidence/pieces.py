@@ -84,6 +84,7 @@ class Piece:
     probed: tuple[str, ...] = ()  # states the probes read for it, beside those of `passes`
     loads: tuple[str, ...] = ()  # states that its tables are made from
     needs_abstained: bool = False
+    rows: tuple[str, ...] = ()  # what it stores sample by sample, evidence/<name>, for its tables
     read: Callable[[Shards, PromptMaker], None] | None = None  # what needs no probe
     read_with_probes: Callable[[Shards, Mapping[str, HeldOut], Config], None] | None = None
 

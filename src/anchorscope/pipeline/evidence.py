@@ -26,8 +26,6 @@ from anchorscope.probes.readings import Readings
 from anchorscope.records import Sample
 from anchorscope.run_folder.states import load_states, shard_name
 
-_ROWS = ("saliency", "heads")  # what is read sample by sample and made into tables
-
 
 def read_evidence(
     run: Run, lease: Lease, shards: Sequence[Shard], samples: Sequence[Sample]
@@ -87,9 +85,10 @@ def tables_of_evidence(
 def _inputs(
     run: Run, answers: Labelled, readings: Readings, samples: Sequence[Sample], shards: int
 ) -> PieceInputs:
-    wanted = {name for piece in pieces_of(run.config) for name in piece.loads}
-    states = [n for n in sorted(wanted) if run.store.has(shard_name(n, 0))]
-    rows = [n for n in _ROWS if all(run.store.has(evidence_name(n, i)) for i in range(shards))]
+    pieces = pieces_of(run.config)
+    loads, rows = ({n for p in pieces for n in getattr(p, of)} for of in ("loads", "rows"))
+    states = [n for n in sorted(loads) if run.store.has(shard_name(n, 0))]
+    rows = [n for n in rows if all(run.store.has(evidence_name(n, i)) for i in range(shards))]
     return PieceInputs(
         model=run.model_name,
         dataset=answers.dataset,

@@ -50,8 +50,16 @@ class ProbeSet:
             )
 
     @property
+    def folds(self) -> int:
+        return self.weights.shape[1]
+
+    @property
     def layers(self) -> int:
         return self.weights.shape[2]
+
+    @property
+    def width(self) -> int:
+        return self.weights.shape[3]
 
     def logits(self, states: np.ndarray, fold: np.ndarray) -> np.ndarray:
         """The logit of z = 1 that every probe gives, [probe, question, layer].

@@ -107,10 +107,10 @@ def check_states(
 
 
 def _check_fit(probes: ProbeSet, clean: np.ndarray, fold: np.ndarray) -> None:
-    _, folds, *shape = probes.weights.shape
-    if list(clean.shape[1:]) != shape or fold.min() < 0 or fold.max() >= folds:
+    folds, layers, width = probes.folds, probes.layers, probes.width
+    if clean.shape[1:] != (layers, width) or fold.min() < 0 or fold.max() >= folds:
         raise UserError(
-            f"The probes are for {shape[0]} layers of width {shape[1]} and folds 0 to {folds - 1}; "
+            f"The probes are for {layers} layers of width {width} and folds 0 to {folds - 1}; "
             f"given were {clean.shape[1]} layers of width {clean.shape[2]} and folds "
             f"{fold.min()} to {fold.max()}. Use the probes of this model and dataset."
         )

@@ -1,24 +1,25 @@
-"""The other evidence, shown: every piece by name, in the report's order."""
+"""The other evidence, shown: every piece by name, in the order of `--evidence`.
+
+A piece with a table has a module of its name here, with a value `SHOWN`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib import import_module
 
+from anchorscope.run_folder import table_columns
 from anchorscope.run_folder.view import RunView
-from anchorscope.show.evidence import (
-    answer_only,
-    awareness,
-    boundary,
-    heads,
-    patching,
-    saliency,
-    windows,
-)
 from anchorscope.show.evidence.shown import Shown
 
+
+def _shown(piece: str) -> Shown:
+    return import_module(f"anchorscope.show.evidence.{piece.replace('-', '_')}").SHOWN
+
+
 PIECES: Mapping[str, Shown] = {
-    module.SHOWN.name: module.SHOWN
-    for module in (patching, answer_only, boundary, awareness, saliency, heads, windows)
+    shown.name: shown
+    for shown in (_shown(piece) for piece, tables in table_columns.PIECES.items() if tables)
 }
 
 

@@ -52,7 +52,9 @@ def piece(run: RunView) -> Piece:
         "How well the pathway can be told without a knockout, on folds not trained on. Only what "
         "lies above the dashed lines is more than the probe’s own logit. Dotted: chance."
     )
-    return Piece(name="awareness", views=views, caption=caption, unit="share", zero=0.5)
+    return Piece(
+        name="awareness", views=views, caption=caption, unit="share", zero=0.5, controls_bare=True
+    )
 
 
 def words(run: RunView, dataset: str) -> list[str]:

@@ -43,7 +43,7 @@ def piece(run: RunView) -> Piece:
         "What each pathway knows, over all answers. Whether it still differs within a predicted "
         "class stands in the report’s table."
     )
-    return Piece(name="boundary", views=views, caption=caption, share_y=False)
+    return Piece(name="boundary", views=views, caption=caption, share_y=False, zero_line=False)
 
 
 def words(run: RunView, dataset: str) -> list[str]:

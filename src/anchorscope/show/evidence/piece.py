@@ -47,6 +47,8 @@ class Piece:
     zero: float = 0.0  # what nothing would give
     x: str = "Layer"
     share_y: bool = True
+    zero_line: bool = True  # drawn where `zero` is
+    controls_bare: bool = False  # dashed curves without a band: many on one another hide the rest
 
 
 def pathway_curves(
@@ -116,10 +118,10 @@ def plot_piece(run: RunView, piece: Piece) -> Figure:
 def _draw(ax: Axes, view: View, piece: Piece) -> None:
     if piece.unit == "share" and piece.zero:
         ax.axhline(piece.zero, color="#888888", linewidth=0.7, linestyle=":")
-    elif piece.name not in ("boundary", "saliency"):
+    elif piece.zero_line:
         ax.axhline(piece.zero, color="#444444", linewidth=0.7, zorder=1)
     for series in view.series:
-        canvas.draw(ax, _bare(series) if piece.name == "awareness" and series.dashed else series)
+        canvas.draw(ax, _bare(series) if piece.controls_bare and series.dashed else series)
     if not any(np.isfinite(series.value).any() for series in view.series):
         ax.text(0.5, 0.5, "no numbers", ha="center", transform=ax.transAxes, fontsize=8)
     if view.note:
@@ -185,6 +187,6 @@ def _layout(piece: Piece, view: View, shown: list) -> dict[str, Any]:
     layout["xaxis"]["title"]["text"] = piece.x
     if piece.x != "Layer":
         layout["xaxis"]["unifiedhovertitle"]["text"] = "%{x:.2f}"
-    if piece.name in ("boundary", "saliency"):
+    if not piece.zero_line:
         layout["shapes"] = []
     return layout

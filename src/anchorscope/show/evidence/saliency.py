@@ -39,7 +39,7 @@ def piece(run: RunView) -> Piece:
         "Saliency from the question to the answer, summed over layers, one value a sample. "
         "p: Hartigan’s dip test; a small p speaks for two humps."
     )
-    return Piece(name="saliency", views=views, caption=caption, unit="share",
+    return Piece(name="saliency", views=views, caption=caption, unit="share", zero_line=False,
                  x="log10 of the summed saliency")  # fmt: skip
 
 
