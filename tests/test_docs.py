@@ -131,6 +131,55 @@ def test_the_order_of_imports_is_the_one_that_is_kept() -> None:
     assert [{name.strip() for name in names} for names in parts] == ORDER
 
 
+def recipes() -> dict[str, list[str]]:
+    """What CONTRIBUTING says how to add, each with the files of src/anchorscope it names."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    found = re.findall(r"^### (.+)\nFiles: (.+)\.$", text, re.MULTILINE)
+    return {name.lower(): re.findall(r"`([^`]+)`", files) for name, files in found}
+
+
+def test_a_recipe_names_files_that_exist_and_as_many_as_the_table_says() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    table = re.findall(r"^\| (an? [^|]+) \| (\d+) \|$", text, re.MULTILINE)
+    assert {name: int(count) for name, count in table} == {
+        name: len(set(files)) for name, files in recipes().items()
+    }
+    for name, files in recipes().items():
+        for file in files:  # a part in <> stands for the name of what is added
+            pattern = re.sub(r"<\w+>", "[a-z]*", file)
+            assert list((ROOT / "src" / "anchorscope").glob(pattern)), f"{name} names {file}"
+
+
+@pytest.mark.parametrize(
+    ("recipe", "example", "name"),
+    [
+        ("a dataset", r"\bPOPQA\b", "popqa"),
+        ("a detector baseline", r"\bFirstEntropy\b", ""),
+    ],
+)
+def test_what_is_there_already_stands_in_no_other_file(recipe, example, name) -> None:
+    """The count of a recipe is that of an example: the files in which its name occurs."""
+    package = ROOT / "src" / "anchorscope"
+    files = [f for f in package.rglob("*.py") if re.search(example, f.read_text(encoding="utf-8"))]
+    named = {re.sub(r"<\w+>", name, file) for file in recipes()[recipe]}
+    assert {str(file.relative_to(package)) for file in files} == named
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_files_named_in_sentences_exist(page: Path) -> None:
+    """`engine/lease.py` and the like; a part in <> stands for any name."""
+    if page.name == "CHANGELOG.md":  # it may name what is gone
+        return
+    text = FENCE.sub("", page.read_text(encoding="utf-8"))
+    for name in re.findall(r"`([\w<>/.-]+\.(?:py|css|js))`", text):
+        pattern = re.sub(r"<\w+>", "[a-z]*", name.removeprefix("src/anchorscope/"))
+        places = (ROOT, ROOT / "src" / "anchorscope")
+        whole = any(list(place.glob(pattern)) for place in places)
+        assert whole or ("/" not in name and list(ROOT.glob(f"src/**/{name}"))), (
+            f"{name_of(page)} names {name}"
+        )
+
+
 def sessions() -> list[tuple[str, str]]:
     """The commands of docs/errors.md in their order, each with the output that the page shows."""
     text = "".join(blocks(ROOT / "docs" / "errors.md", "console"))
@@ -167,3 +216,9 @@ def test_python_in_the_readme_runs(bundled, tmp_path: Path, monkeypatch) -> None
     exec(compile(code, "README.md", "exec"), made)
     assert len(made["table"]) > 0
     assert (tmp_path / "delta_p.png").stat().st_size > 10_000
+    scored = made["scored"]
+    assert scored.answer_entity in scored.answer
+    assert 0 < scored.probability < 1
+    assert scored.pathway in ("Q", "A")
+    assert len(scored.belief) == made["model"].blocks
+    assert made["detector"].name == "probe"
