@@ -142,15 +142,15 @@ def unit_of(delta: Delta) -> Delta:
 
 def default_of(name: str) -> Any:
     """The default of a config field, so that the command line cannot have another one."""
-    (found,) = [f for f in fields(Config) if f.name == name]
-    assert found.default is not MISSING
-    return found.default
+    (one,) = [f for f in fields(Config) if f.name == name]
+    assert one.default is not MISSING
+    return one.default
 
 
 def help_of(name: str) -> str:
     """The line that explains a config field."""
-    (found,) = [f for f in fields(Config) if f.name == name]
-    return found.metadata["help"]
+    (one,) = [f for f in fields(Config) if f.name == name]
+    return one.metadata["help"]
 
 
 def _at_least(config: Config, name: str, least: int) -> None:

@@ -32,12 +32,12 @@ def in_parallel(
     """What `work` gives for every item, in their order; several at a time."""
     count = 1 if _inside else min(workers or default_workers(), max(1, len(items)))
     jobs = (joblib.delayed(_alone)(work, item, asked_by=os.getpid()) for item in items)
-    found = []
+    results = []
     for result in joblib.Parallel(count, return_as="generator")(jobs):
-        found.append(result)
+        results.append(result)
         if progress is not None:
-            progress(len(found), len(items))
-    return found
+            progress(len(results), len(items))
+    return results
 
 
 def default_workers() -> int:

@@ -43,8 +43,8 @@ class Answerer:
         also_at: Sequence[int] | None = None,
     ) -> Answered:
         """The answers to the questions with these ids and prompts."""
-        how = {"stop_ids": self._stop, "limit": self.max_tokens, "also_at": also_at}
-        written = write_answers(lease, prefix, prompts, **how)
+        options = {"stop_ids": self._stop, "limit": self.max_tokens, "also_at": also_at}
+        written = write_answers(lease, prefix, prompts, **options)
         answers = tuple(self._record(i, line) for i, line in zip(ids, written.lines, strict=True))
         return Answered(answers, written.states, written.trunk, written.also)
 

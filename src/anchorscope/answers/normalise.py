@@ -59,20 +59,20 @@ def _prepared(text: str) -> str:
 
 
 def _split(text: str) -> list[Word]:
-    found, end = [], 0
+    parts, end = [], 0
     for match in WORD.finditer(text):
         raw = match[0].replace("'", "")
         # A hyphen joins ("comedy-drama"); any other punctuation parts.
         gap = bool(re.search(r"[^\w\s'-]", text[end : match.start()]))
-        found.append(Word(SYMBOLS.get(raw) or fold(raw), raw, not found, gap))
+        parts.append(Word(SYMBOLS.get(raw) or fold(raw), raw, not parts, gap))
         end = match.end()
-    return found
+    return parts
 
 
 def _counted(split: Sequence[Word]) -> list[Word]:
     """The words with numbers as digits; a number keeps the raw form of its first word."""
-    found = number_words([(w.text, w.raw) for w in split])
-    return [split[start]._replace(text=text) for start, text in found]
+    numbers = number_words([(w.text, w.raw) for w in split])
+    return [split[start]._replace(text=text) for start, text in numbers]
 
 
 def _without_articles(split: Sequence[Word]) -> tuple[Word, ...]:

@@ -57,8 +57,8 @@ def recovery(q: np.ndarray, a: np.ndarray) -> np.ndarray:
 def depth_of_deepest(q: np.ndarray, a: np.ndarray) -> np.ndarray:
     """Where Q is lowest, from 0 (first layer) to 1 (last)."""
     curve = smooth(q)
-    known = np.where(np.isnan(curve), np.inf, curve)
-    place = (known.argmin(axis=-1) + (q.shape[-1] - curve.shape[-1]) / 2 + 1) / q.shape[-1]
+    depths = np.where(np.isnan(curve), np.inf, curve)
+    place = (depths.argmin(axis=-1) + (q.shape[-1] - curve.shape[-1]) / 2 + 1) / q.shape[-1]
     return np.where(np.isnan(curve).all(axis=-1), np.nan, place)
 
 
@@ -114,7 +114,7 @@ def curve_claims(run: ClaimInputs) -> Iterator[Claim]:
     """The claims of CURVES for every dataset."""
     for curve in CURVES:
         for dataset in run.titles:
-            found = {
+            measured = {
                 mode: read_curve(run.curves[dataset, mode], curve.statistic, curve.region)
                 for mode in MODES
             }
@@ -124,8 +124,8 @@ def curve_claims(run: ClaimInputs) -> Iterator[Claim]:
                 source="figure",
                 model=run.model,
                 dataset=dataset,
-                paper=found["paper"],
-                strict=found["strict"],
+                paper=measured["paper"],
+                strict=measured["strict"],
             )
 
 

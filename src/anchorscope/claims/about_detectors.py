@@ -25,8 +25,8 @@ def detector_claims(table: pd.DataFrame) -> pd.DataFrame:
     for (claim, (detector, statement)), dataset in _each(table):
         own = table[(table["detector"] == detector) & (table["dataset"] == dataset)]
         if len(own):
-            known = {"claim": claim, "statement": statement, "source": "text", "dataset": dataset}
-            rows.append(known | _readings(own.set_index("split").to_dict("index")))
+            row = {"claim": claim, "statement": statement, "source": "text", "dataset": dataset}
+            rows.append(row | _readings(own.set_index("split").to_dict("index")))
     return pd.DataFrame(rows)
 
 

@@ -87,15 +87,15 @@ def _answer_only(run: ClaimInputs, dataset: str) -> Claim:
     if rows.empty:
         at = run.layer_of(dataset)
         names = {mode: f"answer_only_{mode}" for mode in ("paper", "strict")}
-        found = {m: Estimate(*(float(at[n + end]) for end in ("", "_low", "_high")), n=0)
+        gaps = {m: Estimate(*(float(at[n + end]) for end in ("", "_low", "_high")), n=0)
                  for m, n in names.items()}  # fmt: skip
-        paper, strict = found["paper"], found["strict"]
+        paper, strict = gaps["paper"], gaps["strict"]
     else:
         columns = ("delta_p", "delta_p_low", "delta_p_high")
         paper = _gap(rows, columns, mode="paper", subset="all")
         strict = within(lambda subset: _gap(rows, columns, mode="strict", subset=subset))
     said = "leaving the question out lowers Q more than A"
-    readings = (from_estimate(found, Region(high=0.0)) for found in (paper, strict))
+    readings = (from_estimate(gaps, Region(high=0.0)) for gaps in (paper, strict))
     return _claim(run, dataset, "answer-only-moves-q", said, *readings)
 
 

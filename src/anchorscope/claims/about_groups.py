@@ -108,12 +108,14 @@ class _Groups:
     @classmethod
     def of(cls, run: ClaimInputs, dataset: str, mode: Mode) -> _Groups:
         rows = run.samples(dataset, mode)
-        known = np.array([run.popularity.get(str(id), np.nan) for id in rows["id"]], dtype=float)
+        popularity = np.array(
+            [run.popularity.get(str(id), np.nan) for id in rows["id"]], dtype=float
+        )
         return cls(
             q=np.asarray(rows["pathway"] == "Q", dtype=float),
             z=np.asarray(rows["z"], dtype=float),
             prediction=np.asarray(rows["prediction"], dtype=float),
-            popularity=np.log10(np.where(known > 0, known, np.nan)),
+            popularity=np.log10(np.where(popularity > 0, popularity, np.nan)),
             draws=Draws(seed=run.seed, resamples=run.resamples),
         )
 
@@ -124,5 +126,7 @@ class _Groups:
     def within(self, values: np.ndarray) -> Estimate:
         """The same within each predicted class, averaged by size."""
         parts = [self.prediction == which for which in (0, 1)]
-        found = [difference_of_means(values[part], self.q[part], self.draws) for part in parts]
-        return weighted([e for e in found if np.isfinite(e[:3]).all()])
+        differences = [
+            difference_of_means(values[part], self.q[part], self.draws) for part in parts
+        ]
+        return weighted([e for e in differences if np.isfinite(e[:3]).all()])

@@ -91,8 +91,8 @@ def _of_several(
 def _deepest_dataset(run: ClaimInputs) -> Claim:
     """Paper mode names the dataset; both modes say by how much it is deeper than the next."""
     depth = {name: _mean_depth(run.curves[name, "paper"].q) for name in run.titles}
-    known = [name for name in depth if np.isfinite(depth[name])]
-    named = min(known, key=lambda name: depth[name], default=next(iter(run.titles)))
+    drawn = [name for name in depth if np.isfinite(depth[name])]
+    named = min(drawn, key=lambda name: depth[name], default=next(iter(run.titles)))
     place = list(run.titles).index(named)
 
     def behind(curves: Sequence[np.ndarray]) -> np.ndarray:
@@ -105,9 +105,9 @@ def _deepest_dataset(run: ClaimInputs) -> Claim:
 
 
 def _mean_depth(q: np.ndarray) -> np.ndarray:
-    known = np.isfinite(q)
-    count = known.sum(axis=-1)
-    return np.where(count > 0, np.where(known, q, 0).sum(axis=-1) / np.maximum(count, 1), np.nan)
+    finite = np.isfinite(q)
+    count = finite.sum(axis=-1)
+    return np.where(count > 0, np.where(finite, q, 0).sum(axis=-1) / np.maximum(count, 1), np.nan)
 
 
 def _least_correlation(curves: Sequence[np.ndarray]) -> np.ndarray:
@@ -117,14 +117,12 @@ def _least_correlation(curves: Sequence[np.ndarray]) -> np.ndarray:
 
 def _correlation(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Pearson's along the layers that both know."""
-    known = np.isfinite(x) & np.isfinite(y)
-    n = np.maximum(known.sum(axis=-1, keepdims=True), 1)
-    x, y = (
-        np.where(known, v - np.where(known, v, 0).sum(-1, keepdims=True) / n, 0) for v in (x, y)
-    )
+    both = np.isfinite(x) & np.isfinite(y)
+    n = np.maximum(both.sum(axis=-1, keepdims=True), 1)
+    x, y = (np.where(both, v - np.where(both, v, 0).sum(-1, keepdims=True) / n, 0) for v in (x, y))
     size = np.sqrt((x**2).sum(axis=-1) * (y**2).sum(axis=-1))
-    found = (x * y).sum(axis=-1) / np.where(size > 0, size, 1)
-    return np.where((size > 0) & (known.sum(axis=-1) >= 3), found, np.nan)
+    correlation = (x * y).sum(axis=-1) / np.where(size > 0, size, 1)
+    return np.where((size > 0) & (both.sum(axis=-1) >= 3), correlation, np.nan)
 
 
 def _spread_change(curves: Sequence[np.ndarray]) -> np.ndarray:

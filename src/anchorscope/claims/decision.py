@@ -52,18 +52,18 @@ class Measured:
 
 def from_draws(value: float, drawn: np.ndarray, region: Region) -> Measured:
     """The reading of a statistic with its bootstrap draws [resample]."""
-    found = percentile_interval(value, drawn, len(drawn))
-    if not np.isfinite(found.low):
+    estimate = percentile_interval(value, drawn, len(drawn))
+    if not np.isfinite(estimate.low):
         return Measured()
-    return _reading(*found[:3], float(drawn[np.isfinite(drawn)].std()), region)
+    return _reading(*estimate[:3], float(drawn[np.isfinite(drawn)].std()), region)
 
 
-def from_estimate(found: Estimate, region: Region) -> Measured:
+def from_estimate(estimate: Estimate, region: Region) -> Measured:
     """The reading of an estimate that has its interval already."""
-    if not np.isfinite(found[:3]).all():
+    if not np.isfinite(estimate[:3]).all():
         return Measured()
-    error = (found.high - found.low) / (2 * Z)
-    return _reading(found.value, found.low, found.high, error, region)
+    error = (estimate.high - estimate.low) / (2 * Z)
+    return _reading(estimate.value, estimate.low, estimate.high, error, region)
 
 
 def both(one: Measured, other: Measured) -> Measured:

@@ -103,17 +103,17 @@ def from_tables(
 ) -> ClaimInputs:
     """A run as the claims see it, from run.json, its tables by name, and its samples."""
     model, config = info["model"], info.get("config") or {}
-    known = samples.dropna(subset=["popularity"])
+    popular = samples.dropna(subset=["popularity"])
     titles = {str(d["name"]): str(d.get("title") or d["name"]) for d in info["datasets"]}
-    there = set(tables["verdict"]["dataset"])
+    datasets = set(tables["verdict"]["dataset"])
     return ClaimInputs(
         model=str(model["name"]),
         size=float(model.get("blocks", 0)) * float(model.get("width", 0)) ** 2,
-        titles={name: title for name, title in titles.items() if name in there},
+        titles={name: title for name, title in titles.items() if name in datasets},
         pathways=tables["pathways"],
         strict=tables["strict"],
         verdict=tables["verdict"],
-        popularity=dict(zip(known["id"], known["popularity"].astype(float), strict=True)),
+        popularity=dict(zip(popular["id"], popular["popularity"].astype(float), strict=True)),
         unit="relative" if config.get("delta") == "relative" else "points",
         seed=int(config.get("seed", 0)),
         resamples=int(config.get("resamples", 500)),

@@ -49,7 +49,7 @@ def reading_claims(run: ClaimInputs) -> Iterator[Claim]:
 
 def _claim(run: ClaimInputs, dataset: str, row: dict) -> Claim:
     statistic, region = _what(row, layers=run.curves[dataset, "paper"].q.shape[-1])
-    found = {mode: read_curve(run.curves[dataset, mode], statistic, region) for mode in MODES}
+    measured = {mode: read_curve(run.curves[dataset, mode], statistic, region) for mode in MODES}
     fits = "fits the paper's text" if row["fits_text"] else "does not fit the paper's text"
     return Claim(
         claim=f"reading-{row['reading']}-{row['pathway']}-{row['part'].replace(' ', '-')}",
@@ -57,8 +57,8 @@ def _claim(run: ClaimInputs, dataset: str, row: dict) -> Claim:
         source=f"reading {row['reading']} of the figure ({fits})",
         model=run.model,
         dataset=dataset,
-        paper=found["paper"],
-        strict=found["strict"],
+        paper=measured["paper"],
+        strict=measured["strict"],
     )
 
 

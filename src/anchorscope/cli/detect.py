@@ -55,15 +55,15 @@ def evaluate(
 
     names = tuple(word.strip() for word in methods.split(",") if word.strip())
     with Bar() as bar:
-        found = study(
+        result = study(
             runs, names=names, transfer=transfer, limit=limit, folds=folds, seed=seed,
             resamples=resamples, progress=bar,
         )  # fmt: skip
     folder = out or runs[0]
-    files = found.write(folder)
-    files += write_detect_figures(folder, found.scores, found.transfer)
-    _print(found.table)
-    for row in found.claims.to_dict("records"):
+    files = result.write(folder)
+    files += write_detect_figures(folder, result.scores, result.transfer)
+    _print(result.table)
+    for row in result.claims.to_dict("records"):
         typer.echo(f"{row['statement']}, {row['dataset']}: {_told(row)}")
     typer.echo("\n".join(str(file) for file in files if file.suffix in (".csv", ".md", ".png")))
 
@@ -89,15 +89,15 @@ def train(
     names = [word.strip() for word in data.split(",") if word.strip()] or None
     licences = {"detector": licence, "model": model_licence, "data": data_licence}
     with Bar() as bar:
-        made = Detector.train(
+        detector = Detector.train(
             run, method=method, datasets=names, folds=folds, seed=seed,
             licence=licences, progress=bar,
         )  # fmt: skip
-    made.save(out)
-    found = made.evaluation
+    detector.save(out)
+    evaluation = detector.evaluation
     typer.echo(
-        f"{made.method.name}: AUROC {found['auroc']:.3f} "
-        f"[{found['auroc_low']:.3f}, {found['auroc_high']:.3f}] on unseen entities. {out}"
+        f"{detector.method.name}: AUROC {evaluation['auroc']:.3f} "
+        f"[{evaluation['auroc_low']:.3f}, {evaluation['auroc_high']:.3f}] on unseen entities. {out}"
     )
 
 
@@ -125,11 +125,11 @@ def score(
     from anchorscope.models import load_model
 
     loaded = Detector.load(detector)
-    made = loaded.model
+    model_facts = loaded.model
     with Bar() as bar:
         lm = load_model(
-            model or str(made["source"]), device=device, dtype=str(made["dtype"]),
-            revision=None if model else made.get("revision"),
+            model or str(model_facts["source"]), device=device, dtype=str(model_facts["dtype"]),
+            revision=None if model else model_facts.get("revision"),
         )  # fmt: skip
         answers = [row.get("answer") for row in rows]
         scored = loaded.score(lm, [row["question"] for row in rows], answer=answers, progress=bar)

@@ -24,14 +24,14 @@ SPLITS = {"validation": "dev", "valid": "dev", "val": "dev"}  # one name for the
 
 def check_columns(rows: Sequence[Row], where: str) -> None:
     """Raises where no row at all has a needed column."""
-    there = list(dict.fromkeys(str(column) for row in rows for column in row))
-    missing = [] if "question" in there else ["question"]
-    if "answers" not in there and "answer" not in there:
+    columns = list(dict.fromkeys(str(column) for row in rows for column in row))
+    missing = [] if "question" in columns else ["question"]
+    if "answers" not in columns and "answer" not in columns:
         missing.append("answers")
     if missing:
         raise UserError(
             f"{where} has no column {' and no column '.join(missing)}. Columns there: "
-            f"{', '.join(there) or 'none'}. Needed: {NEEDED}; optional: {OPTIONAL}."
+            f"{', '.join(columns) or 'none'}. Needed: {NEEDED}; optional: {OPTIONAL}."
         )
 
 
@@ -118,10 +118,10 @@ def _answers(row: Row, where: str) -> tuple[str, ...]:
 
 def _subjects(named: Iterable[str], text: str) -> tuple[str, ...]:
     """The subjects as the text spells them; one that the text does not have is left out."""
-    found = (re.search(re.escape(name), text, re.IGNORECASE) for name in named)
+    matches = (re.search(re.escape(name), text, re.IGNORECASE) for name in named)
     spelt = (
         name if name in text else hit and hit.group()
-        for name, hit in zip(named, found, strict=True)
+        for name, hit in zip(named, matches, strict=True)
     )
     return tuple(dict.fromkeys(name for name in spelt if name))
 

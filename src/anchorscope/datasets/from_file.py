@@ -22,10 +22,10 @@ SPLIT_WORDS = ("train", "dev", "validation", "test")
 NOT_READABLE = (OSError, EOFError, ValueError, RecursionError, csv.Error, zlib.error)
 
 
-def from_file(path: Path, known: Iterable[Source]) -> tuple[Source, list[Draft]]:
+def from_file(path: Path, sources: Iterable[Source]) -> tuple[Source, list[Draft]]:
     """The file's dataset, one of `known` or the file's own, and its questions as drafts."""
     rows = read_rows(path)
-    source = recognise(path, rows, known)
+    source = recognise(path, rows, sources)
     normal = [source.normal(row) for row in rows]
     check_columns(normal, path.name)
     return source, drafts(normal, source.name, _split(path), path.name)
@@ -38,11 +38,12 @@ def drafts(rows: Sequence[Row], dataset: str, split: str, where: str) -> list[Dr
         draft(row, dataset=dataset, split=split, where=f"Row {number} of {where}")
         for number, row in enumerate(rows, 1)
     ]
-    given = [row for row in rows if row.get("subject") or row.get("subjects")]
-    if given and not any(one.question.subjects for one in made):
+    with_subject = [row for row in rows if row.get("subject") or row.get("subjects")]
+    if with_subject and not any(one.question.subjects for one in made):
         raise UserError(
-            f"None of the {len(given)} subjects of {where} stands in its question. A subject is "
-            "the part of the question that names what is asked about, as written there."
+            f"None of the {len(with_subject)} subjects of {where} stands in its question. "
+            "A subject is the part of the question that names what is asked about, as written "
+            "there."
         )
     return made
 
@@ -60,15 +61,15 @@ def check_ids(rows: Sequence[Row], split: str, where: str) -> None:
             )
 
 
-def recognise(path: Path, rows: Sequence[Row], known: Iterable[Source]) -> Source:
+def recognise(path: Path, rows: Sequence[Row], sources: Iterable[Source]) -> Source:
     """The dataset that the columns or the file's name say, else one named after the file."""
-    known = tuple(known)
+    sources = tuple(sources)
     columns = set(rows[0])
-    for source in known:
+    for source in sources:
         if any(mark <= columns for mark in source.marks):
             return source
     name = _bare_name(path)
-    for source in known:
+    for source in sources:
         if name in source.stems:
             return source
     own = stem(path).replace(":", "-")  # a colon would break the id in the wrong place
@@ -138,8 +139,10 @@ def _object(line: str, number: int) -> Row:
 
 def _json(path: Path) -> list[Row]:
     with path.open(encoding="utf-8-sig") as file:
-        found = json.load(file)
-    rows = found.get("Data") if isinstance(found, Mapping) else found  # TriviaQA's outer object
+        content = json.load(file)
+    rows = (
+        content.get("Data") if isinstance(content, Mapping) else content
+    )  # TriviaQA's outer object
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise ValueError("it holds no list of objects")
     return rows

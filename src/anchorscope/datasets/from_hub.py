@@ -33,8 +33,8 @@ def hub_rows(place: HubPlace) -> list[Row]:
     """The rows of one split, only the columns that are needed; no code of the hub is run."""
     from datasets import load_dataset  # PyPI's, not ours; slow to import
 
-    found = load_dataset(place.path, place.config, split=place.split)
-    return [dict(row) for row in found.select_columns(list(place.columns))]
+    dataset = load_dataset(place.path, place.config, split=place.split)
+    return [dict(row) for row in dataset.select_columns(list(place.columns))]
 
 
 def accepted(source: Source) -> str:

@@ -10,7 +10,7 @@ from anchorscope.records import Question
 
 
 def from_list(
-    questions: Sequence[object], known: Mapping[str, Source]
+    questions: Sequence[object], sources: Mapping[str, Source]
 ) -> tuple[Source, list[Draft]]:
     """The one dataset that the questions are of, and they themselves as drafts."""
     if not questions:
@@ -23,7 +23,7 @@ def from_list(
             "Load each dataset by itself."
         )
     _check_ids(checked)
-    source = known.get(names[0]) or Source(name=names[0], title=names[0])
+    source = sources.get(names[0]) or Source(name=names[0], title=names[0])
     return source, [Draft(question) for question in checked]
 
 

@@ -1,4 +1,8 @@
-"""HotpotQA (Yang et al. 2018), without its paragraphs: bridges and comparisons."""
+"""HotpotQA (Yang et al. 2018), without its paragraphs: bridges and comparisons.
+
+A row: _id "5a8b57f2", question "Are Paris and Lyon in the same country?", answer "yes",
+type "comparison".
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""NQ-open (Lee et al. 2019): what people asked a search engine, in lower case."""
+"""NQ-open (Lee et al. 2019): what people asked a search engine, in lower case.
+
+A row: question "what is the capital of france", answer ["Paris"].
+"""
 
 from __future__ import annotations
 

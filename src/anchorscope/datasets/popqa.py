@@ -1,4 +1,8 @@
-"""PopQA (Mallen et al. 2023): one Wikidata fact each, with the subject's page views."""
+"""PopQA (Mallen et al. 2023): one Wikidata fact each, with the subject's page views.
+
+A row: id 42, subj "Kanpur", prop "country", question "In what country is Kanpur?",
+possible_answers ["India", ...], s_pop 12345.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""TriviaQA (Joshi et al. 2017), unfiltered, without its documents: questions of quiz fans."""
+"""TriviaQA (Joshi et al. 2017), unfiltered, without its documents: questions of quiz fans.
+
+A row: QuestionId "tc_1", Question "Which city is the capital of France?", Answer {"Value": "Paris",
+"Aliases": ["Paris", "Paris, France", ...]}.
+"""
 
 from __future__ import annotations
 

@@ -102,24 +102,26 @@ def _others(value: Mapping[str, float]) -> dict[str, str]:
     easier.
     """
     text = [name for name in value if make_method(name).text_only]
-    found = {"probe": "probe", AUTO: AUTO}
-    found = {against: name for against, name in found.items() if name in value}
+    others = {"probe": "probe", AUTO: AUTO}
+    others = {against: name for against, name in others.items() if name in value}
     if text:
-        found["text"] = max(text, key=lambda name: value[name])
-    return found
+        others["text"] = max(text, key=lambda name: value[name])
+    return others
 
 
 def _against(
     against: str, other: str, value: Mapping[str, float], draws: Mapping[str, np.ndarray]
 ) -> dict[str, Any]:
     """Columns vs_<against>…: how much higher AUROC is, its interval, Holm's p."""
-    found = [paired_difference(value[n], value[other], draws[n] - draws[other]) for n in value]
+    differences = [
+        paired_difference(value[n], value[other], draws[n] - draws[other]) for n in value
+    ]
     own = [name == other for name in value]
-    p = [np.nan if same else d.p for d, same in zip(found, own, strict=True)]
+    p = [np.nan if same else d.p for d, same in zip(differences, own, strict=True)]
     return {
-        f"vs_{against}": [d.value for d in found],
-        f"vs_{against}_low": [d.low for d in found],
-        f"vs_{against}_high": [d.high for d in found],
+        f"vs_{against}": [d.value for d in differences],
+        f"vs_{against}_low": [d.low for d in differences],
+        f"vs_{against}_high": [d.high for d in differences],
         f"vs_{against}_p": holm(p),
         f"vs_{against}_is": other,
     }
@@ -156,8 +158,8 @@ def _overview(table: pd.DataFrame) -> str:
     names = list(dict.fromkeys(table["dataset"]))
     body = []
     for (_, title), rows in _groups(table, ["detector", "title"]):
-        found = {(row["dataset"], row["split"]): row for row in rows.to_dict("records")}
-        body.append([title, *(_both(found, name) for name in names)])
+        cells = {(row["dataset"], row["split"]): row for row in rows.to_dict("records")}
+        body.append([title, *(_both(cells, name) for name in names)])
     lines = [_row(["AUROC, random / entity", *names]), _row(["---"] * (1 + len(names)))]
     return "\n".join([*lines, *map(_row, body)])
 
@@ -187,8 +189,8 @@ def to_latex(table: pd.DataFrame) -> str:
 
 def _parts(table: pd.DataFrame) -> list[tuple[str, str, pd.DataFrame]]:
     """The rows of each dataset and split, in the table's order."""
-    found = _groups(table, ["dataset", "split"])
-    return [(str(name), str(split), rows) for (name, split), rows in found]
+    groups = _groups(table, ["dataset", "split"])
+    return [(str(name), str(split), rows) for (name, split), rows in groups]
 
 
 def _groups(table: pd.DataFrame, columns: list[str]) -> Any:

@@ -69,9 +69,9 @@ class _Test(NamedTuple):
 def _tests(material: Material, split: Split, folds: int, seed: int) -> list[_Test]:
     fold = outer_folds(material.z, material.entities, split=split, folds=folds, seed=seed)
     # Inner folds of the same kind: a score is judged by what it is to be used for.
-    given = replace(material, mixed=split == "random")
+    answers = replace(material, mixed=split == "random")
     return [
-        _Test(split, number, given.take(fold != number, seed=seed), given.take(fold == number))
+        _Test(split, number, answers.take(fold != number, seed=seed), answers.take(fold == number))
         for number in range(folds)
     ]
 
@@ -118,8 +118,8 @@ def check_same_model(weights: Sequence[str]) -> None:
 
 def fit_all(material: Material, names: Sequence[str]) -> dict[str, Method]:
     """Fresh detectors fitted on the material; `auto`, where it is asked for, chooses among them."""
-    made = make_methods([name for name in names if name != AUTO])
-    fitted = {name: one.fit(material) for name, one in made.items() if not one.lacks(material)}
+    methods = make_methods([name for name in names if name != AUTO])
+    fitted = {name: one.fit(material) for name, one in methods.items() if not one.lacks(material)}
     if AUTO in names:
         fitted[AUTO] = Auto.of(auto_candidates(fitted), material.z)
     return fitted
@@ -138,8 +138,8 @@ def fit_each(
 
 def fit_reasons(material: Material, names: Sequence[str]) -> dict[str, str]:
     """Why detectors cannot be used on the material, by name."""
-    made = make_methods([name for name in names if name != AUTO])
-    return {name: reason for name, one in made.items() if (reason := one.lacks(material))}
+    methods = make_methods([name for name in names if name != AUTO])
+    return {name: reason for name, one in methods.items() if (reason := one.lacks(material))}
 
 
 def transfer_table(
@@ -182,10 +182,10 @@ def _one(
             continue
         score = method.decision_function(test)
         check_scores(name, score)
-        found = auroc_interval(test.z, score, seed=seed, resamples=resamples)
+        area = auroc_interval(test.z, score, seed=seed, resamples=resamples)
         rows.append(
-            {"detector": name, "n_train": len(train), "n": found.n, "auroc": found.value,
-             "auroc_low": found.low, "auroc_high": found.high}
+            {"detector": name, "n_train": len(train), "n": area.n, "auroc": area.value,
+             "auroc_low": area.low, "auroc_high": area.high}
         )  # fmt: skip
     return rows
 

@@ -45,10 +45,10 @@ def layer_scores(material: Material, *, states: str = "clean") -> dict[int, floa
     def look() -> dict[int, float]:
         layers = material.bank.layers
         first = list(range(layers, 0, -STEP))
-        found = dict(zip(first, _aurocs(material, states, first), strict=True))
-        best = max(found, key=lambda layer: found[layer])
-        near = [k for k in (best - 1, best + 1) if 1 <= k <= layers and k not in found]
-        return found | dict(zip(near, _aurocs(material, states, near), strict=True))
+        scores = dict(zip(first, _aurocs(material, states, first), strict=True))
+        best = max(scores, key=lambda layer: scores[layer])
+        near = [k for k in (best - 1, best + 1) if 1 <= k <= layers and k not in scores]
+        return scores | dict(zip(near, _aurocs(material, states, near), strict=True))
 
     return _once(material, ("layers", states), look)
 
@@ -64,8 +64,8 @@ def inner_logits(
 
 
 def _choose(material: Material, states: str) -> Choice:
-    found = layer_scores(material, states=states)
-    layer = max(found, key=lambda k: found[k])
+    scores = layer_scores(material, states=states)
+    layer = max(scores, key=lambda k: scores[k])
     by_c = {
         C: auroc(material.z, inner_logits(material, layer, C=C, states=states)["clean"])
         for C in STRENGTHS
@@ -76,10 +76,12 @@ def _choose(material: Material, states: str) -> Choice:
 
 def _aurocs(material: Material, states: str, layers: Sequence[int]) -> list[float]:
     """The inner AUROC of these layers; their logits go to the memo."""
-    found = in_parallel(lambda layer: _fit_inner(material, layer, DEFAULT_C, states), layers)
-    for layer, logits in zip(layers, found, strict=True):
+    logits_by_layer = in_parallel(
+        lambda layer: _fit_inner(material, layer, DEFAULT_C, states), layers
+    )
+    for layer, logits in zip(layers, logits_by_layer, strict=True):
         material.memo[_logits_key(states, layer, DEFAULT_C)] = logits
-    return [auroc(material.z, logits["clean"]) for logits in found]
+    return [auroc(material.z, logits["clean"]) for logits in logits_by_layer]
 
 
 def _fit_inner(material: Material, layer: int, C: float, states: str) -> dict[str, np.ndarray]:
@@ -128,5 +130,5 @@ def clusters(x: np.ndarray, *, seed: int) -> np.ndarray:
     scaled = (x - x.mean(axis=0)) / np.where(scale > 0, scale, 1.0)
     count = min(_DIRECTIONS, *scaled.shape)
     points = PCA(n_components=count, random_state=seed).fit_transform(scaled)
-    found: Any = KMeans(n_clusters=2, n_init=cast(Any, 4), random_state=seed).fit_predict(points)
-    return found.astype(np.float64)
+    labels: Any = KMeans(n_clusters=2, n_init=cast(Any, 4), random_state=seed).fit_predict(points)
+    return labels.astype(np.float64)

@@ -111,12 +111,12 @@ class Material:
 
     def inner_parts(self) -> list[tuple[np.ndarray, Material, Material]]:
         """For each inner fold: its mask, the material to learn from, and that held out."""
-        found = []
+        parts = []
         for fold in range(INNER_FOLDS):
             held = self.inner == fold
             # Another seed inside: with the same one a fold of the rest would come out empty.
-            found.append((held, self.take(~held, seed=self.seed + 1 + fold), self.take(held)))
-        return found
+            parts.append((held, self.take(~held, seed=self.seed + 1 + fold), self.take(held)))
+        return parts
 
 
 def join(parts: Sequence[Material]) -> Material:

@@ -68,14 +68,14 @@ def study(
     folders = [RunView.open(run, collected_ok=True) for run in runs]
     check_same_model([folder.weights for folder in folders])
     parts = _parts(folders, seed, limit)
-    how = {"names": names, "seed": seed, "progress": progress}
-    scores = pd.concat([evaluate(p, folds=folds, **how) for p in parts], ignore_index=True)
+    options = {"names": names, "seed": seed, "progress": progress}
+    scores = pd.concat([evaluate(p, folds=folds, **options) for p in parts], ignore_index=True)
     model = folders[0].model_name
     table = detectors_table(scores, model=model, seed=seed, resamples=resamples)
     moved = None
     if transfer:
         _say_prompts(folders, progress)
-        away = transfer_table(parts, model=model, **how)
+        away = transfer_table(parts, model=model, **options)
         moved = pd.concat([within_rows(table), away], ignore_index=True)
     return Study(scores=scores, table=table, transfer=moved)
 

@@ -45,8 +45,8 @@ def train(
         if name not in run.datasets:
             raise unknown("dataset of the run", name, run.datasets)
     progress = progress or Quiet()
-    made = make_method(method)
-    if not made.deployable:
+    detector = make_method(method)
+    if not detector.deployable:
         raise UserError(
             f"'{method}' needs what only a run folder has, so it cannot score new answers. "
             f"Accepted: {', '.join((AUTO, *deployable()))}."
@@ -54,19 +54,19 @@ def train(
     material = join([from_run(run, name, seed=seed) for name in names])
     check_classes(material.z, dataset=material.name)
     tried = (*deployable(), AUTO) if method == AUTO else (method,)
-    how = {"names": tried, "splits": ("entity",), "folds": folds, "seed": seed}
-    scores = evaluate(material, **how, progress=progress)
+    options = {"names": tried, "splits": ("entity",), "folds": folds, "seed": seed}
+    scores = evaluate(material, **options, progress=progress)
     table = detectors_table(scores, model=run.model_name, seed=seed, resamples=resamples)
     (row,) = [row for row in table.to_dict("records") if row["detector"] == method]
-    made.fit(material)
-    chosen = getattr(made, "best_", made)
+    detector.fit(material)
+    chosen = getattr(detector, "best_", detector)
     return Trained(
-        name=short_name(made),
+        name=short_name(detector),
         method=chosen,
         model={key: run.model.get(key) for key in _KEPT},
         prompt=_prompt(run, names[0]),
         examples=_examples(run, names[0]),
-        threshold=best_threshold(made, material.z),
+        threshold=best_threshold(detector, material.z),
         calibrated_on=(
             f"Platt's line on held-out scores of {len(material)} answers of {', '.join(names)} "
             f"by {run.model_name}, folds disjoint by entity"

@@ -65,22 +65,22 @@ def question_probe_table(
     def work(layer: int) -> Estimate:
         x = np.asarray(states[:, layer - 1], dtype=np.float64)
         score = _held_out(x, z, fold, LinearProbe(C=C, balance=balance))
-        known = ~np.isnan(score)
-        return auroc_interval(z[known], score[known], seed=seed, resamples=resamples)
+        read = ~np.isnan(score)
+        return auroc_interval(z[read], score[read], seed=seed, resamples=resamples)
 
     layers = range(1, states.shape[1] + 1)
-    found = in_parallel(work, layers, workers=workers)
-    rows = [(model, dataset, layer, *of) for layer, of in zip(layers, found, strict=True)]
+    areas = in_parallel(work, layers, workers=workers)
+    rows = [(model, dataset, layer, *of) for layer, of in zip(layers, areas, strict=True)]
     return pd.DataFrame(rows, columns=list(table_columns.EVIDENCE["question_probe"]))
 
 
 def _held_out(x: np.ndarray, z: np.ndarray, fold: np.ndarray, probe: LinearProbe) -> np.ndarray:
     """The logit of each question from the other folds; NaN without a state or enough to learn."""
-    there = np.isfinite(x).all(axis=1)
+    finite = np.isfinite(x).all(axis=1)
     logit = np.full(len(x), np.nan)
     for held_out in np.unique(fold):
-        learn = training_rows(fold, held_out=int(held_out), probe="paper") & there
-        rows = (fold == held_out) & there
+        learn = training_rows(fold, held_out=int(held_out), probe="paper") & finite
+        rows = (fold == held_out) & finite
         enough = min(np.sum(z[learn] == 0), np.sum(z[learn] == 1)) >= MIN_PER_CLASS
         if enough and rows.any():
             logit[rows] = probe.fit(x[learn], z[learn]).decision_function(x[rows])
@@ -88,12 +88,12 @@ def _held_out(x: np.ndarray, z: np.ndarray, fold: np.ndarray, probe: LinearProbe
 
 
 def _tables(inputs: PieceInputs) -> Tables:
-    found, config = {}, inputs.config
+    tables, config = {}, inputs.config
     if ANSWER_ONLY.name in inputs.readings.logits:
-        how = {"unit": inputs.unit, "draws": inputs.draws}
-        found["answer_only"] = answer_only_table(inputs.readings, **inputs.names, **how)
+        options = {"unit": inputs.unit, "draws": inputs.draws}
+        tables["answer_only"] = answer_only_table(inputs.readings, **inputs.names, **options)
     if QUESTION_ONLY in inputs.states:
-        found["question_probe"] = question_probe_table(
+        tables["question_probe"] = question_probe_table(
             inputs.states[QUESTION_ONLY],
             z=inputs.readings.z,
             fold=inputs.readings.fold,
@@ -104,7 +104,7 @@ def _tables(inputs: PieceInputs) -> Tables:
             seed=config.seed,
             resamples=config.resamples,
         )
-    return found
+    return tables
 
 
 PIECE = Piece(tables=_tables, loads=(QUESTION_ONLY,))

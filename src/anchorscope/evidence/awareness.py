@@ -73,7 +73,7 @@ def awareness_table(
     chosen = _chosen(len(readings.ids), seed)
 
     def work(layer: int) -> list[tuple]:
-        found, k = [], layer - 1
+        records, k = [], layer - 1
         for task in tasks:
             columns = _columns(task, states, covariates, layer)
             for subset in ASKED[task.mode]:
@@ -84,8 +84,8 @@ def awareness_table(
                     read = ~np.isnan(score)
                     scored = task.scored[used, k][read]
                     area = auroc_interval(scored, score[read], seed=seed, resamples=resamples)
-                    found.append((layer, task.mode, subset, name, area.n, *area[:3]))
-        return found
+                    records.append((layer, task.mode, subset, name, area.n, *area[:3]))
+        return records
 
     of_layers = in_parallel(work, readings.layer_numbers, workers=workers, progress=progress)
     rows = [(model, dataset, *row) for of_layer in of_layers for row in of_layer]
@@ -141,15 +141,15 @@ def _columns(
     """Predictor -> its columns [question, column]."""
     k = layer - 1
     logit = task.logit[:, k]
-    found = {
+    columns = {
         "state": np.asarray(states["clean"][:, k], dtype=np.float64),
         "signed-logit": logit[:, None],
         "margin": np.abs(logit)[:, None],
         "simple": np.column_stack([logit, np.abs(logit), _filled(covariates.columns)]),
     }
     if "question-only" in states:
-        found["question-only"] = np.asarray(states["question-only"][:, k], dtype=np.float64)
-    return found
+        columns["question-only"] = np.asarray(states["question-only"][:, k], dtype=np.float64)
+    return columns
 
 
 def _filled(columns: np.ndarray) -> np.ndarray:
@@ -166,7 +166,7 @@ def _chosen(n: int, seed: int) -> np.ndarray:
 
 
 def _tables(inputs: PieceInputs) -> Tables:
-    found = awareness_table(
+    table = awareness_table(
         inputs.readings,
         {name: of for name, of in inputs.states.items() if name in PIECE.loads},
         covariates=inputs.covariates,
@@ -175,7 +175,7 @@ def _tables(inputs: PieceInputs) -> Tables:
         resamples=min(inputs.config.resamples, RESAMPLES),
         **inputs.names,
     )
-    return {"awareness": found}
+    return {"awareness": table}
 
 
 PIECE = Piece(tables=_tables, loads=(CLEAN.name, QUESTION_ONLY))

@@ -80,14 +80,14 @@ def _measures(
     readings: Readings, popularity: np.ndarray, abstained: Readings | None
 ) -> list[_Measure]:
     nothing = np.full(0 if abstained is None else len(abstained.ids), np.nan)
-    found = [
+    measures = [
         _Measure(name="accuracy", values=np.r_[1.0 - readings.z, nothing], share=True),
         _Measure(name="popularity", values=np.r_[popularity, nothing], share=False),
     ]
     if abstained is not None:
         said = np.r_[np.zeros(len(readings.ids)), np.ones(len(abstained.ids))]
-        found.insert(1, _Measure(name="abstention", values=said, share=True))
-    return found
+        measures.insert(1, _Measure(name="abstention", values=said, share=True))
+    return measures
 
 
 def _groups(
@@ -153,8 +153,8 @@ def boundary_model_table(
                 "popularity": covariates.log_popularity[used],
                 "length": covariates.prompt_length[used],
             }
-            found = _wald(columns, readings.z[used] == 0)
-            rows += [(model, dataset, layer, mode, term, *found[term], int(used.sum()))
+            terms = _wald(columns, readings.z[used] == 0)
+            rows += [(model, dataset, layer, mode, term, *terms[term], int(used.sum()))
                      for term in TERMS]  # fmt: skip
     return pd.DataFrame(rows, columns=list(table_columns.EVIDENCE["boundary_model"]))
 
@@ -183,13 +183,13 @@ def _design(columns: Mapping[str, np.ndarray], right: np.ndarray) -> dict[str, n
     """
     design: dict[str, np.ndarray] = {}
     for name, column in columns.items():
-        known = ~np.isnan(column)
-        if known.sum() < 2 or not np.ptp(column[known]) > 0:
+        finite = ~np.isnan(column)
+        if finite.sum() < 2 or not np.ptp(column[finite]) > 0:
             continue
-        middle, spread = column[known].mean(), column[known].std()
-        design[name] = np.where(known, (column - middle) / spread, 0.0)
-        if len(np.unique(right[~known])) == 2:
-            design[f"{name} unknown"] = (~known - (~known).mean()) / (~known).std()
+        middle, spread = column[finite].mean(), column[finite].std()
+        design[name] = np.where(finite, (column - middle) / spread, 0.0)
+        if len(np.unique(right[~finite])) == 2:
+            design[f"{name} unknown"] = (~finite - (~finite).mean()) / (~finite).std()
     return design
 
 

@@ -30,9 +30,9 @@ def read_p_true(shards: Shards, prompts: PromptMaker) -> None:
     """P(True) of every answer that has a probe position: evidence/ptrue."""
 
     def work(number: int, dataset: str, samples: list[Sample]) -> None:
-        found = p_true(shards, samples, style=prompts.style)
+        shares = p_true(shards, samples, style=prompts.style)
         shards.save_table(
-            "ptrue", number, pd.DataFrame({"id": list(found), "p_true": found.values()})
+            "ptrue", number, pd.DataFrame({"id": list(shares), "p_true": shares.values()})
         )
 
     shards.each("P(True)", lambda n: [evidence_name("ptrue", n)], work)
@@ -58,10 +58,10 @@ def p_true(shards: Shards, samples: Sequence[Sample], *, style: str) -> dict[str
     def length(id: str) -> int:
         return len(asked[id]) - len(prefix)
 
-    found: dict[str, float] = {}
+    shares_by_id: dict[str, float] = {}
     for batch, shares in in_batches(asked, work, length=length, then=str, budget=budget_of(lease)):
-        found |= dict(zip(batch, shares.tolist(), strict=True))
-    return {id: found[id] for id in asked}
+        shares_by_id |= dict(zip(batch, shares.tolist(), strict=True))
+    return {id: shares_by_id[id] for id in asked}
 
 
 def ask(sample: Sample) -> str:
@@ -78,10 +78,10 @@ def _first_tokens(model: Model, word: str) -> list[int]:
         model.tokenizer(text, add_special_tokens=False)["input_ids"]
         for text in (word, f" {word}", word.lower(), f" {word.lower()}")
     )
-    found = sorted({ids[0] for ids in coded if ids})
-    if not found:
+    tokens = sorted({ids[0] for ids in coded if ids})
+    if not tokens:
         raise UserError(f"The tokenizer of {model.name} cannot write '{word}'.")
-    return found
+    return tokens
 
 
 def _reweightings(config: Config) -> tuple[Intervention, ...]:

@@ -85,10 +85,10 @@ def effect_rows(
     # Both units side by side, so that they share their draws.
     units: dict[str, Delta] = {"delta_p": unit, "delta_logit": "logit"}
     effects = [np.tile(delta_p(clean, other, delta=of), len(keys)) for of in units.values()]
-    found = group_means(
+    means = group_means(
         np.hstack(effects), np.tile(member, 2), seed=draws.seed, resamples=draws.resamples
     )
-    for name, part in zip(units, np.split(np.array(found), 2, axis=1), strict=True):
+    for name, part in zip(units, np.split(np.array(means), 2, axis=1), strict=True):
         value, low, high, n = part
         frame |= {"n": n.astype(int), name: value, f"{name}_low": low, f"{name}_high": high}
     return pd.DataFrame(frame)

@@ -213,8 +213,8 @@ def _tables(inputs: PieceInputs) -> Tables:
 def _across(tables: Tables, config: Config) -> Tables:
     if "heads" not in tables:
         return {}
-    found = heads_agreement(tables["heads"], seed=config.seed, resamples=config.resamples)
-    return {"heads_agreement": found}
+    agreement = heads_agreement(tables["heads"], seed=config.seed, resamples=config.resamples)
+    return {"heads_agreement": agreement}
 
 
 PIECE = Piece(tables=_tables, across=_across, rows=("heads",), read_with_probes=_read)

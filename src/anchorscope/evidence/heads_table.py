@@ -87,7 +87,7 @@ def heads_table(
                        delta=unit),
         flip=flips(rows["logit_clean"].to_numpy(), rows["logit_knockout"].to_numpy()),
     )  # fmt: skip
-    found = []
+    records = []
     for _, part in used.groupby("dataset", sort=False):
         wide = part.pivot(index="id", columns=_KEY, values="effect")
         effect = wide.to_numpy(dtype=float)
@@ -96,8 +96,8 @@ def heads_table(
         shares = [float(np.nanmean(column)) for column in flipped.T]
         for place, key in enumerate(wide.columns):
             mean = (means.n[place], means.value[place], means.low[place], means.high[place])
-            found.append((model, *cast(tuple, key), *mean, shares[place]))
-    return pd.DataFrame(found, columns=list(table_columns.EVIDENCE["heads"]))
+            records.append((model, *cast(tuple, key), *mean, shares[place]))
+    return pd.DataFrame(records, columns=list(table_columns.EVIDENCE["heads"]))
 
 
 def heads_agreement(table: pd.DataFrame, *, seed: int = 0, resamples: int = 1000) -> pd.DataFrame:
@@ -111,6 +111,6 @@ def heads_agreement(table: pd.DataFrame, *, seed: int = 0, resamples: int = 1000
     for one, other in itertools.combinations(list(dict.fromkeys(table["dataset"])), 2):
         if one in effect and other in effect:
             both = effect[[one, other]].dropna().to_numpy()
-            found = spearman(both[:, 0], both[:, 1], seed=seed, resamples=resamples)
-            rows.append((one, other, *found))
+            correlation = spearman(both[:, 0], both[:, 1], seed=seed, resamples=resamples)
+            rows.append((one, other, *correlation))
     return pd.DataFrame(rows, columns=list(table_columns.EVIDENCE["heads_agreement"]))

@@ -169,12 +169,12 @@ def patching_table(
     The groups are those of the run's knockout; what flips is the verdict of the effect's probe.
     Patches that the readings do not hold are left out; an empty group has n = 0 and NaN.
     """
-    there = [name for name in patches if name in readings.logits]
+    names = [name for name in patches if name in readings.logits]
     rows = []
     for mode in MODES:
         groups = groups_of(readings, mode, grouping=grouping)
         probe = ROLES[mode].effect
-        for name in there:
+        for name in names:
             flipped = flips(readings.of(probe), readings.of(probe, name))
             rows += [(model, dataset, layer, name, mode, *row)
                      for layer, *row in _rates(flipped, groups)]  # fmt: skip
@@ -186,8 +186,8 @@ def _rates(flipped: np.ndarray, groups: Groups) -> list[tuple]:
     for subset, pathway in itertools.product(SUBSETS, GROUPS):
         member = groups.subset(subset) & groups.of(pathway) & ~np.isnan(flipped)
         for layer in range(flipped.shape[1]):
-            found = rate(flipped[member[:, layer], layer])
-            rows.append((layer + 1, subset, pathway, found.n, *found[:3]))
+            share = rate(flipped[member[:, layer], layer])
+            rows.append((layer + 1, subset, pathway, share.n, *share[:3]))
     return rows
 
 

@@ -86,8 +86,8 @@ class _Pool:
         others = alike if len(alike) else others
         if not len(others):
             return others
-        known = _in_deviations(self.log, own, others)
-        distance = np.where(np.isnan(known), 1.0, known)
+        popularity = _in_deviations(self.log, own, others)
+        distance = np.where(np.isnan(popularity), 1.0, popularity)
         distance += _in_deviations(self.tokens, own, others)
         return others[distance <= distance.min() + 1e-9]
 
@@ -116,6 +116,6 @@ def _draw(candidates: np.ndarray, *of: object) -> int | None:
 
 
 def _in_deviations(values: np.ndarray, own: int, others: np.ndarray) -> np.ndarray:
-    known = values[np.isfinite(values)]
-    spread = float(known.std()) if len(known) else 0.0
+    finite = values[np.isfinite(values)]
+    spread = float(finite.std()) if len(finite) else 0.0
     return np.abs(values[others] - values[own]) / (spread or 1.0)

@@ -73,8 +73,8 @@ def saliency(
         return _micro_batch(lease, trunk, batch, here, [wrong[r.number] for r in batch], held_out)
 
     options = {"length": lambda row: len(row.ids), "then": lambda row: row.number}
-    for batch, found in in_batches(rows, work, **options, budget=budget):
-        out[[row.number for row in batch]] = found
+    for batch, by_row in in_batches(rows, work, **options, budget=budget):
+        out[[row.number for row in batch]] = by_row
     return out
 
 
@@ -110,9 +110,9 @@ def _micro_batch(
         # Rows do not see one another, so the sum's gradient is each row's own.
         probe = (softplus(logit) - torch.tensor(wrong, device=device) * logit).sum()
         lm = _lm_loss(read.logits, row, target).sum()
-        found = [_salient(probe, attention, edges, more=True)]
-        found.append(_salient(lm, attention, edges, more=False))
-    return torch.stack(found, dim=1).cpu().numpy()
+        by_source = [_salient(probe, attention, edges, more=True)]
+        by_source.append(_salient(lm, attention, edges, more=False))
+    return torch.stack(by_source, dim=1).cpu().numpy()
 
 
 def _salient(loss: Tensor, attention: Sequence[Tensor], edges: Tensor, *, more: bool) -> Tensor:
@@ -195,8 +195,8 @@ def read_saliency(
         for batch, trunk in trunks(lease, shards.prefix(dataset), read, budget=grown):
             wrong = [int(sample.verdict == "wrong") for sample in batch]
             marks = [positions_of(sample) for sample in batch]
-            found = saliency(lease, trunk, marks, wrong, held_out[dataset], budget=graded)
-            frames.append(_long(batch, found))
+            salience = saliency(lease, trunk, marks, wrong, held_out[dataset], budget=graded)
+            frames.append(_long(batch, salience))
         empty = pd.DataFrame(columns=list(table_columns.SALIENCY_ROWS))
         shards.save_table(
             "saliency", number, pd.concat(frames, ignore_index=True) if frames else empty
@@ -205,16 +205,16 @@ def read_saliency(
     shards.each("saliency", lambda n: [evidence_name("saliency", n)], work)
 
 
-def _long(samples: Sequence[Sample], found: np.ndarray) -> pd.DataFrame:
+def _long(samples: Sequence[Sample], salience: np.ndarray) -> pd.DataFrame:
     """Saliency [question, loss, source, block] as one row a number."""
-    question, loss, source, block = (index.ravel() for index in np.indices(found.shape))
+    question, loss, source, block = (index.ravel() for index in np.indices(salience.shape))
     columns = {
         "id": np.array([sample.id for sample in samples], dtype=object)[question],
         "dataset": [samples[0].question.dataset] * len(question),
         "loss": np.array(LOSSES)[loss],
         "source": np.array(SOURCES)[source],
         "layer": block + 1,
-        "saliency": found.ravel(),
+        "saliency": salience.ravel(),
     }
     return pd.DataFrame(columns, columns=list(table_columns.SALIENCY_ROWS))
 

@@ -31,7 +31,7 @@ def saliency_table(
     is left out of n.
     """
     used = rows.loc[rows["id"].isin(list(z))]
-    found = []
+    records = []
     for key, part in used.groupby(["dataset", "loss", "source"], sort=False):
         dataset, loss, source = cast("tuple[str, str, str]", key)
         for layer, values in _by_layer(cast(pd.DataFrame, part)):
@@ -42,7 +42,7 @@ def saliency_table(
                 here = logs[mine & ~np.isnan(logs)]
                 mean = bootstrap_mean(here, seed=seed, resamples=resamples)
                 seen = shape(here, seed=seed)
-                found.append(
+                records.append(
                     (
                         model,
                         dataset,
@@ -56,7 +56,7 @@ def saliency_table(
                         layer,
                     )
                 )
-    return pd.DataFrame(found, columns=list(table_columns.EVIDENCE["saliency"]))
+    return pd.DataFrame(records, columns=list(table_columns.EVIDENCE["saliency"]))
 
 
 def _by_layer(part: pd.DataFrame) -> Iterator[tuple[int | str, pd.Series]]:

@@ -59,9 +59,9 @@ class Shards:
     def prefix(self, dataset: str) -> Prefix:
         """The tokens in front of every question of a dataset; one dataset's is kept at a time."""
         if dataset not in self._prefix:
-            found = prefix_of(self.lease, self.of_dataset(dataset))
+            prefix = prefix_of(self.lease, self.of_dataset(dataset))
             self._prefix.clear()
-            self._prefix[dataset] = found
+            self._prefix[dataset] = prefix
         return self._prefix[dataset]
 
     def each(
@@ -99,8 +99,8 @@ class Shards:
 
 def readable(samples: Sequence[Sample], held_out: HeldOut | None) -> list[Sample]:
     """The samples that a probe holds out: judged right or wrong, and in a fold."""
-    known = {} if held_out is None else held_out.fold
-    return [sample for sample in samples if sample.usable and sample.id in known]
+    folds = {} if held_out is None else held_out.fold
+    return [sample for sample in samples if sample.usable and sample.id in folds]
 
 
 def budget_of(lease: Lease, *, gradients: bool = False) -> Budget:
@@ -122,7 +122,7 @@ def read_ends(
     lease: Lease, prefix: Prefix, sequences: Mapping[str, Sequence[int]], *, budget: Budget
 ) -> dict[str, np.ndarray]:
     """The clean state [layer, width] at the last token of each sequence, by id."""
-    found: dict[str, np.ndarray] = {}
+    states_by_id: dict[str, np.ndarray] = {}
     for front, ids in _by_prefix(prefix, sequences):
 
         def work(batch: list[str], front: Prefix = front) -> Tensor:
@@ -133,8 +133,8 @@ def read_ends(
             return len(sequences[id]) - len(front)
 
         for batch, states in in_batches(ids, work, length=length, then=str, budget=budget):
-            found |= dict(zip(batch, to_host(states), strict=True))
-    return {id: found[id] for id in sequences}
+            states_by_id |= dict(zip(batch, to_host(states), strict=True))
+    return {id: states_by_id[id] for id in sequences}
 
 
 def trunks(

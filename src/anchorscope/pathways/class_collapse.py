@@ -44,8 +44,8 @@ def class_collapse(
     resamples: int = 1000,
 ) -> ClassCollapse:
     """What the predicted class explains at one layer, from one probe's logits [question]."""
-    known = ~np.isnan(knockout)
-    clean, knockout = clean[known], knockout[known]
+    read = ~np.isnan(knockout)
+    clean, knockout = clean[read], knockout[read]
     flipped, predicted = flips(clean, knockout), prediction(clean)
     effect = delta_p(clean, knockout, delta=delta)
     right, wrong = predicted == 0, predicted == 1

@@ -108,14 +108,14 @@ def find(examined: Sequence[StrictLayer]) -> Finding:
     """The finding from the same layer examined under several sets of folds."""
     classes = tuple(_class_evidence(examined, name) for name in CLASSES)
     name, why = _name_it(examined, classes)
-    known = [c.p for c in classes if np.isfinite(c.p)]
+    p_values = [c.p for c in classes if np.isfinite(c.p)]
     return Finding(
         name=name,
         why=why,
         layer=examined[0].layer,
         seeds=len(examined),
         gap=_overall_gap([e.gaps["strict", "all", "points"] for e in examined]),
-        p=min(known, default=np.nan),
+        p=min(p_values, default=np.nan),
         classes=classes,
     )
 
@@ -141,27 +141,27 @@ def pooled(estimates: Sequence[Estimate]) -> Estimate:
 
 
 def _class_evidence(examined: Sequence[StrictLayer], name: str) -> ClassEvidence:
-    found = [e.gaps["strict", name, "logit"] for e in examined]
+    gaps = [e.gaps["strict", name, "logit"] for e in examined]
     shapes = [e.shapes[name] for e in examined]
     return ClassEvidence(
         name=name,
-        n_q=int(np.median([gap.n_q for gap in found])),
-        n_a=int(np.median([gap.n_a for gap in found])),
-        gap=float(np.mean([gap.value for gap in found])),
+        n_q=int(np.median([gap.n_q for gap in gaps])),
+        n_a=int(np.median([gap.n_a for gap in gaps])),
+        gap=float(np.mean([gap.value for gap in gaps])),
         band=(
-            float(np.mean([gap.low for gap in found])),
-            float(np.mean([gap.high for gap in found])),
+            float(np.mean([gap.low for gap in gaps])),
+            float(np.mean([gap.high for gap in gaps])),
         ),
-        p_gap=together([gap.p for gap in found]),
+        p_gap=together([gap.p for gap in gaps]),
         kappa=pooled([getattr(e.agreement, name) for e in examined]),
         p_dip=together([s.p for s in shapes]),
         bic=float(np.median([s.bic for s in shapes])),
     )
 
 
-def _overall_gap(found: Sequence[Gap]) -> Estimate:
-    values = np.array([(gap.value, gap.low, gap.high) for gap in found]).mean(axis=0)
-    return Estimate(*map(float, values), n=found[0].n_q + found[0].n_a)
+def _overall_gap(gaps: Sequence[Gap]) -> Estimate:
+    values = np.array([(gap.value, gap.low, gap.high) for gap in gaps]).mean(axis=0)
+    return Estimate(*map(float, values), n=gaps[0].n_q + gaps[0].n_a)
 
 
 def _name_it(

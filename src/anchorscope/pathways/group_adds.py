@@ -31,7 +31,7 @@ class Adds:
 def adds(
     target: np.ndarray,
     group: np.ndarray,
-    known: np.ndarray,
+    covariates: np.ndarray,
     fold: np.ndarray,
     *,
     seed: int = 0,
@@ -43,7 +43,7 @@ def adds(
     adds. NaN in a column is filled with its median and marked in a column of its own.
     """
     target, group = np.asarray(target, dtype=int), np.asarray(group, dtype=np.float64)
-    columns = _filled(known)
+    columns = _filled(covariates)
     without = _cross_fitted(columns, target, fold)
     with_group = _cross_fitted(np.column_stack([columns, group]), target, fold)
     usable = ~(np.isnan(without) | np.isnan(with_group))
@@ -72,9 +72,9 @@ def _cross_fitted(x: np.ndarray, y: np.ndarray, fold: np.ndarray) -> np.ndarray:
     return logit
 
 
-def _filled(known: np.ndarray) -> np.ndarray:
+def _filled(covariates: np.ndarray) -> np.ndarray:
     columns = []
-    for column in np.asarray(known, dtype=np.float64).T:
+    for column in np.asarray(covariates, dtype=np.float64).T:
         missing = np.isnan(column)
         if missing.all():
             continue

@@ -111,8 +111,8 @@ def _drawn_correlations(
 ) -> np.ndarray:
     """Correlations [pair, resample]; the same questions are drawn for every pair."""
     counts = resample_counts(len(pairs[0][0]), seed=seed, resamples=resamples)
-    found = [[_correlation(times, *pair) for pair in pairs] for times in counts]
-    return np.concatenate(found, axis=1)
+    correlations = [[_correlation(times, *pair) for pair in pairs] for times in counts]
+    return np.concatenate(correlations, axis=1)
 
 
 def _correlation(times: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:

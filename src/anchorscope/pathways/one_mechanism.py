@@ -154,12 +154,12 @@ def _gaps(
     """The gap of each simulation [simulation], by unit; NaN where a group is empty."""
     flipped = (group_knockout > 0) != (pair.group_clean > 0)
     clean = np.broadcast_to(pair.effect_clean, effect_knockout.shape)
-    found: dict[Delta, np.ndarray] = {}
+    gaps_by_unit: dict[Delta, np.ndarray] = {}
     for unit in UNITS:
         effect = delta_p(clean, effect_knockout, delta=points if unit == "points" else unit)
         parts = [pair.stratum == number for number in np.unique(pair.stratum)]
-        found[unit] = _stratified([(effect[:, rows], flipped[:, rows]) for rows in parts])
-    return found
+        gaps_by_unit[unit] = _stratified([(effect[:, rows], flipped[:, rows]) for rows in parts])
+    return gaps_by_unit
 
 
 def _stratified(parts: Sequence[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:

@@ -102,7 +102,7 @@ class _Layer:
 
 
 def _gaps(at: _Layer, draws: StrictDraws) -> dict[tuple[Mode, str, Delta], Gap]:
-    found: dict[tuple[Mode, str, Delta], Gap] = {}
+    gaps_by_key: dict[tuple[Mode, str, Delta], Gap] = {}
     for mode, name in itertools.product(draws.modes, draws.classes):
         shared = None
         if mode == "strict" and at.has_control:
@@ -114,8 +114,8 @@ def _gaps(at: _Layer, draws: StrictDraws) -> dict[tuple[Mode, str, Delta], Gap]:
             points=draws.points,
             shared=shared,
         )
-        found |= {(mode, name, unit): gap for unit, gap in drawn.items()}
-    return found
+        gaps_by_key |= {(mode, name, unit): gap for unit, gap in drawn.items()}
+    return gaps_by_key
 
 
 def _pair(at: _Layer, mode: Mode, intervention: str) -> Pair:

@@ -33,17 +33,17 @@ class LayerEvidence:
 
 def answer_only_gaps(readings: Readings, layer: int, draws: StrictDraws) -> dict[Mode, Estimate]:
     """ΔP of Q less that of A when the question is left out, by mode; NaN where it was not run."""
-    found = {}
+    gaps_by_mode = {}
     for mode in MODES:
         group, measure = ROLES[mode]
         if "answer-only" not in readings.logits:
-            found[mode] = Estimate(np.nan, np.nan, np.nan, 0)
+            gaps_by_mode[mode] = Estimate(np.nan, np.nan, np.nan, 0)
             continue
         flipped = flips(readings.at(layer, group), readings.at(layer, group, "knockout"))
         clean, other = readings.at(layer, measure), readings.at(layer, measure, "answer-only")
         effect = delta_p(clean, other, delta=draws.points)
-        found[mode] = difference_of_means(effect, flipped, draws)
-    return found
+        gaps_by_mode[mode] = difference_of_means(effect, flipped, draws)
+    return gaps_by_mode
 
 
 def strict_table(layers: Sequence[LayerEvidence], *, model: str, dataset: str) -> pd.DataFrame:
@@ -85,22 +85,22 @@ def _row(layer: LayerEvidence) -> dict[str, Any]:
 
 
 def _kappas(seen: StrictLayer) -> dict[str, Any]:
-    found = seen.agreement
-    named = {"kappa": found.all, "kappa_right": found.right, "kappa_wrong": found.wrong,
-             "kappa_next": found.next}  # fmt: skip
+    agreement = seen.agreement
+    named = {"kappa": agreement.all, "kappa_right": agreement.right, "kappa_wrong": agreement.wrong,
+             "kappa_next": agreement.next}  # fmt: skip
     return {key: value for name, e in named.items() for key, value in _estimate(name, e).items()}
 
 
 def _collapse(seen: StrictLayer) -> dict[str, Any]:
-    found = seen.collapse
+    collapse = seen.collapse
     return {
-        "flip_right": found.flip_right.value,
-        "flip_wrong": found.flip_wrong.value,
-        "delta_right": found.delta_right.value,
-        "delta_wrong": found.delta_wrong.value,
-        "group_auroc": found.group_auroc,
-        "group_explained": found.explained,
-        "collapse": found.collapsed,
+        "flip_right": collapse.flip_right.value,
+        "flip_wrong": collapse.flip_wrong.value,
+        "delta_right": collapse.delta_right.value,
+        "delta_wrong": collapse.delta_wrong.value,
+        "group_auroc": collapse.group_auroc,
+        "group_explained": collapse.explained,
+        "collapse": collapse.collapsed,
     }
 
 
@@ -123,11 +123,11 @@ def _gaps(seen: StrictLayer) -> dict[str, Any]:
 
 
 def _heterogeneity(seen: StrictLayer) -> dict[str, Any]:
-    found = seen.reliability["both"]
+    agreement = seen.reliability["both"]
     row = {
-        **_estimate("reliability", found.value),
-        "reliability_control": found.control,
-        **_estimate("reliability_excess", found.excess),
+        **_estimate("reliability", agreement.value),
+        "reliability_control": agreement.control,
+        **_estimate("reliability_excess", agreement.excess),
         **_estimate("beyond_random", seen.beyond_random),
         "common": seen.common,
         "residual": seen.spread,
@@ -137,5 +137,5 @@ def _heterogeneity(seen: StrictLayer) -> dict[str, Any]:
     return row
 
 
-def _estimate(name: str, found: Estimate) -> dict[str, float]:
-    return {name: found.value, f"{name}_low": found.low, f"{name}_high": found.high}
+def _estimate(name: str, estimate: Estimate) -> dict[str, float]:
+    return {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}

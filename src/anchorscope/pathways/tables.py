@@ -77,10 +77,10 @@ def controls_table(
     `flip_rate` is a share from 0 to 1; `delta_p` is in the same unit as in `layers_table`.
     """
     unit = _unit(delta)
-    known = [name for name in CONTROLS if name in readings.logits]
+    controls = [name for name in CONTROLS if name in readings.logits]
     others = [name for name in readings.logits if name not in (*CONTROLS, "clean")]
     rows = []
-    for name in [*known, *others]:
+    for name in [*controls, *others]:
         for layer in range(readings.layers):
             clean, other = readings.of("paper")[:, layer], readings.of("paper", name)[:, layer]
             seen = ~np.isnan(other)

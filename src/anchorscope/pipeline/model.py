@@ -17,19 +17,19 @@ from anchorscope.run_folder.identity import git_revision, versions, weights_hash
 _SHARD = {"cpu": 64, "cuda": 1024}
 
 
-def load(run: Run, given: Any) -> Model:
+def load(run: Run, model: Any) -> Model:
     """The model, proved to be understood, and the same as when the run began.
 
-    `given`, where it is not None, stands above what the config names.
+    `model` (a name, or one loaded already), where it is not None, stands above what the config names.
     """
     with run.stage("model"):
-        return _load(run, given)
+        return _load(run, model)
 
 
-def _load(run: Run, given: Any) -> Model:
+def _load(run: Run, asked: Any) -> Model:
     c, store = run.config, run.store
     model = load_model(
-        c.model if given is None else given,
+        c.model if asked is None else asked,
         device=c.device,
         dtype=c.dtype,
         revision=c.revision,
@@ -56,7 +56,7 @@ def _save_facts(run: Run, model: Model, facts: dict[str, Any]) -> None:
     """Everything that a reader needs to repeat the run."""
     store, config = run.store, run.config
     shard = config.shard or _SHARD.get(model.device.type, _SHARD["cpu"])
-    known = {"name": model.name, "source": model.source, "revision": model.revision}
+    name = {"name": model.name, "source": model.source, "revision": model.revision}
     shape = {"blocks": model.blocks, "width": model.parts.width}
     here = {"device": str(model.device), "why": model.why}
     before = store.info
@@ -64,7 +64,7 @@ def _save_facts(run: Run, model: Model, facts: dict[str, Any]) -> None:
         {
             "config": asdict(config),
             "command": before.get("command") or command_of(config, store.path),
-            "model": {**before.get("model", {}), **known, **shape, **here, **facts},
+            "model": {**before.get("model", {}), **name, **shape, **here, **facts},
             "datasets": [described(questions) for questions in run.sets],
             "shard": before.get("shard", shard),  # the size it began with: files are numbered
             "versions": versions(),

@@ -53,14 +53,14 @@ def exact_question_by(run: Run, lease: Lease, finder: Finder) -> dict[str, tuple
 
 def style_of(run: Run, lease: Lease) -> Style:
     """The prompt style, settled once and kept when the run is continued."""
-    known = run.store.info["model"]
-    if "prompt" in known:
-        return Style(known["prompt"], known["prompt_why"])
+    facts = run.store.info["model"]
+    if "prompt" in facts:
+        return Style(facts["prompt"], facts["prompt_why"])
     c = run.config
     style = settle_style(lease, run.sets, asked=c.prompt, shots=c.shots, max_tokens=c.max_tokens)
     run.progress.note(f"prompts as {style.name}: {style.why}")
-    known |= {"prompt": style.name, "prompt_why": style.why}
-    run.store.save_info({"model": known})
+    facts |= {"prompt": style.name, "prompt_why": style.why}
+    run.store.save_info({"model": facts})
     return style
 
 

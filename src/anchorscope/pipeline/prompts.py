@@ -98,7 +98,7 @@ def settle_style(
     if asked == "chat":
         return Style("chat", "as asked")
     chat, text = (
-        min(_bare_share(lease, given, style, shots, max_tokens) for given in sets)
+        min(_bare_share(lease, questions, style, shots, max_tokens) for questions in sets)
         for style in ("chat", "text")
     )
     told = f"of {TRIED} answers {chat:.0%} were bare as chat turns, {text:.0%} as text"
@@ -113,10 +113,12 @@ def is_bare(answer: str, question: str) -> bool:
     )
 
 
-def _bare_share(lease: Lease, given: QuestionSet, style: str, shots: int, max_tokens: int) -> float:
+def _bare_share(
+    lease: Lease, questions: QuestionSet, style: str, shots: int, max_tokens: int
+) -> float:
     """The share of bare answers to the first questions of a set, asked in this style."""
-    texts = [question.text for question in given.questions[:TRIED]]
-    kept = given.shots[:shots]
+    texts = [question.text for question in questions.questions[:TRIED]]
+    kept = questions.shots[:shots]
     ids = [make_prompt(lease.model, text, shots=kept, style=style).ids for text in texts]
     prefix = read_prefix(lease, shared_prefix(ids, stop=min(map(len, ids)) - 1))
     answerer = Answerer(lease.model, max_tokens=max_tokens)

@@ -31,7 +31,7 @@ def resolve(
     if config.finder == "spacy":
         load_pipeline()  # said before anything slow starts, where it is missing
     # What is asked is known by its content: the same file under another path is the same run.
-    asked = {"data": [given.name for given in sets], "questions": questions_hash(sets)}
+    asked = {"data": [each.name for each in sets], "questions": questions_hash(sets)}
     return config, sets, config.identity() | asked
 
 
@@ -46,7 +46,7 @@ def question_sets(questions: Any, config: Config) -> list[QuestionSet]:
         sets = list(questions)
     else:
         sets = [load(questions)]
-    names = [given.name for given in sets]
+    names = [each.name for each in sets]
     if len(set(names)) < len(names):
         raise UserError(
             f"Two question sets have the same name ({', '.join(names)}). Rename a file."
@@ -63,15 +63,15 @@ def source_of(model: Any, config: Config) -> str:
 
 
 def data_names(questions: Any, config: Config, sets: Sequence[QuestionSet]) -> Sequence[str]:
-    return config.data if questions is None else [given.name for given in sets]
+    return config.data if questions is None else [each.name for each in sets]
 
 
-def described(given: QuestionSet) -> dict[str, Any]:
+def described(questions: QuestionSet) -> dict[str, Any]:
     return {
-        "name": given.name,
-        "title": given.title,
-        "questions": len(given),
-        "dropped": dict(given.dropped),
+        "name": questions.name,
+        "title": questions.title,
+        "questions": len(questions),
+        "dropped": dict(questions.dropped),
     }
 
 

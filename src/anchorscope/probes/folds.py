@@ -54,14 +54,14 @@ def training_rows(fold: np.ndarray, *, held_out: int, probe: ProbeName) -> np.nd
 def check_enough(z: np.ndarray, fold: np.ndarray, *, dataset: str = "The data") -> None:
     """Raise a UserError where some probe would have too few right or wrong answers."""
     wrong, right = int(np.sum(z == 1)), int(np.sum(z == 0))
-    found = f"{dataset}: {wrong} wrong and {right} right answers can be used"
+    counts = f"{dataset}: {wrong} wrong and {right} right answers can be used"
     do = "Ask more questions, or use data that this model gets right less or more often."
     if min(wrong, right) < MIN_OVERALL:
-        raise UserError(f"{found}; probes need at least {MIN_OVERALL} of each. {do}")
+        raise UserError(f"{counts}; probes need at least {MIN_OVERALL} of each. {do}")
     fewest = min(_fewest(z, fold, held_out, probe) for held_out in _folds(fold) for probe in PROBES)
     if fewest < MIN_PER_CLASS:
         raise UserError(
-            f"{found}, but one of the {len(_folds(fold))} folds leaves a probe only {fewest} of a "
+            f"{counts}, but one of the {len(_folds(fold))} folds leaves a probe only {fewest} of a "
             f"class to learn from; it needs {MIN_PER_CLASS}. {do}"
         )
 

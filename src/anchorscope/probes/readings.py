@@ -95,15 +95,15 @@ def check_states(
     if not np.isin(z, (0, 1)).all():
         raise UserError(f"Labels are {np.unique(z)}; accepted: 1 (wrong) and 0 (right).")
     shape = states["clean"].shape
-    for name, given in states.items():
-        if given.shape != shape or len(shape) != 3 or shape[0] != len(ids):
+    for name, of in states.items():
+        if of.shape != shape or len(shape) != 3 or shape[0] != len(ids):
             raise UserError(
-                f"States under '{name}' are {given.shape}; expected [question, layer, width] with "
+                f"States under '{name}' are {of.shape}; expected [question, layer, width] with "
                 f"{len(ids)} questions, as under 'clean' {shape}."
             )
     for layer in range(shape[1]):
-        for name, given in states.items():
-            _check_layer(given[:, layer], name=name, layer=layer + 1, ids=ids)
+        for name, of in states.items():
+            _check_layer(of[:, layer], name=name, layer=layer + 1, ids=ids)
 
 
 def _check_fit(probes: ProbeSet, clean: np.ndarray, fold: np.ndarray) -> None:

@@ -20,8 +20,8 @@ _PACKAGES = (
 
 def questions_hash(sets: Sequence[QuestionSet]) -> str:
     """A hash of every id, text and accepted answer: other questions are another run."""
-    rows = [(q.id, q.text, q.answers, q.subjects, q.entity) for given in sets for q in given]
-    shots = [(shot.question, shot.answer) for given in sets for shot in given.shots]
+    rows = [(q.id, q.text, q.answers, q.subjects, q.entity) for each in sets for q in each]
+    shots = [(shot.question, shot.answer) for each in sets for shot in each.shots]
     text = json.dumps([rows, shots], ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -37,13 +37,13 @@ def weights_hash(lm: Any) -> str:
 
 def versions() -> dict[str, str]:
     """The versions of what the numbers depend on."""
-    found = {"python": platform.python_version()}
+    numbers = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:
-            found[package] = version(package)
+            numbers[package] = version(package)
         except PackageNotFoundError:
-            found[package] = "not installed"
-    return found
+            numbers[package] = "not installed"
+    return numbers
 
 
 def git_revision() -> str | None:
@@ -51,7 +51,7 @@ def git_revision() -> str | None:
     here = Path(__file__).parent
     try:
         command = ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=12"]
-        found = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)
+        described = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return found.stdout.strip() or None if found.returncode == 0 else None
+    return described.stdout.strip() or None if described.returncode == 0 else None

@@ -43,10 +43,10 @@ def load_states(store: Store, intervention: str, ids: Sequence[str], shards: int
     place = {id: row for row, id in enumerate(ids)}
     out: np.ndarray | None = None
     for number in range(shards):
-        found, states = _read(store.file(shard_name(intervention, number)))
+        ids_here, states = _read(store.file(shard_name(intervention, number)))
         if out is None:
             out = np.full((len(ids), *states.shape[1:]), np.nan, dtype=np.float32)
-        here = [(place[id], row) for row, id in enumerate(found) if id in place]
+        here = [(place[id], row) for row, id in enumerate(ids_here) if id in place]
         if here:
             to, of = map(list, zip(*here, strict=True))
             out[to] = states[of]
@@ -83,13 +83,13 @@ class StateBank:
 
     def layer(self, name: str, layer: int) -> np.ndarray:
         """The states [question, width] of one layer as stored; NaN where there is none."""
-        found = self._read.get((name, layer))
-        if found is None:
-            found = self._load(name, layer)
+        states = self._read.get((name, layer))
+        if states is None:
+            states = self._load(name, layer)
             with _ONE_AT_A_TIME:
-                self._make_room(found.nbytes)
-                self._read[name, layer] = found
-        return found
+                self._make_room(states.nbytes)
+                self._read[name, layer] = states
+        return states
 
     def _make_room(self, size: int) -> None:
         """Forgets what was read first, until `size` more bytes may be kept."""

@@ -128,8 +128,8 @@ class RunView:
     @cached_property
     def evidence(self) -> dict[str, pd.DataFrame]:
         """The tables of the other evidence that the run holds, by name."""
-        there = [n for n in table_columns.EVIDENCE if (self.path / "tables" / f"{n}.csv").is_file()]
-        tables = {name: self._table(name, table_columns.EVIDENCE[name]) for name in there}
+        names = [n for n in table_columns.EVIDENCE if (self.path / "tables" / f"{n}.csv").is_file()]
+        tables = {name: self._table(name, table_columns.EVIDENCE[name]) for name in names}
         return {name: table for name, table in tables.items() if len(table)}
 
     @cached_property

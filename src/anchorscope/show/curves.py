@@ -67,10 +67,10 @@ def color_of(position: int, pathway: Literal["Q", "A"]) -> str:
 
 def intervention_names(table: pd.DataFrame) -> dict[str, tuple[str, str]]:
     """Intervention -> (name, colour) of those in controls.csv, the known ones first."""
-    there = list(dict.fromkeys(values(table, "intervention")))
-    found = {name: style for name, style in INTERVENTIONS.items() if name in there}
-    others = [name for name in there if name not in INTERVENTIONS]
-    return found | {name: (name, _OTHER[i % len(_OTHER)]) for i, name in enumerate(others)}
+    interventions = list(dict.fromkeys(values(table, "intervention")))
+    named = {name: style for name, style in INTERVENTIONS.items() if name in interventions}
+    others = [name for name in interventions if name not in INTERVENTIONS]
+    return named | {name: (name, _OTHER[i % len(_OTHER)]) for i, name in enumerate(others)}
 
 
 def all_titles(runs: Sequence[RunView]) -> dict[str, str]:
@@ -125,19 +125,19 @@ def random_series(controls: pd.DataFrame, dataset: str, title: str) -> Series:
 
 def auroc_series(run: RunView, titles: Mapping[str, str]) -> list[Series]:
     """A curve for each dataset of the run; dashed, the question-only probe where it was trained."""
-    found = []
+    series = []
     for position, (name, title) in enumerate(titles.items()):
         if name not in run.titles:
             continue
         color = color_of(position, "Q")
         rows = where(run.probes, dataset=name)
-        found.append(curve(rows, "auroc", label=title, color=color, n="n_test"))
+        series.append(curve(rows, "auroc", label=title, color=color, n="n_test"))
         before = run.evidence.get("question_probe")
         if before is not None:
             named = f"{title}, question only"
             rows = where(before, dataset=name)
-            found.append(curve(rows, "auroc", label=named, color=color, dashed=True))
-    return found
+            series.append(curve(rows, "auroc", label=named, color=color, dashed=True))
+    return series
 
 
 def dashed_note(runs: Sequence[RunView]) -> str:
@@ -152,9 +152,9 @@ def intervention_series(run: RunView, dataset: str) -> list[Series]:
     rows = where(run.controls, dataset=dataset)
     rates = ("flip_rate", "flip_rate_low", "flip_rate_high")
     rows = rows.assign(**{rate: 100 * values(rows, rate) for rate in rates})
-    found = []
+    series = []
     for name, (label, color) in intervention_names(run.controls).items():
         part = where(rows, intervention=name)
         if len(part):
-            found.append(curve(part, "flip_rate", label=label, color=color))
-    return found
+            series.append(curve(part, "flip_rate", label=label, color=color))
+    return series

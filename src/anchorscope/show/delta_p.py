@@ -88,18 +88,18 @@ def plot_delta_p(
 
 def group_by_model(runs: Sequence[RunView]) -> list[Panel]:
     """One panel per model; a second run of the same model and dataset gets its own."""
-    found: list[Panel] = []
+    panels: list[Panel] = []
     for run in runs:
-        panel = next((panel for panel in found if panel.takes(run)), None)
+        panel = next((panel for panel in panels if panel.takes(run)), None)
         if panel is None:
             panel = Panel(run.model_name)
-            found.append(panel)
+            panels.append(panel)
         panel.runs.append(run)
-    names = [panel.title for panel in found]
-    for panel in found:
+    names = [panel.title for panel in panels]
+    for panel in panels:
         if names.count(panel.title) > 1:
             panel.title = f"{panel.title} ({panel.runs[0].path.name})"
-    return found
+    return panels
 
 
 def _draw_readings(ax: Axes, panel: Panel) -> bool:

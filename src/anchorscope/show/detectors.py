@@ -137,9 +137,9 @@ def _reliable(z: np.ndarray, probability: np.ndarray) -> Curve:
 
 def _colours(scores: pd.DataFrame) -> Mapping[str, str]:
     """The detectors that are drawn, with their colours: DRAWN, and the best text control."""
-    there = set(scores["detector"])
-    drawn = [name for name in DRAWN if name in there]
-    text = [name for name in sorted(there) if make_method(name).text_only]
+    detectors = set(scores["detector"])
+    drawn = [name for name in DRAWN if name in detectors]
+    text = [name for name in sorted(detectors) if make_method(name).text_only]
     if text:
         drawn.insert(0, max(text, key=lambda name: _mean_auroc(scores, name)))
     return dict(zip(drawn, PALETTE, strict=False))

@@ -104,8 +104,8 @@ def _plain(word: str) -> str:
 
 def _is_new(text: str, span: Span, asked: frozenset[str]) -> bool:
     """Whether a content word in the span is not in the question."""
-    found = (_plain(word[0]) for word in WORD.finditer(text, *span))
-    return any(word not in asked and word not in STOP for word in found)
+    plain = (_plain(word[0]) for word in WORD.finditer(text, *span))
+    return any(word not in asked and word not in STOP for word in plain)
 
 
 def _longest_new(text: str, span: Span, question: str) -> Span | None:
@@ -154,8 +154,8 @@ def _before_comma(text: str, span: Span) -> Span:
 
 def _tidy(text: str, span: Span) -> Span:
     """Without quotation marks, punctuation, and a leading preposition or article."""
-    found = trimmed(text, span)
+    rest = trimmed(text, span)
     for _ in range(3):  # "currently in the Netherlands"
-        lead = LEAD.match(text, *found)
-        found = trimmed(text, Span(lead.end(), found.stop)) if lead else found
-    return found if found.start < found.stop else trimmed(text, span)
+        lead = LEAD.match(text, *rest)
+        rest = trimmed(text, Span(lead.end(), rest.stop)) if lead else rest
+    return rest if rest.start < rest.stop else trimmed(text, span)

@@ -39,12 +39,12 @@ def model_spans(questions: Sequence[Question], generate: Generate) -> list[tuple
 def read_reply(text: str, reply: str) -> tuple[Span, ...]:
     """The pieces of the reply's first line that stand in the question, wherever they stand."""
     line = next(iter(reply.strip().splitlines()), "")
-    found: list[Span] = []
+    spans: list[Span] = []
     for piece in line.split(";"):
         # A name may hold a comma, so the piece is tried whole first.
         whole = _places(text, piece)
-        found += whole or (span for part in piece.split(",") for span in _places(text, part))
-    return merged(found)
+        spans += whole or (span for part in piece.split(",") for span in _places(text, part))
+    return merged(spans)
 
 
 def _places(text: str, piece: str) -> tuple[Span, ...]:

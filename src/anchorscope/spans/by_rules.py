@@ -30,10 +30,10 @@ def rules_spans(text: str) -> tuple[Span, ...]:
     is the least part.
     """
     names = [*_quoted(text), *_names(text)]
-    found = merged([*names, *_numbers(text)] if names else _content(text))
+    spans = merged([*names, *_numbers(text)] if names else _content(text))
     # "1980 Winter Olympics": number and name side by side are one span.
-    gaps = (Span(a.stop, b.start) for a, b in pairwise(found) if text[a.stop : b.start].isspace())
-    return merged([*found, *gaps])
+    gaps = (Span(a.stop, b.start) for a, b in pairwise(spans) if text[a.stop : b.start].isspace())
+    return merged([*spans, *gaps])
 
 
 def _quoted(text: str) -> Iterator[Span]:

@@ -59,8 +59,8 @@ def occurrences(text: str, piece: str, *, any_case: bool = False) -> tuple[Span,
         return ()
     # A regex, not casefold(): folding can change lengths, and so every position after.
     pattern = re.compile(re.escape(piece), re.IGNORECASE if any_case else 0)
-    found = (Span(*match.span()) for match in pattern.finditer(text))
-    return tuple(s for s in found if _border(text, s.start) and _border(text, s.stop))
+    spans = (Span(*match.span()) for match in pattern.finditer(text))
+    return tuple(s for s in spans if _border(text, s.start) and _border(text, s.stop))
 
 
 def characters(spans: Iterable[Span]) -> set[int]:

@@ -62,17 +62,17 @@ def find_spans(
     else:
         spans = [_TEXT_FINDERS[finder](question) for question in questions]
     return [
-        QuestionSpans(id=question.id, finder=finder, spans=found)
-        for question, found in zip(questions, spans, strict=True)
+        QuestionSpans(id=question.id, finder=finder, spans=marked)
+        for question, marked in zip(questions, spans, strict=True)
     ]
 
 
 def given_spans(question: Question) -> tuple[Span, ...]:
     """Every occurrence of each of the question's subjects."""
-    found: list[Span] = []
+    spans: list[Span] = []
     for subject in question.subjects:
-        found += occurrences(question.text, subject) or _anywhere(question.text, subject)
-    return merged(found)
+        spans += occurrences(question.text, subject) or _anywhere(question.text, subject)
+    return merged(spans)
 
 
 def all_spans(question: Question) -> tuple[Span, ...]:

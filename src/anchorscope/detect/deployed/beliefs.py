@@ -94,9 +94,9 @@ def _gate(material: Material, layer: int, C: float) -> LinearProbe | None:
     if not material.has("knockout"):
         return None
     groups = pathway_groups(material, layer, C=C)
-    known = np.isfinite(groups)
-    if min(np.sum(groups[known] == which) for which in (0, 1)) < MIN_PER_CLASS:
+    placed = np.isfinite(groups)
+    if min(np.sum(groups[placed] == which) for which in (0, 1)) < MIN_PER_CLASS:
         return None
     # Unweighted: it is to give the probability of Q, not to sort by it.
-    x = material.layer("clean", layer)[known]
-    return LinearProbe(C=C, balance="none").fit(x, groups[known])
+    x = material.layer("clean", layer)[placed]
+    return LinearProbe(C=C, balance="none").fit(x, groups[placed])

@@ -187,8 +187,8 @@ def _reads(trained: Trained) -> str:
     return f"{said} {_joined(map(str, layers))} at {READ_AT}"
 
 
-def _evaluation(found: dict[str, Any]) -> str:
-    rows = [f"| {name} | {_number(value)} |" for name, value in found.items()]
+def _evaluation(numbers: dict[str, Any]) -> str:
+    rows = [f"| {name} | {_number(value)} |" for name, value in numbers.items()]
     return "\n".join(["| | |", "| --- | --- |", *rows])
 
 

@@ -66,10 +66,10 @@ def make_methods(names: Sequence[str] | dict) -> dict[str, Method]:
     return {name: make_method(name) for name in names}
 
 
-def auto_candidates(made: dict[str, Method]) -> list[Method]:
+def auto_candidates(methods: dict[str, Method]) -> list[Method]:
     """Those that `auto` may choose from: what can score an answer outside a run folder."""
-    first = [made[name] for name in _AUTO_FIRST if name in made]
-    rest = [one for name, one in made.items() if name not in (*_AUTO_FIRST, AUTO)]
+    first = [methods[name] for name in _AUTO_FIRST if name in methods]
+    rest = [one for name, one in methods.items() if name not in (*_AUTO_FIRST, AUTO)]
     return [one for one in (*first, *rest) if one.deployable]
 
 

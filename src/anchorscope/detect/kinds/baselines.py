@@ -110,11 +110,11 @@ class TfIdf(Method):
     def restore(self, tensors: dict[str, np.ndarray], about: dict[str, Any]) -> Method:
         self.vectorizers_ = {}
         for part, words in about["words"].items():
-            made = TfidfVectorizer(
+            vectorizer = TfidfVectorizer(
                 sublinear_tf=True, token_pattern=r"(?u)\b\w+\b", vocabulary=words
             )
-            made.idf_ = tensors[f"idf.{part}"]
-            self.vectorizers_[part] = made
+            vectorizer.idf_ = tensors[f"idf.{part}"]
+            self.vectorizers_[part] = vectorizer
         self.coef_, self.intercept_ = tensors["coef"], float(tensors["intercept"][0])
         return self
 
@@ -124,8 +124,8 @@ class TfIdf(Method):
 
     def _matrix(self, material: Material) -> sparse.csr_matrix:
         texts = self._texts(material)
-        found = [v.transform(texts[part]) for part, v in self.vectorizers_.items()]
-        return sparse.csr_matrix(sparse.hstack(found))
+        matrices = [v.transform(texts[part]) for part, v in self.vectorizers_.items()]
+        return sparse.csr_matrix(sparse.hstack(matrices))
 
 
 def _lengths(text: Text) -> tuple[int, int, int]:

@@ -73,11 +73,11 @@ class MixtureOfProbes(Method):
 
     def restore(self, tensors: dict[str, np.ndarray], about: dict[str, Any]) -> Method:
         self.layer_, self.C_ = int(about["layer"]), float(about["C"])
-        made = Mixture(C=self.C_, seed=self.seed)
-        made.coef_, made.intercept_ = tensors["coef"], tensors["intercept"]
-        made.own_, made.classes_ = np.array(about["own_expert"]), np.array([0, 1])
-        made.n_features_in_ = made.coef_.shape[1]
-        self.mixture_ = made
+        mixture = Mixture(C=self.C_, seed=self.seed)
+        mixture.coef_, mixture.intercept_ = tensors["coef"], tensors["intercept"]
+        mixture.own_, mixture.classes_ = np.array(about["own_expert"]), np.array([0, 1])
+        mixture.n_features_in_ = mixture.coef_.shape[1]
+        self.mixture_ = mixture
         return self
 
     def _choose(self, material: Material) -> None:
@@ -157,11 +157,11 @@ class Mixture(LogitClassifier):
 
     def _gate(self, X: np.ndarray, groups: np.ndarray) -> LinearProbe | None:
         """The classifier of the group from the state; None where there is one group alone."""
-        known = np.isfinite(groups)
-        if len(np.unique(groups[known])) < 2:
+        placed = np.isfinite(groups)
+        if len(np.unique(groups[placed])) < 2:
             return None
         # Unweighted: the gate is to give the probability of Q, not to sort by it.
-        return LinearProbe(C=self.C, balance="none").fit(X[known], groups[known])
+        return LinearProbe(C=self.C, balance="none").fit(X[placed], groups[placed])
 
 
 def random_gate(ids: Sequence[str], share: float, *, seed: int) -> np.ndarray:

@@ -27,9 +27,9 @@ Sign = Literal["pathway", "fixed"]
 
 def betas(material: Material, kind: str) -> tuple[float, ...]:
     """The β above 0 whose states are there with both signs, in rising order."""
-    found = [re.fullmatch(rf"{kind}([+-][0-9.]+)", name) for name in material.bank.names]
-    there = {float(match[1]) for match in found if match}
-    return tuple(sorted(beta for beta in there if beta > 0 and -beta in there))
+    matches = [re.fullmatch(rf"{kind}([+-][0-9.]+)", name) for name in material.bank.names]
+    values = {float(match[1]) for match in matches if match}
+    return tuple(sorted(beta for beta in values if beta > 0 and -beta in values))
 
 
 class PathwayReweighting(Method):
@@ -92,8 +92,8 @@ class PathwayReweighting(Method):
 
     def _choose(self, material: Material) -> None:
         self.layer_, self.C_, _ = choose(material)
-        there = betas(material, self.kind)
-        tried = there if self.sign == "pathway" else (*there, *(-beta for beta in there))
+        steps = betas(material, self.kind)
+        tried = steps if self.sign == "pathway" else (*steps, *(-beta for beta in steps))
         self._choose_value("beta_", tried, material)
 
     def _learn(self, material: Material) -> None:
@@ -108,16 +108,16 @@ class PathwayReweighting(Method):
 
     def _learn_gate(self, material: Material, x: np.ndarray, groups: np.ndarray) -> np.ndarray:
         """Trains the gate; what gates that did not see a question take it for, bool [question]."""
-        known = np.isfinite(groups)
-        share = float(groups[known].mean())
+        placed = np.isfinite(groups)
+        share = float(groups[placed].mean())
         if share in (0.0, 1.0):
             self.gate_bias_ = 1.0 if share else -1.0
             return np.full(len(material), bool(share))
-        gate = LinearProbe(C=self.C_, balance="none").fit(x[known], groups[known])
+        gate = LinearProbe(C=self.C_, balance="none").fit(x[placed], groups[placed])
         self.gate_, self.gate_bias_ = gate.coef_[0], float(gate.intercept_[0])
         is_q = np.zeros(len(material), dtype=bool)
         for held in (material.inner == fold for fold in np.unique(material.inner)):
-            rest = known & ~held
+            rest = placed & ~held
             if len(np.unique(groups[rest])) < 2:
                 is_q[held] = bool(groups[rest][0])
                 continue

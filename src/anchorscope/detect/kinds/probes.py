@@ -110,8 +110,8 @@ class Ensemble(Method):
         return self
 
     def _choose(self, material: Material) -> None:
-        found = layer_scores(material)
-        best = sorted(found, key=lambda layer: -found[layer])[: self.size]
+        scores = layer_scores(material)
+        best = sorted(scores, key=lambda layer: -scores[layer])[: self.size]
         self.layers_, self.C_ = tuple(sorted(best)), choose(material).C
 
     def _learn(self, material: Material) -> None:

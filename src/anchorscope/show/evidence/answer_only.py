@@ -59,8 +59,8 @@ def words(run: RunView, dataset: str) -> list[str]:
 
 
 def _rows(at: pd.DataFrame) -> list[list[object]]:
-    known = cast(pd.DataFrame, at.loc[values(at, "subset").isin(list(SUBSETS))])
-    return side_by_side(known, ("mode", "subset"), "delta_p", number)
+    rows = cast(pd.DataFrame, at.loc[values(at, "subset").isin(list(SUBSETS))])
+    return side_by_side(rows, ("mode", "subset"), "delta_p", number)
 
 
 SHOWN = shown_as_curves(

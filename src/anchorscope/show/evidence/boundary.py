@@ -31,11 +31,11 @@ MEASURES: Mapping[str, tuple[str, str, float]] = {  # name -> title, y axis, fac
 def piece(run: RunView) -> Piece:
     """Accuracy, abstention and popularity of Q and A, a view per measure and mode."""
     table = where(run.evidence["boundary"], subset="all")
-    there = set(values(table, "measure"))
+    measures = set(values(table, "measure"))
     views = []
     for mode in MODES:
         for name, (title, y, factor) in MEASURES.items():
-            if name in there:
+            if name in measures:
                 rows = where(table, mode=mode, measure=name)
                 series = pathway_curves(run, rows, ("value", "low", "high"), factor=factor)
                 views.append(View(row=f"{mode} mode", column=title, y=y, series=series))
@@ -52,9 +52,9 @@ def words(run: RunView, dataset: str) -> list[str]:
     rows = where(run.evidence["boundary"], dataset=dataset, layer=layer, mode="paper", subset="all")
     parts = []
     for name, verb in (("accuracy", "answered right"), ("abstention", "abstained from")):
-        found = where(rows, measure=name)
-        if len(found):
-            q, a = (percent(first_value(where(found, pathway=p), "value")) for p in ("Q", "A"))
+        part = where(rows, measure=name)
+        if len(part):
+            q, a = (percent(first_value(where(part, pathway=p), "value")) for p in ("Q", "A"))
             parts.append(f"{q} of Q are {verb}, and {a} of A")
     said = [f"At layer {layer}, in paper mode, {'; '.join(parts)}."] if parts else []
     said.append(verdict(claim_of(run, "q-knows", dataset)))
@@ -66,10 +66,10 @@ def words(run: RunView, dataset: str) -> list[str]:
 
 
 def _model(rows: pd.DataFrame) -> str:
-    found = records(rows)
-    if not found or not math.isfinite(float(found[0]["coefficient"])):
+    terms = records(rows)
+    if not terms or not math.isfinite(float(terms[0]["coefficient"])):
         return "A model with logit, margin, popularity and length could not be fitted."
-    row = found[0]
+    row = terms[0]
     ends = Estimate(float(row["coefficient"]), float(row["low"]), float(row["high"]), int(row["n"]))
     adds = "nothing that can be told from 0" if ends.low <= 0 <= ends.high else "something"
     return (
@@ -81,7 +81,7 @@ def _model(rows: pd.DataFrame) -> str:
 
 def _rows(at: pd.DataFrame) -> list[list[object]]:
     """Strict mode's rows, overall and within each predicted class."""
-    found = []
+    cells = []
     strict = where(at, mode="strict")
     for name, subset in dict.fromkeys(zip(strict["measure"], strict["subset"], strict=True)):
         rows = {str(r["pathway"]): r for r in records(where(strict, measure=name, subset=subset))}
@@ -91,8 +91,8 @@ def _rows(at: pd.DataFrame) -> list[list[object]]:
         ends += f"{number(float(gap['high']), 2)})"
         values_ = [show(float(rows[which]["value"])) for which in ("Q", "A")]
         p = number(float(gap["p"]), 3)
-        found.append([MEASURES[name][0], SUBSETS[subset], *values_, ends, p])
-    return found
+        cells.append([MEASURES[name][0], SUBSETS[subset], *values_, ends, p])
+    return cells
 
 
 SHOWN = shown_as_curves(

@@ -81,8 +81,8 @@ def words(run: RunView, dataset: str) -> list[str]:
 def _rows(at: pd.DataFrame) -> list[list[object]]:
     """Strict mode's flips of Q and A under each patch."""
     strict = where(at, mode="strict")
-    known = cast(pd.DataFrame, strict.loc[values(strict, "subset").isin(list(SUBSETS))])
-    return side_by_side(known, ("intervention", "subset"), "flip_rate", percent, PATCHES)
+    rows = cast(pd.DataFrame, strict.loc[values(strict, "subset").isin(list(SUBSETS))])
+    return side_by_side(rows, ("intervention", "subset"), "flip_rate", percent, PATCHES)
 
 
 def _donors(run: RunView, dataset: str) -> list[str]:

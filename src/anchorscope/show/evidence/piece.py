@@ -55,16 +55,16 @@ def pathway_curves(
     run: RunView, table: pd.DataFrame, columns: tuple[str, str, str], *, factor: float = 1
 ) -> list[Series]:
     """Q and A of each dataset, in the colours of every other figure."""
-    found = []
+    curves = []
     for position, (name, title) in enumerate(run.titles.items()):
         for pathway in ("Q", "A"):
             rows = where(table, dataset=name, pathway=pathway)
             label, color = f"{pathway}-Anchored ({title})", color_of(position, pathway)
             dashed = pathway == "A"
             if len(rows):
-                found.append(interval_curve(rows, columns, label=label, color=color, dashed=dashed,
+                curves.append(interval_curve(rows, columns, label=label, color=color, dashed=dashed,
                                     factor=factor))  # fmt: skip
-    return found
+    return curves
 
 
 def interval_curve(
@@ -144,10 +144,10 @@ def _legend_columns(handles: Sequence[Line2D], width: float) -> int:
 def _handles(piece: Piece, *, controls: bool = False) -> list[Line2D]:
     """One handle a label, in order of first appearance; controls apart, as they are grey."""
     seen = {s.label: s for view in piece.views for s in view.series}
-    found = [s for s in seen.values() if (s.color == RANDOM) == controls]
+    chosen = [s for s in seen.values() if (s.color == RANDOM) == controls]
     return [
         Line2D([], [], color=s.color, linestyle="--" if s.dashed else "-", lw=1.3, label=s.label)
-        for s in found
+        for s in chosen
     ]
 
 

@@ -59,15 +59,15 @@ def _densities(run: RunView, dataset: str, loss: str, source: str) -> list[Serie
         return []
     air = 0.1 * np.ptp(logs)
     x = np.linspace(logs.min() - air, logs.max() + air, _POINTS)
-    found = []
+    densities = []
     for verdict, (label, color) in CLASSES.items():
         mine = logs[np.asarray(rows["verdict"] == verdict)]
         if len(mine) >= FEWEST and np.ptp(mine) > 0:
             none, n = np.full(_POINTS, np.nan), np.full(_POINTS, len(mine))
-            found.append(Series(label=label, color=color, dashed=False, layer=x,
+            densities.append(Series(label=label, color=color, dashed=False, layer=x,
                                 value=gaussian_kde(mine)(x), low=none, high=none,
                                 n=n))  # fmt: skip
-    return found
+    return densities
 
 
 def _note(rows: pd.DataFrame) -> str:
@@ -97,13 +97,13 @@ def words(run: RunView, dataset: str) -> list[str]:
 
 
 def _numbers(run: RunView) -> Safe:
-    given = run.evidence["saliency"]
+    salient = run.evidence["saliency"]
     rows = [
         [run.titles.get(str(row["dataset"]), str(row["dataset"])),
          f"{row['loss']} loss, {row['source']} tokens", str(row["subset"]),
          number(float(row["mean"]), 2), number(float(row["dip_p"]), 3),
          number(float(row["bic"])), int(row["n"])]
-        for row in records(given.loc[values(given, "layer").isna()])
+        for row in records(salient.loc[values(salient, "layer").isna()])
     ]  # fmt: skip
     head = ["Dataset", "Saliency", "Answers", "Mean log10", "Dip p", "BIC", "n"]
     return table(head, rows, text_columns=3)

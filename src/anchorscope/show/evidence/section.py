@@ -22,12 +22,12 @@ def evidence_shown(run: RunView) -> list[Shown]:
 
 def evidence_section(run: RunView, chart: Chart) -> Safe:
     """The whole section; `chart` makes a figure of (id, chart, caption)."""
-    how = (
+    note = (
         "Read at the layer whose clean probe is best. Strict mode takes its groups from another "
         "probe and compares within each predicted class, so that a number there is not the "
         "predicted class under another name."
     )
-    parts = [summary(run), tag("p", how, class_="quiet")]
+    parts = [summary(run), tag("p", note, class_="quiet")]
     for shown in evidence_shown(run):
         figure = chart(f"evidence-{shown.name.replace('_', '-')}", *shown.chart(run))
         inside = [figure, *_said(run, shown), shown.numbers(run)]

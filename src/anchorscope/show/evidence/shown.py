@@ -55,12 +55,12 @@ def table_at_layer(
     """The table of a piece: what `rows` makes of each dataset's rows at its chosen layer."""
 
     def numbers(run: RunView) -> Safe:
-        found = []
+        cells = []
         for dataset, title in run.titles.items():
             layer = chosen_layer(run, dataset)
             at = where(run.evidence[name], dataset=dataset, layer=layer)
-            found += [[title, *row] for row in rows(at)]
-        return table(["Dataset", *head], found, text_columns=3)
+            cells += [[title, *row] for row in rows(at)]
+        return table(["Dataset", *head], cells, text_columns=3)
 
     return numbers
 
@@ -74,14 +74,14 @@ def side_by_side(
 ) -> list[list[object]]:
     """Q beside A for every pair of values in two columns, with their counts."""
     called = SUBSETS | dict(names or {})
-    found: list[list[object]] = []
+    cells_by_row: list[list[object]] = []
     for keys in dict.fromkeys(zip(*(at[column] for column in columns), strict=True)):
         here = where(at, **dict(zip(columns, keys, strict=True)))
         pair = {str(row["pathway"]): row for row in records(here)}
         q, a = pair["Q"], pair["A"]
         cells = [show(float(q[value])), show(float(a[value])), int(q["n"]), int(a["n"])]
-        found.append([*(called.get(str(key), str(key)) for key in keys), *cells])
-    return found
+        cells_by_row.append([*(called.get(str(key), str(key)) for key in keys), *cells])
+    return cells_by_row
 
 
 def chosen_layer(run: RunView, dataset: str) -> int:
@@ -91,24 +91,24 @@ def chosen_layer(run: RunView, dataset: str) -> int:
 
 def claim_of(run: RunView, claim: str, dataset: str) -> Row | None:
     """The row of claims.csv; None where the run has no such claim."""
-    found = records(where(run.claims, claim=claim, dataset=dataset))
-    return found[0] if found else None
+    claims = records(where(run.claims, claim=claim, dataset=dataset))
+    return claims[0] if claims else None
 
 
 def verdict(row: Row | None, what: str = "Q less A") -> str:
     """What strict mode makes of a claim, its number named; nothing for a run without it."""
     if row is None:
         return ""
-    found = Estimate(*(float(row.get(f"strict_{n}", math.nan)) for n in ("value", "low", "high")),
-                     n=0)  # fmt: skip
+    numbers = (float(row.get(f"strict_{name}", math.nan)) for name in ("value", "low", "high"))
+    estimate = Estimate(*numbers, n=0)
     said = BEYOND[str(row["strict_verdict"])]
-    if not math.isfinite(found.value):
+    if not math.isfinite(estimate.value):
         return f"{said}."
-    ends = interval(found, 2)
-    return f"{said}: {what} {number(found.value, 2)}{f' ({ends})' if ends else ''}."
+    ends = interval(estimate, 2)
+    return f"{said}: {what} {number(estimate.value, 2)}{f' ({ends})' if ends else ''}."
 
 
 def first_value(rows: pd.DataFrame, column: str) -> float:
     """The first row's number; NaN where there is no row."""
-    found = records(rows)
-    return float(found[0][column]) if found else math.nan
+    first = records(rows.head(1))
+    return float(first[0][column]) if first else math.nan
