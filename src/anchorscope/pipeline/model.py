@@ -20,7 +20,7 @@ _SHARD = {"cpu": 64, "cuda": 1024}
 def load(run: Run, model: Any) -> Model:
     """The model, proved to be understood, and the same as when the run began.
 
-    `model` (a name, or one loaded already), where it is not None, stands above what the config names.
+    `model`, where it is not None, stands above what the config names.
     """
     with run.stage("model"):
         return _load(run, model)
