@@ -50,11 +50,10 @@ def model_names(runs: Sequence[RunView]) -> list[str]:
 
 
 def single_columns(runs: Sequence[RunView]) -> list[Column]:
-    """Each run's model with each of its datasets."""
-    names = model_names(runs)
-    return [
-        Column(name, data) for name, run in zip(names, runs, strict=True) for data in run.titles
-    ]
+    """Each dataset with each model that has it: models of one dataset stand side by side."""
+    named = list(zip(model_names(runs), runs, strict=True))
+    datasets = dict.fromkeys(dataset for run in runs for dataset in run.titles)
+    return [Column(name, d) for d in datasets for name, run in named if d in run.titles]
 
 
 def claims(run: RunView) -> Safe:

@@ -18,7 +18,7 @@ TITLES: Mapping[Kind, str] = {
     "dataset": "On each dataset",
     "datasets": "Between datasets",
     "models": "Between models",
-    "reading": "Descriptions of the published figure",
+    "reading": "The published figure",
 }
 # A number that is a word of its own: those of a model's name are part of the name.
 _NUMBER = re.compile(r"(?<![\w.-])(-?\d+(?:\.\d+)?)(?![\w-])")
@@ -85,20 +85,26 @@ def grouped_claims(table: pd.DataFrame, single: Sequence[Column]) -> list[Block]
     Every row of the table is in exactly one cell. A claim that a column has twice gets a second
     row, so that none of its verdicts is lost.
     """
-    claims: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    claims: dict[tuple, list[dict[str, Any]]] = {}
     times: Counter[tuple[str, Column]] = Counter()
     for row in records(table):
         name, column = str(row["claim"]), _column(row)
-        claims.setdefault((name, times[name, column]), []).append(row)
+        claims.setdefault((*_block(row, single), name, times[name, column]), []).append(row)
         times[name, column] += 1
-    rows: dict[Kind, list[ClaimRow]] = {kind: [] for kind in TITLES}
+    blocks: dict[tuple[Kind, str], list[ClaimRow]] = {}
     for same in claims.values():
-        rows[_kind(same[0], single)].append(_row(same))
+        blocks.setdefault(_block(same[0], single), []).append(_row(same))
+    order = list(TITLES)
     return [
-        Block(kind=kind, columns=_columns(rows[kind], single), rows=tuple(rows[kind]))
-        for kind in TITLES
-        if rows[kind]
+        Block(kind=kind, columns=_columns(rows, single), rows=tuple(rows))
+        for (kind, _), rows in sorted(blocks.items(), key=lambda item: order.index(item[0][0]))
     ]
+
+
+def _block(row: Mapping[str, Any], single: Sequence[Column]) -> tuple[Kind, str]:
+    """The block of a claim. A figure shows one model: its numbers are not those of another."""
+    kind = _kind(row, single)
+    return kind, str(row["model"]) if kind == "reading" else ""
 
 
 def _column(row: Mapping[str, Any]) -> Column:
@@ -140,7 +146,7 @@ def _decided(row: Mapping[str, Any], mode: Mode) -> Decided:
 
 
 def one_statement(statements: Sequence[str]) -> str:
-    """The columns' statements as one: numbers that differ are listed, in the columns' order.
+    """The columns' statements as one: where a number differs, each that occurs is listed.
 
     >>> one_statement(["gap at layer 15", "gap at layer 16"])
     'gap at layer 15 / 16'
@@ -148,5 +154,4 @@ def one_statement(statements: Sequence[str]) -> str:
     parts = [_NUMBER.split(text) for text in statements]
     if len({tuple(part[::2]) for part in parts}) > 1:  # the words differ: said one by one
         return "; ".join(dict.fromkeys(statements))
-    places = [tuple(numbers) for numbers in zip(*parts, strict=True)]
-    return "".join(p[0] if len(set(p)) == 1 else " / ".join(p) for p in places)
+    return "".join(" / ".join(dict.fromkeys(place)) for place in zip(*parts, strict=True))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from anchorscope.run_folder.view import RunView, records, where
 from anchorscope.show.report.findings import finding_name
@@ -19,55 +20,52 @@ def opening(run: RunView, heads: Sequence[Headline]) -> tuple[str, str, str]:
 
 
 def what_was_run(run: RunView) -> str:
-    """The model, and for each dataset how many questions and how many answers for the probes."""
-    layers = run.model.get("blocks")
-    said = f"{run.model_name}{f' ({layers} layers)' if layers else ''} answered "
+    """The model, the questions, and on each dataset the n that probes can read."""
+    layers = f" ({run.model['blocks']} layers)" if "blocks" in run.model else ""
     each = []
     for name, title in run.titles.items():
-        samples = where(run.samples, dataset=name)
-        counts = Counter(kinds(samples))
-        each.append(
-            f"{len(samples)} {title} questions (n = {counts['right'] + counts['wrong']} answers "
-            f"that probes can read: {counts['right']} right, {counts['wrong']} wrong)"
-        )
-    return f"{said}{listed(each)}."
+        counts = Counter(kinds(where(run.samples, dataset=name)))
+        n = counts["right"] + counts["wrong"]
+        each.append(f"n = {n} on {title} ({counts['right']} right)")
+    return (
+        f"{run.model_name}{layers} answered {len(run.samples)} questions; probes read the answers "
+        f"that are right or wrong, {listed(each)}."
+    )
 
 
 def paper_mode(heads: Sequence[Headline]) -> str:
     """The widest gap of each dataset, measured by the probe that formed the groups."""
-    start = "Paper mode, where one probe forms the groups and measures them too, shows "
-    return f"{start}{listed([_paper_gap(head) for head in heads])}."
-
-
-def _paper_gap(head: Headline) -> str:
-    if head.layer is None or not math.isfinite(head.paper_gap.value):
-        return f"no two groups on {head.title}"
-    return f"{_gap(head, head.paper_gap.value)} on {head.title} (layer {head.layer})"
+    start = "Paper mode, where one probe forms the groups Q and A and measures them too, shows "
+    return f"{start}{_gaps({h: (h.layer, h.paper_gap.value) for h in heads})}."
 
 
 def strict_mode(run: RunView, heads: Sequence[Headline]) -> str:
-    """The finding on each dataset; the gap alone for a run that has no findings."""
+    """The datasets of each finding; the gaps alone for a run that has no findings."""
     start = "Strict mode, where another probe measures them, "
-    verdicts = {str(row["dataset"]): row for row in records(run.verdict)} if run.has_strict else {}
-    each = []
-    for head in heads:
-        verdict = verdicts.get(head.dataset)
-        if verdict is None:
-            each.append(f"{_strict_gap(head)} on {head.title}")
-        else:
-            gap = _gap(head, float(verdict["gap"]))
-            each.append(
-                f"“{finding_name(verdict)}” on {head.title} (layer {verdict['layer']}: {gap})"
-            )
-    return f"{start}{'finds' if verdicts else 'shows'} {listed(each)}."
+    if not run.has_strict:
+        return f"{start}shows {_gaps({h: (h.layer, h.strict_gap.value) for h in heads})}."
+    datasets: dict[str, list[str]] = defaultdict(list)
+    for row in records(run.verdict):
+        title = run.titles.get(str(row["dataset"]), str(row["dataset"]))
+        gap = number(float(row["gap"]))
+        datasets[_finds(row)].append(f"{title} (gap {gap} at layer {row['layer']})")
+    return start + "; ".join(f"{what} on {listed(d)}" for what, d in datasets.items()) + "."
 
 
-def _strict_gap(head: Headline) -> str:
-    value = head.strict_gap.value
-    return _gap(head, value) if math.isfinite(value) else "no two groups"
+def _finds(verdict: Mapping[str, Any]) -> str:
+    """'finds one mechanism': the finding without what explains it."""
+    name = finding_name(verdict).split(":")[0]
+    found = name[:1].lower() + name[1:]
+    return "stays undecided" if found == "undecided" else f"finds {found}"
 
 
-def _gap(head: Headline, value: float) -> str:
-    if not math.isfinite(value):
-        return "no gap to report"
-    return f"Q {number(abs(value))} {head.unit} {'below' if value < 0 else 'above'} A"
+def _gaps(gaps: Mapping[Headline, tuple[int | None, float]]) -> str:
+    """'a gap from A to Q of −20.0 points on Atlas (layer 16) and −29.6 on PopQA (layer 9)'."""
+    measured = {h: gap for h, gap in gaps.items() if gap[0] is not None and math.isfinite(gap[1])}
+    parts = []
+    for head, (layer, value) in measured.items():
+        unit = "" if parts else f" {head.unit}"
+        parts.append(f"{number(value)}{unit} on {head.title} (layer {layer})")
+    without = listed([head.title for head in gaps if head not in measured])
+    said = [f"a gap from A to Q of {listed(parts)}"] if parts else []
+    return listed([*said, *([f"no two groups on {without}"] if without else [])])

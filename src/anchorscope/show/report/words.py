@@ -46,9 +46,8 @@ def moves(value: float, what: str = "it", *, unit: str = "points") -> str:
 
 
 def listed(parts: Sequence[str]) -> str:
-    """'a', 'a and b', 'a, b and c'; with semicolons where the parts have commas of their own."""
-    comma = "; " if any("," in part for part in parts) else ", "
-    return " and ".join([comma.join(parts[:-1]), parts[-1]]) if len(parts) > 1 else "".join(parts)
+    """'a', 'a and b', 'a, b and c'."""
+    return f"{', '.join(parts[:-1])} and {parts[-1]}" if len(parts) > 1 else "".join(parts)
 
 
 def sentences(head: Headline) -> list[str]:
