@@ -76,7 +76,7 @@ def tables(block: Block, width: int, *, models: bool) -> Iterable[Table]:
             table.add_column(head, width=sizes[column], overflow="fold")
         for place, row in enumerate(block.rows, start=1):
             if row.cells.keys() & set(columns):  # a claim need not speak of every dataset
-                table.add_row(row.claim, *(cells[column][place] for column in columns))
+                table.add_row(Text(row.claim), *(cells[column][place] for column in columns))
         yield table
 
 
@@ -93,7 +93,9 @@ def _fit(sizes: dict[Column, int], width: int) -> Iterable[list[Column]]:
 
 def _head(block: Block, column: Column, modes: Text, *, models: bool) -> Text:
     """Dataset, model where there are several, strict mode's finding, and what the numbers are."""
-    lines = [Text(column.dataset.replace(",", ", "), style="bold")]
+    several = block.kind == "datasets"
+    dataset = column.dataset.replace(",", ", ") if several else column.dataset
+    lines = [Text(dataset, style="bold")]
     for model in column.model.split(", ") if models else ():
         fits = len(model) <= len(modes)
         lines.append(Text(model if fits else model.replace("/", "/\n"), style="not bold"))
@@ -106,7 +108,7 @@ def _cells(block: Block, column: Column) -> list[Text]:
     """`paper | strict`, then the cell of each row, all of one width."""
     decided = [row.cells.get(column) for row in block.rows]
     sides = [_side(mode, [_half(cell, mode) for cell in decided]) for mode in MODES]
-    lines = [Text(" | ", style="dim").join(pair) for pair in zip(*sides, strict=True)]
+    lines = [Text.assemble(paper, " | ", strict) for paper, strict in zip(*sides, strict=True)]
     there = [True, *(cell is not None for cell in decided)]
     return [line if cell else Text() for line, cell in zip(lines, there, strict=True)]
 
@@ -140,7 +142,7 @@ def _number(value: float) -> str:
 
 def legend(blocks: Sequence[Block]) -> Table:
     """What each claim states, once."""
-    table = Table.grid(padding=(0, GAP, 0, 0), pad_edge=False)
+    table = Table.grid(padding=(0, GAP - 1, 0, 0), pad_edge=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column(style="dim")
     figures = [block for block in blocks if block.kind == "reading"]

@@ -71,13 +71,9 @@ def claims(run: RunView) -> Safe:
 
 def _table(block: Block, titles: Mapping[str, str]) -> Safe:
     """One row a claim: statement, then a cell for each column."""
-
-    def named(column: Column) -> str:
-        whole = titles.get(column.dataset)
-        return whole or ", ".join(titles.get(name, name) for name in column.dataset.split(","))
-
+    names = {",".join(titles): ", ".join(titles.values()), **titles}
     head = [tag("th", "Claim", scope="col")]
-    head += [tag("th", named(column), scope="col") for column in block.columns]
+    head += [tag("th", names.get(c.dataset, c.dataset), scope="col") for c in block.columns]
     body = [
         tag("tr", _statement(row), *(_td(row.cells.get(column)) for column in block.columns))
         for row in block.rows
