@@ -28,9 +28,9 @@ def claims(
     out: Annotated[
         Path | None, typer.Option(help="Also write the table to this .csv file.")
     ] = None,
-    statements: Annotated[
-        bool, typer.Option(help="Say below the table what each claim states.")
-    ] = True,
+    no_statements: Annotated[
+        bool, typer.Option("--no-statements", help="Leave out what each claim states.")
+    ] = False,
 ) -> None:
     """Prints each claim as one line: paper mode | strict mode, a column for each dataset.
 
@@ -50,7 +50,7 @@ def claims(
         for drawn in tables(block, console.width, models=len(views) > 1):
             console.print(drawn)
             console.print()
-    if statements:
+    if not no_statements:
         console.print(legend(blocks))
     if out is not None:
         table.to_csv(out, index=False)

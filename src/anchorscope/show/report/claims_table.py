@@ -60,7 +60,12 @@ def claims(run: RunView) -> Safe:
     """Every claim as one row, with both modes' number and verdict on each dataset."""
     parts: list[Safe] = []
     for block in grouped(run.claims, single_columns([run])):
-        parts += [tag("h3", block.title), _table(block, run.titles)]
+        drawn = _table(block, run.titles)
+        if block.kind == "reading":  # many rows with few cells each: folded
+            said = f"{block.title}: {len(block.rows)} things that descriptions of it say"
+            parts.append(tag("details", tag("summary", said), drawn))
+        else:
+            parts += [tag("h3", block.title), drawn]
     how = (
         "A claim is undecided where its interval allows both; p-values are corrected for the "
         "number of claims (Holm), but for the first one, which is the question of the run. "
