@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from kit.show_fixture import make_run
+from kit.strict_fixture import add_strict
 
 from anchorscope.run_folder.view import RunView, where
 from anchorscope.show import write_report
@@ -21,6 +22,10 @@ EVIL = '<img src=x onerror="window.hacked=1"></script>'
 READ = (
     "id => document.getElementById(id).data.filter(t => t.meta).map(t => [t.name, t.y, t.visible])"
 )
+DRAWN = """([low, high]) => {
+    const width = document.querySelector('#delta-p .main-svg').getBoundingClientRect().width;
+    return low < width && width < high;
+}"""
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +45,7 @@ def seen() -> dict[str, list[str]]:
 def run(tmp_path_factory: pytest.TempPathFactory) -> RunView:
     names = {"atlas": "Atlas", "x": EVIL}
     folder = tmp_path_factory.mktemp("browser") / "run"
-    return RunView.open(make_run(folder, datasets=names, layers=6, n=60, model=EVIL))
+    return add_strict(make_run(folder, datasets=names, layers=6, n=60, model=EVIL))
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +62,30 @@ def page(browser, run: RunView, seen: dict[str, list[str]]) -> Iterator:
 
 def test_the_page_fits_a_phone(page) -> None:
     assert page.evaluate("document.documentElement.scrollWidth") == 390
+
+
+def test_a_wide_table_scrolls_in_its_own_box(page) -> None:
+    sizes = "e => [e.clientWidth, e.scrollWidth, e.getBoundingClientRect().right]"
+    inside, whole, right = page.locator(".claims").first.evaluate(sizes)
+    assert whole > inside and right <= 390
+    first = page.locator(".claims tbody th").first
+    left = first.bounding_box()["x"]
+    page.locator(".claims").first.evaluate("e => { e.scrollLeft = 200; }")
+    assert first.bounding_box()["x"] == left  # the claim stays in sight beside its verdicts
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+
+
+def test_the_picture_opens_the_page_with_its_sentences_beside_or_below(page) -> None:
+    figure, said = page.locator(".opening figure"), page.locator(".opening .said")
+    assert said.bounding_box()["y"] >= figure.bounding_box()["y"] + figure.bounding_box()["height"]
+    page.set_viewport_size({"width": 1400, "height": 900})
+    page.wait_for_function(DRAWN, arg=[500, 1400])
+    one, other = figure.bounding_box(), said.bounding_box()
+    assert other["x"] >= one["x"] + one["width"]
+    assert max(one["y"], other["y"]) < 400  # both begin on the first screen
+    assert page.evaluate("document.documentElement.scrollWidth") == 1400
+    page.set_viewport_size({"width": 390, "height": 800})
+    page.wait_for_function(DRAWN, arg=[200, 390])
 
 
 def test_the_switch_changes_what_is_drawn(page, run: RunView) -> None:

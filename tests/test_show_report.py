@@ -9,13 +9,15 @@ from pathlib import Path
 
 import pytest
 from kit.show_fixture import make_run
+from kit.strict_fixture import add_strict
 
 from anchorscope.run_folder.table_columns import EVIDENCE
 from anchorscope.run_folder.view import RunView, records, where
 from anchorscope.show import write_report
 from anchorscope.show.report.examples import agreeing, draw, marked
-from anchorscope.show.report.headline import headline
+from anchorscope.show.report.headline import headline, headlines
 from anchorscope.show.report.markup import Safe, data, tag
+from anchorscope.show.report.opening import opening
 from anchorscope.show.report.sections import kinds
 
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)>&\"'"
@@ -32,6 +34,7 @@ class Page(HTMLParser):
         self.marks: list[tuple[str, str]] = []
         self._open: tuple[str, dict] | None = None
         self.words = ""
+        self.titles: list[str] = []
         self.feed(text)
 
     def handle_starttag(self, tag, attrs) -> None:
@@ -50,6 +53,8 @@ class Page(HTMLParser):
             self.scripts[-1] = (self.scripts[-1][0], self.scripts[-1][1] + data)
         elif self._open and self._open[0] == "mark":
             self.marks.append((self._open[1].get("class", ""), data))
+        elif self._open and self._open[0] == "h2":
+            self.titles.append(data)
         if not (self._open and self._open[0] in ("script", "style")):
             self.words += data
 
@@ -72,18 +77,70 @@ def test_the_file_is_alone_and_whole(run: RunView, page: Page) -> None:
     assert "plotly.js" in programs[0][:100]
 
 
-def test_every_section_is_there(page: Page) -> None:
-    for title in (
-        "What it means",
-        "ΔP, layer by layer",
-        "Answers",
-        "How well the probes read each layer",
-        "Controls",
-        "Do span finders agree?",
-        "Examples",
-        "Repeat this run",
-    ):
-        assert title in page.words
+SECTIONS = [
+    "ΔP, layer by layer",
+    "Two pathways, or something else?",
+    "Which claims hold",
+    "Answers",
+    "How well the probes read each layer",
+    "Controls",
+    "Do span finders agree?",
+    "The other evidence",
+    "Examples",
+    "Repeat this run",
+]
+
+
+def test_the_picture_comes_first_and_the_rest_in_order(page: Page, tmp_path: Path) -> None:
+    early = ["ΔP, layer by layer", "What it means", *SECTIONS[3:7], *SECTIONS[8:]]
+    assert page.titles == early  # a run without strict mode's tables and without evidence
+    run = add_strict(make_run(tmp_path / "run", layers=6, n=80))
+    windows = run.layers.assign(layers="single")[list(EVIDENCE["windows"])]
+    windows.to_csv(run.path / "tables" / "windows.csv", index=False)
+    text = write_report(RunView.open(run.path)).read_text(encoding="utf-8")
+    assert Page(text).titles == SECTIONS
+    places = [text.index(said) for said in ('id="delta-p"', "answered 160 questions", "<h3>Atlas")]
+    assert places == sorted(places)
+
+
+def test_three_sentences_open_the_report(tmp_path: Path) -> None:
+    run = add_strict(make_run(tmp_path / "run", layers=6, n=80))
+    what, paper, strict = opening(run, headlines(run))
+    usable = {}
+    for name in ("atlas", "popqa"):
+        rows = run.samples[run.samples["dataset"] == name].to_dict("records")
+        rows = [r for r in rows if r["verdict"] != "abstain" and len(r["exact_answer"])]
+        usable[name] = len(rows), sum(r["verdict"] == "right" for r in rows)
+    assert what == (
+        "SmolLM2-135M-Instruct (6 layers) answered 160 questions; probes read the answers that are "
+        "right or wrong, n = {} on Atlas ({} right) and n = {} on PopQA ({} right).".format(
+            *usable["atlas"], *usable["popqa"]
+        )
+    )
+    wide = run.layers.query("mode == 'paper'").pivot_table(
+        index=["dataset", "layer"], columns="pathway", values="delta_p"
+    )
+    gap = wide["Q"] - wide["A"]
+    said = [f"{gap[d].min():.1f}".replace("-", "−") for d in ("atlas", "popqa")]
+    layers = [gap[d].idxmin() for d in ("atlas", "popqa")]
+    assert paper.endswith(
+        f"shows a gap from A to Q of {said[0]} points on Atlas (layer {layers[0]}) "
+        f"and {said[1]} on PopQA (layer {layers[1]})."
+    )
+    assert strict == (
+        "Strict mode, where another probe measures them, finds one mechanism on Atlas "
+        "(gap 0.0 at layer 1); finds two pathways on PopQA (gap −1.2 at layer 2)."
+    )
+
+
+def test_a_run_without_two_groups_opens_with_that(tmp_path: Path) -> None:
+    run = RunView.open(make_run(tmp_path / "run", layers=3, n=30, empty=("atlas",)))
+    _, paper, strict = opening(run, headlines(run))
+    assert paper.endswith("and no two groups on Atlas.")
+    assert " points on PopQA (layer " in paper and " points on PopQA (layer " in strict
+
+
+def test_the_page_says_what_was_run_and_how(page: Page) -> None:
     for said in ("Paper mode is circular.", "anchorscope run --data", "2.13.0", "abc1234"):
         assert said in page.words
     assert "31.2" in page.words

@@ -12,7 +12,7 @@ from kit.show_fixture import make_run
 from anchorscope.records import Estimate
 from anchorscope.run_folder.view import RunView
 from anchorscope.show.report.headline import headline, widest_layer
-from anchorscope.show.report.words import cautions, moves, number, percent, sentences
+from anchorscope.show.report.words import cautions, listed, moves, number, percent, sentences
 from anchorscope.stats.intervals import difference
 
 
@@ -124,3 +124,5 @@ def test_numbers_are_written_honestly() -> None:
     assert percent(0.999) == "99.9 %"
     assert moves(-0.01) == "leaves it where it was (0.0 points)"
     assert moves(2.0, unit="percent") == "raises it by 2.0 percent"
+    assert [listed([]), listed(["a"]), listed(["a", "b"])] == ["", "a", "a and b"]
+    assert listed(["a", "b", "c"]) == "a, b and c"

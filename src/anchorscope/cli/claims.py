@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
-_COLOURS = {"holds": "green", "fails": "red", "undecided": "yellow", "not measured": "dim"}
+from anchorscope.errors import UserError
+from anchorscope.records import MODES, Mode
+
+if TYPE_CHECKING:
+    from anchorscope.show.report.grouped_claims import Block, Cell, Column
+
+COLOURS = {"holds": "green", "fails": "red", "undecided": "yellow", "not measured": "dim"}
+GAP = 3  # blanks between columns; the box has one of them
 
 
 def claims(
@@ -20,34 +28,127 @@ def claims(
     out: Annotated[
         Path | None, typer.Option(help="Also write the table to this .csv file.")
     ] = None,
+    no_statements: Annotated[
+        bool, typer.Option("--no-statements", help="Leave out what each claim states.")
+    ] = False,
 ) -> None:
-    """Prints each claim with its number and verdict, in paper mode and in strict mode.
+    """Prints each claim as one line: paper mode | strict mode, a column for each dataset.
 
     One run's table is its tables/claims.csv. With several runs it also compares the models, and
     the correction for many claims covers all of them.
     """
     from anchorscope.run_folder.view import RunView
-    from anchorscope.show.report.claims_table import claims_of
+    from anchorscope.show.report.claims_table import claims_of, single_columns
+    from anchorscope.show.report.grouped_claims import grouped_claims
 
+    _once(runs)
     views = [RunView.open(run) for run in runs]
     table = claims_of(views)
-    drawn = Table("claim", "paper", "", "strict", "", box=SIMPLE_HEAD, pad_edge=False)
-    for row in table.to_dict("records"):
-        name = f"[bold]{escape(str(row['claim']))}[/] {escape(str(row['dataset']))}"
-        if len(views) > 1:
-            name += f" ({escape(str(row['model']))})"
-        cells = [f"{name}\n[dim]{escape(str(row['statement']))}[/]"]
-        for mode in ("paper", "strict"):
-            verdict = str(row[f"{mode}_verdict"])
-            found = f"\n[dim]{row['finding']}[/]" if mode == "strict" and row["finding"] else ""
-            cells += [_number(float(row[f"{mode}_value"]))]
-            cells += [f"[{_COLOURS[verdict]}]{verdict}[/]{found}"]
-        drawn.add_row(*cells)
-    Console(highlight=False).print(drawn)
+    blocks = grouped_claims(table, single_columns(views))
+    console = Console(highlight=False)
+    for block in blocks:
+        for drawn in tables(block, console.width, models=len(views) > 1):
+            console.print(drawn)
+            console.print()
+    if not no_statements:
+        console.print(legend(blocks))
     if out is not None:
         table.to_csv(out, index=False)
         typer.echo(str(out))
 
 
+def _once(runs: Sequence[Path]) -> None:
+    for run in runs:
+        if sum(run.resolve() == other.resolve() for other in runs) > 1:
+            raise UserError(f"'{run}' is given twice. Give each run folder once.")
+
+
+def tables(block: Block, width: int, *, models: bool) -> Iterable[Table]:
+    """The block as tables no wider than the terminal, each with as many datasets as it can hold."""
+    name = max(len(text) for text in [block.title, *(row.claim for row in block.rows)])
+    cells = {column: _cells(block, column) for column in block.columns}
+    sizes = {column: max(map(len, lines)) for column, lines in cells.items()}
+    for columns in _fit(sizes, width - name):
+        table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, GAP - 1, 0, 0), show_edge=False)
+        table.add_column(Text(block.title, style="bold"), width=name, style="bold")
+        for column in columns:
+            head = _head(block, column, cells[column][0], models=models)
+            table.add_column(head, width=sizes[column], overflow="fold")
+        for place, row in enumerate(block.rows, start=1):
+            if row.cells.keys() & set(columns):  # a claim need not speak of every dataset
+                table.add_row(Text(row.claim), *(cells[column][place] for column in columns))
+        yield table
+
+
+def _fit(sizes: dict[Column, int], width: int) -> Iterable[list[Column]]:
+    """The columns in runs that fit the width; one that is alone may be wider."""
+    taken: list[Column] = []
+    for column in sizes:
+        if taken and sum(sizes[c] + GAP for c in [*taken, column]) > width:
+            yield taken
+            taken = []
+        taken.append(column)
+    yield taken
+
+
+def _head(block: Block, column: Column, modes: Text, *, models: bool) -> Text:
+    """Dataset, model where there are several, strict mode's finding, and what the numbers are."""
+    several = block.kind == "datasets"
+    dataset = column.dataset.replace(",", ", ") if several else column.dataset
+    lines = [Text(dataset, style="bold")]
+    for model in column.model.split(", ") if models else ():
+        fits = len(model) <= len(modes)
+        lines.append(Text(model if fits else model.replace("/", "/\n"), style="not bold"))
+    if any(block.finding(other) for other in block.columns):
+        lines.append(Text(f"finding: {block.finding(column)}", style="not bold italic"))
+    return Text("\n").join([*lines, modes])
+
+
+def _cells(block: Block, column: Column) -> list[Text]:
+    """`paper | strict`, then the cell of each row, all of one width."""
+    decided = [row.cells.get(column) for row in block.rows]
+    sides = [_side(mode, [_half(cell, mode) for cell in decided]) for mode in MODES]
+    lines = [Text.assemble(paper, " | ", strict) for paper, strict in zip(*sides, strict=True)]
+    there = [True, *(cell is not None for cell in decided)]
+    return [line if cell else Text() for line, cell in zip(lines, there, strict=True)]
+
+
+def _side(mode: Mode, halves: Sequence[tuple[str, str]]) -> list[Text]:
+    """The mode's name, then each verdict with its number, all of one width."""
+    words = max((len(verdict) for verdict, value in halves if value), default=0)
+    numbers = max(len(value) for _, value in halves)
+    size = max(words + 1 + numbers, *(len(verdict) for verdict, _ in halves), len(mode))
+    side = [Text(mode.ljust(size), style="not bold dim")]
+    for verdict, value in halves:
+        text = Text(verdict, style=COLOURS.get(verdict, ""))
+        side.append(text.append(value.rjust(size - len(verdict)), style="default"))
+    return side
+
+
+def _half(cell: Cell | None, mode: Mode) -> tuple[str, str]:
+    """One mode's verdict and number as text."""
+    if cell is None:
+        return "", ""
+    return cell.modes[mode].verdict, _number(cell.modes[mode].value)
+
+
 def _number(value: float) -> str:
-    return f"{value:.2f}" if math.isfinite(value) else "–"
+    """Three figures or so; a plain minus, which every terminal has."""
+    if not math.isfinite(value):
+        return ""
+    text = f"{value:.1f}" if abs(value) >= 9.995 else f"{value:.2f}"
+    return text.lstrip("-") if float(text) == 0 else text
+
+
+def legend(blocks: Sequence[Block]) -> Table:
+    """What each claim states, once."""
+    table = Table.grid(padding=(0, GAP - 1, 0, 0), pad_edge=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(style="dim")
+    figures = [block for block in blocks if block.kind == "reading"]
+    for block in blocks:
+        if block in figures and len(figures) > 1:  # each model has a figure of its own
+            table.add_row("", Text(block.columns[0].model, style="italic"))
+        for row in block.rows:
+            table.add_row(Text(row.claim), Text(row.statement))
+    return table

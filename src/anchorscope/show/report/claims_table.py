@@ -1,33 +1,29 @@
-"""The claims of runs on disk, and strict mode's findings and evidence as tables of the report."""
+"""The claims of runs on disk, and their table in the report."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pandas as pd
 
 from anchorscope.claims.inputs import ClaimInputs, from_tables
 from anchorscope.claims.table import claims_table
-from anchorscope.run_folder.view import RunView, records, where
-from anchorscope.show.report.markup import Safe, join, table, tag
-from anchorscope.show.report.words import number, percent
-
-FINDINGS = {
-    "two-pathways": "Two pathways",
-    "one-mechanism": "One mechanism",
-    "shift": "One shift of everybody",
-    "class-collapse": "Class collapse: the pathway is the predicted class under another name",
-    "continuum": "A continuum: samples depend on the question by degree",
-    "no-effect": "No effect beyond that of random tokens",
-    "undecided": "Undecided",
-}
+from anchorscope.records import MODES, Mode
+from anchorscope.run_folder.view import RunView
+from anchorscope.show.report.grouped_claims import Block, Cell, ClaimRow, Column, Decided
+from anchorscope.show.report.grouped_claims import grouped_claims as grouped
+from anchorscope.show.report.markup import Safe, join, tag
+from anchorscope.show.report.words import number
 
 
 def claims_of(runs: Sequence[RunView]) -> pd.DataFrame:
     """The claims table of one run or several."""
-    return claims_table([claim_inputs(run) for run in runs])
+    inputs = [claim_inputs(run) for run in runs]
+    names = model_names(runs)
+    return claims_table([replace(i, model=name) for i, name in zip(inputs, names, strict=True)])
 
 
 def claim_inputs(run: RunView) -> ClaimInputs:
@@ -36,83 +32,86 @@ def claim_inputs(run: RunView) -> ClaimInputs:
     return from_tables(run.info, tables | run.evidence, run.samples)
 
 
-def findings(run: RunView) -> Safe:
-    """One sentence per dataset: what it is, and why."""
-    said = []
-    for row in records(run.verdict):
-        title = run.titles.get(str(row["dataset"]), str(row["dataset"]))
-        found = FINDINGS.get(str(row["finding"]), str(row["finding"]))
-        why = f" ({row['why']}). Layer {row['layer']}, {row['seeds']} sets of folds."
-        said.append(tag("li", tag("b", f"{title}: {found}"), why))
-    how = (
-        "Read at the layer whose clean probe is best, which is chosen without a look at any "
-        "knocked-out state. Two pathways are found only where the gap is beyond what one mechanism "
-        "gives within a predicted class, probes that share no training question agree on the "
-        "groups, and the shifts have two humps."
-    )
-    return join([tag("ul", *said), tag("p", how, class_="quiet")])
+def model_names(runs: Sequence[RunView]) -> list[str]:
+    """Each run's model; `folder/model` where two runs are of one model, so that no name is twice.
+
+    The published figures of a model are found by what follows the last slash of its name.
+    """
+    models = Counter(run.model_name for run in runs)
+    folders = Counter((run.path.resolve().name, run.model_name) for run in runs)
+
+    def name(run: RunView) -> str:
+        path = run.path.resolve()
+        alone = folders[path.name, run.model_name] == 1
+        folder = path.name if alone else path.as_posix()
+        return run.model_name if models[run.model_name] == 1 else f"{folder}/{run.model_name}"
+
+    return [name(run) for run in runs]
+
+
+def single_columns(runs: Sequence[RunView]) -> list[Column]:
+    """Each dataset with each model that has it: models of one dataset stand side by side."""
+    named = list(zip(model_names(runs), runs, strict=True))
+    datasets = dict.fromkeys(dataset for run in runs for dataset in run.titles)
+    return [Column(name, d) for d in datasets for name, run in named if d in run.titles]
 
 
 def claims(run: RunView) -> Safe:
-    """Every claim with its number and verdict in both modes."""
-    rows = [
-        [
-            ", ".join(run.titles.get(name, name) for name in str(row["dataset"]).split(",")),
-            str(row["statement"]),
-            str(row["source"]),
-            *(_cell(row, mode) for mode in ("paper", "strict")),
-        ]
-        for row in records(run.claims)
-    ]
-    columns = ["Dataset", "Claim", "Source", "Paper mode", "Strict mode"]
-    said = (
+    """Every claim as one row, with both modes' number and verdict on each dataset."""
+    parts: list[Safe] = []
+    for block in grouped(run.claims, single_columns([run])):
+        drawn = _table(block, run.titles)
+        if block.kind == "reading":  # many rows with few cells each: folded
+            said = f"{block.title}: {len(block.rows)} things that descriptions of it say"
+            parts.append(tag("details", tag("summary", said), drawn))
+        else:
+            parts += [tag("h3", block.title), drawn]
+    how = (
         "A claim is undecided where its interval allows both; p-values are corrected for the "
-        "number of claims (Holm), but for the first one, which is the question of the run."
+        "number of claims (Holm), but for the first one, which is the question of the run. "
+        "Hold the pointer over a number for its interval."
     )
-    return join([table(columns, rows, text_columns=3), tag("p", said, class_="quiet")])
+    return join([*parts, tag("p", how, class_="quiet")])
 
 
-def evidence_table(run: RunView) -> Safe:
-    """Strict mode's numbers at the chosen layer of each dataset."""
-    rows = []
-    for verdict in records(run.verdict):
-        dataset = str(verdict["dataset"])
-        (row,) = records(where(run.strict, dataset=dataset, layer=verdict["layer"]))
-        rows += [[run.titles.get(dataset, dataset), name, said] for name, said in _numbers(row)]
-    return table(["Dataset", "At the chosen layer", ""], rows, text_columns=2)
-
-
-def _numbers(row: dict[str, Any]) -> list[tuple[str, str]]:
-    def of(name: str, digits: int = 2) -> str:
-        return number(float(row[name]), digits)
-
-    def ends(name: str, digits: int = 2) -> str:
-        return f"{of(name, digits)} ({of(name + '_low', digits)} to {of(name + '_high', digits)})"
-
-    def band(name: str) -> str:
-        null = name.replace("gap", "null")
-        return f"{of(name)} (one mechanism: {of(null + '_low')} to {of(null + '_high')})"
-
-    share = float(row["group_explained"])
-    return [
-        ("Gap of Q and A, ΔP", band("strict_gap")),
-        ("The same within predicted classes, logits", band("strict_within_gap_logit")),
-        ("Agreement of independent probes on the groups (κ)", ends("kappa")),
-        ("Agreement with the next layer (κ)", ends("kappa_next")),
-        ("Share of the grouping that the predicted class explains", percent(share)),
-        ("Agreement on how far each sample moves (correlation)", ends("reliability")),
-        ("The same under random tokens", of("reliability_control")),
-        ("Two humps within predicted classes: dip test, p", of("dip_p_both", 3)),
-        ("Two components against one: BIC, above 0 for two", of("bic_both", 1)),
-        ("AUROC of the clean probe on knocked-out states", ends("knockout_auroc")),
-        ("AUROC of a probe trained on knocked-out states", ends("refit_auroc")),
-        ("How far states moved: ‖x′ − x‖ / ‖x‖", of("moved_norm")),
-        ("How far from clean states (Mahalanobis, clean = 1)", of("moved_mahalanobis")),
-        ("What the group adds in predicting errors, nats a question", ends("adds_gain", 4)),
+def _table(block: Block, titles: Mapping[str, str]) -> Safe:
+    """One row a claim: statement, then a cell for each column."""
+    names = {",".join(titles): ", ".join(titles.values()), **titles}
+    head = [tag("th", "Claim", scope="col")]
+    head += [tag("th", names.get(c.dataset, c.dataset), scope="col") for c in block.columns]
+    body = [
+        tag("tr", _statement(row), *(_td(row.cells.get(column)) for column in block.columns))
+        for row in block.rows
     ]
+    inner = tag("table", tag("thead", tag("tr", *head)), tag("tbody", *body))
+    return tag("div", inner, class_="wide claims", tabindex="0")
 
 
-def _cell(row: dict[str, Any], mode: str) -> Safe:
-    value, verdict = float(row[f"{mode}_value"]), str(row[f"{mode}_verdict"])
-    shown = number(value, 2) if math.isfinite(value) else ""
-    return join([tag("b", verdict), f" {shown}"])
+def _statement(row: ClaimRow) -> Safe:
+    name = tag("span", f"{row.claim} · {row.source}", class_="under quiet")
+    return tag("th", row.statement[:1].upper() + row.statement[1:], name, scope="row")
+
+
+def _td(cell: Cell | None) -> Safe:
+    return tag("td", *(_line(mode, cell.modes[mode]) for mode in MODES) if cell else ())
+
+
+def _line(mode: Mode, decided: Decided) -> Safe:
+    """`paper holds −17.4`: the mode, the verdict in its colour, the number."""
+    word = tag("b", decided.verdict, class_=f"decided {decided.verdict.replace(' ', '-')}")
+    value = tag("span", short(decided.value), title=_ends(decided), class_="number")
+    return tag("span", tag("i", mode), word, value, class_="mode")
+
+
+def _ends(decided: Decided) -> str | None:
+    if not math.isfinite(decided.low) or not math.isfinite(decided.high):
+        return None
+    ends = f"95 % interval {short(decided.low)} to {short(decided.high)}"
+    return ends if math.isnan(decided.p) else f"{ends}, p = {decided.p:.2g}"
+
+
+def short(value: float) -> str:
+    """Three figures or so, empty where there is no number: `−17.4`, `2.83`."""
+    if not math.isfinite(value):
+        return ""
+    return number(value, 1 if abs(value) >= 9.995 else 2)

@@ -12,13 +12,14 @@ from anchorscope.show import charts
 from anchorscope.show.curves import dashed_note
 from anchorscope.show.evidence.section import evidence_section, evidence_shown
 from anchorscope.show.null_band import collapse_notes
-from anchorscope.show.report import claims_table as claims
 from anchorscope.show.report import sections
+from anchorscope.show.report.claims_table import claims
 from anchorscope.show.report.examples import examples
+from anchorscope.show.report.findings import evidence_table, findings
 from anchorscope.show.report.headline import Headline, headlines
 from anchorscope.show.report.markup import Safe, data, join, tag
+from anchorscope.show.report.opening import opening
 from anchorscope.show.report.sections import repeat
-from anchorscope.show.report.words import cautions, sentences
 
 CIRCULAR = (
     "In paper mode the same probe decides who flips and how far they fall, so a deep curve and a "
@@ -76,17 +77,18 @@ def _policy(*scripts: str) -> str:
 
 
 def _parts(run: RunView) -> list[Safe]:
+    """The picture first, then what it comes to, then everything behind it."""
     heads = headlines(run)
     return [
         _title(run),
-        _section("What it means", _meaning(heads)),
-        *_strict(run),
-        _section("ΔP, layer by layer", _delta_p(run)),
-        *_evidence(run),
+        _opening(run, heads),
+        *_findings(run, heads),
+        *_claims(run),
         _section("Answers", sections.answers(run)),
         _section("How well the probes read each layer", _probes(run)),
         _section("Controls", _controls(run, heads)),
         _section("Do span finders agree?", _finders(run)),
+        *_evidence(run),
         _section("Examples", _examples(run, heads)),
         _section("Repeat this run", repeat(run)),
     ]
@@ -97,43 +99,40 @@ def _section(title: str, *inside: Safe) -> Safe:
 
 
 def _title(run: RunView) -> Safe:
-    model = run.info["model"]
-    facts = [", ".join(run.titles.values())]
-    facts += [f"{model['blocks']} layers"] if "blocks" in model else []
-    facts += [str(run.info[key]) for key in ("date",) if run.info.get(key)]
+    date = run.info.get("date")
     ask = "Does the model’s sense of being right come from the question, or from its own answer?"
     return tag(
         "header",
         tag("p", "anchorscope", class_="brand"),
         tag("h1", run.model_name),
-        tag("p", " · ".join(facts), class_="quiet"),
+        tag("p", date, class_="quiet") if date else "",
         tag("p", ask, class_="lead"),
     )
 
 
-def _meaning(heads: list[Headline]) -> Safe:
-    """Three sentences per dataset, what weakens them, and the words they use."""
-    parts: list[Safe] = []
-    for head in heads:
-        parts += [tag("h3", head.title), tag("p", " ".join(sentences(head)))]
-        parts += [tag("p", text, class_="box warn") for text in cautions(head)]
-    words = (
-        "Q (question-anchored): the probe’s verdict on the sample needs the flow from the exact "
-        "question tokens. A (answer-anchored): it does not. The layer named is the one where the "
-        "paper-mode gap is widest; picking it makes paper mode look its best."
-    )
-    return join([*parts, tag("p", words, class_="quiet")])
-
-
-def _strict(run: RunView) -> list[Safe]:
-    """Findings, claims and the evidence behind them; nothing for a run that lacks them."""
-    if not run.has_strict:
-        return []
-    more = tag("details", tag("summary", "The numbers behind it"), claims.evidence_table(run))
-    return [
-        _section("Two pathways, or something else?", claims.findings(run), more),
-        _section("Which claims hold", claims.claims(run)),
+def _opening(run: RunView, heads: list[Headline]) -> Safe:
+    """The figure, and beside or below it three sentences and what warns of them."""
+    notes = [
+        tag("p", f"Class collapse. {note}.", class_="box warn")
+        for note in collapse_notes([run], run.titles)
     ]
+    said = [tag("p", sentence) for sentence in opening(run, heads)]
+    box = tag("p", tag("b", "Paper mode is circular. "), CIRCULAR, class_="box")
+    words = tag("div", *said, box, *notes, class_="said")
+    return tag("section", tag("h2", "ΔP, layer by layer"), _delta_p(run), words, class_="opening")
+
+
+def _findings(run: RunView, heads: list[Headline]) -> list[Safe]:
+    """The finding on each dataset, and the numbers behind it where the run has them."""
+    if not run.has_strict:
+        return [_section("What it means", findings(run, heads))]
+    more = tag("details", tag("summary", "The numbers behind it"), evidence_table(run))
+    return [_section("Two pathways, or something else?", findings(run, heads), more)]
+
+
+def _claims(run: RunView) -> list[Safe]:
+    """The claims; nothing for a run that lacks them."""
+    return [_section("Which claims hold", claims(run))] if run.has_strict else []
 
 
 def _evidence(run: RunView) -> list[Safe]:
@@ -168,12 +167,7 @@ def _delta_p(run: RunView) -> Safe:
         "tokens cut off, all samples; hatched: where Q would lie if one mechanism moved everybody. "
         "Hollow points have fewer than 10 samples."
     )
-    notes = [
-        tag("p", f"Class collapse. {note}.", class_="box warn")
-        for note in collapse_notes([run], run.titles)
-    ]
-    box = tag("p", tag("b", "Paper mode is circular. "), CIRCULAR, class_="box")
-    return join([_chart("delta-p", charts.delta_p_chart(run), caption), *notes, box])
+    return _chart("delta-p", charts.delta_p_chart(run), caption)
 
 
 def _probes(run: RunView) -> Safe:

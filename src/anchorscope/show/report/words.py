@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from anchorscope.records import Estimate
 from anchorscope.show.curves import FEW
@@ -42,6 +43,11 @@ def moves(value: float, what: str = "it", *, unit: str = "points") -> str:
     if float(shown) == 0:
         return f"leaves {what} where it was (0.0 {unit})"
     return f"{'raises' if value > 0 else 'lowers'} {what} by {shown} {unit}"
+
+
+def listed(parts: Sequence[str]) -> str:
+    """'a', 'a and b', 'a, b and c'."""
+    return f"{', '.join(parts[:-1])} and {parts[-1]}" if len(parts) > 1 else "".join(parts)
 
 
 def sentences(head: Headline) -> list[str]:
