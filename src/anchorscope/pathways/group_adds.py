@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 from anchorscope.pathways.effects import flips
 from anchorscope.probes.labelled import Covariates
@@ -65,10 +67,8 @@ def _cross_fitted(x: np.ndarray, y: np.ndarray, fold: np.ndarray) -> np.ndarray:
     for rows in (fold == number for number in np.unique(fold)):
         if len(np.unique(y[~rows])) < 2:
             continue
-        middle, scale = x[~rows].mean(axis=0), x[~rows].std(axis=0)
-        scale = np.where(scale > 0, scale, 1.0)
-        model = LogisticRegression(C=_C).fit((x[~rows] - middle) / scale, y[~rows])
-        logit[rows] = model.decision_function((x[rows] - middle) / scale)
+        model = make_pipeline(StandardScaler(), LogisticRegression(C=_C)).fit(x[~rows], y[~rows])
+        logit[rows] = model.decision_function(x[rows])
     return logit
 
 

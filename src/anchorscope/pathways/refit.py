@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from sklearn.preprocessing import StandardScaler
 
 from anchorscope.probes.folds import training_rows
 from anchorscope.probes.linear_probe import DEFAULT_C, Balance, LinearProbe
@@ -69,9 +70,8 @@ class Mahalanobis:
         if len(states) > MOST_ROWS:
             rows = np.random.default_rng(seed).choice(len(states), MOST_ROWS, replace=False)
             states = states[np.sort(rows)]
-        self.mean, scale = states.mean(axis=0), states.std(axis=0)
-        self.scale = np.where(scale > 0, scale, 1.0)
-        x = (states - self.mean) / self.scale
+        self.scaler = StandardScaler().fit(states)
+        x = np.asarray(self.scaler.transform(states))
         n, width = x.shape
         gram = x @ x.T / n
         self.kept = 1 - _shrinkage(x, gram)
@@ -83,7 +83,7 @@ class Mahalanobis:
 
     def __call__(self, states: np.ndarray) -> np.ndarray:
         """The distance of each state, [question]."""
-        x = (states - self.mean) / self.scale
+        x = np.asarray(self.scaler.transform(states))
         along = x @ self.axes
         inside = (along**2 / (self.kept * self.variance + self.floor)).sum(axis=1)
         outside = np.maximum((x**2).sum(axis=1) - (along**2).sum(axis=1), 0)
