@@ -30,7 +30,7 @@ class _Columns(Method):
         x = self._columns(material)
         scaler = StandardScaler().fit(x)
         solver = LogisticRegression(class_weight="balanced").fit(scaler.transform(x), material.z)
-        self.coef_ = solver.coef_[0] / scaler.scale_
+        self.coef_ = solver.coef_[0] / np.asarray(scaler.scale_)
         self.intercept_ = float(solver.intercept_[0] - self.coef_ @ scaler.mean_)
 
     def decision_function(self, material: Material) -> np.ndarray:

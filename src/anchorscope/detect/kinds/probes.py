@@ -166,7 +166,7 @@ class Mlp(Method):
     def _learn(self, material: Material) -> None:
         x = material.layer("clean", self.layer_).astype(np.float64)
         scaler = StandardScaler().fit(x)
-        self.mean_, self.scale_ = scaler.mean_, scaler.scale_
+        self.mean_, self.scale_ = (np.asarray(of) for of in (scaler.mean_, scaler.scale_))
         solver = MLPClassifier(
             hidden_layer_sizes=(HIDDEN,),
             activation="tanh",
