@@ -1,4 +1,4 @@
-"""Writes src/anchorscope/pathways/dip_table.json: the dip of uniform samples, by simulation.
+"""Writes src/anchorscope/stats/dip_table.json: the dip of uniform samples, by simulation.
 
 python scripts/make_dip_table.py     # about two minutes on one core
 """
@@ -16,7 +16,7 @@ SIZES = (4, 6, 10, 15, 25, 40, 65, 100, 160, 250, 400, 700, 1200, 2000)
 LEVELS = (0.0, *np.arange(0.05, 0.90, 0.05).round(2), 0.9, 0.925, 0.95, 0.96, 0.97, 0.975,
           0.98, 0.985, 0.99, 0.9925, 0.995, 0.9975, 0.999)  # fmt: skip
 DRAWS, SEED = 5000, 1985
-TARGET = Path(__file__).parents[1] / "src/anchorscope/pathways/dip_table.json"
+TARGET = Path(__file__).parents[1] / "src/anchorscope/stats/dip_table.json"
 
 
 def main() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from sklearn.calibration import calibration_curve
 from sklearn.metrics import average_precision_score, brier_score_loss, roc_auc_score
 
 from anchorscope.detect.method import Platt
@@ -15,6 +16,7 @@ from anchorscope.stats.ranking import (
     coverage_at,
     ece,
     paired_difference,
+    reliability,
     risk_coverage,
 )
 
@@ -43,6 +45,17 @@ def test_ece_by_a_loop(scored):
         if here.any():
             total += here.sum() * abs(z[here].mean() - p[here].mean())
     assert ece(z, p) == pytest.approx(total / len(z))
+
+
+def test_reliability_is_scikit_learns_curve_but_for_the_borders():
+    rng = np.random.default_rng(5)
+    z, p = rng.integers(0, 2, 300), rng.random(300)  # none on a border
+    said, true, count = reliability(z, p)
+    wanted_true, wanted_said = calibration_curve(z, p, n_bins=10)
+    assert np.array_equal(said, wanted_said) and np.array_equal(true, wanted_true)
+    assert count.tolist() == np.histogram(p, 10, (0, 1))[0].tolist()
+    said, _, count = reliability(np.array([0, 1]), np.array([0.5, 0.55]))
+    assert said.tolist() == [0.525] and count.tolist() == [2]  # a border belongs to the bin above
 
 
 def test_coverage_by_trying_every_threshold(scored):

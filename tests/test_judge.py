@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from anchorscope.answers.judge import judge
@@ -52,6 +54,9 @@ CASES = [
     ("twenty-one", ["20"], "", "wrong"),
     ("5.3 million", ["5,300,000"], "", "right"),
     ("5 million", ["5"], "", "wrong"),
+    ("two thousand three hundred", ["2,300"], "", "right"),
+    ("between two hundred three hundred", ["300"], "", "right"),
+    ("the fortieth president", ["40th president"], "", "right"),
     ("It is one of the largest rivers", ["1"], "", "wrong"),
     ("the 20th century", ["twentieth century"], "", "right"),
     ("5th", ["5"], "", "wrong"),
@@ -196,3 +201,35 @@ def test_words_of_a_date_keep_the_day_apart_from_counts():
 
 def test_plain_drops_apostrophes_and_punctuation():
     assert plain("I don’t — know!") == "i dont know"
+
+
+SMALL = [
+    "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten",
+    "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen",
+    "nineteen",
+]  # fmt: skip
+TENS = ["", "", "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
+
+
+def spelled(n: int) -> str:
+    """The number in English words, without "and"."""
+    for scale, name in (
+        (10**9, "billion"),
+        (10**6, "million"),
+        (1000, "thousand"),
+        (100, "hundred"),
+    ):
+        if n >= scale:
+            rest = f" {spelled(n % scale)}" if n % scale else ""
+            return f"{spelled(n // scale)} {name}{rest}"
+    if n < 20:
+        return SMALL[n]
+    return TENS[n // 10] + (f"-{SMALL[n % 10]}" if n % 10 else "")
+
+
+def test_numbers_are_read_as_they_are_spelled():
+    drawn = random.Random(0)
+    numbers = [*range(2500), *(drawn.randrange(10 ** drawn.randint(4, 12)) for _ in range(500))]
+    for n in numbers:
+        assert [word.text for word in words(spelled(n))] == [str(n)]
+    assert [word.text for word in words("12345678901234567890")] == ["12345678901234567890"]

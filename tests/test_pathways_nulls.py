@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.stats import linregress, pearsonr
 
 from anchorscope.pathways.effects import delta_p
 from anchorscope.pathways.one_mechanism import Pair, fit_line, gaps, shared_by_control
@@ -98,8 +99,9 @@ def test_lines_are_least_squares_fold_by_fold():
     line = fit_line(x, y, fold)
     for number in range(3):
         rows = fold == number
-        wanted = np.polyval(np.polyfit(x[rows], y[rows], 1), x[rows])
-        assert line.fitted[rows] == pytest.approx(wanted)
+        other = linregress(x[rows], y[rows])
+        wanted = other.intercept + other.slope * x[rows]
+        assert line.fitted[rows] == pytest.approx(wanted, abs=1e-13)
     assert line.spread == pytest.approx(np.sqrt((line.residual**2).sum() / (50 - 6)))
 
 
@@ -120,3 +122,12 @@ def test_the_control_says_how_much_noise_two_probes_share():
     assert shared_by_control(control) == pytest.approx(
         np.tanh(np.arctanh(0.8) + 1.96 / 63.2), abs=0.02
     )
+
+
+@pytest.mark.parametrize("n", [4, 30, 300])
+def test_what_probes_share_is_the_upper_end_of_scipys_interval(n):
+    a, b, x, y = np.random.default_rng(n).normal(size=(4, n))
+    control = pair(a, a + x, b, b + x + y)
+    residuals = [fit_line(*of, control.fold).residual for of in ((a, a + x), (b, b + x + y))]
+    wanted = pearsonr(*residuals).confidence_interval(0.95).high
+    assert shared_by_control(control) == pytest.approx(wanted, abs=1e-14)

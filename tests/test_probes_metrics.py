@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy.stats import norm
+from scipy.special import expit
+from scipy.stats import binomtest, bootstrap, norm
+from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 
 from anchorscope.errors import UserError
 from anchorscope.stats.intervals import bootstrap_mean, rate
+from anchorscope.stats.logistic import fit_logistic
 from anchorscope.stats.ranking import accuracy, auroc, auroc_interval
 
 
@@ -127,3 +130,29 @@ def test_rate_has_the_published_wilson_interval():
     assert none[:2] == (0.0, 0.0)
     assert none.high == pytest.approx(0.0126, abs=1e-4)
     assert np.isnan(rate(np.array([]))[:3]).all()
+
+
+@pytest.mark.parametrize("n", [1, 2, 7, 30, 300])
+def test_rate_is_scipys_wilson_interval_for_every_count(n):
+    for hits in range(n + 1):
+        ends = binomtest(hits, n).proportion_ci(method="wilson")
+        assert rate(np.arange(n) < hits)[1:3] == pytest.approx(tuple(ends), abs=1e-15)
+
+
+@pytest.mark.parametrize("n", [2, 50, 301])
+def test_bootstrap_mean_draws_what_scipy_draws(n):
+    values = np.sort(np.random.default_rng(n).exponential(size=n))
+    drawn = bootstrap(
+        (values,), np.mean, n_resamples=1000, method="percentile", rng=np.random.default_rng(3)
+    )
+    got = bootstrap_mean(values, seed=3, resamples=1000)
+    assert (got.low, got.high) == pytest.approx(tuple(drawn.confidence_interval), rel=1e-14)
+
+
+def test_a_ridge_is_scikit_learns_penalty():
+    rng = np.random.default_rng(7)
+    x = rng.normal(size=(200, 3))
+    y = (rng.random(200) < expit(x[:, 0] - 0.4)).astype(int)
+    coefficient, _ = fit_logistic(x, y, ridge=1.0) or (np.array([]), None)
+    other = LogisticRegression(C=1.0, solver="newton-cholesky", tol=1e-10).fit(x, y)
+    assert coefficient == pytest.approx(np.r_[other.intercept_, other.coef_[0]], abs=1e-8)

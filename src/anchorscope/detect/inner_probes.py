@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from sklearn.cluster import KMeans
 from sklearn.decomposition import PCA
+from sklearn.preprocessing import StandardScaler
 
 from anchorscope.detect.material import INNER_FOLDS, Material
 from anchorscope.errors import UserError
@@ -125,9 +126,7 @@ def pathway_groups(material: Material, layer: int, *, C: float) -> np.ndarray:
 
 def clusters(x: np.ndarray, *, seed: int) -> np.ndarray:
     """Two groups of states [question, width] by k-means, 0.0 and 1.0, [question]."""
-    x = np.asarray(x, dtype=np.float64)
-    scale = x.std(axis=0)
-    scaled = (x - x.mean(axis=0)) / np.where(scale > 0, scale, 1.0)
+    scaled = StandardScaler().fit_transform(np.asarray(x, dtype=np.float64))
     count = min(_DIRECTIONS, *scaled.shape)
     points = PCA(n_components=count, random_state=seed).fit_transform(scaled)
     labels: Any = KMeans(n_clusters=2, n_init=cast(Any, 4), random_state=seed).fit_predict(points)

@@ -125,7 +125,13 @@ class Method(BaseEstimator):
 
 @dataclass(frozen=True)
 class Platt:
-    """log-odds of z = 1 = slope · score + intercept."""
+    """log-odds of z = 1 = slope · score + intercept.
+
+    scikit-learn's sigmoid calibration is private outside CalibratedClassifierCV (which wants to
+    fit the classifier too), lets the line fall, and gives a constant score not quite the base rate.
+    It draws the classes towards each other: with 50 answers 0.001 to 0.012 nats better on new
+    ones, with 100 up to 0.003, from 300 on less than 0.0004.
+    """
 
     slope: float
     intercept: float

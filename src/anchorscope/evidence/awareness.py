@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pandas as pd
+from sklearn.preprocessing import StandardScaler
 
 from anchorscope.engine.passes import CLEAN, QUESTION_ONLY
 from anchorscope.evidence.groups import PREDICTED, Subset, groups_of
@@ -110,9 +111,8 @@ def _score(x: np.ndarray, label: np.ndarray, at: np.ndarray, C: float) -> np.nda
     """Higher: more like label 1."""
     if x.shape[1] > FEW_COLUMNS:
         return LinearProbe(C=C).fit(x, label).decision_function(at)
-    middle, spread = x.mean(axis=0), x.std(axis=0)
-    spread = np.where(spread > 0, spread, 1.0)
-    x, at = (x - middle) / spread, (at - middle) / spread
+    scaler = StandardScaler().fit(x)
+    x, at = (np.asarray(scaler.transform(of)) for of in (x, at))
     if x.shape[1] == 1:
         return at[:, 0] * np.sign(x[label == 1].mean() - x[label == 0].mean())
     fitted = fit_logistic(x, label, ridge=1.0)  # enough to keep a separable fold finite

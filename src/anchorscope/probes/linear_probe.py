@@ -125,7 +125,8 @@ def _two_classes(y: np.ndarray) -> np.ndarray:
 def _mean_and_scale(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     mean, scale = X.mean(axis=0), X.std(axis=0)
     # The mean of equal numbers is rounded, so a constant feature can show a spread of the
-    # rounding's size; dividing by it would blow that up to a feature.
+    # rounding's size; dividing by it would blow that up to a feature. StandardScaler (the same
+    # bits else) divides by 1 too, but subtracts the rounded mean: the weight is then not 0.
     constant = np.ptp(X, axis=0) == 0
     mean[constant], scale[constant] = X[0, constant], 1.0
     return mean, scale

@@ -16,7 +16,8 @@ def word_set(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-# Words that name nothing: question words, auxiliaries, pronouns, prepositions.
+# Words that name nothing: question words, auxiliaries, pronouns, prepositions. scikit-learn's list
+# holds "bill", "fire" and "system", which name something, and lacks "born", "located" and "won".
 STOP = word_set(
     "a about after against all also am an and any are as at be became been before being between "
     "both but by can could did do does doing done during each ever few for from get gets give "

@@ -3,6 +3,10 @@
 The dip is the smallest distance (largest difference of distribution functions) between the
 sample's own distribution and any unimodal one. Written from the description in J. A. Hartigan and
 P. M. Hartigan, "The Dip Test of Unimodality", Annals of Statistics 13 (1985).
+
+The package diptest 0.12 is under the GPL, this one under Apache-2.0, so it can only check ours:
+over 2,000 samples without ties the statistics differ by 1e-16 at most, over 1,500 the p-values by
+0.02 (0.009 where p < 0.1). It is 50 to 200 times faster, and exact where ours is 1e-5 off (ties).
 """
 
 from __future__ import annotations

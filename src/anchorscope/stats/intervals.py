@@ -37,7 +37,11 @@ class Means(NamedTuple):
 
 
 def bootstrap_mean(values: np.ndarray, *, seed: int, resamples: int = 1000) -> Estimate:
-    """The mean over questions with its bootstrap interval; no interval for fewer than two."""
+    """The mean over questions with its bootstrap interval; no interval for fewer than two.
+
+    scipy.stats.bootstrap draws the same rows (tested), but takes 1.3 to 4 times as long, refuses a
+    single value, and moves the last digit in a third of the intervals.
+    """
     values = np.sort(np.asarray(values, dtype=np.float64))  # the order has no say
     n = len(values)
     if n == 0 or np.isnan(values).any():
@@ -65,7 +69,8 @@ def percentile_interval(value: float, drawn: np.ndarray, n: int) -> Estimate:
 def rate(hits: np.ndarray) -> Estimate:
     """The share of hits with its Wilson interval; NaN for no questions.
 
-    A bootstrap would give 0 of 300 an interval of no width; Wilson's says "up to 1.3 %".
+    A bootstrap would give 0 of 300 an interval of no width; Wilson's says "up to 1.3 %". scipy's
+    binomtest gives the same to 4e-16 (tested), 100 times slower, and refuses n = 0.
     """
     hits = np.asarray(hits, dtype=np.float64)
     n = len(hits)
@@ -85,7 +90,8 @@ def difference(
     """`one - other` with an interval for two separate groups, from their own intervals.
 
     Recovers each group's variance from its interval (Zou and Donner 2008; for shares it is
-    Newcombe's interval), so that a gap can be checked by hand. n is that of the smaller group.
+    Newcombe's interval, and statsmodels' to 3e-16), so that a gap can be checked by hand. n is
+    that of the smaller group.
     """
     value = one.value - other.value
     down = hypot(one.value - one.low, other.high - other.value)
@@ -134,7 +140,11 @@ def group_means(
 
 
 def holm(p: Sequence[float]) -> np.ndarray:
-    """Holm's corrected p-values in the order given; NaN stays NaN and does not count."""
+    """Holm's corrected p-values in the order given; NaN stays NaN and does not count.
+
+    statsmodels' multipletests gives the same bits (2,000 lists), but counts a NaN as a test, and
+    is 65 MB for these lines; scipy has no Holm.
+    """
     values = np.asarray(p, dtype=np.float64)
     known = np.flatnonzero(~np.isnan(values))
     order = known[np.argsort(values[known], kind="stable")]

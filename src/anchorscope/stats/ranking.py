@@ -46,7 +46,11 @@ def auroc(z: np.ndarray, score: np.ndarray) -> float:
 def auroc_interval(
     z: np.ndarray, score: np.ndarray, *, seed: int, resamples: int = 1000
 ) -> Estimate:
-    """AUROC with its bootstrap interval; questions are drawn within each class."""
+    """AUROC with its bootstrap interval; questions are drawn within each class.
+
+    Look-ups instead of scikit-learn's AUROC in each resample (tested against it): 14 ms for 300
+    questions and 1,000 resamples, not 3.4 s; scipy.stats.bootstrap over mannwhitneyu takes 150 ms.
+    """
     z, score = _labels_and_scores(z, score)
     value, n = auroc(z, score), len(z)
     if np.isnan(value):
@@ -79,7 +83,11 @@ def auprc(z: np.ndarray, score: np.ndarray) -> float:
 
 
 def brier(z: np.ndarray, probability: np.ndarray) -> float:
-    """The mean squared distance of the probability of z = 1 from z; NaN for no answers."""
+    """The mean squared distance of the probability of z = 1 from z; NaN for no answers.
+
+    scikit-learn's brier_score_loss (tested) refuses an empty list and differs in the last digit in
+    1 of 200 lists.
+    """
     return float(np.mean((probability - z) ** 2)) if len(z) else np.nan
 
 
@@ -94,7 +102,11 @@ def ece(z: np.ndarray, probability: np.ndarray) -> float:
 def reliability(
     z: np.ndarray, probability: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Mean probability, share of wrong answers and count of each bin that has answers, [bin]."""
+    """Mean probability, share of wrong answers and count of each bin that has answers, [bin].
+
+    scikit-learn's calibration_curve gives the first two (the same bits, tested) without the counts
+    that ECE needs, and puts a probability on a border into the bin below.
+    """
     where = np.minimum((probability * BINS).astype(int), BINS - 1)
     count = np.bincount(where, minlength=BINS)
     used = count > 0
@@ -201,7 +213,10 @@ def _weighted(
 
 
 def _rank_correlation(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """The correlation of ranks in each row; NaN where a row has one value only."""
+    """The correlation of ranks in each row; NaN where a row has one value only.
+
+    scipy's spearmanr (tested) takes one row at a time: for 1,000 of 64 pairs 675 ms, not 23.
+    """
     x, y = (cast(np.ndarray, rankdata(v, axis=1)) for v in (x, y))
     x, y = (v - v.mean(axis=1, keepdims=True) for v in (x, y))
     size = np.sqrt((x**2).sum(axis=1) * (y**2).sum(axis=1))

@@ -8,6 +8,7 @@ import numpy as np
 from scipy import sparse
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
+from sklearn.preprocessing import StandardScaler
 
 from anchorscope.detect.material import Material, Text
 from anchorscope.detect.method import Method
@@ -30,11 +31,10 @@ class _Columns(Method):
 
     def _learn(self, material: Material) -> None:
         x = self._columns(material)
-        middle, scale = x.mean(axis=0), x.std(axis=0)
-        scale[scale == 0] = 1.0
-        solver = LogisticRegression(class_weight="balanced").fit((x - middle) / scale, material.z)
-        self.coef_ = solver.coef_[0] / scale
-        self.intercept_ = float(solver.intercept_[0] - self.coef_ @ middle)
+        scaler = StandardScaler().fit(x)
+        solver = LogisticRegression(class_weight="balanced").fit(scaler.transform(x), material.z)
+        self.coef_ = solver.coef_[0] / np.asarray(scaler.scale_)
+        self.intercept_ = float(solver.intercept_[0] - self.coef_ @ scaler.mean_)
 
     def decision_function(self, material: Material) -> np.ndarray:
         """The logit of each answer, [question]."""

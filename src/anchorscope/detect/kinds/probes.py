@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.neural_network import MLPClassifier
+from sklearn.preprocessing import StandardScaler
 
 from anchorscope.detect.inner_probes import Choice, choose, inner_logits, layer_scores
 from anchorscope.detect.material import Material
@@ -163,8 +164,8 @@ class Mlp(Method):
 
     def _learn(self, material: Material) -> None:
         x = material.layer("clean", self.layer_).astype(np.float64)
-        self.mean_, self.scale_ = x.mean(axis=0), x.std(axis=0)
-        self.scale_[self.scale_ == 0] = 1.0
+        scaler = StandardScaler().fit(x)
+        self.mean_, self.scale_ = (np.asarray(of) for of in (scaler.mean_, scaler.scale_))
         solver = MLPClassifier(
             hidden_layer_sizes=(HIDDEN,),
             activation="tanh",
@@ -176,7 +177,7 @@ class Mlp(Method):
         with warnings.catch_warnings():
             # Stopped early is stopped well here: the penalty is what keeps it from overfitting.
             warnings.simplefilter("ignore", ConvergenceWarning)
-            solver.fit((x - self.mean_) / self.scale_, material.z)
+            solver.fit(scaler.transform(x), material.z)
         self.inner_, outer = solver.coefs_
         self.inner_bias_, self.outer_bias_ = solver.intercepts_
         self.outer_ = outer[:, 0]
