@@ -24,9 +24,14 @@ def cache_folder() -> Path:
     return Path(given) if given else Path(base) / "anchorscope"
 
 
+def folder_of(path: Path) -> Path:
+    """Where the conversion of the GGUF file at `path` lies, or would lie."""
+    return cache_folder() / f"{path.stem}-{_fingerprint(path)}"
+
+
 def converted(path: Path) -> Path:
     """The folder of safetensors that holds the same model as the GGUF file at `path`."""
-    folder = cache_folder() / f"{path.stem}-{_fingerprint(path)}"
+    folder = folder_of(path)
     if not (folder / "config.json").exists():
         _convert(path, folder)
     return folder
