@@ -8,6 +8,7 @@ from typing import Any, get_args
 
 import numpy as np
 
+from anchorscope.engine.passes import CLEAN
 from anchorscope.records import MODES, Sample, Verdict
 from anchorscope.run_folder.view import RunView, records
 from anchorscope.show.curves import INTERVENTIONS, PALETTE, color_of
@@ -20,13 +21,20 @@ BLOCK = 5_000  # samples
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 _NAMES = {
     "clean": "clean",
-    "patch-matched": "tokens of a matched donor",
-    "patch-random": "tokens of a random donor",
+    "knockout": "exact question tokens cut",
+    "question": "all question tokens cut",
+    "matched": "matched tokens cut",
+    "random": "random tokens cut",
+    "answer-only": "answer without question",
+    "patch-matched": "subject of a matched donor",
+    "patch-random": "subject of a random donor",
     "patch-other": "other tokens patched",
     "patch-self": "patched with itself",
     "window-5": "cut in the last 5 blocks",
     "single": "cut in one block",
 }
+_FORMS = (("knockout-", "cut otherwise: "), ("reweight", "attention reweighted, β "),
+          ("rescale", "attention rescaled, β "))  # fmt: skip
 _CUT = {"exact": "the exact question tokens", "question": "all question tokens"}
 
 
@@ -89,15 +97,27 @@ def _datasets(run: RunView, titles: Mapping[str, str]) -> list[dict[str, str]]:
     ]
 
 
-def _passes(beliefs: Beliefs) -> list[dict[str, str]]:
-    """Every pass with a name and a colour; the page draws `clean` in its own ink."""
-    found = []
-    for number, name in enumerate(beliefs.logits):
-        label, color = INTERVENTIONS.get(
-            name, (_NAMES.get(name, name), PALETTE[(number + 1) % len(PALETTE)])
-        )
-        found.append({"name": name, "label": label, "color": color})
-    return found
+def _passes(beliefs: Beliefs) -> list[dict[str, Any]]:
+    """Every pass with a name and a colour; the page draws `clean` in its own ink.
+
+    Passes that every run makes stand first, the `further` ones behind them.
+    """
+    return [
+        {
+            "name": name,
+            "label": _label(name),
+            "color": INTERVENTIONS.get(name, ("", PALETTE[(at + 1) % len(PALETTE)]))[1],
+            "further": name != CLEAN.name and name not in INTERVENTIONS,
+        }
+        for at, name in enumerate(beliefs.logits)
+    ]
+
+
+def _label(name: str) -> str:
+    for start, words in _FORMS:
+        if name.startswith(start):
+            return words + name.removeprefix(start)
+    return _NAMES.get(name, name)
 
 
 def _token_head(tokens: Tokens | NoTokens) -> dict[str, Any]:

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from anchorscope.models.bundled import HUB_ID, bundled_file
+from anchorscope.models.converted_folder import folder_of
 from anchorscope.records import Sample
 
 _FILE = "tokenizer.json"
@@ -65,9 +67,6 @@ def tokenizer_file(source: str, revision: str | None) -> Path | None:
     """tokenizer.json of the model, if it is on this machine; nothing is fetched or converted."""
     path = Path(source).expanduser()
     if source == "bundled" or path.suffix == ".gguf":
-        from anchorscope.models.bundled import HUB_ID, bundled_file
-        from anchorscope.models.gguf import folder_of
-
         weights = bundled_file() if source == "bundled" else path
         if weights is not None and weights.is_file():
             return _there(folder_of(weights) / _FILE)

@@ -53,13 +53,21 @@ function dashOf(run, pass) {
   return at < 2 ? "" : DASHES[1 + (at % (DASHES.length - 1))];
 }
 
-// Every pass as a switch; it is the legend too.
+// Every pass as a switch; it is the legend too. What only some runs make is folded away.
 function passSwitches(app, run) {
-  return element("div", { class: "legend", role: "group", "aria-label": "Interventions shown" }, ...run.passes.map((pass) => {
-    const on = app.state.passes.includes(pass.name);
-    const next = on ? app.state.passes.filter((name) => name !== pass.name) : [...app.state.passes, pass.name];
-    const clean = pass.name === "clean";
-    const swatch = svg("svg", { width: 26, height: 8, "aria-hidden": "true" }, svg("line", { x1: 0, x2: 26, y1: 4, y2: 4, stroke: clean ? "currentColor" : pass.color, "stroke-width": clean ? 2.4 : 2, "stroke-dasharray": dashOf(run, pass) }));
-    return element("button", { type: "button", "aria-pressed": String(on), "data-pass": pass.name, title: `pass ${pass.name}`, onclick: () => app.update({ passes: next }, { push: true, focus: `.legend [data-pass="${pass.name}"]` }) }, swatch, pass.label);
-  }));
+  const further = run.passes.filter((pass) => pass.further), on = further.some((pass) => app.state.passes.includes(pass.name));
+  const more = element("details", { open: on || app.showFurther, ontoggle: (event) => { app.showFurther = event.target.open; } },
+    element("summary", {}, `${further.length} more interventions`), ...further.map((pass) => passSwitch(app, run, pass)));
+  return element("div", { class: "legend", role: "group", "aria-label": "Interventions shown" },
+    ...run.passes.filter((pass) => !pass.further).map((pass) => passSwitch(app, run, pass)), further.length ? more : "");
+}
+
+function passSwitch(app, run, pass) {
+  const on = app.state.passes.includes(pass.name), clean = pass.name === "clean";
+  const next = on ? app.state.passes.filter((name) => name !== pass.name) : [...app.state.passes, pass.name];
+  const line = svg("line", { x1: 0, x2: 26, y1: 4, y2: 4, stroke: clean ? "currentColor" : pass.color, "stroke-width": clean ? 2.4 : 2, "stroke-dasharray": dashOf(run, pass) });
+  return element("button", {
+    type: "button", "aria-pressed": String(on), "data-pass": pass.name, title: `pass ${pass.name}`,
+    onclick: () => app.update({ passes: next }, { push: true, focus: `.legend [data-pass="${pass.name}"]` }),
+  }, svg("svg", { width: 26, height: 8, "aria-hidden": "true" }, line), pass.label);
 }

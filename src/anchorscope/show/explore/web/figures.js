@@ -44,7 +44,7 @@ function legend(run) {
   const entry = (sign, ...text) => element("span", {}, sign, " ", ...text);
   const entries = run.datasets.flatMap((of) => [
     entry(swatch(of.Q, false), "Q ", untrusted(of.title)), entry(swatch(of.A, true), "A ", untrusted(of.title))]);
-  entries.push(entry(element("i", { class: "hatched" }), "Q under one mechanism"), entry(element("i", { class: "grey" }), "random tokens"), entry(element("i", { class: "grey dotted" }), "matched tokens"));
+  entries.push(entry(element("i", { class: "hatched" }), "Q under one mechanism"), entry(element("i", { class: "grey" }), "random tokens"), entry(element("i", { class: "grey dotted" }), "matched tokens"), entry(swatch("currentColor", false), "the open sample"));
   return element("p", { class: "key" }, ...entries);
 }
 

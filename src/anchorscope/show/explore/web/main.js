@@ -26,6 +26,7 @@ class App {
   begin() {
     const at = (id) => document.getElementById(id);
     this.nodes = Object.fromEntries(["switches", "figures", "filters", "chips", "compared", "table", "pages", "sample", "count"].map((id) => [id, at(id)]));
+    document.querySelector(".lower").classList.toggle("two", this.runs.length > 1);
     heading(this);
     this.figures = figures(this);
     this.switches = switchBar(this);
@@ -125,12 +126,13 @@ class App {
 function heading(app) {
   const { runs, rows } = app, title = document.getElementById("title"), said = document.getElementById("facts");
   runs.forEach((run, at) => title.append(...(at ? [" and "] : []), untrusted(run.model)));
-  if (runs.length > 1) {
-    said.append(`Joined by question id: ${rows.length} questions in both runs, ${runs[0].n - rows.length} only in run 1, ${runs[1].n - rows.length} only in run 2.`);
-    return;
+  const line = (...parts) => said.append(element("li", {}, ...parts));
+  if (runs.length > 1) return line(`Joined by question id: ${rows.length} questions in both runs, ${runs[0].n - rows.length} only in run 1, ${runs[1].n - rows.length} only in run 2.`);
+  line(`${runs[0].n} questions, ${runs[0].layers} layers`);
+  for (const of of runs[0].findings) {
+    const title = runs[0].datasets.find((each) => each.name === of.dataset)?.title ?? of.dataset;
+    line(untrusted(title), ": ", element("b", {}, ...visible(of.finding)), ` at layer ${of.layer}. `, ...visible(`${of.why[0].toUpperCase()}${of.why.slice(1)}.`));
   }
-  const parts = runs[0].findings.map((of) => `${runs[0].datasets.find((each) => each.name === of.dataset)?.title ?? of.dataset}: ${of.finding} at layer ${of.layer}, ${of.why}`);
-  said.append(...visible([`${runs[0].n} questions, ${runs[0].layers} layers`, ...parts].join(" · ")));
 }
 
 start().catch((error) => {

@@ -17,8 +17,11 @@ function drawSample(app, node) {
     facts([["id", untrusted(first.id[i])], ["dataset", untrusted(first.datasets[first.dataset[i]].title)],
       ["accepted", untrusted(first.accepted[i].slice(0, 5).join(" | "))], ["relation", untrusted(first.relation[i] || "–")],
       ["popularity", short(first.popularity[i])], ["subject found by", untrusted(first.finder[i])]]),
-    ...runs.filter((run, at) => places[at] >= 0).flatMap((run) => ofOneRun(app, run, places[run.number], node.clientWidth)));
+    element("div", { class: runs.length > 1 ? "both" : "one" }, ...runs.filter((run, at) => places[at] >= 0).map((run) =>
+      element("div", {}, ...ofOneRun(app, run, places[run.number], columnWidth(node, runs.length))))));
 }
+
+const columnWidth = (node, runs) => Math.max(280, runs > 1 && node.clientWidth > 700 ? node.clientWidth / 2 - 18 : node.clientWidth - 2);
 
 function stepButton(app, step, sign, name) {
   const ids = app.shown.map((row) => app.runs[0].id[row[0]]), at = ids.indexOf(app.state.open);
@@ -38,7 +41,7 @@ function ofOneRun(app, run, i, width) {
     parts.push(element("p", { class: "box" }, "No probe read this sample: the model abstained, or no exact tokens were found."));
     return parts;
   }
-  parts.push(element("h4", {}, `P(wrong) by layer, ${state.mode} mode`), beliefChart(app, run, i, Math.max(280, width - 2)), passSwitches(app, run));
+  parts.push(element("h4", {}, `P(wrong) by layer, ${state.mode} mode`), beliefChart(app, run, i, width), passSwitches(app, run));
   parts.push(element("p", { class: "quiet" },
     `At layer ${k}: P(wrong) ${number(sigmoid(run.clean(state.mode, i, k)), 2)} clean, ${number(sigmoid(run.cut(state.mode, i, k)), 2)} knocked out; pathway ${run.pathway("paper", i, k) || "–"} in paper mode, ${run.pathway("strict", i, k) || "–"} in strict mode. `
     + "Bands: the middle half of Q and of A of this dataset under the knockout, among samples with the same predicted class at that layer; none below 10 samples."));

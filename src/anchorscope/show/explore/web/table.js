@@ -53,7 +53,7 @@ function drawTable(app, node, rows, columns) {
 function head(app, column) {
   const { sort } = app.state, on = sort.replace("-", "") === column.key, down = sort.startsWith("-");
   const next = !on ? column.key : down ? "" : `-${column.key}`;
-  return element("th", { scope: "col", class: `${column.kind} ${column.key}`, "aria-sort": on ? (down ? "descending" : "ascending") : "none" },
+  return element("th", { scope: "col", class: `${column.kind} is-${column.key}`, "aria-sort": on ? (down ? "descending" : "ascending") : "none" },
     element("button", { type: "button", title: column.hint ?? null, "data-sort": column.key, onclick: () => app.update({ sort: next, page: 1 }, { push: true, focus: `[data-sort="${column.key}"]` }) },
       column.title, element("span", { class: "arrow", "aria-hidden": "true" }, on ? (down ? "▼" : "▲") : "")));
 }
@@ -67,7 +67,7 @@ function rowOf(app, row, columns, at) {
 }
 
 function cellOf(column, row) {
-  const value = column.get(row), cell = element("td", { class: `${column.kind} ${column.key}` });
+  const value = column.get(row), cell = element("td", { class: `${column.kind} is-${column.key}` });
   if (column.kind === "text") cell.append(untrusted(value));
   else if (column.kind === "number") cell.append(column.show(value));
   else if (value === "") cell.append("–");
