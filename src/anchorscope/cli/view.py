@@ -34,7 +34,9 @@ def view(
     typer.echo(f"View: {written.page}")
     if written.beside is not None:
         folder, name = written.page.resolve().parent, written.page.name
-        typer.echo(f"Its samples are too many for one file and lie in {written.beside}. Serve them:")
+        typer.echo(
+            f"Its samples are too many for one file and lie in {written.beside}. Serve them:"
+        )
         typer.echo(f"  {sys.executable} -m http.server --bind 127.0.0.1 --directory {folder} 8000")
         typer.echo(f"then open http://127.0.0.1:8000/{name}")
     elif not no_open:

@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from anchorscope.errors import UserError
 from anchorscope.models.converted_folder import folder_of
 
+
 def converted(path: Path) -> Path:
     """The folder of safetensors that holds the same model as the GGUF file at `path`."""
     folder = folder_of(path)

@@ -68,7 +68,8 @@ def run_data(run: RunView, titles: Mapping[str, str]) -> RunData:
         **_token_head(tokens),
     }
     starts = range(0, len(samples), BLOCK)
-    blocks = [_block(run, samples, beliefs, tokens, slice(at, at + BLOCK)) for at in starts]
+    names = [of["name"] for of in head["datasets"]]
+    blocks = [_block(samples, beliefs, tokens, slice(at, at + BLOCK), names) for at in starts]
     return RunData(head, blocks, len(samples))
 
 
@@ -130,13 +131,17 @@ def _token_head(tokens: Tokens | NoTokens) -> dict[str, Any]:
 
 
 def _block(
-    run: RunView, samples: Sequence[Sample], beliefs: Beliefs, tokens: Tokens | NoTokens, at: slice
+    samples: Sequence[Sample],
+    beliefs: Beliefs,
+    tokens: Tokens | NoTokens,
+    at: slice,
+    names: Sequence[str],
 ) -> dict[str, Any]:
-    """Some of the samples: texts as lists, numbers packed."""
+    """Some of the samples: texts as lists, numbers packed; datasets by their place in `names`."""
     here = samples[at]
     return {
         "n": len(here),
-        **_texts(here, run.datasets),
+        **_texts(here, names),
         "logits": {
             name: {mode: packed.halves(of[mode][at]) for mode in MODES}
             for name, of in beliefs.logits.items()

@@ -63,11 +63,12 @@ def lines(run: RunView, beliefs: Beliefs, mode: Mode) -> list[dict[str, Any]]:
     found = []
     for name in run.titles:
         rows = of == name
-        fits = [_fit(x[rows], y[rows], fold[rows]) for x, y in zip(clean.T, knockout.T, strict=True)]
+        fits = [
+            _fit(x[rows], y[rows], fold[rows]) for x, y in zip(clean.T, knockout.T, strict=True)
+        ]
         keys = ("intercept", "slope", "spread")
         found.append(
-            {"dataset": name}
-            | {key: [fit[i] for fit in fits] for i, key in enumerate(keys)}
+            {"dataset": name} | {key: [fit[i] for fit in fits] for i, key in enumerate(keys)}
         )
     return found
 

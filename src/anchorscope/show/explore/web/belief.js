@@ -68,6 +68,6 @@ function passSwitch(app, run, pass) {
   const line = svg("line", { x1: 0, x2: 26, y1: 4, y2: 4, stroke: clean ? "currentColor" : pass.color, "stroke-width": clean ? 2.4 : 2, "stroke-dasharray": dashOf(run, pass) });
   return element("button", {
     type: "button", "aria-pressed": String(on), "data-pass": pass.name, title: `pass ${pass.name}`,
-    onclick: () => app.update({ passes: next }, { push: true, focus: `.legend [data-pass="${pass.name}"]` }),
+    onclick: () => app.update({ passes: next }, { push: true, focus: `.legend [data-pass="${CSS.escape(pass.name)}"]` }),
   }, svg("svg", { width: 26, height: 8, "aria-hidden": "true" }, line), pass.label);
 }

@@ -44,7 +44,8 @@ class App {
   // The address was changed by a link, by hand, or by Back.
   follow() {
     if (location.hash.slice(1) === this.written) return;
-    this.state = readState(location.hash.slice(1), this.base, this.runs);
+    this.written = location.hash.slice(1);
+    this.state = readState(this.written, this.base, this.runs);
     this.render();
   }
 
@@ -131,7 +132,7 @@ function heading(app) {
   line(`${runs[0].n} questions, ${runs[0].layers} layers`);
   for (const of of runs[0].findings) {
     const title = runs[0].datasets.find((each) => each.name === of.dataset)?.title ?? of.dataset;
-    line(untrusted(title), ": ", element("b", {}, ...visible(of.finding)), ` at layer ${of.layer}. `, ...visible(`${of.why[0].toUpperCase()}${of.why.slice(1)}.`));
+    line(untrusted(title), ": ", element("b", {}, ...visible(of.finding)), ` at layer ${of.layer}`, ...(of.why ? [": ", ...visible(of.why)] : []));
   }
 }
 
