@@ -58,9 +58,9 @@ def open_page(browser: Any, address: str, **options: Any) -> tuple[Any, Heard]:
 
 def rows_of(tab: Any) -> list[list[str]]:
     """The cells of all pages of the table, as they are read."""
-    read = "[...document.querySelectorAll('#table tbody tr')].map(r => [...r.cells].map(c => c.innerText))"
-    rows = list(tab.evaluate(read))
+    read = "table => [...table.tBodies[0].rows].map(r => [...r.cells].map(c => c.innerText))"
+    rows = list(tab.locator("#table").evaluate(read))
     while tab.locator("[data-page=next]:enabled").count():
         tab.locator("[data-page=next]").click()
-        rows += tab.evaluate(read)
+        rows += tab.locator("#table").evaluate(read)
     return rows

@@ -6,8 +6,9 @@ import json
 from pathlib import Path
 
 import pandas as pd
-from kit.show_fixture import make_run
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+from kit.show_fixture import make_run
 
 START = "<|im_start|>"
 IMAGE = "<img src=x onerror=alert(1)>"

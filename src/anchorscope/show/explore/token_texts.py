@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,8 +104,15 @@ def _shared(samples: Sequence[Sample]) -> dict[str, tuple[int, ...]]:
     for name in dict.fromkeys(sample.question.dataset for sample in samples):
         here = [sample for sample in samples if sample.question.dataset == name]
         first = min((min(s.question_tokens, default=0) for s in here), default=0)
-        shared[name] = tuple(os.path.commonprefix([s.prompt_ids for s in here]))[:first]
+        shared[name] = _common([s.prompt_ids for s in here])[:first]
     return shared
+
+
+def _common(prompts: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    """The ids that all prompts begin with: those of the first and the last in order do."""
+    low, high = min(prompts), max(prompts)
+    differ = (at for at, (a, b) in enumerate(zip(low, high, strict=False)) if a != b)
+    return low[: next(differ, len(low))]
 
 
 def _own_ids(sample: Sample, shared: int) -> tuple[int, ...]:

@@ -15,7 +15,9 @@ function figures(app) {
       for (const { run, curve, scatter, slider: control } of charts) {
         control.sync(state);
         curve.draw(state);
-        scatter.draw(state, new Set(passing.map((row) => row[run.number])));
+        const kept = new Uint8Array(run.n);
+        for (const row of passing) kept[row[run.number]] = 1;
+        scatter.draw(state, kept);
       }
     },
   };

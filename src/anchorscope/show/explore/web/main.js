@@ -37,7 +37,12 @@ class App {
     window.addEventListener("hashchange", () => this.follow());
     window.addEventListener("popstate", () => this.follow());
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.redraw());
-    new ResizeObserver(() => this.redraw()).observe(document.body);
+    let width = document.body.clientWidth;
+    new ResizeObserver(() => {
+      if (width === document.body.clientWidth) return; // only its height has changed
+      width = document.body.clientWidth;
+      this.redraw();
+    }).observe(document.body);
     this.render();
   }
 

@@ -24,8 +24,8 @@ function drawSample(app, node) {
 const columnWidth = (node, runs) => Math.max(280, runs > 1 && node.clientWidth > 700 ? node.clientWidth / 2 - 18 : node.clientWidth - 2);
 
 function stepButton(app, step, sign, name) {
-  const ids = app.shown.map((row) => app.runs[0].id[row[0]]), at = ids.indexOf(app.state.open);
-  const to = ids[at < 0 ? 0 : at + step];
+  const own = app.openOf(app.runs[0]), at = app.shown.findIndex((row) => row[0] === own);
+  const next = app.shown[at < 0 ? 0 : at + step], to = next && app.runs[0].id[next[0]];
   return element("button", { type: "button", "aria-label": name, "data-step": step, disabled: to === undefined, onclick: () => app.open(to, { focus: `[data-step="${step}"]` }) }, sign);
 }
 

@@ -28,8 +28,12 @@ function scatterChart(run, app) {
     pen.rect(area()[0], area()[1], area()[2] - area()[0], area()[3] - area()[1]);
     pen.clip();
     oneMechanism(pen, run, state, x, y, toAxis);
-    for (const point of points) if (!kept.has(point.i)) mark(pen, point, x, y, colors.faint, true);
-    for (const point of points) if (kept.has(point.i)) mark(pen, point, x, y, null, false);
+    pen.lineWidth = 1.3;
+    pen.globalAlpha = 0.4;
+    for (const point of points) if (!kept[point.i]) mark(pen, point, x(point.x), y(point.y), colors.faint);
+    pen.globalAlpha = 0.85;
+    for (const point of points) if (kept[point.i]) mark(pen, point, x(point.x), y(point.y), point.color);
+    pen.globalAlpha = 1;
     ring(pen, colors, points.find((point) => point.i === app.openOf(run)), x, y);
     rectangle(pen, colors, corners ?? cornersOf(state.points));
     pen.restore();
@@ -48,7 +52,7 @@ function scatterChart(run, app) {
       app.update({ points: [run.number, ...edges], page: 1 }, { push: true });
     },
     click: (atX, atY) => {
-      const near = nearest(points.filter((point) => current.kept.has(point.i)), x, y, atX, atY);
+      const near = nearest(points.filter((point) => current.kept[point.i]), x, y, atX, atY);
       if (near) app.open(run.id[near.i]);
     },
   });
@@ -82,7 +86,8 @@ function symmetric(points) {
 }
 
 function penOf(node, width, height) {
-  const ratio = window.devicePixelRatio || 1, pen = node.getContext("2d");
+  // In main memory: thousands of small marks are painted sooner there than by way of a GPU.
+  const ratio = window.devicePixelRatio || 1, pen = node.getContext("2d", { willReadFrequently: true });
   if (node.width !== Math.round(width * ratio) || node.height !== Math.round(height * ratio)) {
     node.width = Math.round(width * ratio);
     node.height = Math.round(height * ratio);
@@ -174,21 +179,18 @@ function trace(pen, points) {
 }
 
 // Q filled, A hollow; right a circle, wrong a triangle.
-function mark(pen, point, x, y, color, faint) {
-  const a = x(point.x), b = y(point.y), size = 3.4;
-  pen.globalAlpha = faint ? 0.4 : 0.85;
+function mark(pen, { wrong, isQ }, a, b, color) {
+  const size = 3.4;
   pen.beginPath();
-  if (point.wrong) {
+  if (wrong) {
     pen.moveTo(a, b - size - 0.8);
     pen.lineTo(a + size + 0.5, b + size);
     pen.lineTo(a - size - 0.5, b + size);
     pen.closePath();
   } else pen.arc(a, b, size, 0, 2 * Math.PI);
-  pen.fillStyle = pen.strokeStyle = color ?? point.color;
-  pen.lineWidth = 1.3;
-  if (point.isQ) pen.fill();
+  pen.fillStyle = pen.strokeStyle = color;
+  if (isQ) pen.fill();
   else pen.stroke();
-  pen.globalAlpha = 1;
 }
 
 function ring(pen, colors, point, x, y) {
