@@ -24,6 +24,7 @@ _DATE = re.compile(
     re.IGNORECASE,
 )
 _NUMBER = re.compile(rf"[-+−$€£]?\d|({_COUNTS})\b", re.IGNORECASE)
+_FORMS: dict[AnswerType, re.Pattern[str]] = {"yes/no": _YES_NO, "date": _DATE, "number": _NUMBER}
 
 
 def answer_type(text: str) -> AnswerType:
@@ -34,7 +35,7 @@ def answer_type(text: str) -> AnswerType:
     words = text.strip().strip("\"'“”‘’.()[] ")
     if not words:
         return "none"
-    for name, form in (("yes/no", _YES_NO), ("date", _DATE), ("number", _NUMBER)):
+    for name, form in _FORMS.items():
         if form.match(words):
             return name
     letters = [word[0] for word in words.split() if word[0].isalpha()]

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
-import pandas as pd
 
 from anchorscope.engine.passes import CLEAN, KNOCKOUT, QUESTION_ONLY
 from anchorscope.pathways.grouping import ROLES
@@ -33,34 +32,31 @@ class Beliefs:
 def beliefs_of(run: RunView) -> Beliefs:
     """Clean and knocked out from pathways.parquet, the other passes from states and probes."""
     ids, layers = tuple(map(str, values(run.samples, "id"))), layers_of(run)
-    table = run.pathways
-    place = pd.Series(range(len(ids)), index=list(ids))
-    cells = {mode: _cells(where(table, mode=mode), place) for mode in MODES}
+    pathway = values(run.pathways, "pathway")
+    table = run.pathways.assign(group=(pathway == "Q") + 2.0 * (pathway == "A"))
+    place = {id: row for row, id in enumerate(ids)}
 
     def spread(mode: Mode, column: str) -> np.ndarray:
+        """The column as [sample, layer]; NaN for samples that are not in the table."""
+        rows = where(table, mode=mode)
         out = np.full((len(ids), layers), np.nan)
-        out[cells[mode]] = values(where(table, mode=mode), column).to_numpy(float)
+        at = np.array([place[id] for id in rows["id"]], dtype=int)
+        out[at, values(rows, "layer").to_numpy(int) - 1] = values(rows, column).to_numpy(float)
         return out
 
     columns = {CLEAN.name: "logit_clean", KNOCKOUT.name: "logit_knockout"}
     logits: Logits = {
         name: {mode: spread(mode, column) for mode in MODES} for name, column in columns.items()
     }
-    numbered = table.assign(number=values(table, "pathway").map({"Q": 1, "A": 2}).fillna(0))
-    groups = {mode: np.zeros((len(ids), layers), dtype=np.uint8) for mode in MODES}
-    for mode in MODES:
-        groups[mode][cells[mode]] = values(where(numbered, mode=mode), "number").to_numpy(int)
+    groups: dict[Mode, np.ndarray] = {
+        mode: np.nan_to_num(spread(mode, "group")).astype(np.uint8) for mode in MODES
+    }
     return Beliefs(ids, logits | _from_states(run, ids, layers), groups)
 
 
 def layers_of(run: RunView) -> int:
     """How many layers the run's probes read."""
     return int(values(run.layers, "layer").max())
-
-
-def _cells(rows: pd.DataFrame, place: pd.Series) -> tuple[np.ndarray, np.ndarray]:
-    """Where the rows of pathways.parquet go in an array [sample, layer]."""
-    return place[rows["id"]].to_numpy(int), values(rows, "layer").to_numpy(int) - 1
 
 
 def _from_states(run: RunView, ids: tuple[str, ...], layers: int) -> Logits:

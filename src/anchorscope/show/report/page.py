@@ -26,6 +26,8 @@ CIRCULAR = (
     "strict mode, where the groups come from one probe and the effect from another."
 )
 
+_VIEW = ": the page that `anchorscope view` writes beside this one."
+
 
 def write_report(run: RunView) -> Path:
     """The path of report.html in the run folder, replaced whole."""
@@ -108,6 +110,7 @@ def _title(run: RunView) -> Safe:
         tag("h1", run.model_name),
         tag("p", " · ".join(facts), class_="quiet"),
         tag("p", ask, class_="lead"),
+        tag("p", tag("a", "Every sample", href="view.html"), _VIEW, class_="quiet"),
     )
 
 

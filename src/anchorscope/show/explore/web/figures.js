@@ -14,6 +14,7 @@ function figures(app) {
     draw(state, passing) {
       for (const { run, curve, scatter, slider: control } of charts) {
         control.sync(state);
+        for (const entry of curve.node.closest("figure").querySelectorAll("[data-of]")) entry.hidden = state.hide.includes(entry.dataset.of);
         curve.draw(state);
         const kept = new Uint8Array(run.n);
         for (const row of passing) kept[row[run.number]] = 1;
@@ -44,8 +45,12 @@ function swatch(color, dashed) {
 
 function legend(run) {
   const entry = (sign, ...text) => element("span", {}, sign, " ", ...text);
-  const entries = run.datasets.flatMap((of) => [
-    entry(swatch(of.Q, false), "Q ", untrusted(of.title)), entry(swatch(of.A, true), "A ", untrusted(of.title))]);
+  const curve = (of, pathway) => {
+    const node = entry(swatch(of[pathway], pathway === "A"), `${pathway} `, untrusted(of.title));
+    node.dataset.of = of.name;
+    return node;
+  };
+  const entries = run.datasets.flatMap((of) => [curve(of, "Q"), curve(of, "A")]);
   entries.push(entry(element("i", { class: "hatched" }), "Q under one mechanism"), entry(element("i", { class: "grey" }), "random tokens"), entry(element("i", { class: "grey dotted" }), "matched tokens"), entry(swatch("currentColor", false), "the open sample"));
   return element("p", { class: "key" }, ...entries);
 }
