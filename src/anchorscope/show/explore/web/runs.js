@@ -35,6 +35,12 @@ class Run {
     for (let i = 0; i < this.n; i++) this.tokenStart[i + 1] = this.tokenStart[i] + counts[i];
   }
 
+  // What a search looks into, in small letters; made when it is first asked for.
+  searched(i) {
+    this.small ??= this.id.map((id, at) => `${this.question[at]}\n${this.answer[at]}\n${id}`.toLowerCase());
+    return this.small[i];
+  }
+
   at(i, k) { return i * this.layers + k - 1; }
 
   // Whether a probe read the sample: abstentions and answers without an entity have no belief.
@@ -78,23 +84,22 @@ class Run {
     const key = `${mode} ${dataset} ${k}`;
     if (this.bands.has(key)) return this.bands.get(key);
     const values = [[], []].map(() => [[], [], []]); // [predicted][group]
-    for (let i = 0; i < this.n; i++) {
-      const cut = this.cut(mode, i, k);
-      if (this.dataset[i] !== dataset || !this.read(i, mode) || Number.isNaN(cut)) continue;
-      values[this.predicted(mode, i, k)][this.group[mode][this.at(i, k)]].push(sigmoid(cut));
-    }
+    const clean = this.logits.clean[mode], cut = this.logits.knockout[mode], group = this.group[mode];
+    for (let i = 0, at = k - 1; i < this.n; i++, at += this.layers)
+      if (this.dataset[i] === dataset && cut[at] === cut[at]) values[Number(clean[at] > 0)][group[at]].push(cut[at]);
     const band = values.map((groups) => groups.map(quartiles));
     this.bands.set(key, band);
     return band;
   }
 }
 
-function quartiles(values) {
-  if (values.length < 10) return null;
-  values.sort((a, b) => a - b);
+// The quartiles of P(wrong) from its logits.
+function quartiles(logits) {
+  if (logits.length < 10) return null;
+  const values = Float32Array.from(logits).sort();
   const place = (share) => {
-    const at = share * (values.length - 1), low = Math.floor(at);
-    return values[low] + (at - low) * ((values[low + 1] ?? values[low]) - values[low]);
+    const at = share * (values.length - 1), low = Math.floor(at), next = Math.min(low + 1, values.length - 1);
+    return sigmoid(values[low]) + (at - low) * (sigmoid(values[next]) - sigmoid(values[low]));
   };
   return [place(0.25), place(0.75)];
 }
