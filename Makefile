@@ -1,5 +1,5 @@
 # make demo   the main job on the bundled model, 80 questions of each set: writes runs/demo and
-#             prints where the report is
+#             prints where the report and the page of every sample are
 # make test   lint, types and all tests but the slow ones
 PYTHON ?= python3
 BIN := .venv/bin
@@ -17,6 +17,7 @@ setup: .venv/ready
 
 demo: setup
 	$(BIN)/anchorscope run --limit 80 --out runs/demo
+	$(BIN)/anchorscope view runs/demo --no-open
 
 lint: setup
 	$(BIN)/ruff format --check .

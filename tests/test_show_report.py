@@ -70,7 +70,7 @@ def page(run: RunView) -> Page:
 
 
 def test_the_file_is_alone_and_whole(run: RunView, page: Page) -> None:
-    assert page.loads == ["data:,"]  # nothing is fetched, not even an icon
+    assert page.loads == ["data:,", "view.html"]  # no icon is fetched; the other is a link
     assert not list(run.path.glob(".*"))
     programs = [text for attrs, text in page.scripts if "type" not in attrs]
     assert len(programs) == 2  # plotly once, and the page's own

@@ -15,6 +15,7 @@ from anchorscope.cli.doctor import doctor
 from anchorscope.cli.figure import figure
 from anchorscope.cli.run import run
 from anchorscope.cli.simulate import simulate
+from anchorscope.cli.view import view
 from anchorscope.errors import UserError
 
 app = typer.Typer(
@@ -27,6 +28,7 @@ app = typer.Typer(
 app.command()(run)
 app.command()(figure)
 app.command()(claims)
+app.command()(view)
 app.command()(simulate)
 app.command()(doctor)
 app.add_typer(detect, name="detect")

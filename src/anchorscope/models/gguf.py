@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 from pathlib import Path
@@ -13,33 +12,15 @@ import transformers
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from anchorscope.errors import UserError
-
-_PEEK = 1 << 20
-
-
-def cache_folder() -> Path:
-    """The folder for converted models: $ANCHORSCOPE_CACHE, or the user's cache folder."""
-    given = os.environ.get("ANCHORSCOPE_CACHE")
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(given) if given else Path(base) / "anchorscope"
+from anchorscope.models.converted_folder import folder_of
 
 
 def converted(path: Path) -> Path:
     """The folder of safetensors that holds the same model as the GGUF file at `path`."""
-    folder = cache_folder() / f"{path.stem}-{_fingerprint(path)}"
+    folder = folder_of(path)
     if not (folder / "config.json").exists():
         _convert(path, folder)
     return folder
-
-
-def _fingerprint(path: Path) -> str:
-    """A hash of size, header and tail: reading gigabytes at every start would cost seconds."""
-    digest = hashlib.sha256(str(path.stat().st_size).encode())
-    with path.open("rb") as file:
-        digest.update(file.read(_PEEK))
-        file.seek(max(0, path.stat().st_size - _PEEK))
-        digest.update(file.read(_PEEK))
-    return digest.hexdigest()[:16]
 
 
 def _dense() -> dict[str, Any]:

@@ -52,18 +52,18 @@ def table(head: Sequence[object], rows: Iterable[Sequence[object]], *, text_colu
 
 def data(identity: str, value: Any) -> Safe:
     """A block of JSON for the page's script that no text inside it can close or break."""
-    written = json.dumps(_finite(value), ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    written = json.dumps(finite(value), ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     for character in "<>&":
         written = written.replace(character, f"\\u{ord(character):04x}")
     return Safe(f'<script type="application/json" id="{html.escape(identity)}">{written}</script>')
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
     """The same value with null for every number that JSON cannot write."""
     if isinstance(value, dict):
-        return {str(key): _finite(item) for key, item in value.items()}
+        return {str(key): finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
+        return [finite(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value

@@ -27,6 +27,8 @@ CIRCULAR = (
     "strict mode, where the groups come from one probe and the effect from another."
 )
 
+_VIEW = ": the page that `anchorscope view` writes beside this one."
+
 
 def write_report(run: RunView) -> Path:
     """The path of report.html in the run folder, replaced whole."""
@@ -107,6 +109,7 @@ def _title(run: RunView) -> Safe:
         tag("h1", run.model_name),
         tag("p", date, class_="quiet") if date else "",
         tag("p", ask, class_="lead"),
+        tag("p", tag("a", "Every sample", href="view.html"), _VIEW, class_="quiet"),
     )
 
 

@@ -1,0 +1,123 @@
+"""The page itself: one HTML file, or one with its samples in files beside it when they are many."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from string import Template
+
+from anchorscope.errors import UserError
+from anchorscope.run_folder.view import RunView, values
+from anchorscope.show.curves import all_titles
+from anchorscope.show.explore.data import RunData, run_data
+from anchorscope.show.report.markup import data, finite, join, text
+
+MOST_INSIDE = 20_000  # samples of all runs together; more than that lie beside the page
+_SCRIPTS = (
+    "decode", "runs", "text", "state", "scales", "curves", "scatter", "figures", "filters",
+    "table", "belief", "sample", "main",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Written:
+    """The page, and the folder of its samples where they are too many to lie inside."""
+
+    page: Path
+    beside: Path | None = None
+
+
+def write_view(runs: Sequence[RunView], out: str | Path | None = None) -> Written:
+    """The page of one finished run, or of two side by side, replaced whole."""
+    _check(runs)
+    titles = all_titles(runs)
+    parts = [run_data(run, titles) for run in runs]
+    page = Path(out).expanduser() if out is not None else runs[0].path / "view.html"
+    try:
+        page.parent.mkdir(parents=True, exist_ok=True)
+        if sum(part.samples for part in parts) <= MOST_INSIDE:
+            _replace(page, _inside(runs, parts))
+            return Written(page)
+        beside = page.with_name(f"{page.stem}-data")
+        _replace(page, _beside(runs, parts, beside))
+        return Written(page, beside)
+    except OSError as error:
+        raise UserError(
+            f"{page} cannot be written: {error.strerror}. Choose another --out."
+        ) from error
+
+
+def _check(runs: Sequence[RunView]) -> None:
+    if not 1 <= len(runs) <= 2:
+        raise UserError(f"{len(runs)} runs were given. Accepted: one run, or two side by side.")
+    if len(runs) == 2:
+        first, second = (set(values(run.samples, "id")) for run in runs)
+        if not first & second:
+            raise UserError(
+                f"'{runs[0].path}' and '{runs[1].path}' share no question: they are joined by "
+                "question id. Give two runs of the same questions, or one run."
+            )
+
+
+def _inside(runs: Sequence[RunView], parts: Sequence[RunData]) -> str:
+    """The page with all blocks in it."""
+    blocks = [
+        data(f"block-{number}-{at}", block)
+        for number, part in enumerate(parts)
+        for at, block in enumerate(part.blocks)
+    ]
+    heads = [part.head | {"blocks": len(part.blocks)} for part in parts]
+    return _html(runs, join([data("head", heads), *blocks]), connect="'none'")
+
+
+def _beside(runs: Sequence[RunView], parts: Sequence[RunData], folder: Path) -> str:
+    """The page whose blocks are files in `folder`, written here."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    heads = []
+    for number, part in enumerate(parts):
+        names = [f"run{number + 1}-{at:03d}.json" for at in range(len(part.blocks))]
+        for name, block in zip(names, part.blocks, strict=True):
+            written = json.dumps(finite(block), allow_nan=False, separators=(",", ":"))
+            (folder / name).write_text(written, encoding="utf-8")
+        heads.append(part.head | {"files": [f"{folder.name}/{name}" for name in names]})
+    return _html(runs, join([data("head", heads)]), connect="'self'")
+
+
+def _html(runs: Sequence[RunView], inside: str, *, connect: str) -> str:
+    script = "\n".join(
+        ['"use strict";', "(() => {", *(_own(f"{name}.js") for name in _SCRIPTS), "})();"]
+    )
+    style = _own("explore.css")
+    policy = (
+        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; "
+        f"img-src data:; connect-src {connect}; base-uri 'none'; form-action 'none'"
+    )
+    names = " and ".join(run.model_name for run in runs)
+    return Template(_own("explore.html")).substitute(
+        policy=policy, title=text(f"{names}: every sample"), style=style, data=inside, script=script
+    )
+
+
+def _own(name: str) -> str:
+    folder = resources.files("anchorscope.show.explore").joinpath("web")
+    return folder.joinpath(name).read_text(encoding="utf-8")
+
+
+def _hash(written: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(written.encode()).digest()).decode()}'"
+
+
+def _replace(page: Path, written: str) -> None:
+    draft = page.with_name(f".{page.name}.partial")
+    try:
+        draft.write_text(written, encoding="utf-8")
+        draft.replace(page)
+    finally:
+        draft.unlink(missing_ok=True)

@@ -1,0 +1,101 @@
+"""What the run's probes say under every pass whose states the run folder holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from anchorscope.engine.passes import CLEAN, KNOCKOUT, QUESTION_ONLY
+from anchorscope.pathways.grouping import ROLES
+from anchorscope.probes.probe_set import ProbeSet
+from anchorscope.records import MODES, Mode
+from anchorscope.run_folder.states import StateBank
+from anchorscope.run_folder.view import RunView, values, where
+from anchorscope.show.curves import INTERVENTIONS
+
+# The states at the last question token are another position's: these probes do not read them.
+_NOT_READ = frozenset({CLEAN.name, KNOCKOUT.name, QUESTION_ONLY})
+Logits = dict[str, dict[Mode, np.ndarray]]  # pass -> mode -> [sample, layer]
+
+
+@dataclass(frozen=True)
+class Beliefs:
+    """Logits of "wrong" [sample, layer] in the order of `ids`; NaN where no probe read a sample."""
+
+    ids: tuple[str, ...]
+    logits: Logits
+    pathway: Mapping[Mode, np.ndarray]  # [sample, layer]: 0 not read, 1 Q, 2 A
+
+
+def beliefs_of(run: RunView) -> Beliefs:
+    """Clean and knocked out from pathways.parquet, the other passes from states and probes."""
+    ids, layers = tuple(map(str, values(run.samples, "id"))), layers_of(run)
+    pathway = values(run.pathways, "pathway")
+    table = run.pathways.assign(group=(pathway == "Q") + 2.0 * (pathway == "A"))
+    place = {id: row for row, id in enumerate(ids)}
+
+    def spread(mode: Mode, column: str) -> np.ndarray:
+        """The column as [sample, layer]; NaN for samples that are not in the table."""
+        rows = where(table, mode=mode)
+        out = np.full((len(ids), layers), np.nan)
+        at = np.array([place[id] for id in rows["id"]], dtype=int)
+        out[at, values(rows, "layer").to_numpy(int) - 1] = values(rows, column).to_numpy(float)
+        return out
+
+    columns = {CLEAN.name: "logit_clean", KNOCKOUT.name: "logit_knockout"}
+    logits: Logits = {
+        name: {mode: spread(mode, column) for mode in MODES} for name, column in columns.items()
+    }
+    groups: dict[Mode, np.ndarray] = {
+        mode: np.nan_to_num(spread(mode, "group")).astype(np.uint8) for mode in MODES
+    }
+    return Beliefs(ids, logits | _from_states(run, ids, layers), groups)
+
+
+def layers_of(run: RunView) -> int:
+    """How many layers the run's probes read."""
+    return int(values(run.layers, "layer").max())
+
+
+def _from_states(run: RunView, ids: tuple[str, ...], layers: int) -> Logits:
+    """The logits under the further passes; none where the folder holds no states or probes."""
+    if "fold" not in run.samples.columns or not (run.path / "states").is_dir():
+        return {}
+    sets = {d: run.path / "probes" / d for d in run.datasets if (run.path / "probes" / d).is_dir()}
+    probes = {dataset: ProbeSet.load(folder) for dataset, folder in sets.items()}
+    rows, bank = _rows(run), StateBank(run.path, list(ids))
+    names = _in_order(bank.names - _NOT_READ) if probes else []
+    logits: Logits = {n: {m: np.full((len(ids), layers), np.nan) for m in MODES} for n in names}
+    for name in names:
+        for layer in range(1, layers + 1):
+            states = bank.layer(name, layer)
+            for dataset, of in probes.items():
+                at, fold = rows[dataset]
+                read = _at(of, layer).logits(states[at][:, None], fold)[:, :, 0]
+                for mode in MODES:
+                    logits[name][mode][at, layer - 1] = read[of.probes.index(ROLES[mode].effect)]
+    return logits
+
+
+def _rows(run: RunView) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Dataset -> the rows of its samples that probes read, and their folds."""
+    fold = values(run.samples, "fold").astype("Float64").to_numpy(float, na_value=np.nan)
+    of = values(run.samples, "dataset").to_numpy()
+    known = {d: np.flatnonzero((of == d) & ~np.isnan(fold)) for d in run.datasets}
+    return {dataset: (at, fold[at].astype(int)) for dataset, at in known.items()}
+
+
+def _at(probes: ProbeSet, layer: int) -> ProbeSet:
+    """The probes of one layer alone: states are read a layer at a time."""
+    only = slice(layer - 1, layer)
+    return replace(
+        probes, weights=probes.weights[:, :, only], intercept=probes.intercept[:, :, only]
+    )
+
+
+def _in_order(names: frozenset[str]) -> list[str]:
+    """The passes of every run first, then the others by name."""
+    order = list(INTERVENTIONS)
+    return sorted(names, key=lambda n: (order.index(n) if n in order else len(order), n))

@@ -1,0 +1,132 @@
+"""The tokens of prompts and answers as text, from the model's tokenizer alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from anchorscope.models.bundled import HUB_ID, bundled_file
+from anchorscope.models.converted_folder import folder_of
+from anchorscope.records import Sample
+
+_FILE = "tokenizer.json"
+_TRIED = 20  # samples whose question has to come back out of their tokens
+# What a token is, as bits.
+QUESTION, EXACT_QUESTION, ANSWER, EXACT_ANSWER = 1, 2, 4, 8
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Token ids of every sample, what each token reads as, and which role it has.
+
+    The worked examples are the same in all prompts of a dataset: `shared` holds them once.
+    """
+
+    texts: Mapping[int, str]
+    shared: Mapping[str, tuple[int, ...]]  # dataset -> the first ids of all its prompts
+    ids: tuple[tuple[int, ...], ...]  # by sample: the rest of the prompt, then the answer
+    roles: tuple[np.ndarray, ...]  # by sample: a sum of the bits above for each of `ids`
+
+
+@dataclass(frozen=True)
+class NoTokens:
+    """Why the texts of tokens are not known."""
+
+    why: str
+
+
+def tokens_of(samples: Sequence[Sample], model: Mapping[str, Any]) -> Tokens | NoTokens:
+    """The tokens of the samples, or why they cannot be shown; the model is not loaded."""
+    if not model.get("source"):
+        return NoTokens("run.json does not say where the model's tokenizer is")
+    file = tokenizer_file(str(model["source"]), model.get("revision"))
+    if file is None:
+        return NoTokens(f"the tokenizer of {model['name']} is not on this machine")
+    from tokenizers import Tokenizer  # comes with transformers, and needs no torch
+
+    try:
+        tokenizer = Tokenizer.from_file(str(file))
+    except Exception as error:  # the library raises no other type
+        return NoTokens(f"{file} could not be read ({str(error).splitlines()[0]})")
+    for sample in samples[:_TRIED]:
+        if sample.question.text.strip() not in _decode(tokenizer, sample.prompt_ids):
+            return NoTokens(f"{file} does not give back the questions of this run")
+    shared = _shared(samples)
+    ids = tuple(_own_ids(sample, len(shared[sample.question.dataset])) for sample in samples)
+    used = {id for part in (*shared.values(), *ids) for id in part}
+    roles = tuple(_roles(sample, len(shared[sample.question.dataset])) for sample in samples)
+    return Tokens({id: _piece(tokenizer, id) for id in sorted(used)}, shared, ids, roles)
+
+
+def tokenizer_file(source: str, revision: str | None) -> Path | None:
+    """tokenizer.json of the model, if it is on this machine; nothing is fetched or converted."""
+    path = Path(source).expanduser()
+    if source == "bundled" or path.suffix == ".gguf":
+        weights = bundled_file() if source == "bundled" else path
+        if weights is not None and weights.is_file():
+            return _there(folder_of(weights) / _FILE)
+        return _in_hub_cache(HUB_ID, revision) if source == "bundled" else None
+    return _there(path / _FILE) if path.is_dir() else _in_hub_cache(source, revision)
+
+
+def _there(file: Path) -> Path | None:
+    return file if file.is_file() else None
+
+
+def _in_hub_cache(name: str, revision: str | None) -> Path | None:
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        file = try_to_load_from_cache(name, _FILE, revision=revision)
+    except HFValidationError:  # the path of a folder that is gone
+        return None
+    return Path(file) if isinstance(file, str) else None
+
+
+def _decode(tokenizer: Any, ids: Sequence[int]) -> str:
+    return tokenizer.decode(list(ids), skip_special_tokens=False)
+
+
+def _piece(tokenizer: Any, id: int) -> str:
+    """The text of one token, with the space that some decoders take from the front."""
+    text, raw = _decode(tokenizer, [id]), tokenizer.id_to_token(id) or ""
+    return f" {text}" if raw.startswith("▁") and not text.startswith(" ") else text
+
+
+def _shared(samples: Sequence[Sample]) -> dict[str, tuple[int, ...]]:
+    """What all prompts of a dataset begin with, up to the first question at most."""
+    shared = {}
+    for name in dict.fromkeys(sample.question.dataset for sample in samples):
+        here = [sample for sample in samples if sample.question.dataset == name]
+        first = min((min(s.question_tokens, default=0) for s in here), default=0)
+        shared[name] = _common([s.prompt_ids for s in here])[:first]
+    return shared
+
+
+def _common(prompts: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    """The ids that all prompts begin with: those of the first and the last in order do."""
+    low, high = min(prompts), max(prompts)
+    differ = (at for at, (a, b) in enumerate(zip(low, high, strict=False)) if a != b)
+    return low[: next(differ, len(low))]
+
+
+def _own_ids(sample: Sample, shared: int) -> tuple[int, ...]:
+    return (*sample.prompt_ids[shared:], *sample.answer.token_ids)
+
+
+def _roles(sample: Sample, shared: int) -> np.ndarray:
+    prompt = len(sample.prompt_ids)
+    roles = np.zeros(prompt + len(sample.answer.token_ids), dtype=np.uint8)
+    roles[prompt:] |= ANSWER
+    for bit, positions in (
+        (QUESTION, sample.question_tokens),
+        (EXACT_QUESTION, sample.exact_question),
+        (EXACT_ANSWER, sample.exact_answer),
+    ):
+        roles[[at for at in positions if at < len(roles)]] |= bit
+    return roles[shared:]

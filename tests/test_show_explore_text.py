@@ -1,0 +1,155 @@
+"""Text of models and datasets on the page of samples: text, whatever it says, and no request."""
+
+from __future__ import annotations
+
+import random
+import time
+from pathlib import Path
+
+import pytest
+from kit.explore_browser import CHROMIUM, chromium, open_page
+from kit.explore_fixture import ANSWER, IMAGE, START, make_evil
+from kit.show_fixture import SUBJECTS
+
+from anchorscope.run_folder.view import RunView
+from anchorscope.show.explore import page as pages
+from anchorscope.show.explore.page import write_view
+
+pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
+SEEN = "U+202EgnorwU+202C"  # what is left of the direction marks
+WALK = 6  # seconds
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with chromium() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> RunView:
+    return RunView.open(make_evil(tmp_path_factory.mktemp("evil") / "run"))
+
+
+def harmed(tab, heard) -> list[str]:
+    """Everything that text has done which text may not do."""
+    found = [f"dialog {said}" for said in heard.dialogs]
+    found += [f"{n} images" for n in [tab.locator("img").count()] if n]
+    found += [f"request {url}" for url in heard.requests[1:] if not url.startswith("blob:")]
+    raw = tab.evaluate(
+        "/[\\u202a-\\u202e\\u2066-\\u2069\\u200b\\u0007]/.test(document.body.innerText)"
+    )
+    return found + (["hidden characters"] if raw else [])
+
+
+def test_hostile_text_is_shown_as_text(browser, run: RunView) -> None:
+    sample = next(s for s in run.answers if s.answer.text)
+    tab, heard = open_page(browser, f"{write_view([run]).page.as_uri()}#open={sample.id}")
+    asked = tab.locator("#sample .asked").inner_text()
+    assert asked.startswith(f"{START}{IMAGE}{SEEN}U+200BU+00A0U+0007 Where is ")
+    assert sample.question.subjects[0] in SUBJECTS and sample.question.subjects[0] in asked
+    assert tab.locator("#sample .said b").inner_text() == ANSWER.replace(
+        "\u202e", "U+202E"
+    ).replace("\u202c", "U+202C")
+    assert tab.locator("h1").inner_text() == IMAGE
+    tokens = "".join(tab.locator("#sample .tokens > .token").all_inner_texts())
+    assert f"{START}{IMAGE}{SEEN}" in tokens
+    chat = tab.locator("#sample .token", has_text=START).first
+    assert chat.inner_text() == START  # one token, as the tokenizer has it
+    assert tab.locator("#table tbody tr").first.inner_text().count(IMAGE) >= 2
+    assert harmed(tab, heard) == []
+    assert heard.errors == []
+    tab.close()
+
+
+def test_without_a_tokenizer_too(browser, tmp_path: Path) -> None:
+    run = RunView.open(make_evil(tmp_path / "run", tokens=False))
+    sample = next(s for s in run.answers if s.answer.text)
+    tab, heard = open_page(browser, f"{write_view([run]).page.as_uri()}#open={sample.id}")
+    assert tab.locator("#sample .token.exact-question").first.inner_text() == "".join(
+        sample.question.subjects
+    )
+    assert tab.locator(".characters .token.exact-answer").inner_text() == "France"
+    assert "Characters instead of tokens" in tab.locator("#sample .note").inner_text()
+    assert harmed(tab, heard) == []
+    tab.close()
+
+
+def test_the_check_fails_where_text_becomes_markup(browser, run, tmp_path, monkeypatch) -> None:
+    """The same page with the two locks open: text written as HTML, and no policy."""
+    own = pages._own
+
+    def careless(name: str) -> str:
+        text = own(name)
+        if name == "text.js":
+            safe = 'element("bdi", { dir: "auto", ...attributes }, ...visible(text));'
+            assert safe in text
+            text = text.replace(safe, "Object.assign(element('bdi'), { innerHTML: text });")
+        return text.replace('content="$policy"', 'content="x $policy"').replace(
+            "Content-Security-Policy", "Nothing"
+        )
+
+    monkeypatch.setattr(pages, "_own", careless)
+    tab, heard = open_page(browser, write_view([run], tmp_path / "careless.html").page.as_uri())
+    tab.wait_for_timeout(300)
+    found = harmed(tab, heard)
+    assert "dialog 1" in found and "hidden characters" in found
+    assert any("images" in what for what in found)
+    tab.close()
+
+
+def test_the_policy_alone_stops_what_text_would_do(browser, run, tmp_path, monkeypatch) -> None:
+    own = pages._own
+
+    def careless(name: str) -> str:
+        safe = 'element("bdi", { dir: "auto", ...attributes }, ...visible(text));'
+        return own(name).replace(safe, "Object.assign(element('bdi'), { innerHTML: text });")
+
+    monkeypatch.setattr(pages, "_own", careless)
+    tab, heard = open_page(browser, write_view([run], tmp_path / "locked.html").page.as_uri())
+    tab.wait_for_timeout(300)
+    assert tab.locator("img").count() > 0
+    assert heard.dialogs == []
+    assert any("Content Security Policy" in error for error in heard.errors)
+    tab.close()
+
+
+def test_a_walk_of_random_clicks_ends_without_an_error(browser, run: RunView) -> None:
+    tab, heard = open_page(browser, write_view([run]).page.as_uri(), accept_downloads=True)
+    rng, end, visited = random.Random(0), time.monotonic() + WALK, [tab.url]
+    while time.monotonic() < end:
+        _step(tab, rng, visited)
+        visited.append(tab.url)
+    assert len(set(visited)) > 10
+    assert heard.errors == []
+    assert harmed(tab, heard) == []
+    tab.close()
+
+
+def _step(tab, rng: random.Random, visited: list[str]) -> None:
+    """One thing that a visitor might do."""
+    kind = rng.choice(["button", "select", "row", "slider", "drag", "key", "link", "search"])
+    if kind == "link":
+        tab.evaluate("link => { location.hash = new URL(link).hash; }", rng.choice(visited))
+    elif kind == "search":
+        tab.locator("#search").fill(rng.choice(["", "France", "<img", "zzz"]))
+    elif kind == "slider":
+        tab.locator("#layer-0").fill(str(rng.randint(1, 4)))
+    elif kind == "key":
+        tab.keyboard.press(rng.choice(["Tab", "Enter", "ArrowDown", "ArrowRight", "Space"]))
+    elif kind == "drag":
+        box = tab.locator(".frame .chart").nth(rng.randint(0, 1)).bounding_box()
+        tab.mouse.move(box["x"] + rng.random() * box["width"], box["y"] + 100)
+        tab.mouse.down()
+        tab.mouse.move(box["x"] + rng.random() * box["width"], box["y"] + rng.random() * 250)
+        tab.mouse.up()
+    else:
+        what = {"button": "#all button:enabled", "select": "#filters select", "row": "tr[data-id]"}
+        places = tab.locator(what[kind])
+        if places.count():
+            place = places.nth(rng.randrange(places.count()))
+            if kind == "select":
+                place.select_option(index=rng.randint(0, 2))
+            else:
+                place.dispatch_event("click")
