@@ -47,13 +47,15 @@ class RunData:
     samples: int
 
 
-def run_data(run: RunView, titles: Mapping[str, str]) -> RunData:
-    """The run's part of the page; `titles` are the datasets of all runs, in colour order."""
+def run_data(run: RunView, titles: Mapping[str, str], *, name: str | None = None) -> RunData:
+    """The run's part of the page; `titles` are the datasets of all runs, in colour order.
+
+    `name` is what the page calls the model, where its own name would not do.
+    """
     samples, beliefs = run.answers, beliefs_of(run)
     tokens = tokens_of(samples, run.model)
     head = {
-        "model": run.model_name,
-        "folder": run.path.resolve().name,
+        "model": name or run.model_name,
         "layers": layers_of(run),
         "unit": run.unit,
         "start": _start(run),

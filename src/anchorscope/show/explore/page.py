@@ -37,7 +37,7 @@ def write_view(runs: Sequence[RunView], out: str | Path | None = None) -> Writte
     """The page of one finished run, or of two side by side, replaced whole."""
     _check(runs)
     titles = all_titles(runs)
-    parts = [run_data(run, titles) for run in runs]
+    parts = [run_data(run, titles, name=_name(run, runs)) for run in runs]
     page = Path(out).expanduser() if out is not None else runs[0].path / "view.html"
     try:
         page.parent.mkdir(parents=True, exist_ok=True)
@@ -63,6 +63,13 @@ def _check(runs: Sequence[RunView]) -> None:
                 f"'{runs[0].path}' and '{runs[1].path}' share no question: they are joined by "
                 "question id. Give two runs of the same questions, or one run."
             )
+
+
+def _name(run: RunView, runs: Sequence[RunView]) -> str:
+    """The model's name, with the folder's where both runs are of one model."""
+    names = [of.model_name for of in runs]
+    alike = names.count(run.model_name) > 1
+    return f"{run.model_name} ({run.path.resolve().name})" if alike else run.model_name
 
 
 def _inside(runs: Sequence[RunView], parts: Sequence[RunData]) -> str:
