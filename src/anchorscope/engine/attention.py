@@ -8,7 +8,8 @@ model's own rule about positions.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -22,6 +23,7 @@ from anchorscope.engine.layout import Layout
 from anchorscope.engine.masks import NAME, NotUnderstood, checked
 from anchorscope.engine.memory import Memory, Pair
 
+_WHERE = "_attn_implementation_internal"
 # Shown every block's attention weights [row, head, query, key] before they meet the values.
 Watch = Callable[[Tensor], None]
 # What architectures pass along that does not change which weights come out. The window is in the
@@ -153,3 +155,23 @@ def _softmax(scores: Tensor, sinks: Tensor | None) -> Tensor:
 
 
 AttentionInterface.register(NAME, attend)
+
+
+@contextmanager
+def attention_named(lm: nn.Module, name: str) -> Iterator[None]:
+    """The model in evaluation, with the attention of that name; all is put back as it was."""
+    configs = [module.config for module in lm.modules() if hasattr(module, "config")]
+    # Each config once; the parts of a model may have their own, with another attention each.
+    names = {id(c): (c, c._attn_implementation_internal) for c in configs if hasattr(c, _WHERE)}
+    training = [(module, module.training) for module in lm.modules()]
+    try:
+        lm.eval()
+        for config, _ in names.values():
+            # Set directly: the public setter refuses what it does not know.
+            setattr(config, _WHERE, name)
+        yield
+    finally:
+        for config, before in names.values():
+            setattr(config, _WHERE, before)
+        for module, flag in training:
+            module.training = flag

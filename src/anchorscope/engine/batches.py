@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import torch
+from torch import nn
 
 from anchorscope.errors import UserError
+from anchorscope.models import Model
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -19,6 +22,21 @@ _TOKENS = {"cpu": 1024, "cuda": 32768}
 _MEMORY = {"cpu": 64 << 20}
 
 
+_PACKS: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
+
+
+def largest_pack(lm: nn.Module) -> int | None:
+    """How many tokens may go through at once in a model that looks at their indices; None: any."""
+    return _PACKS.get(lm)
+
+
+def bound_pack(lm: nn.Module, tokens: int | None) -> None:
+    """Notes that a model gives other states in packs of more tokens than these."""
+    _PACKS.pop(lm, None)
+    if tokens is not None:
+        _PACKS[lm] = tokens
+
+
 class Budget:
     """How many tokens go through the model at once: halved when memory runs out, grown back."""
 
@@ -27,10 +45,11 @@ class Budget:
         self.memory = memory  # bytes for the keys and values of rows that are written to
 
     @classmethod
-    def of(cls, device: torch.device) -> Budget:
-        """What suits a device."""
-        kind = "cuda" if device.type == "cuda" else "cpu"
-        return cls(_TOKENS[kind], memory=_MEMORY.get(kind))
+    def of(cls, model: Model) -> Budget:
+        """What suits the model's device, and the model where it was found to bear less."""
+        kind = "cuda" if model.device.type == "cuda" else "cpu"
+        most = largest_pack(model.lm) or _TOKENS[kind]
+        return cls(min(most, _TOKENS[kind]), memory=_MEMORY.get(kind))
 
     def shrink(self) -> None:
         """Half as many tokens from now on."""

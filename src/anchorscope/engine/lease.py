@@ -13,9 +13,9 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from anchorscope.engine.attention import CURRENT, NAME, SetBack, View, Watch
+from anchorscope.engine.attention import CURRENT, SetBack, View, Watch, attention_named
 from anchorscope.engine.layout import Layout
-from anchorscope.engine.masks import NotUnderstood
+from anchorscope.engine.masks import NAME, NotUnderstood
 from anchorscope.engine.memory import Memory
 from anchorscope.errors import UserError
 from anchorscope.models import Model
@@ -49,10 +49,7 @@ class Lease:
         lm, parts = self.model.lm, self.model.parts
         with ExitStack() as back:
             back.callback(_borrow(lm))
-            back.callback(_put_back, [(module, module.training) for module in lm.modules()])
-            lm.eval()
-            back.callback(_rename, [(c, c._attn_implementation_internal) for c in _configs(lm)])
-            _rename([(config, NAME) for config in _configs(lm)])
+            back.enter_context(attention_named(lm, NAME))
             for number, block in enumerate(parts.blocks):
                 back.callback(self._begin_block(block, number).remove)
                 back.callback(block.register_forward_hook(self._keep_state).remove)
@@ -180,23 +177,6 @@ class _Pass:
 def _contiguous(module: nn.Module, args: tuple) -> tuple:
     """A contiguous input: bfloat16 on a CPU is hundreds of times slower on a slice."""
     return (args[0].contiguous(), *args[1:])
-
-
-def _configs(lm: nn.Module) -> list[Any]:
-    """Every config that names an attention, each once; the parts of a model may have their own."""
-    configs = [module.config for module in lm.modules() if hasattr(module, "config")]
-    return list({id(c): c for c in configs if hasattr(c, "_attn_implementation_internal")}.values())
-
-
-def _rename(names: list[tuple[Any, str | None]]) -> None:
-    # Set directly: the public setter refuses what it does not know and renames sub-configs alike.
-    for config, name in names:
-        config._attn_implementation_internal = name
-
-
-def _put_back(flags: list[tuple[nn.Module, bool]]) -> None:
-    for module, training in flags:
-        module.training = training
 
 
 _LOCKS: WeakKeyDictionary[nn.Module, threading.Lock] = WeakKeyDictionary()

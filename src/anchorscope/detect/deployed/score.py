@@ -71,7 +71,7 @@ def score_all(
     out: dict[int, Scored] = {}
     progress = progress or Quiet()
     progress.start("scores", len(asked))
-    budget = Budget.of(bound.model.device)
+    budget = Budget.of(bound.model)
     with Lease(bound.model) as lease:
         for written in (False, True):
             part = [a for a in asked if (a.answer is None) == written]
