@@ -1,67 +1,94 @@
 """Holds every decoder of the installed transformers against stock attention; writes docs/models.md.
 
-    python scripts/architectures.py [--only llama,gptj] [--write docs/models.md]
+PYTHONPATH=tests python scripts/architectures.py [--only llama,gptj] [--write docs/models.md]
 """
 
 from __future__ import annotations
 
 import argparse
-import inspect
-import sys
-import traceback
-from typing import Any
+import collections
+import re
+import warnings
+from pathlib import Path
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, CONFIG_MAPPING
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as NAMES
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING as MODELS
+import transformers
+from kit.architectures import COMPOSITE, DECODERS, build
+from kit.held import Outcome, outcome_of
+from kit.tiny import tiny_tokenizer
 
-WIDTH, HEADS, BLOCKS, VOCABULARY = 48, 4, 4, 300
-SIZES: dict[str, Any] = {
-    "vocab_size": VOCABULARY, "hidden_size": WIDTH, "num_hidden_layers": BLOCKS,
-    "num_attention_heads": HEADS, "num_key_value_heads": 2, "head_dim": 12,
-    "intermediate_size": 64, "max_position_embeddings": 512, "initializer_range": 0.2,
-    "sliding_window": 7, "attention_chunk_size": 7, "pad_token_id": 0, "bos_token_id": 1,
-    "eos_token_id": 2, "num_local_experts": 4, "num_experts": 4, "n_routed_experts": 4,
-    "num_experts_per_tok": 2, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 32,
-    "n_group": 1, "topk_group": 1, "kv_lora_rank": 16, "q_lora_rank": 16, "qk_rope_head_dim": 8,
-    "qk_nope_head_dim": 8, "v_head_dim": 12, "first_k_dense_replace": 1, "is_decoder": True,
-    "use_cache": False, "vocab_size_per_layer_input": VOCABULARY, "hidden_size_per_layer_input": 8,
-    "n_shared_experts": 1, "query_pre_attn_scalar": 12, "mup_dim_model_base": 16,
-    "index_n_heads": 2, "index_head_dim": 8, "index_topk": 4, "rope_head_dim": 8, "qk_head_dim": 16,
-    "dim_model_base": 16, "laurel_rank": 4, "num_experts_shared": 1, "layer_types": None,
-}  # fmt: skip
+from anchorscope.errors import UserError
+from anchorscope.models import load_model
+
+HEAD = """# Models
+
+Every decoder of transformers {version}, as a tiny random model in float32: what `anchorscope doctor`
+says of it, and then every intervention against stock attention by a way that shares no code with the
+engine. Made by `scripts/architectures.py`; a model of these architectures is checked again, with its
+own weights, before every run.
+
+| | |
+| --- | --- |
+{counts}
+
+*right*: all interventions agree with stock attention, and the doctor says so. *refused*: the doctor
+says no, and why; nothing is run. *wrong* would be a model that is accepted and disagrees. *not built*:
+no tiny model could be made from its config here. Models of several parts ({composite}) are
+listed by the text decoder inside them.
+
+| architecture | | largest difference or reason |
+| --- | --- | --- |
+{rows}
+"""
 
 
-def config_of(kind: str) -> Any:
-    cls = CONFIG_MAPPING[kind]
-    known = set(inspect.signature(cls.__init__).parameters) | set(getattr(cls, "attribute_map", {}))
+def outcome(kind: str) -> Outcome:
+    """What comes of one architecture."""
     try:
-        known |= set(cls().to_dict())
-    except Exception:
-        pass
-    return cls(**{name: value for name, value in SIZES.items() if name in known and value is not None})
+        lm = build(kind)
+        with torch.no_grad():
+            lm(torch.randint(3, 290, (1, 20)))
+    except Exception as error:
+        return Outcome(kind, "not built", _line(error))
+    try:
+        return outcome_of(kind, load_model(lm, tokenizer=tiny_tokenizer()))
+    except UserError as error:
+        return Outcome(kind, "refused", _line(error))
+    except Exception as error:
+        return Outcome(kind, "traceback", _line(error))
 
 
-def tiny(kind: str) -> Any:
-    torch.manual_seed(0)
-    config = config_of(kind)
-    with torch.device("meta"):
-        size = sum(p.numel() for p in AutoModelForCausalLM.from_config(config).parameters())
-    if size > 20_000_000:
-        raise ValueError(f"{size} weights")
-    return AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+def _line(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
+
+
+def page(outcomes: list[Outcome]) -> str:
+    """The page with the counts and the table."""
+    counts = collections.Counter(one.verdict for one in outcomes)
+    order = ("right", "refused", "wrong", "traceback", "not built")
+    rows = [f"| {o.kind} | {o.verdict} | {re.sub('[|]', '/', o.why)} |" for o in outcomes]
+    return HEAD.format(
+        version=transformers.__version__,
+        counts="\n".join(f"| {verdict} | {counts[verdict]} |" for verdict in order),
+        composite=", ".join(sorted(COMPOSITE)),
+        rows="\n".join(rows),
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--only", default="")
+    parser.add_argument("--write", type=Path)
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    transformers.logging.set_verbosity_error()
+    outcomes = []
+    for kind in options.only.split(",") if options.only else DECODERS:
+        outcomes.append(outcome(kind))
+        print(*outcomes[-1], sep=" | ", flush=True)
+    if options.write:
+        options.write.write_text(page(outcomes), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    only = sys.argv[1].split(",") if len(sys.argv) > 1 else list(NAMES)
-    for kind in only:
-        try:
-            lm = tiny(kind)
-            n = sum(p.numel() for p in lm.parameters())
-            with torch.no_grad():
-                lm(torch.randint(3, 290, (1, 20)))
-            print("ok", kind, type(lm).__name__, n)
-        except BaseException as e:
-            tb = traceback.extract_tb(e.__traceback__)[-1]
-            print("BUILD", kind, type(e).__name__, str(e)[:150].replace("\n", " "), tb.filename.split("/")[-1], tb.lineno)
+    main()

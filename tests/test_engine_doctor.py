@@ -127,7 +127,7 @@ def test_an_attention_that_is_not_ours_is_refused(tiny_llama, monkeypatch):
     monkeypatch.setattr(
         block.self_attn, "forward", lambda hidden_states, **kwargs: (hidden_states, None)
     )
-    (check,) = check_model(tiny_llama)
+    (_, check) = check_model(tiny_llama)
     assert not check.ok
     assert "information flows around the attention layers: blocks 3" in check.seen
 
@@ -137,7 +137,7 @@ def test_any_error_is_an_answer_and_not_a_traceback(tiny_llama, monkeypatch):
         raise ZeroDivisionError("deep inside")
 
     monkeypatch.setattr(tiny_llama.parts.blocks[0].mlp, "forward", broken)
-    (check,) = check_model(tiny_llama)
+    (_, check) = check_model(tiny_llama)
     assert not check.ok
     assert check.seen == "ZeroDivisionError: deep inside"
 

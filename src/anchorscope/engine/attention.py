@@ -82,6 +82,8 @@ def attend(
         reason = "no pass of ours is under way" if view is None else f"it uses {strange}"
         raise NotUnderstood(f"{type(module).__name__} cannot be read: {reason}")
     layout, block = view.layout, view.block
+    if block in view.called:
+        raise NotUnderstood("a block attends more than once, and one cut would not be all of it")
     view.called.append(block)
     donor = _donor(module)
     if donor is not None and view.set_back is not None:

@@ -17,6 +17,7 @@ from anchorscope.engine.attention import CURRENT, SetBack, View, Watch, attentio
 from anchorscope.engine.layout import Layout
 from anchorscope.engine.masks import NAME, NotUnderstood
 from anchorscope.engine.memory import Memory
+from anchorscope.engine.own_attention import replace_own
 from anchorscope.errors import UserError
 from anchorscope.models import Model
 
@@ -44,6 +45,7 @@ class Lease:
         self._back = ExitStack()
         forward = inspect.signature(model.lm.forward).parameters
         self._picks = "logits_to_keep" in forward
+        self._first = first_position(model.parts.decoder)
 
     def __enter__(self) -> Lease:
         lm, parts = self.model.lm, self.model.parts
@@ -51,6 +53,7 @@ class Lease:
             back.callback(_borrow(lm))
             back.enter_context(attention_named(lm, NAME))
             for number, block in enumerate(parts.blocks):
+                back.callback(replace_own(block))
                 back.callback(self._begin_block(block, number).remove)
                 back.callback(block.register_forward_hook(self._keep_state).remove)
             back.callback(parts.head.register_forward_pre_hook(_contiguous).remove)
@@ -96,7 +99,7 @@ class Lease:
             "input_ids": tokens,
             # All ones: else transformers takes the rows of a pack for separate sequences.
             "attention_mask": torch.ones_like(tokens),
-            "position_ids": layout.pack(layout.query_at),
+            "position_ids": layout.pack(layout.query_at) + self._first,
             "use_cache": False,
         }
         token = CURRENT.set(view)
@@ -128,13 +131,15 @@ class Lease:
         if now.view.called == blocks and len(now.states) == len(blocks):
             return
         without = [n + 1 for n in blocks if n not in now.view.called]
+        if len(without) == len(blocks):
+            raise NotUnderstood("none of its blocks attends in a way that can be replaced")
         if without:
             named = ", ".join(map(str, without[:4])) + (", ..." if len(without) > 4 else "")
             raise NotUnderstood(
                 f"information flows around the attention layers: blocks {named} have no attention "
                 "that can be cut"
             )
-        raise NotUnderstood("a block attends more than once, and one cut would not be all of it")
+        raise NotUnderstood("its blocks do not run once each, one after the other")
 
     def _begin_block(self, module: nn.Module, block: int) -> Any:
         def hook(module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
@@ -158,6 +163,14 @@ class Lease:
         now.states.append(hidden[0, now.kept])
         if len(now.states) == now.depth:
             raise _Enough
+
+
+def first_position(decoder: nn.Module) -> int:
+    """The position of a row's first token: 0, but where those before it mean padding."""
+    for module in decoder.modules():
+        if hasattr(module, "create_position_ids_from_input_ids"):
+            return int(module.padding_idx) + 1  # pyright: ignore[reportArgumentType]
+    return 0
 
 
 class _Enough(Exception):

@@ -40,6 +40,15 @@ class Rule:
         """The same rule: a model that trims its mask to the length of its keys means this one."""
         return self
 
+    def __getattr__(self, name: str) -> Any:
+        """An error: whoever takes a rule for a tensor computes its attention by itself."""
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise NotUnderstood("its attention is its own code and cannot be replaced by ours")
+
+    def __radd__(self, other: Any) -> Any:
+        return self.added
+
 
 def rule_of(*, mask_function: Callable[..., Tensor], use_vmap: bool = False, **sizes: Any) -> Rule:
     """What transformers calls in place of making a mask."""

@@ -20,6 +20,7 @@ from anchorscope.engine.passes import ANSWER_ONLY, KNOCKOUT
 from anchorscope.engine.trunk import read_prefix
 from anchorscope.errors import UserError
 from anchorscope.models import Model
+from anchorscope.models.prompts import first_tokens
 from anchorscope.run_folder.identity import weights_hash
 
 # What an intervention moves must be this many times what rounding may: else nothing is proved.
@@ -67,6 +68,7 @@ def check_model(model: Model) -> Iterator[Check]:
 
 
 def _checks(model: Model) -> Iterator[Check]:
+    yield Check("a prompt begins as the model's files say", *first_tokens(model))
     before = _logits(model)
     seen = _ours(model)
     blocks = f"{model.blocks} blocks, width {model.parts.width}"
