@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import collections
 import re
+import signal
 import warnings
 from pathlib import Path
 
@@ -22,19 +23,20 @@ from anchorscope.models import load_model
 
 HEAD = """# Models
 
-Every decoder of transformers {version}, as a tiny random model in float32: what `anchorscope doctor`
-says of it, and then every intervention against stock attention by a way that shares no code with the
-engine. Made by `scripts/architectures.py`; a model of these architectures is checked again, with its
-own weights, before every run.
+Every decoder of transformers {version}, as a tiny random model in float32: what
+`anchorscope doctor` says of it, and then every knockout against stock attention by a way that
+shares no code with the engine. Made by `scripts/architectures.py`; a model is checked again, with
+its own weights, before every run.
 
 | | |
 | --- | --- |
 {counts}
 
-*right*: all interventions agree with stock attention, and the doctor says so. *refused*: the doctor
-says no, and why; nothing is run. *wrong* would be a model that is accepted and disagrees. *not built*:
-no tiny model could be made from its config here. Models of several parts ({composite}) are
-listed by the text decoder inside them.
+*right*: every intervention agrees with stock attention, and the doctor says so. *refused*: the
+doctor says no, and why; nothing is run. *wrong* would be a model that is accepted and disagrees.
+*not built*: no tiny model could be made from its config here. Models of several parts
+({composite})
+are listed by the text decoder inside them.
 
 | architecture | | largest difference or reason |
 | --- | --- | --- |
@@ -42,8 +44,16 @@ listed by the text decoder inside them.
 """
 
 
+_SECONDS = 90
+
+
+def _too_slow(number: int, frame: object) -> None:
+    raise TimeoutError(f"its tiny model takes longer than {_SECONDS} seconds")
+
+
 def outcome(kind: str) -> Outcome:
     """What comes of one architecture."""
+    signal.alarm(_SECONDS)
     try:
         lm = build(kind)
         with torch.no_grad():
@@ -81,6 +91,7 @@ def main() -> None:
     parser.add_argument("--write", type=Path)
     options = parser.parse_args()
     warnings.simplefilter("ignore")
+    signal.signal(signal.SIGALRM, _too_slow)
     transformers.logging.set_verbosity_error()
     outcomes = []
     for kind in options.only.split(",") if options.only else DECODERS:

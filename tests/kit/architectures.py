@@ -26,7 +26,8 @@ _SIZES: dict[str, Any] = {
     # Decoders of pairs
     "decoder_layers": BLOCKS, "decoder_attention_heads": HEADS, "decoder_ffn_dim": 64,
     "encoder_layers": BLOCKS, "encoder_attention_heads": HEADS, "encoder_ffn_dim": 64,
-    "num_decoder_layers": BLOCKS, "num_decoder_attention_heads": HEADS, "add_cross_attention": False,
+    "num_decoder_layers": BLOCKS, "num_decoder_attention_heads": HEADS,
+    "add_cross_attention": False,
     # Others
     "query_pre_attn_scalar": 12, "vocab_size_per_layer_input": VOCABULARY, "ffn_dim": 64,
     "hidden_size_per_layer_input": 8, "rotary_dim": 8, "num_kv_shared_layers": 2,
@@ -47,11 +48,13 @@ _BY_KIND: dict[str, dict[str, Any]] = {
     "gemma3n_text": {"layer_types": ["sliding_attention", "full_attention"] * 2},
     "gemma4_text": {"layer_types": ["sliding_attention", "full_attention"] * 2},
     "gemma4_unified_text": {"layer_types": ["sliding_attention", "full_attention"] * 2},
-    "cohere_compass_text": {"layer_types": ["sliding_attention", "full_attention"] * 2},
+    "lfm2": {"layer_types": ["conv", "full_attention"] * 2},
+    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
     "xlnet": {"d_head": 12}, "xmod": {"default_language": "en_XX"},
     "zaya": {"num_experts_per_tok": 1}, "falcon": {"alibi": False},
     "bamba": {"mamba_n_heads": 8, "mamba_d_head": 12},
     "granitemoehybrid": {"mamba_n_heads": 8, "mamba_d_head": 12},
+    "falcon_h1": {"mamba_d_ssm": 96, "mamba_n_heads": 8, "mamba_d_head": 12, "mamba_d_state": 16},
     "mamba2": {"num_heads": 8, "head_dim": 12},
     "zamba2": {"layer_types": None, "layers_block_type": ["mamba", "hybrid"] * 2},
 }  # fmt: skip

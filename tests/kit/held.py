@@ -1,4 +1,4 @@
-"""One model held against the plain way: the doctor's word, then every knockout by masks in hooks."""
+"""One model held against the plain way: the doctor's word, then knockouts by masks in hooks."""
 
 from __future__ import annotations
 

@@ -164,7 +164,7 @@ def attention_named(lm: nn.Module, name: str) -> Iterator[None]:
     """The model in evaluation, with the attention of that name; all is put back as it was."""
     configs = [module.config for module in lm.modules() if hasattr(module, "config")]
     # Each config once; the parts of a model may have their own, with another attention each.
-    names = {id(c): (c, c._attn_implementation_internal) for c in configs if hasattr(c, _WHERE)}
+    names = {id(c): (c, getattr(c, _WHERE)) for c in configs if hasattr(c, _WHERE)}
     training = [(module, module.training) for module in lm.modules()]
     try:
         lm.eval()

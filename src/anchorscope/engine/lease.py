@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from anchorscope.engine.attention import CURRENT, SetBack, View, Watch, attention_named
+from anchorscope.engine.batches import largest_pack
 from anchorscope.engine.layout import Layout
 from anchorscope.engine.masks import NAME, NotUnderstood
 from anchorscope.engine.memory import Memory
@@ -89,6 +90,7 @@ class Lease:
         After `depth` blocks the pass ends: what comes later cannot change their layers. `also_at`
         is one more position of each row [row] whose states are kept.
         """
+        self._check_pack(layout)
         last = layout.last()
         assert depth is None or not head, "the head reads the last block"
         kept = last if also_at is None else torch.cat([last, layout.token_at(also_at)])
@@ -125,6 +127,18 @@ class Lease:
             self.model.parts.decoder(**given)
         return None
 
+    def _check_pack(self, layout: Layout) -> None:
+        """A model that looks at places in a pack is right only where they and positions are few."""
+        most = largest_pack(self.model.lm)
+        if most is None:
+            return
+        longest = max(len(layout.place), int(layout.query_at.max()) + 1)
+        if longest > most:
+            raise UserError(
+                f"{self.model.name} looks at places in a pack and is right up to {most} tokens; "
+                f"{longest} were given. Use shorter prompts or fewer examples."
+            )
+
     def _check_called(self, now: _Pass) -> None:
         """Every block must have attended through us, once: else something flows around the cut."""
         blocks = list(range(self.model.blocks if now.depth is None else now.depth))
@@ -132,7 +146,10 @@ class Lease:
             return
         without = [n + 1 for n in blocks if n not in now.view.called]
         if len(without) == len(blocks):
-            raise NotUnderstood("none of its blocks attends in a way that can be replaced")
+            raise NotUnderstood(
+                "information flows around the attention layers: no block attends in a way that "
+                "can be cut"
+            )
         if without:
             named = ", ".join(map(str, without[:4])) + (", ..." if len(without) > 4 else "")
             raise NotUnderstood(

@@ -22,6 +22,7 @@ from anchorscope.engine.masks import NotUnderstood
 from anchorscope.models import Model
 
 _SOFTMAX = (functional.softmax, torch.softmax, Tensor.softmax)
+_LOG_SUM = (torch.logsumexp, Tensor.logsumexp)  # how some models let a sink take its share
 
 
 @dataclass(frozen=True)
@@ -107,19 +108,22 @@ class _Scores(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if not self.edited or func not in _SOFTMAX or not self._over_keys(args):
+        known = func in _SOFTMAX or func in _LOG_SUM
+        if not self.edited or not known or not self._over_keys(args):
             return func(*args, **kwargs)
-        self.seen.append(self.block)
         edit = self.edits(self.block) or Edit()
         scores = args[0]
         # A sink, where there is one, is the last column.
         extra = scores.shape[-1] - self.length
         if edit.added is not None:
             scores = scores + functional.pad(edit.added, (0, extra)).to(scores)
-        weights = func(scores, *args[1:], **kwargs)
+        out = func(scores, *args[1:], **kwargs)
+        if func in _LOG_SUM:
+            return out
+        self.seen.append(self.block)
         if edit.factor is not None:
-            weights = weights * functional.pad(edit.factor, (0, extra), value=1.0).to(weights)
-        return weights
+            out = out * functional.pad(edit.factor, (0, extra), value=1.0).to(out)
+        return out
 
     def _over_keys(self, args: tuple) -> bool:
         shape = args[0].shape if args else ()
