@@ -19,6 +19,11 @@ WINDOWS = ("a knockout in one block", "a knockout in a window of blocks")
 POST = ("a knockout after the softmax", "edges reweighted after the softmax")
 
 
+@pytest.fixture(autouse=True)
+def _nothing_proved(monkeypatch):
+    monkeypatch.setattr("anchorscope.engine.check.checks._PROVED", {})
+
+
 def failed(model) -> set[str]:
     return {check.name for check in check_model(model) if not check.ok}
 
@@ -119,6 +124,10 @@ def test_a_model_that_looks_at_places_in_a_pack_is_kept_to_smaller_packs(tiny_ll
     monkeypatch.setattr(kind, "forward", by_place)
     assert not failed(tiny_llama)
     assert largest_pack(tiny_llama.lm) == 256 == Budget.of(tiny_llama).tokens
+    require_understood(tiny_llama)
+    again = load_model(tiny_lm("llama"), tokenizer=tiny_tokenizer())
+    require_understood(again)  # proved already, and bound all the same
+    assert Budget.of(again).tokens == 256
 
 
 def test_an_attention_that_is_not_ours_is_refused(tiny_llama, monkeypatch):

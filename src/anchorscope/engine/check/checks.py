@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from anchorscope.engine.batches import bound_pack, largest_pack
 from anchorscope.engine.check import trial as tries
 from anchorscope.engine.check.limits import distance, rounding
 from anchorscope.engine.check.packs import check_long, check_pack
@@ -94,13 +95,15 @@ def _checks(model: Model) -> Iterator[Check]:
     yield Check("the model is left as it was", same, "logits bit for bit" if same else "it changed")
 
 
-_PROVED: set[tuple[str, ...]] = set()
+_PROVED: dict[tuple[str, ...], int | None] = {}  # with the largest pack, where there is one
 
 
 def require_understood(model: Model) -> None:
     """An error that names the failed checks, where there are any; once a process and weights."""
-    key = (weights_hash(model.lm), str(model.dtype), str(model.device), type(model.lm).__name__)
+    config = model.lm.config.to_json_string()
+    key = (weights_hash(model.lm), str(model.dtype), str(model.device), config)
     if key in _PROVED:
+        bound_pack(model.lm, _PROVED[key])  # the same weights may have been loaded anew
         return
     failed = [check for check in check_model(model) if not check.ok]
     if failed:
@@ -109,7 +112,7 @@ def require_understood(model: Model) -> None:
             f"{model.name} is not understood, so its numbers would mean nothing: {said}. "
             f"`anchorscope doctor --model {model.source}` shows every check."
         )
-    _PROVED.add(key)
+    _PROVED[key] = largest_pack(model.lm)
 
 
 @torch.no_grad()
