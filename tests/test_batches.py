@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 import pytest
 import torch
 from hypothesis import given
@@ -53,8 +55,60 @@ def test_a_budget_grows_back_when_memory_does():
     budget.shrink()
     budget.shrink()
     assert budget.tokens == 16
-    batches([1] * 16 * 99, budget)
+    batches([1] * 16 * 999, budget)
     assert budget.tokens == 64
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory"),
+        MemoryError(),
+        RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory"),
+        RuntimeError("MPS backend out of memory (MPS allocated: 9 GB)"),
+    ],
+)
+def test_every_device_may_run_out(error):
+    done = []
+
+    def work(batch):
+        if len(batch) > 2:
+            raise error
+        done.extend(batch)
+
+    batches([5] * 9, Budget(1000), work)
+    assert len(done) == 9
+
+
+def test_what_the_failed_batch_held_is_let_go_before_the_next():
+    class Held:
+        pass
+
+    seen, alive = [], []
+
+    def work(batch):
+        seen.append(sum(ref() is not None for ref in alive))
+        held = Held()
+        alive.append(weakref.ref(held))
+        if len(batch) > 1:
+            raise torch.OutOfMemoryError
+
+    batches([5] * 4, Budget(1000), work)
+    assert set(seen) == {0}
+
+
+def test_a_budget_that_failed_waits_longer_each_time():
+    """A batch that never fits is tried ever more rarely, not every eighth time."""
+    failures = 0
+
+    def work(batch):
+        nonlocal failures
+        if len(batch) > 40:
+            failures += 1
+            raise torch.OutOfMemoryError
+
+    batches([1] * 20_000, Budget(64), work)
+    assert failures < 10
 
 
 def test_memory_too_small_for_one_question_is_said():

@@ -35,6 +35,7 @@ def doctor(
         failed += not check.ok
         console.print("[green]  ok [/]" if check.ok else "[red]  no [/]", end="")
         console.print(f" {check.name} ({check.seen})", markup=False)
-    console.print("understood" if not failed else f"not understood: {failed} checks failed")
+    said = f"not understood: {failed} check{'s' if failed > 1 else ''} failed"
+    console.print("understood" if not failed else said)
     if failed:
         raise typer.Exit(2)

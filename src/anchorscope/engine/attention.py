@@ -2,15 +2,17 @@
 
 transformers lets a model's attention be replaced by name; this is ours. It differs from the
 stock ones in three ways. Tokens arrive packed, without padding, and are laid out in rows here
-alone. What a row saw before comes from our `Memory`. And masks come from our `Layout`, so whether
-the model would have passed a float, a boolean or no mask at all makes no difference.
+alone. What a row saw before comes from our `Memory`. And masks are made by our `Layout` from the
+model's own rule about positions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -18,28 +20,47 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
 from anchorscope.engine.layout import Layout
+from anchorscope.engine.masks import NAME, NotUnderstood, checked
 from anchorscope.engine.memory import Memory, Pair
 
-NAME = "anchorscope"
+_WHERE = "_attn_implementation_internal"
 # Shown every block's attention weights [row, head, query, key] before they meet the values.
 Watch = Callable[[Tensor], None]
-# What architectures pass along that does not change which weights come out.
+# What architectures pass along that does not change which weights come out. The window is in the
+# rule already; stock attention reads it only where it is given no mask.
 _HARMLESS = {
     "dropout", "is_causal", "position_ids", "position_embeddings", "use_cache", "past_key_values",
     "layer_past", "cache_position", "output_attentions", "output_hidden_states", "return_dict",
-    "deterministic",
+    "deterministic", "sliding_window", "output_router_logits", "logits_to_keep", "layer_idx",
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
+class SetBack(Protocol):
+    """Gives the rows of a window that begins at a block the clean rows' states."""
+
+    def __call__(self, block: int, hidden: Tensor) -> Tensor:
+        """The packed input [1, token, width] that a block (from 0) gets."""
+        ...
+
+    def keys(self, block: int, donor: int, packed: Tensor) -> Tensor:
+        """A donor block's packed keys or values [1, key head, token, width], as seen here."""
+        ...
+
+
+@dataclass
 class View:
-    """What one block's attention needs to know of the pass: put into its keyword arguments."""
+    """The pass under way, as its blocks see it."""
 
     layout: Layout
-    block: int
     memory: Memory
-    weights: bool  # whether somebody wants to see the attention weights
+    weights: bool  # whether the attention weights are written out
     watch: Watch | None = None
+    set_back: SetBack | None = None
+    block: int = -1  # the block that runs now, from 0
+    called: list[int] = field(default_factory=list)  # the blocks whose attention was ours
+
+
+CURRENT: ContextVar[View | None] = ContextVar("the pass under way", default=None)
 
 
 def attend(
@@ -47,27 +68,34 @@ def attend(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    attention_mask: Tensor | None = None,
+    attention_mask: Any = None,
     *,
     scaling: float | None = None,
     softcap: float | None = None,
-    sliding_window: int | None = None,
-    view: View | None = None,
+    s_aux: Tensor | None = None,
     **others: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """The values [1, token, head, head width]; the weights [row, head, query, key] if wanted."""
+    view = CURRENT.get()
     strange = [k for k, v in others.items() if v is not None and k not in _HARMLESS]
     if view is None or strange:
-        reason = "the view of the pass did not arrive" if view is None else f"it uses {strange}"
-        raise NotImplementedError(f"{type(module).__name__} cannot be read: {reason}.")
-    layout = view.layout
+        reason = "no pass of ours is under way" if view is None else f"it uses {strange}"
+        raise NotUnderstood(f"{type(module).__name__} cannot be read: {reason}")
+    layout, block = view.layout, view.block
+    if block in view.called:
+        raise NotUnderstood("a block attends more than once, and one cut would not be all of it")
+    view.called.append(block)
+    donor = _donor(module)
+    if donor is not None and view.set_back is not None:
+        key, value = (view.set_back.keys(block, donor, packed) for packed in (key, value))
     query, key, value = (_in_rows(layout, packed) for packed in (query, key, value))
-    pair = view.memory.join(view.block, key, value)
-    bias = layout.bias(view.block, sliding_window, query.dtype)
+    pair = view.memory.join(block, key, value)
+    bias = layout.bias(block, checked(attention_mask, module), query.dtype)
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    kept = layout.kept(view.block, query.dtype)
-    if view.weights or view.watch or kept is not None or softcap is not None:
-        out, weights = _written_out(query * scale, pair, bias, softcap, kept, view.watch)
+    kept = layout.kept(block, query.dtype)
+    special = kept is not None or softcap is not None or s_aux is not None
+    if view.weights or view.watch or special:
+        out, weights = _written_out(query * scale, pair, bias, softcap, s_aux, kept, view.watch)
     else:
         # Faster on CPU and GPU alike than repeating the keys for grouped queries.
         grouped = query.shape[1] != key.shape[1]
@@ -76,6 +104,16 @@ def attend(
         )
         weights = None
     return layout.pack(out.transpose(1, 2)), weights
+
+
+def _donor(module: nn.Module) -> int | None:
+    """The earlier block whose keys and values this one uses, from 0; None where it has its own."""
+    if not getattr(module, "is_kv_shared_layer", False):
+        return None
+    config: Any = module.config
+    kinds = config.layer_types
+    own = kinds[: len(kinds) - config.num_kv_shared_layers]
+    return max(block for block, kind in enumerate(own) if kind == kinds[module.layer_idx])
 
 
 def _in_rows(layout: Layout, packed: Tensor) -> Tensor:
@@ -88,6 +126,7 @@ def _written_out(
     pair: Pair,
     bias: Tensor,
     softcap: float | None,
+    sinks: Tensor | None,
     kept: Tensor | None,
     watch: Watch | None,
 ) -> tuple[Tensor, Tensor]:
@@ -100,7 +139,7 @@ def _written_out(
     scores = scores.view(rows, heads, steps, -1)
     if softcap is not None:
         scores = torch.tanh(scores / softcap) * softcap
-    weights = torch.softmax(scores + bias, dim=-1, dtype=torch.float32).to(query.dtype)
+    weights = _softmax(scores + bias, sinks).to(query.dtype)
     if kept is not None:
         weights = weights * kept
     if watch is not None:
@@ -109,4 +148,32 @@ def _written_out(
     return out.view(rows, heads, steps, value.shape[-1]), weights
 
 
+def _softmax(scores: Tensor, sinks: Tensor | None) -> Tensor:
+    """Weights over the keys; a sink [head] takes its share of every row and gives no value."""
+    if sinks is None:
+        return torch.softmax(scores, dim=-1, dtype=torch.float32)
+    column = sinks.reshape(1, -1, 1, 1).expand(*scores.shape[:3], 1)
+    return torch.softmax(torch.cat([scores, column], dim=-1), dim=-1, dtype=torch.float32)[..., :-1]
+
+
 AttentionInterface.register(NAME, attend)
+
+
+@contextmanager
+def attention_named(lm: nn.Module, name: str) -> Iterator[None]:
+    """The model in evaluation, with the attention of that name; all is put back as it was."""
+    configs = [module.config for module in lm.modules() if hasattr(module, "config")]
+    # Each config once; the parts of a model may have their own, with another attention each.
+    names = {id(c): (c, getattr(c, _WHERE)) for c in configs if hasattr(c, _WHERE)}
+    training = [(module, module.training) for module in lm.modules()]
+    try:
+        lm.eval()
+        for config, _ in names.values():
+            # Set directly: the public setter refuses what it does not know.
+            setattr(config, _WHERE, name)
+        yield
+    finally:
+        for config, before in names.values():
+            setattr(config, _WHERE, before)
+        for module, flag in training:
+            module.training = flag

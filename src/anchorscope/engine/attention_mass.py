@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from anchorscope.engine.batches import Budget, in_batches
 from anchorscope.engine.interventions import TokenPositions
@@ -61,15 +60,12 @@ def _summed(lease: Lease) -> Iterator[list[Tensor]]:
     """The last query's weights [row, key], mean over heads, summed over blocks."""
     total: list[Tensor] = []
 
-    def add(module: nn.Module, args: tuple, output: Any) -> None:
-        now = output[1][:, :, -1].float().mean(dim=1)
+    def add(weights: Tensor) -> None:
+        now = weights[:, :, -1].float().mean(dim=1)
         total[:] = [now if not total else total[0] + now]
 
-    before, lease.weights = lease.weights, True
-    hooks = [a.register_forward_hook(add) for a in lease.model.parts.attentions]
+    before, lease.look = lease.look, add
     try:
         yield total
     finally:
-        lease.weights = before
-        for hook in hooks:
-            hook.remove()
+        lease.look = before

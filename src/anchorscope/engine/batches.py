@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import torch
+from torch import nn
 
 from anchorscope.errors import UserError
+from anchorscope.models import Model
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -17,6 +21,22 @@ _GROW_AFTER = 8  # batches without trouble
 # that is written to; on a CPU more rows than fit into these bytes hardly decode faster.
 _TOKENS = {"cpu": 1024, "cuda": 32768}
 _MEMORY = {"cpu": 64 << 20}
+_OUT_OF_MEMORY = ("DefaultCPUAllocator", "can't allocate memory", "MPS backend out of memory")
+
+
+_PACKS: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
+
+
+def largest_pack(lm: nn.Module) -> int | None:
+    """How many tokens may go through at once in a model that looks at their indices; None: any."""
+    return _PACKS.get(lm)
+
+
+def bound_pack(lm: nn.Module, tokens: int | None) -> None:
+    """Notes that a model gives other states in packs of more tokens than these."""
+    _PACKS.pop(lm, None)
+    if tokens is not None:
+        _PACKS[lm] = tokens
 
 
 class Budget:
@@ -24,22 +44,25 @@ class Budget:
 
     def __init__(self, tokens: int, *, memory: int | None = None) -> None:
         self.tokens, self._most, self._calm = tokens, tokens, 0
+        self._grow_after = _GROW_AFTER
         self.memory = memory  # bytes for the keys and values of rows that are written to
 
     @classmethod
-    def of(cls, device: torch.device) -> Budget:
-        """What suits a device."""
-        kind = "cuda" if device.type == "cuda" else "cpu"
-        return cls(_TOKENS[kind], memory=_MEMORY.get(kind))
+    def of(cls, model: Model) -> Budget:
+        """What suits the model's device, and the model where it was found to bear less."""
+        kind = "cuda" if model.device.type == "cuda" else "cpu"
+        most = largest_pack(model.lm) or _TOKENS[kind]
+        return cls(min(most, _TOKENS[kind]), memory=_MEMORY.get(kind))
 
     def shrink(self) -> None:
-        """Half as many tokens from now on."""
+        """Half as many tokens from now on, and each time a longer wait before more are tried."""
         self.tokens, self._calm = max(1, self.tokens // 2), 0
+        self._grow_after = min(self._grow_after * 2, _GROW_AFTER << 8)
 
     def went_well(self) -> None:
         """After a while without trouble, half as many again: others may have given memory back."""
         self._calm += 1
-        if self._calm >= _GROW_AFTER and self.tokens < self._most:
+        if self._calm >= self._grow_after and self.tokens < self._most:
             self.tokens, self._calm = min(self._most, self.tokens * 3 // 2), 0
 
 
@@ -60,22 +83,48 @@ def in_batches(
     while waiting:
         count = min(_fitting(waiting, length, budget.tokens), _share(len(waiting), rows))
         batch = waiting[: -count - 1 : -1]
-        try:
-            done = [work(batch)]
-        except torch.OutOfMemoryError as error:
-            if len(batch) == 1:
-                raise UserError(
-                    "Memory ran out with a single question. "
-                    "Choose another --device, a smaller --dtype or a smaller model."
-                ) from error
+        done = _within_memory(work, batch)
+        if not done:
             budget.tokens = min(budget.tokens, sum(length(thing) for thing in batch))
             budget.shrink()
-            torch.cuda.empty_cache()
+            # Here the error is gone, and with its traceback the tensors of the batch that failed.
+            _give_back()
             continue
         del waiting[-count:]
         budget.went_well()
         # Not kept here: the next batch should not have to share the memory with this one.
         yield batch, done.pop()
+
+
+def _within_memory(work: Callable[[list[T]], R], batch: list[T]) -> list[R]:
+    """What `work` makes of a batch, alone in a list; nothing where memory ran out."""
+    try:
+        return [work(batch)]
+    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+        if not ran_out(error):
+            raise
+        if len(batch) == 1:
+            raise UserError(
+                "Memory ran out with a single question. "
+                "Choose another --device, a smaller --dtype or a smaller model."
+            ) from None
+    return []
+
+
+def ran_out(error: BaseException) -> bool:
+    """Whether an error says that memory ran out: a CPU and an Apple GPU say it in words alone."""
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return True
+    return any(words in str(error) for words in _OUT_OF_MEMORY)
+
+
+def _give_back() -> None:
+    """Hands what the failed batch held back to the device."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    if torch.backends.mps.is_available():
+        torch.mps.empty_cache()
 
 
 def _share(waiting: int, rows: int | None) -> int:

@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from anchorscope.engine.masks import Rule
+
 PAD = -1  # the position of a padding token
 
 
@@ -75,28 +77,26 @@ class Layout:
         # A row's queries follow one another without a gap, up to its last column.
         return self.last() - (self.query_at[:, -1] - at)
 
-    def allowed(self, window: int | None) -> Tensor:
+    def allowed(self, rule: Rule) -> Tensor:
         """Whether query may attend to key without any intervention, bool [row, query, key]."""
         rows, device = self.key_at.shape[0], self.key_at.device
         shared = torch.arange(self.prefix_length, device=device).expand(rows, -1)
+        key = torch.cat([shared, self.key_at], dim=1)
+        there = key >= 0
         if self.sees_prefix is not None:
-            # Beyond every query's position: causality hides it.
-            shared = shared.masked_fill(~self.sees_prefix[:, None], torch.iinfo(shared.dtype).max)
-        key = torch.cat([shared, self.key_at], dim=1)[:, None, :]
-        query = self.query_at[:, :, None]
-        seen = (key >= 0) & (key <= query)
-        if window is not None:
-            seen &= query - key < window
+            there[:, : self.prefix_length] = self.sees_prefix[:, None]
+        # Asked about real positions alone: a rule may look them up in a table.
+        seen = rule.allows(self.query_at.clamp(min=0), key.clamp(min=0)) & there[:, None, :]
         # A padding query sees the padding keys only: a row that sees nothing would be NaN.
-        return torch.where(query < 0, key < 0, seen)
+        return torch.where(self.query_at[:, :, None] < 0, key[:, None, :] < 0, seen)
 
-    def bias(self, block: int, window: int | None, dtype: torch.dtype) -> Tensor:
+    def bias(self, block: int, rule: Rule, dtype: torch.dtype) -> Tensor:
         """What is added to the scores of a block, [row, 1 or head, query, key]: 0, -inf, boost."""
         edges = self.edges
         if edges is None:
-            return self._once(("clean", window), lambda: _additive(self.allowed(window), dtype))
-        name = ("cut", window, None if edges.alike else block)
-        return self._once(name, lambda: self._cut(block, window, dtype))
+            return self._once(("clean", rule), lambda: _additive(self.allowed(rule), dtype))
+        name = ("cut", rule, None if edges.alike else block)
+        return self._once(name, lambda: self._cut(block, rule, dtype))
 
     def kept(self, block: int, dtype: torch.dtype) -> Tensor | None:
         """What multiplies the weights after the softmax: 0 on edges cut `post`, else 1.
@@ -111,17 +111,17 @@ class Layout:
             return (~gone).to(dtype)
         return torch.where(gone, edges.added.exp()[:, None, None, None], 1.0).to(dtype)
 
-    def _cut(self, block: int, window: int | None, dtype: torch.dtype) -> Tensor:
+    def _cut(self, block: int, rule: Rule, dtype: torch.dtype) -> Tensor:
         assert self.edges is not None
         pre = None if self.edges.post is None else ~self.edges.post
         gone = _gone(self.edges, block, pre)
-        allowed = self.allowed(window)[:, None]
+        allowed = self.allowed(rule)[:, None]
         if self.edges.added is None:
             return _additive(allowed & ~gone, dtype)
         added = torch.where(gone, self.edges.added[:, None, None, None], 0.0).to(dtype)
         return _additive(allowed, dtype) + added
 
-    def _once(self, name: tuple[str, int | None] | tuple, make: Callable[[], Tensor]) -> Tensor:
+    def _once(self, name: tuple, make: Callable[[], Tensor]) -> Tensor:
         """A mask made once and kept: for every block, or until the next block asks for its own."""
         if name not in self._made:
             if len(self._made) > 2:  # blocks that differ are asked for in turn and never again

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import suppress
+import inspect
+import threading
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
-from anchorscope.engine.attention import NAME, View, Watch
+from anchorscope.engine.attention import CURRENT, SetBack, View, Watch, attention_named
+from anchorscope.engine.batches import largest_pack
 from anchorscope.engine.layout import Layout
+from anchorscope.engine.masks import NAME, NotUnderstood
 from anchorscope.engine.memory import Memory
+from anchorscope.engine.own_attention import replace_own
+from anchorscope.errors import UserError
 from anchorscope.models import Model
-
-# Given a block's number (from 0) and its packed input [1, token, width], the input it gets.
-SetBack = Callable[[int, Tensor], Tensor]
 
 
 class Read(NamedTuple):
@@ -31,30 +34,31 @@ class Read(NamedTuple):
 class Lease:
     """A model whose attention is ours until the `with` block ends.
 
-    Nothing stays on the model: its attention implementation and training flag are restored and
-    every hook is removed, whatever happens inside.
+    Nothing stays on the model: its attention implementations and training flags are restored and
+    every hook is removed, whatever happens inside. A model is lent once at a time: another thread
+    waits for it.
     """
 
     def __init__(self, model: Model, *, weights: bool = False) -> None:
         self.model, self.weights = model, weights
+        self.look: Watch | None = None  # shown every block's weights, without gradients
         self._pass: _Pass | None = None
-        self._hooks: list[Any] = []
+        self._back = ExitStack()
+        forward = inspect.signature(model.lm.forward).parameters
+        self._picks = "logits_to_keep" in forward
+        self._first = first_position(model.parts.decoder)
 
     def __enter__(self) -> Lease:
         lm, parts = self.model.lm, self.model.parts
-        self._before = (lm.config._attn_implementation or "eager", lm.training)
-        try:
-            lm.eval()
-            lm.set_attn_implementation(NAME)
-            for block, attention in enumerate(parts.attentions):
-                self._hooks.append(self._show_view(attention, block))
+        with ExitStack() as back:
+            back.callback(_borrow(lm))
+            back.enter_context(attention_named(lm, NAME))
             for number, block in enumerate(parts.blocks):
-                self._hooks.append(self._set_back(block, number))
-                self._hooks.append(block.register_forward_hook(self._keep_state))
-            self._hooks.append(parts.head.register_forward_pre_hook(_contiguous))
-        except BaseException:
-            self.__exit__(None, None, None)
-            raise
+                back.callback(replace_own(block))
+                back.callback(self._begin_block(block, number).remove)
+                back.callback(block.register_forward_hook(self._keep_state).remove)
+            back.callback(parts.head.register_forward_pre_hook(_contiguous).remove)
+            self._back = back.pop_all()
         return self
 
     def __exit__(
@@ -63,10 +67,7 @@ class Lease:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        while self._hooks:
-            self._hooks.pop().remove()
-        self.model.lm.set_attn_implementation(self._before[0])
-        self.model.lm.train(self._before[1])
+        self._back.close()
 
     def run(
         self,
@@ -89,45 +90,79 @@ class Lease:
         After `depth` blocks the pass ends: what comes later cannot change their layers. `also_at`
         is one more position of each row [row] whose states are kept.
         """
+        self._check_pack(layout)
         last = layout.last()
         assert depth is None or not head, "the head reads the last block"
         kept = last if also_at is None else torch.cat([last, layout.token_at(also_at)])
-        self._pass = _Pass(layout, memory, kept, set_back, watch, depth)
+        view = View(layout, memory, self.weights, watch or self.look, set_back)
+        now = self._pass = _Pass(view, kept, depth)
+        tokens = layout.pack(ids)
         given = {
-            "input_ids": layout.pack(ids),
-            "position_ids": layout.pack(layout.query_at),
+            "input_ids": tokens,
+            # All ones: else transformers takes the rows of a pack for separate sequences.
+            "attention_mask": torch.ones_like(tokens),
+            "position_ids": layout.pack(layout.query_at) + self._first,
             "use_cache": False,
         }
+        token = CURRENT.set(view)
         try:
             with torch.set_grad_enabled(watch is not None):
                 logits = self._forward(given, last if logits_at is None else logits_at, head)
-                states = torch.stack(self._pass.states, dim=1)
+                self._check_called(now)
+                states = torch.stack(now.states, dim=1)
                 return Read(
                     states[: len(last)], logits, None if also_at is None else states[len(last) :]
                 )
         finally:
+            CURRENT.reset(token)
             self._pass = None
 
     def _forward(self, given: dict[str, Any], keep: Tensor, head: bool) -> Tensor | None:
-        if head:
+        if head and self._picks:
             return self.model.lm(**given, logits_to_keep=keep).logits[0]
+        if head:
+            return self.model.lm(**given).logits[0, keep]
         # The head over all positions would cost more than a tenth of the pass.
         with suppress(_Enough):
             self.model.parts.decoder(**given)
         return None
 
-    def _show_view(self, attention: nn.Module, block: int) -> Any:
-        def hook(module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-            now = self._pass
-            assert now is not None
-            view = View(now.layout, block, now.memory, self.weights, now.watch)
-            return args, {**kwargs, "view": view}
+    def _check_pack(self, layout: Layout) -> None:
+        """A model that looks at places in a pack is right only where they and positions are few."""
+        most = largest_pack(self.model.lm)
+        if most is None:
+            return
+        longest = max(len(layout.place), int(layout.query_at.max()) + 1)
+        if longest > most:
+            raise UserError(
+                f"{self.model.name} looks at places in a pack and is right up to {most} tokens; "
+                f"{longest} were given. Use shorter prompts or fewer examples."
+            )
 
-        return attention.register_forward_pre_hook(hook, with_kwargs=True)
+    def _check_called(self, now: _Pass) -> None:
+        """Every block must have attended through us, once: else something flows around the cut."""
+        blocks = list(range(self.model.blocks if now.depth is None else now.depth))
+        if now.view.called == blocks and len(now.states) == len(blocks):
+            return
+        without = [n + 1 for n in blocks if n not in now.view.called]
+        if len(without) == len(blocks):
+            raise NotUnderstood(
+                "information flows around the attention layers: no block attends in a way that "
+                "can be cut"
+            )
+        if without:
+            named = ", ".join(map(str, without[:4])) + (", ..." if len(without) > 4 else "")
+            raise NotUnderstood(
+                f"information flows around the attention layers: blocks {named} have no attention "
+                "that can be cut"
+            )
+        raise NotUnderstood("its blocks do not run once each, one after the other")
 
-    def _set_back(self, module: nn.Module, block: int) -> Any:
+    def _begin_block(self, module: nn.Module, block: int) -> Any:
         def hook(module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
-            change = self._pass and self._pass.set_back
+            assert self._pass is not None
+            view = self._pass.view
+            view.block, change = block, view.set_back
             if not change:
                 return None
             if args:
@@ -140,9 +175,19 @@ class Lease:
         now = self._pass
         assert now is not None
         hidden = output[0] if isinstance(output, tuple) else output
+        if hidden.dim() != 3:
+            raise NotUnderstood("a block hands on more than one vector for each token")
         now.states.append(hidden[0, now.kept])
         if len(now.states) == now.depth:
             raise _Enough
+
+
+def first_position(decoder: nn.Module) -> int:
+    """The position of a row's first token: 0, but where those before it mean padding."""
+    for module in decoder.modules():
+        if hasattr(module, "create_position_ids_from_input_ids"):
+            return int(module.padding_idx) + 1  # pyright: ignore[reportArgumentType]
+    return 0
 
 
 class _Enough(Exception):
@@ -153,11 +198,8 @@ class _Enough(Exception):
 class _Pass:
     """The pass under way, as the hooks see it."""
 
-    layout: Layout
-    memory: Memory
+    view: View
     kept: Tensor  # the packed tokens whose states are kept
-    set_back: SetBack | None
-    watch: Watch | None
     depth: int | None
     states: list[Tensor] = field(default_factory=list)
 
@@ -165,3 +207,20 @@ class _Pass:
 def _contiguous(module: nn.Module, args: tuple) -> tuple:
     """A contiguous input: bfloat16 on a CPU is hundreds of times slower on a slice."""
     return (args[0].contiguous(), *args[1:])
+
+
+_LOCKS: WeakKeyDictionary[nn.Module, threading.Lock] = WeakKeyDictionary()
+_HOLDERS: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
+
+
+def _borrow(lm: nn.Module) -> Any:
+    """Waits until no other thread has the model; gives what lets go of it again."""
+    lock = _LOCKS.setdefault(lm, threading.Lock())
+    if lock.locked() and _HOLDERS.get(lm) == threading.get_ident():
+        raise UserError(
+            "This model is in use by another `with Lease(...)` of the same thread. "
+            "End that one first: two at once would undo each other."
+        )
+    lock.acquire()
+    _HOLDERS[lm] = threading.get_ident()
+    return lock.release

@@ -61,26 +61,28 @@ class Growing:
 
 
 class Forked:
-    """Rows that leave a trunk. Nothing is kept: one pair of buffers serves every block in turn."""
+    """Rows that leave a trunk. Nothing is kept: blocks of one shape share a pair of buffers."""
 
     def __init__(
         self, trunk: Sequence[Pair], rows: Tensor, prefix: Sequence[Pair] | None = None
     ) -> None:
         self._trunk, self._rows, self._prefix = trunk, rows, prefix
         self._front = prefix_length(prefix)
-        self._buffers: Pair | None = None
+        self._buffers: dict[object, Pair] = {}
 
     def join(self, block: int, key: Tensor, value: Tensor) -> Pair:
         """The prefix, the trunk's keys and values of each row, then the new ones."""
         stop = self._front + self._trunk[block][0].shape[2]
-        if self._buffers is None:
-            self._buffers = with_prefix(key, value, None, stop + key.shape[2])
-        for which, (buffer, new) in enumerate(zip(self._buffers, (key, value), strict=True)):
+        kind = (key.shape, value.shape, key.device)
+        if kind not in self._buffers:
+            self._buffers[kind] = with_prefix(key, value, None, stop + key.shape[2])
+        pair = self._buffers[kind]
+        for which, (buffer, new) in enumerate(zip(pair, (key, value), strict=True)):
             if self._prefix is not None:
                 buffer[:, :, : self._front] = self._prefix[block][which]
             buffer[:, :, self._front : stop] = self._trunk[block][which][self._rows]
             buffer[:, :, stop:] = new
-        return self._buffers
+        return pair
 
 
 class Joined:

@@ -92,7 +92,20 @@ class _Slots:
 
     def __call__(self, block: int, hidden: Tensor) -> Tensor:
         """The packed hidden states [1, token, width] that the block is given."""
-        start = self.tokens * (1 + block % self.width)
-        hidden = hidden.clone()
-        hidden[:, start : start + self.tokens] = hidden[:, : self.tokens]
-        return hidden
+        return self._cleaned(hidden, [1 + block % self.width], dim=1)
+
+    def keys(self, block: int, donor: int, packed: Tensor) -> Tensor:
+        """The donor's packed keys or values [1, key head, token, width] as a block sees them.
+
+        A slot whose window began after the donor ran must find the clean rows' keys there.
+        """
+        begun = range(max(donor + 1, block - self.width + 1), block + 1)
+        return self._cleaned(packed, [1 + start % self.width for start in begun], dim=2)
+
+    def _cleaned(self, packed: Tensor, slots: Sequence[int], dim: int) -> Tensor:
+        """The same packed things, with the clean rows' in the place of these slots'."""
+        packed = packed.clone()
+        clean = packed.narrow(dim, 0, self.tokens)
+        for slot in slots:
+            packed.narrow(dim, self.tokens * slot, self.tokens).copy_(clean)
+        return packed

@@ -13,9 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from anchorscope.engine.attention import SetBack
 from anchorscope.engine.interventions import Intervention, TokenPositions, keys_of
 from anchorscope.engine.layout import PAD, Edges, Layout
-from anchorscope.engine.lease import Lease, SetBack
+from anchorscope.engine.lease import Lease
 from anchorscope.engine.memory import Forked
 from anchorscope.engine.trunk import Trunk, pad_left
 

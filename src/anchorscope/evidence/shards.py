@@ -108,7 +108,7 @@ def budget_of(lease: Lease, *, gradients: bool = False) -> Budget:
 
     A quarter of them where gradients are taken: a graph holds the activations of all blocks.
     """
-    usual = Budget.of(lease.model.device)
+    usual = Budget.of(lease.model)
     return Budget(usual.tokens // 4) if gradients else usual
 
 

@@ -9,10 +9,11 @@ from typing import Any
 
 import torch
 import transformers
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM
 
 from anchorscope.errors import UserError
 from anchorscope.models.converted_folder import folder_of
+from anchorscope.models.gguf_tokens import around, note_around, tokenizer_of
 
 
 def converted(path: Path) -> Path:
@@ -44,10 +45,12 @@ def _convert(path: Path, folder: Path) -> None:
         lm = AutoModelForCausalLM.from_pretrained(
             path.parent, gguf_file=path.name, dtype=torch.float16, **_dense()
         )
-        tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
+        said = around(path)
+        tokenizer = tokenizer_of(path, said)
         partial.mkdir(parents=True, exist_ok=True)
         lm.save_pretrained(partial)
         tokenizer.save_pretrained(partial)
+        note_around(partial, said)
         _put(partial, folder)
     except (ValueError, KeyError, NotImplementedError) as error:
         raise UserError(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from anchorscope.errors import UserError
@@ -45,7 +46,7 @@ class Model:
 
 
 def load_model(
-    model: str | Path | PreTrainedModel | Model,
+    model: str | Path | nn.Module | Model,
     *,
     tokenizer: Any = None,
     device: str = "auto",
@@ -56,8 +57,8 @@ def load_model(
     """The model named, on the device and in the dtype that suit this machine."""
     if isinstance(model, Model):
         return model
-    if isinstance(model, PreTrainedModel):
-        return _wrap(model, tokenizer)
+    if isinstance(model, nn.Module):
+        return _wrap(_plain(model), tokenizer)
     choice = choose(device, dtype)
     place, name = _locate(str(model))
     options = {"revision": revision, "trust_remote_code": trust_remote_code}
@@ -72,6 +73,31 @@ def load_model(
         parts=find_parts(lm),
         why=choice.why,
     )
+
+
+def _plain(model: nn.Module) -> PreTrainedModel:
+    """The model of transformers inside what the caller has; an error where there is none."""
+    model = getattr(model, "_orig_mod", model)  # what torch.compile wraps
+    if hasattr(model, "get_base_model"):
+        # An adapter that lives in the weights is in the base model; one that adds tokens is not.
+        config: Any = getattr(model, "active_peft_config", None)
+        if getattr(config, "is_prompt_learning", False):
+            raise UserError(
+                f"{type(model).__name__} puts learned tokens in front of every text, which has no "
+                "place in a prompt here. Accepted: adapters inside the weights, such as LoRA."
+            )
+        model = model.get_base_model()  # pyright: ignore[reportCallIssue]
+    if not isinstance(model, PreTrainedModel):
+        raise UserError(
+            f"A {type(model).__name__} is not a causal language model of transformers. Give one, "
+            "with its tokenizer: load_model(model, tokenizer=tokenizer)."
+        )
+    if any(getattr(module, "_compiled_call_impl", None) for module in model.modules()):
+        raise UserError(
+            f"This {type(model).__name__} was compiled in place, and its attention cannot be "
+            "replaced. Give the model before `.compile()`."
+        )
+    return model
 
 
 def _wrap(lm: PreTrainedModel, tokenizer: Any) -> Model:

@@ -54,6 +54,7 @@ def _attention(block: nn.Module) -> nn.Module:
         if module is not block and "attention_mask" in inspect.signature(module.forward).parameters:
             return module
     raise UserError(
-        f"No attention was found in a block of type {type(block).__name__}: every block must hold "
-        "one (recurrent and linear-attention models are not supported)."
+        f"No attention that takes a mask was found in a block of type {type(block).__name__}: "
+        "information flows around the attention layers there, and a knockout could not stop it. "
+        "Give a model whose blocks all attend through transformers' masks."
     )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from anchorscope.errors import UserError
@@ -55,6 +57,30 @@ def make_prompt(model: Model, question: str, *, shots: Sequence[Shot], style: st
 def has_chat(model: Model) -> bool:
     """Whether the tokenizer brings a chat template."""
     return bool(getattr(model.tokenizer, "chat_template", None))
+
+
+def first_tokens(model: Model) -> tuple[bool, str]:
+    """Whether a text begins with the token that the file or the config names, and what was seen."""
+    tokenizer = model.tokenizer
+    named = _named(tokenizer)
+    bos = tokenizer.bos_token_id
+    if named is None or bos is None:
+        return True, "its files name none"
+    for style in ("text", "chat") if has_chat(model) else ("text",):
+        ids = make_prompt(model, "Who wrote Hamlet?", shots=(), style=style).ids
+        count = next((n for n, token in enumerate(ids) if token != bos), len(ids))
+        # A chat template may leave BOS out on purpose; it must not write it twice.
+        if (style == "text" and count != int(named)) or count > 1:
+            return False, f"{count} × {tokenizer.bos_token!r} in front of a {style} prompt"
+    return True, repr(tokenizer.bos_token) if named else f"no {tokenizer.bos_token!r}"
+
+
+def _named(tokenizer: Any) -> bool | None:
+    """Whether the tokenizer's files ask for BOS in front of a text; None where they do not say."""
+    file = Path(str(getattr(tokenizer, "name_or_path", ""))) / "tokenizer_config.json"
+    if file.is_file():
+        return json.loads(file.read_text(encoding="utf-8")).get("add_bos_token")
+    return getattr(tokenizer, "init_kwargs", {}).get("add_bos_token")
 
 
 def stop_ids(model: Model) -> list[int]:

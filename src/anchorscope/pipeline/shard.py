@@ -83,7 +83,7 @@ class ShardReader:
     prefix: Prefix = field(init=False)
 
     def __post_init__(self) -> None:
-        self.budget = Budget.of(self.lease.model.device)
+        self.budget = Budget.of(self.lease.model)
         self.prefix = Prefix((), None)
 
     def samples(self, shard: Shard) -> list[Sample]:

@@ -22,6 +22,7 @@ from anchorscope.detect.deployed.located import (
 )
 from anchorscope.detect.deployed.trained import Trained
 from anchorscope.engine.batches import Budget, in_batches
+from anchorscope.engine.check import require_understood
 from anchorscope.engine.interventions import Intervention, TokenPositions
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.passes import CLEAN
@@ -71,7 +72,8 @@ def score_all(
     out: dict[int, Scored] = {}
     progress = progress or Quiet()
     progress.start("scores", len(asked))
-    budget = Budget.of(bound.model.device)
+    require_understood(bound.model)
+    budget = Budget.of(bound.model)
     with Lease(bound.model) as lease:
         for written in (False, True):
             part = [a for a in asked if (a.answer is None) == written]

@@ -1,0 +1,206 @@
+"""The checks in turn, and the error of a model that fails one. What a run does is what is tried."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from anchorscope.engine.batches import bound_pack, largest_pack
+from anchorscope.engine.check import trial as tries
+from anchorscope.engine.check.limits import distance, rounding
+from anchorscope.engine.check.packs import check_long, check_pack
+from anchorscope.engine.check.stock import Stock, stock_pass
+from anchorscope.engine.check.trial import Trial
+from anchorscope.engine.interventions import Intervention, window_of
+from anchorscope.engine.lease import Lease
+from anchorscope.engine.passes import ANSWER_ONLY, KNOCKOUT
+from anchorscope.engine.trunk import read_prefix
+from anchorscope.errors import UserError
+from anchorscope.models import Model
+from anchorscope.models.prompts import first_tokens
+from anchorscope.run_folder.identity import weights_hash
+
+# What an intervention moves must be this many times what rounding may: else nothing is proved.
+_POWER = 3.0
+_LOGITS = 10.0  # log-probabilities are of another size than states: they may be so much further off
+_SAID = {
+    "knockout": "the knockout blocks what it says and nothing else",
+    "single": "a knockout in one block",
+    "window": "a knockout in a window of blocks",
+    "heads": "a knockout in some heads",
+    "post": "a knockout after the softmax",
+    "boost": "edges reweighted before the softmax",
+    "rescale": "edges reweighted after the softmax",
+}
+
+
+class Check(NamedTuple):
+    """One thing that was checked, whether it is so, and what was seen."""
+
+    name: str
+    ok: bool
+    seen: str
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What the engine gave for the three questions."""
+
+    trial: Trial
+    states: dict[str, Tensor]  # [sample, layer, width] by intervention
+    empty: tuple[Tensor, Tensor]
+    slow: Tensor  # [sample, layer, width]: the knockout with the weights written out
+    weights: list[Tensor]  # by block, [sample, head, query, key]
+
+
+def check_model(model: Model) -> Iterator[Check]:
+    """Each check as it is done; the model is left as it was. No error comes out of it."""
+    try:
+        yield from _checks(model)
+    except UserError as error:
+        yield Check("its attention can be changed", False, str(error).rstrip("."))
+    except Exception as error:
+        said = next(iter(str(error).strip().splitlines()), "no message")
+        yield Check("its attention can be changed", False, f"{type(error).__name__}: {said}")
+
+
+def _checks(model: Model) -> Iterator[Check]:
+    yield Check("a prompt begins as the model's files say", *first_tokens(model))
+    before = _logits(model)
+    seen = _ours(model)
+    blocks = f"{model.blocks} blocks, width {model.parts.width}"
+    yield Check("its attention can be read", True, blocks)
+    samples = seen.trial.samples
+    stock = stock_pass(model, [s.ids for s in samples])
+    limit = rounding(model, [s.ids for s in samples], stock)
+    yield _decoding(model, seen.trial, stock, limit)
+    same = torch.equal(*seen.empty)
+    yield Check(
+        "an empty knockout changes nothing", same, "bit for bit" if same else "it changes states"
+    )
+    for kind in tries.interventions(model):
+        yield _against_stock(model, seen, kind, stock, limit)
+    alone = stock_pass(model, [(s.ids[0], *s.ids[s.answer_at :]) for s in samples]).states[:, -1]
+    yield _near("the answer alone", seen.states[ANSWER_ONLY.name], alone, limit)
+    cut = _cut_weight(seen)
+    yield Check("blocked edges carry no weight", cut == 0, f"largest blocked weight {cut:.1e}")
+    yield _near("fused and written-out attention agree", seen.slow, seen.states["knockout"], limit)
+    yield Check(*check_long(model, limit))
+    yield Check(*check_pack(model, limit))
+    same = torch.equal(before, _logits(model))
+    yield Check("the model is left as it was", same, "logits bit for bit" if same else "it changed")
+
+
+_PROVED: dict[tuple[str, ...], int | None] = {}  # with the largest pack, where there is one
+
+
+def require_understood(model: Model) -> None:
+    """An error that names the failed checks, where there are any; once a process and weights."""
+    config = model.lm.config.to_json_string()
+    key = (weights_hash(model.lm), str(model.dtype), str(model.device), config)
+    if key in _PROVED:
+        bound_pack(model.lm, _PROVED[key])  # the same weights may have been loaded anew
+        return
+    failed = [check for check in check_model(model) if not check.ok]
+    if failed:
+        said = "; ".join(f"{check.name}: no ({check.seen})" for check in failed)
+        raise UserError(
+            f"{model.name} is not understood, so its numbers would mean nothing: {said}. "
+            f"`anchorscope doctor --model {model.source}` shows every check."
+        )
+    _PROVED[key] = largest_pack(model.lm)
+
+
+@torch.no_grad()
+def _logits(model: Model) -> Tensor:
+    """The logits [vocabulary] that the model gives as its owner left it."""
+    tokens = torch.tensor([tries.prompts_for(model)[0]], device=model.device)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return model.lm(tokens, use_cache=False).logits[0, -1]
+
+
+def _ours(model: Model) -> _Seen:
+    prompts = tries.prompts_for(model)
+    with Lease(model) as lease:
+        prefix = read_prefix(lease, prompts[0][: tries.PREFIX])
+        trial = tries.answered(lease, prefix, prompts)
+        trunk, samples = trial.written.trunk, trial.samples
+        kinds = (*tries.interventions(model), ANSWER_ONLY)
+        states = tries.ours(lease, trunk, samples, kinds)
+        empty = tries.empty_pair(lease, trunk, samples[0])
+        weights: list[Tensor] = []
+        lease.look = weights.append
+        slow = tries.ours(lease, trunk, samples, (KNOCKOUT,))["knockout"]
+    return _Seen(trial, states, empty, slow, weights)
+
+
+def _decoding(model: Model, trial: Trial, stock: Stock, limit: float) -> Check:
+    """Greedy answers with their states and log-probabilities, against whole rows at once."""
+    far, unsure = 0.0, 0.0
+    for row, (sample, line) in enumerate(zip(trial.samples, trial.written.lines, strict=True)):
+        span = slice(sample.answer_at, len(sample.ids))
+        far = max(far, distance(trial.written.states[row], stock.states[row, span]))
+        before = slice(sample.answer_at - 1, len(sample.ids) - 1)
+        theirs = torch.log_softmax(stock.logits[row, before].float(), dim=-1)
+        chosen = torch.tensor(line.token_ids, device=theirs.device)
+        said = torch.tensor(line.log_probs, device=theirs.device)
+        off = (said - theirs.gather(1, chosen[:, None])[:, 0]).abs().max()
+        short = (theirs.amax(dim=1) - said).abs().max()
+        unsure = max(unsure, float(torch.maximum(off, short)))
+    middle = [
+        distance(stock.hidden[k][0], stock.states[0, :, k - 1]) for k in range(1, model.blocks)
+    ]
+    far = max(far, *middle, 0.0)
+    return Check(
+        "answers and clean states are those of stock attention",
+        far < limit and unsure < _LOGITS * limit,
+        f"largest difference {far:.1e}, rounding allows {limit:.1e}; "
+        f"of log-probabilities {unsure:.1e}",
+    )  # fmt: skip
+
+
+def _against_stock(
+    model: Model, seen: _Seen, kind: Intervention, clean: Stock, limit: float
+) -> Check:
+    """One intervention against stock attention with that mask, at the layers that tell."""
+    samples, last = seen.trial.samples, model.blocks
+    heads = model.lm.config.get_text_config().num_attention_heads
+    # A window needs a pass for each layer it is read at; the others hold every layer at once.
+    layers = [last] if window_of(kind.layers) is None else sorted({min(2, last), last})
+    far = moved = 0.0
+    for layer in layers:
+        edits = tries.edits_for(samples, kind, layer=layer, heads=heads)
+        stock = stock_pass(model, [s.ids for s in samples], edits)
+        of = slice(0, last) if len(layers) == 1 else slice(layer - 1, layer)
+        for row, sample in enumerate(samples):
+            theirs = stock.states[row, len(sample.ids) - 1, of]
+            far = max(far, distance(seen.states[kind.name][row, of], theirs))
+            moved = max(moved, distance(clean.states[row, len(sample.ids) - 1, of], theirs))
+    said = f"largest difference from stock attention {far:.1e}; it moves states by {moved:.1e}"
+    powerless = moved <= _POWER * limit
+    if powerless:
+        said += f", too little to tell from rounding ({limit:.1e}): the check has no power"
+    # One block of many moves less than half precision rounds, whatever the model.
+    excused = window_of(kind.layers) is not None and model.dtype != torch.float32
+    return Check(_SAID[kind.name], far < limit and (excused or not powerless), said)
+
+
+def _near(name: str, ours: Tensor, theirs: Tensor, limit: float) -> Check:
+    far = max(distance(a, b) for a, b in zip(ours, theirs, strict=True))
+    return Check(name, far < limit, f"largest difference {far:.1e}")
+
+
+def _cut_weight(seen: _Seen) -> float:
+    """The largest weight on a cut edge; keys stand as prefix, trunk, then the row's own."""
+    columns = seen.trial.written.trunk.at
+    largest = 0.0
+    for row, sample in enumerate(seen.trial.samples):
+        keys = torch.tensor(sample.exact_question, device=columns.device)
+        at = torch.isin(columns[row], keys).nonzero()[:, 0] + tries.PREFIX
+        largest = max(largest, *(float(w[row][..., at].abs().max()) for w in seen.weights))
+    return largest

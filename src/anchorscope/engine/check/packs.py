@@ -1,0 +1,104 @@
+"""Rows longer than the model's window, and packs as large as a run makes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from anchorscope.engine.batches import Budget, bound_pack
+from anchorscope.engine.check import trial as tries
+from anchorscope.engine.check.limits import distance
+from anchorscope.engine.check.stock import stock_pass
+from anchorscope.engine.lease import Lease
+from anchorscope.engine.passes import KNOCKOUT
+from anchorscope.engine.trunk import grow_trunk, read_prefix
+from anchorscope.models import Model
+
+# Arithmetic that a check may cost, in multiplications and additions: seconds on two cores.
+_COST = {"cpu": 1e12, "cuda": 5e15}
+_WINDOWS = ("sliding_window", "attention_chunk_size", "sliding_window_size", "window_size")
+_NARROW = 8
+
+
+def check_long(model: Model, limit: float) -> tuple[str, bool, str]:
+    """A row that reaches beyond the smallest window or chunk: name, whether it is right, why."""
+    config = model.lm.config.get_text_config()
+    sizes = {name: getattr(config, name, None) for name in _WINDOWS}
+    windows = {name: size for name, size in sizes.items() if isinstance(size, int) and size > 0}
+    name = "a row longer than the model's windows"
+    if not windows:
+        return name, True, "it has none"
+    least = min(windows.values())
+    if least + sum(tries.TURNS) <= _affordable(model):
+        far = _long(model, least)
+        said = f"window {least}"
+    else:
+        with _narrowed(config, windows):
+            far = _long(model, _NARROW)
+        said = f"window {least}, tried narrowed to {_NARROW}"
+    return name, far < limit, f"{said}: largest difference from stock attention {far:.1e}"
+
+
+def _long(model: Model, window: int) -> float:
+    """How far a knocked-out row whose turn begins behind the first window is from stock."""
+    prompt = tries.prompts_for(model)[0]
+    front = prompt[: tries.PREFIX] * (window // tries.PREFIX + 1)
+    sample = tries.positions((*front, *prompt[tries.PREFIX :]), prompt[:3], 0, start=len(front))
+    with Lease(model) as lease:
+        prefix = read_prefix(lease, front)
+        trunk = grow_trunk(lease, prefix, [sample.ids[: sample.answer_at]], room=0, head=False)
+        states = tries.ours(lease, trunk.trunk, (sample,), (KNOCKOUT,))["knockout"]
+    edits = tries.edits_for((sample,), KNOCKOUT, layer=model.blocks, heads=1)
+    return distance(states, stock_pass(model, [sample.ids], edits).states[:, -1])
+
+
+def check_pack(model: Model, limit: float) -> tuple[str, bool, str]:
+    """A pack of full size, whose last row must be that row alone; a smaller bound is noted."""
+    bound_pack(model.lm, None)
+    full = min(Budget.of(model).tokens, _affordable(model))
+    name = "a full pack, its last row as that row alone"
+    tokens = full
+    while tokens >= tries.PREFIX + max(tries.TURNS):
+        far = _packed(model, tokens)
+        if far < limit:
+            break
+        tokens //= 2
+    else:
+        return name, False, f"rows of a pack change each other by {far:.1e}"
+    if tokens == full:
+        return name, True, f"{tokens:,} tokens, difference {far:.1e}"
+    bound_pack(model.lm, tokens)
+    return name, True, f"the model looks at places in a pack: kept to {tokens:,} tokens"
+
+
+def _packed(model: Model, tokens: int) -> float:
+    """How far the last row of a pack of so many tokens is from that row alone."""
+    prompts = tries.prompts_for(model)
+    turns = [len(prompt) - tries.PREFIX for prompt in prompts]
+    count = max(2, tokens // max(turns))
+    rows = [prompts[n % len(prompts)] for n in range(count)]
+    with Lease(model) as lease:
+        prefix = read_prefix(lease, prompts[0][: tries.PREFIX])
+        pack = grow_trunk(lease, prefix, rows, room=0, head=False).last.states[-1]
+        alone = grow_trunk(lease, prefix, rows[-1:], room=0, head=False).last.states[0]
+    return distance(pack, alone)
+
+
+def _affordable(model: Model) -> int:
+    """How many tokens a check may send through the model at once."""
+    weights = sum(p.numel() for p in model.lm.parameters())
+    cost = _COST["cuda" if model.device.type == "cuda" else "cpu"]
+    return max(64, int(cost / weights))
+
+
+@contextmanager
+def _narrowed(config: Any, windows: dict[str, int]) -> Iterator[None]:
+    """The model with windows so small that a short row reaches beyond them."""
+    try:
+        for name in windows:
+            setattr(config, name, _NARROW)
+        yield
+    finally:
+        for name, size in windows.items():
+            setattr(config, name, size)

@@ -1,0 +1,131 @@
+"""The same by stock attention: whole rows, transformers' own code, edits at the softmax alone.
+
+Independent of the engine on purpose. No packing, no memory, no mask of ours: each row runs whole
+through eager attention, and what an intervention changes is changed where the scores become
+weights, whatever way the model made them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+from anchorscope.engine.attention import attention_named
+from anchorscope.engine.masks import NotUnderstood
+from anchorscope.models import Model
+
+_SOFTMAX = (functional.softmax, torch.softmax, Tensor.softmax)
+_LOG_SUM = (torch.logsumexp, Tensor.logsumexp)  # how some models let a sink take its share
+
+
+@dataclass(frozen=True)
+class Edit:
+    """What a block's attention is changed by; both [row, 1 or head, query, key]."""
+
+    added: Tensor | None = None  # to the scores
+    factor: Tensor | None = None  # of the weights
+
+
+Edits = Callable[[int], Edit | None]  # of a block, from 1
+
+
+class Stock(NamedTuple):
+    """Whole rows by stock attention, padded on the right."""
+
+    states: Tensor  # [row, token, layer, width]
+    logits: Tensor  # [row, token, vocabulary]
+    hidden: tuple[Tensor, ...]  # output_hidden_states
+
+
+@torch.no_grad()
+def stock_pass(
+    model: Model,
+    rows: Sequence[Sequence[int]],
+    edits: Edits = lambda block: None,
+    *,
+    attention: str = "eager",
+) -> Stock:
+    """States and logits at every token; nothing looks ahead, so padding stands on the right."""
+    length = max(len(row) for row in rows)
+    padded = [[*row, *[row[-1]] * (length - len(row))] for row in rows]
+    tokens = torch.tensor(padded, device=model.device)
+    states: list[Tensor] = []
+    scores = _Scores(edits, length, edited=attention == "eager")
+    with ExitStack() as stack:
+        stack.enter_context(attention_named(model.lm, attention))
+        for number, block in enumerate(model.parts.blocks):
+            stack.enter_context(_hooked(block, number + 1, scores, states))
+        stack.enter_context(scores)
+        out = model.lm(tokens, use_cache=False, output_hidden_states=True)
+    if attention == "eager":
+        scores.check(model.blocks)
+    return Stock(torch.stack(states, dim=2), out.logits, out.hidden_states)
+
+
+@contextmanager
+def _hooked(block: nn.Module, number: int, scores: _Scores, states: list[Tensor]) -> Iterator[None]:
+    """Tells the scores which block runs, and keeps the states behind it."""
+
+    def begin(module: nn.Module, args: tuple) -> None:
+        scores.block = number
+
+    def keep(module: nn.Module, args: tuple, output: Any) -> None:
+        states.append(output[0] if isinstance(output, tuple) else output)
+
+    hooks = [block.register_forward_pre_hook(begin), block.register_forward_hook(keep)]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+class _Scores(TorchFunctionMode):
+    """Edits what every softmax over the keys is given and gives."""
+
+    def __init__(self, edits: Edits, length: int, *, edited: bool) -> None:
+        super().__init__()
+        self.edits, self.length, self.edited = edits, length, edited
+        self.block = 0
+        self.seen: list[int] = []
+
+    def check(self, blocks: int) -> None:
+        """Every block must have shown one softmax over its keys, else the comparison is empty."""
+        if self.seen != list(range(1, blocks + 1)):
+            raise NotUnderstood(
+                "its eager attention does not show one softmax over the keys in every block, so "
+                "there is nothing to compare with"
+            )
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        known = func in _SOFTMAX or func in _LOG_SUM
+        if not self.edited or not known or not self._over_keys(args):
+            return func(*args, **kwargs)
+        edit = self.edits(self.block) or Edit()
+        scores = args[0]
+        # A sink, where there is one, is the last column.
+        extra = scores.shape[-1] - self.length
+        if edit.added is not None:
+            scores = scores + functional.pad(edit.added, (0, extra)).to(scores)
+        out = func(scores, *args[1:], **kwargs)
+        if func in _LOG_SUM:
+            return out
+        self.seen.append(self.block)
+        if edit.factor is not None:
+            out = out * functional.pad(edit.factor, (0, extra), value=1.0).to(out)
+        return out
+
+    def _over_keys(self, args: tuple) -> bool:
+        shape = args[0].shape if args else ()
+        keys = (self.length, self.length + 1)
+        return len(shape) == 4 and shape[-2] == self.length and shape[-1] in keys

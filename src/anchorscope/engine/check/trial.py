@@ -1,0 +1,142 @@
+"""What the checks try: three made-up questions of unlike length under every kind of change."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from anchorscope.engine.batches import Budget
+from anchorscope.engine.check.stock import Edit, Edits
+from anchorscope.engine.decode import Written, write_answers
+from anchorscope.engine.interventions import Intervention, TokenPositions, window_of
+from anchorscope.engine.lease import Lease
+from anchorscope.engine.passes import CLEAN, KNOCKOUT
+from anchorscope.engine.read import read_rows
+from anchorscope.engine.rows import read_batch, row_for
+from anchorscope.engine.trunk import Prefix, Trunk
+from anchorscope.models import Model
+
+PREFIX, TURNS, ANSWER = 6, (9, 7, 12), 3
+_BETA = 2.0
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Three answered questions, as the engine wrote them."""
+
+    samples: tuple[TokenPositions, ...]
+    written: Written
+
+
+def prompts_for(model: Model) -> list[tuple[int, ...]]:
+    """Arbitrary tokens: the checks are about arithmetic, not meaning."""
+    size = model.lm.config.get_text_config().vocab_size
+    generator = torch.Generator().manual_seed(0)
+    prefix, *turns = (
+        tuple(torch.randint(size // 10, size, (n,), generator=generator).tolist())
+        for n in (PREFIX, *TURNS)
+    )
+    return [prefix + turn for turn in turns]
+
+
+def answered(lease: Lease, prefix: Prefix, prompts: list[tuple[int, ...]]) -> Trial:
+    """The three prompts with their greedy answers, decoded as a run decodes them."""
+    never = torch.tensor([-1], device=lease.model.device)
+    written = write_answers(lease, prefix, prompts, stop_ids=never, limit=ANSWER)
+    samples = tuple(
+        positions(prompt, line.token_ids, number)
+        for number, (prompt, line) in enumerate(zip(prompts, written.lines, strict=True))
+    )
+    return Trial(samples, written)
+
+
+def positions(
+    prompt: tuple[int, ...], answer: tuple[int, ...], number: int, *, start: int = PREFIX
+) -> TokenPositions:
+    """E_Q is a stretch in the middle of the turn: the longer it is, the more a cut must move."""
+    turn = range(start, len(prompt))
+    return TokenPositions(
+        id=f"check:{number}",
+        ids=prompt + answer,
+        answer_at=len(prompt),
+        question_tokens=tuple(turn),
+        exact_question=tuple(turn[1:-2]),
+        exact_answer=tuple(range(len(prompt), len(prompt) + len(answer))),
+    )
+
+
+def interventions(model: Model) -> tuple[Intervention, ...]:
+    """One of every kind that a run can ask for."""
+    heads = model.lm.config.get_text_config().num_attention_heads
+    # The first half of the heads: one head of a large model moves less than rounding does.
+    half = tuple((b, h) for b in range(1, model.blocks + 1) for h in range(max(1, heads // 2)))
+    return (
+        KNOCKOUT,
+        replace(KNOCKOUT, name="single", layers="single"),
+        replace(KNOCKOUT, name="window", layers=f"window:{max(2, min(6, model.blocks // 2))}"),
+        replace(KNOCKOUT, name="heads", heads=half),
+        replace(KNOCKOUT, name="post", where="post"),
+        Intervention(name="boost", boost=_BETA),
+        Intervention(name="rescale", boost=_BETA, where="post"),
+    )
+
+
+def ours(
+    lease: Lease, trunk: Trunk, samples: tuple[TokenPositions, ...], kinds: tuple[Intervention, ...]
+) -> dict[str, Tensor]:
+    """States [sample, layer, width] by intervention, all through the engine in its own batches."""
+    how = {"blocks": lease.model.blocks, "turn_at": len(trunk.prefix), "seed": 0}
+    rows = [row_for(s, n, kind, **how) for kind in kinds for n, s in enumerate(samples)]
+    states: dict[str, list[Tensor]] = {kind.name: [torch.empty(0)] * len(samples) for kind in kinds}
+    for batch, read in read_rows(lease, trunk, rows, budget=Budget.of(lease.model)):
+        for row, state in zip(batch, read, strict=True):
+            states[row.intervention.name][row.number] = state
+    return {name: torch.stack(rows) for name, rows in states.items()}
+
+
+def empty_pair(lease: Lease, trunk: Trunk, sample: TokenPositions) -> tuple[Tensor, Tensor]:
+    """States with no keys to cut and with no head to cut, of rows that start alike."""
+    how = {"blocks": lease.model.blocks, "turn_at": len(trunk.prefix), "seed": 0}
+    start = row_for(sample, 0, KNOCKOUT, **how)
+    bare = replace(sample, exact_question=())
+    first, second = (
+        read_batch(lease, trunk, [replace(row_for(s, 0, c, **how), ids=start.ids, at=start.at)])
+        for s, c in ((bare, KNOCKOUT), (sample, CLEAN))
+    )
+    return first, second
+
+
+def edits_for(
+    samples: tuple[TokenPositions, ...], kind: Intervention, *, layer: int, heads: int
+) -> Edits:
+    """The same intervention in the words of stock attention, for the states of one layer."""
+    length = max(len(s.ids) for s in samples)
+    gone = torch.stack([_edges(s, kind, length) for s in samples])[:, None]
+    width = window_of(kind.layers) or layer
+
+    def edits(block: int) -> Edit | None:
+        if not layer - width < block <= layer:
+            return None
+        edges = gone
+        if kind.heads is not None:
+            cut = {head for at, head in kind.heads if at == block}
+            edges = gone & torch.tensor([h in cut for h in range(heads)])[None, :, None, None]
+        change = -math.inf if kind.boost is None else kind.boost
+        if kind.where == "post":
+            return Edit(factor=torch.where(edges, math.exp(change), 1.0))
+        return Edit(added=torch.where(edges, change, 0.0))
+
+    return edits
+
+
+def _edges(sample: TokenPositions, kind: Intervention, length: int) -> Tensor:
+    """Which edges [query, key] change."""
+    at = torch.arange(length)
+    is_key = torch.isin(at, torch.tensor(sample.exact_question))
+    asks = ~is_key
+    if kind.boost is not None:
+        asks = torch.isin(at, torch.tensor(sample.exact_answer))
+    return (at[:, None] > at) & is_key & asks[:, None]

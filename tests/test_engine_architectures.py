@@ -1,0 +1,61 @@
+"""Architectures of every make, tiny and random, against the plain way; all of them when slow."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from kit.architectures import DECODERS, build
+from kit.held import CLOSE, largest_difference, outcome_of
+from kit.tiny import tiny_tokenizer
+
+from anchorscope.engine.check import check_model
+from anchorscope.errors import UserError
+from anchorscope.models import load_model
+
+# Chunks, sinks, experts of three makes, low-rank keys, keys shared between blocks, positions that
+# begin behind padding, and two whose attention is a method of their own.
+SOME = (
+    "llama4_text", "gpt_oss", "mixtral", "qwen2_moe", "phimoe", "deepseek_v3", "gemma4_text",
+    "roberta", "gptj", "gpt_neo",
+)  # fmt: skip
+REFUSED = {
+    "mamba": "information flows around",
+    "jamba": "information flows around",
+    "lfm2": "information flows around",
+    "bloom": "its attention is its own code",
+    "deepseek_v4": "more than one vector for each token",
+}
+
+
+@pytest.mark.parametrize("kind", SOME)
+def test_right(kind):
+    outcome = outcome_of(kind, load_model(build(kind), tokenizer=tiny_tokenizer()))
+    assert outcome.verdict == "right", outcome
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_refused_with_the_reason(kind):
+    try:
+        checks = check_model(load_model(build(kind), tokenizer=tiny_tokenizer()))
+        said = " ".join(check.seen for check in checks if not check.ok)
+    except UserError as error:
+        said = str(error)
+    assert REFUSED[kind] in said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", DECODERS)
+def test_no_decoder_is_accepted_and_wrong(kind):
+    try:
+        lm = build(kind)
+        with torch.no_grad():
+            lm(torch.randint(3, 290, (1, 20)))
+    except Exception as error:
+        pytest.skip(f"no tiny model: {error}")
+    try:
+        model = load_model(lm, tokenizer=tiny_tokenizer())
+    except UserError:
+        return
+    if all(check.ok for check in check_model(model)):
+        far = largest_difference(model)
+        assert far is None or far < CLOSE

@@ -1,0 +1,67 @@
+"""A model is lent once at a time, and comes back as it was."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+from kit.tiny import tiny_lm, tiny_tokenizer
+
+from anchorscope.engine.lease import Lease
+from anchorscope.errors import UserError
+from anchorscope.models import load_model
+
+
+def test_two_leases_of_one_thread_are_an_error(tiny_llama):
+    with (
+        Lease(tiny_llama),
+        pytest.raises(UserError, match="in use by another"),
+        Lease(tiny_llama),
+    ):
+        pass
+    with Lease(tiny_llama):  # and it can be had again
+        pass
+
+
+def test_another_thread_waits_for_the_model(tiny_llama):
+    order = []
+
+    def borrow():
+        with Lease(tiny_llama):
+            order.append("second")
+
+    with Lease(tiny_llama):
+        other = threading.Thread(target=borrow)
+        other.start()
+        other.join(timeout=0.2)
+        order.append("first")
+    other.join()
+    assert order == ["first", "second"]
+    assert tiny_llama.lm.config._attn_implementation != "anchorscope"
+
+
+def test_each_part_comes_back_as_it_was(tiny_llama):
+    """Training flags that differ, and a config of a part with an attention of its own."""
+    lm = tiny_llama.lm.train()
+    lm.model.layers[1].eval()
+    lm.set_attn_implementation("eager")
+    before = [module.training for module in lm.modules()]
+    with Lease(tiny_llama):
+        assert not any(module.training for module in lm.modules())
+    assert before == [module.training for module in lm.modules()]
+    assert lm.config._attn_implementation == "eager"
+
+
+def test_a_compiled_model_is_taken_for_what_it_wraps(tiny_llama):
+    wrapped = torch.compile(tiny_llama.lm)
+    assert load_model(wrapped, tokenizer=tiny_tokenizer()).lm is tiny_llama.lm
+
+
+def test_a_model_compiled_in_place_and_a_module_that_is_none_are_refused():
+    lm = tiny_lm("llama")
+    lm.compile()
+    with pytest.raises(UserError, match="compiled in place"):
+        load_model(lm, tokenizer=tiny_tokenizer())
+    with pytest.raises(UserError, match="A Linear is not a causal language model"):
+        load_model(torch.nn.Linear(2, 2), tokenizer=tiny_tokenizer())
