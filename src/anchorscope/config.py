@@ -46,6 +46,9 @@ class Config:
         "bundled", changes=True, help="A hub id, a folder, a .gguf file, or `bundled`."
     )
     revision: str | None = _field(None, changes=True, help="The revision of a hub model.")
+    adapter: str | None = _field(
+        None, changes=True, help="A PEFT adapter of the model: a folder or a hub id."
+    )
     data: tuple[str, ...] = _field(
         ("atlas", "atlas-compare"), changes=True, help="Names of question sets, or files."
     )

@@ -115,6 +115,9 @@ def score(
     model: Annotated[
         str | None, typer.Option(help="The model; default: the one the detector names.")
     ] = None,
+    adapter: Annotated[
+        str | None, typer.Option(help="Its PEFT adapter; default: as for the model.")
+    ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N, or mps.")] = "auto",
 ) -> None:
     """Answers a question, or those of a file, and says how likely each answer is wrong."""
@@ -130,6 +133,7 @@ def score(
         lm = load_model(
             model or str(made["source"]), device=device, dtype=str(made["dtype"]),
             revision=None if model else made.get("revision"),
+            adapter=adapter or (None if model else made.get("adapter")),
         )  # fmt: skip
         answers = [row.get("answer") for row in rows]
         scored = loaded.score(lm, [row["question"] for row in rows], answer=answers, progress=bar)

@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from anchorscope.errors import UserError
 from anchorscope.models import bundled
+from anchorscope.models.adapter import adapter_name, merged
 from anchorscope.models.device import Choice, choose
 from anchorscope.models.gguf import converted
 from anchorscope.models.parts import Parts, find_parts
@@ -30,6 +31,7 @@ class Model:
     tokenizer: Any
     parts: Parts
     why: str  # the reason for device and dtype
+    adapter: str | None = None  # as the user gave it; its change is in the weights
 
     @property
     def blocks(self) -> int:
@@ -52,16 +54,20 @@ def load_model(
     dtype: str = "auto",
     revision: str | None = None,
     trust_remote_code: bool = False,
+    adapter: str | Path | None = None,
 ) -> Model:
-    """The model named, on the device and in the dtype that suit this machine."""
-    if isinstance(model, Model):
-        return model
-    if isinstance(model, PreTrainedModel):
-        return _wrap(model, tokenizer)
+    """The model named, on the device and in the dtype that suit this machine.
+
+    `adapter` is a PEFT adapter's folder or hub id; it is merged into the weights.
+    """
+    if not isinstance(model, str | Path):
+        return _loaded(model, tokenizer, None if adapter is None else str(adapter))
     choice = choose(device, dtype)
     place, name = _locate(str(model))
     options = {"revision": revision, "trust_remote_code": trust_remote_code}
-    lm, tokenizer = _read(place, str(model), choice, options)
+    change = None if adapter is None else str(adapter)
+    lm, tokenizer = _read(place, str(model), choice, options, change)
+    name = name if change is None else f"{name} + {adapter_name(change)}"
     log.info("%s on %s", name, choice.why)
     return Model(
         name=name,
@@ -71,6 +77,24 @@ def load_model(
         tokenizer=_with_offsets(tokenizer, name),
         parts=find_parts(lm),
         why=choice.why,
+        adapter=change,
+    )
+
+
+def _loaded(model: Any, tokenizer: Any, adapter: str | None) -> Model:
+    """A model that is loaded already; it is never changed, so an adapter must be in it."""
+    if isinstance(model, Model) and adapter in (None, model.adapter):
+        return model
+    if adapter is None and isinstance(model, PreTrainedModel):
+        return _wrap(model, tokenizer)
+    if adapter is not None and isinstance(model, Model | PreTrainedModel):
+        raise UserError(
+            f"The adapter '{adapter}' was given beside a loaded model, which stays as it is. "
+            "Give the model's name and the adapter: load_model(name, adapter=adapter)."
+        )
+    raise UserError(
+        f"A {type(model).__name__} cannot be used as it is. Accepted: a model's name, or a causal "
+        "language model of transformers; of a PEFT model `model.merge_and_unload()`."
     )
 
 
@@ -118,7 +142,9 @@ def _locate(model: str) -> tuple[str, str]:
     return model, model.split("/")[-1]
 
 
-def _read(place: str, given: str, choice: Choice, options: dict[str, Any]) -> tuple[Any, Any]:
+def _read(
+    place: str, given: str, choice: Choice, options: dict[str, Any], adapter: str | None
+) -> tuple[Any, Any]:
     try:
         tokenizer = AutoTokenizer.from_pretrained(place, **options)
         lm = AutoModelForCausalLM.from_pretrained(place, dtype=choice.dtype, **options)
@@ -130,6 +156,8 @@ def _read(place: str, given: str, choice: Choice, options: dict[str, Any]) -> tu
             "Accepted: a hub id (org/name) that can be reached from here, a folder, a .gguf file, "
             "or `bundled`."
         ) from error
+    if adapter is not None:
+        lm = merged(lm, adapter)
     return _place(lm, choice.device), tokenizer
 
 
