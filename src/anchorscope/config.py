@@ -87,7 +87,9 @@ class Config:
         changes=False,
         help=f"Further evidence: all, none, or of {', '.join(EVIDENCE)}.",
     )
-    device: str = _field("auto", changes=False, help="auto, cpu, cuda, cuda:N, or mps.")
+    device: str = _field(
+        "auto", changes=False, help="auto, balanced (over all devices), cpu, cuda, cuda:N, or mps."
+    )
     shard: int | None = _field(
         None, changes=False, help="Questions between two saves; None: 64, on a GPU 1024."
     )

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from anchorscope.cli.collect import collect
+from anchorscope.config import help_of
 from anchorscope.errors import UserError
 
 detect = typer.Typer(no_args_is_help=True, help="Detectors of wrong answers.")
@@ -118,7 +119,7 @@ def score(
     adapter: Annotated[
         str | None, typer.Option(help="Its PEFT adapter; default: as for the model.")
     ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N, or mps.")] = "auto",
+    device: Annotated[str, typer.Option(help=help_of("device"))] = "auto",
 ) -> None:
     """Answers a question, or those of a file, and says how likely each answer is wrong."""
     rows = _asked(file, question, answer)

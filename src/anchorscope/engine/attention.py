@@ -79,7 +79,7 @@ def attend(
     if view is None or strange:
         reason = "no pass of ours is under way" if view is None else f"it uses {strange}"
         raise NotUnderstood(f"{type(module).__name__} cannot be read: {reason}")
-    layout, block = view.layout, view.block
+    layout, block = view.layout.on(query.device), view.block
     view.called.append(block)
     donor = _donor(module)
     if donor is not None and view.set_back is not None:

@@ -57,6 +57,7 @@ class Lease:
                 back.callback(self._begin_block(block, number).remove)
                 back.callback(block.register_forward_hook(self._keep_state).remove)
             back.callback(parts.head.register_forward_pre_hook(_contiguous).remove)
+            back.callback(parts.decoder.register_forward_hook(self._come_home).remove)
             self._back = back.pop_all()
         return self
 
@@ -117,9 +118,9 @@ class Lease:
 
     def _forward(self, given: dict[str, Any], keep: Tensor, head: bool) -> Tensor | None:
         if head and self._picks:
-            return self.model.lm(**given, logits_to_keep=keep).logits[0]
+            return self.model.lm(**given, logits_to_keep=keep).logits[0].to(keep.device)
         if head:
-            return self.model.lm(**given).logits[0, keep]
+            return self.model.lm(**given).logits[0].to(keep.device)[keep]
         # The head over all positions would cost more than a tenth of the pass.
         with suppress(_Enough):
             self.model.parts.decoder(**given)
@@ -152,13 +153,20 @@ class Lease:
 
         return module.register_forward_pre_hook(hook, with_kwargs=True)
 
+    def _come_home(self, module: nn.Module, args: tuple, output: Any) -> None:
+        """The last states on the first device, where the tokens whose logits are kept are named."""
+        hidden, home = output.last_hidden_state, self.model.device
+        if hidden.device != home:
+            output.last_hidden_state = hidden.to(home)
+
     def _keep_state(self, module: nn.Module, args: tuple, output: Any) -> None:
         now = self._pass
         assert now is not None
         hidden = output[0] if isinstance(output, tuple) else output
         if hidden.dim() != 3:
             raise NotUnderstood("a block hands on more than one vector for each token")
-        now.states.append(hidden[0, now.kept])
+        # States come to the first device, wherever their block lies.
+        now.states.append(hidden[0, now.kept.to(hidden.device)].to(now.kept.device))
         if len(now.states) == now.depth:
             raise _Enough
 

@@ -16,6 +16,7 @@ from anchorscope.models.adapter import adapter_name, merged
 from anchorscope.models.device import Choice, choose
 from anchorscope.models.gguf import converted
 from anchorscope.models.parts import Parts, find_parts
+from anchorscope.models.spread import devices_of, first_device, read_spread, spread_out
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +40,7 @@ class Model:
 
     @property
     def device(self) -> torch.device:
-        return self.lm.device
+        return first_device(self.lm)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -68,7 +69,8 @@ def load_model(
     change = None if adapter is None else str(adapter)
     lm, tokenizer = _read(place, str(model), choice, options, change)
     name = name if change is None else f"{name} + {adapter_name(change)}"
-    log.info("%s on %s", name, choice.why)
+    why = choice.why + (f"; on {devices_of(lm)}" if choice.balanced else "")
+    log.info("%s on %s", name, why)
     return Model(
         name=name,
         source=str(model),
@@ -76,7 +78,7 @@ def load_model(
         lm=lm.eval(),
         tokenizer=_with_offsets(tokenizer, name),
         parts=find_parts(lm),
-        why=choice.why,
+        why=why,
         adapter=change,
     )
 
@@ -113,7 +115,7 @@ def _wrap(lm: PreTrainedModel, tokenizer: Any) -> Model:
         lm=lm,
         tokenizer=_with_offsets(tokenizer, name),
         parts=find_parts(lm),
-        why=f"{lm.device} and {lm.dtype} as loaded by the caller",
+        why=f"{devices_of(lm)} and {lm.dtype} as loaded by the caller",
     )
 
 
@@ -147,7 +149,10 @@ def _read(
 ) -> tuple[Any, Any]:
     try:
         tokenizer = AutoTokenizer.from_pretrained(place, **options)
-        lm = AutoModelForCausalLM.from_pretrained(place, dtype=choice.dtype, **options)
+        options["dtype"] = choice.dtype
+        if choice.balanced and adapter is None:
+            return read_spread(place, **options), tokenizer
+        lm = AutoModelForCausalLM.from_pretrained(place, **options)
     except (OSError, ValueError, KeyError) as error:
         if given == "bundled":
             raise UserError(bundled.HOW_TO_GET) from error
@@ -158,6 +163,8 @@ def _read(
         ) from error
     if adapter is not None:
         lm = merged(lm, adapter)
+    if choice.balanced:
+        return spread_out(lm), tokenizer
     return _place(lm, choice.device), tokenizer
 
 
