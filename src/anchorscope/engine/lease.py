@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import threading
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -42,6 +43,7 @@ class Lease:
         self.look: Watch | None = None  # shown every block's weights, without gradients
         self._pass: _Pass | None = None
         self._back = ExitStack()
+        self._tuples = False  # whether a block hands on a tuple, as seen in the last pass
         forward = inspect.signature(model.lm.forward).parameters
         self._picks = "logits_to_keep" in forward
 
@@ -81,6 +83,7 @@ class Lease:
         logits_at: Tensor | None = None,
         depth: int | None = None,
         also_at: Tensor | None = None,
+        start: int = 0,
     ) -> Read:
         """The states of every layer at each row's last token, and its logits if `head` is wanted.
 
@@ -88,7 +91,8 @@ class Lease:
         is given. `watch` is shown every block's attention weights; with it alone gradients can be
         taken. `logits_at` are the packed tokens whose logits are wanted instead of the last ones.
         After `depth` blocks the pass ends: what comes later cannot change their layers. `also_at`
-        is one more position of each row [row] whose states are kept.
+        is one more position of each row [row] whose states are kept. The first `start` blocks are
+        passed by: `set_back` must give the next one its input, and their layers mean nothing.
         """
         last = layout.last()
         assert depth is None or not head, "the head reads the last block"
@@ -105,9 +109,9 @@ class Lease:
         }
         token = CURRENT.set(view)
         try:
-            with torch.set_grad_enabled(watch is not None):
+            with torch.set_grad_enabled(watch is not None), self._passed_by(start):
                 logits = self._forward(given, last if logits_at is None else logits_at, head)
-                self._check_called(now)
+                self._check_called(now, start)
                 states = torch.stack(now.states, dim=1)
                 return Read(
                     states[: len(last)], logits, None if also_at is None else states[len(last) :]
@@ -126,10 +130,10 @@ class Lease:
             self.model.parts.decoder(**given)
         return None
 
-    def _check_called(self, now: _Pass) -> None:
+    def _check_called(self, now: _Pass, start: int) -> None:
         """Every block must have attended through us, once: else something flows around the cut."""
-        blocks = list(range(self.model.blocks if now.depth is None else now.depth))
-        if now.view.called == blocks and len(now.states) == len(blocks):
+        blocks = list(range(start, self.model.blocks if now.depth is None else now.depth))
+        if now.view.called == blocks and len(now.states) == start + len(blocks):
             return
         without = [n + 1 for n in blocks if n not in now.view.called]
         if without:
@@ -153,6 +157,26 @@ class Lease:
 
         return module.register_forward_pre_hook(hook, with_kwargs=True)
 
+    @contextmanager
+    def _passed_by(self, start: int) -> Iterator[None]:
+        """The first blocks hand on what they are given."""
+
+        def hand_on(*args: Any, **kwargs: Any) -> Any:
+            hidden = args[0] if args else kwargs["hidden_states"]
+            return (hidden,) if self._tuples else hidden
+
+        blocks = self.model.parts.blocks[:start]
+        before = [block.__dict__.get("forward") for block in blocks]  # accelerate puts one there
+        try:
+            for block in blocks:
+                block.forward = hand_on
+            yield
+        finally:
+            for block, forward in zip(blocks, before, strict=True):
+                del block.forward
+                if forward is not None:
+                    block.forward = forward
+
     def _come_home(self, module: nn.Module, args: tuple, output: Any) -> None:
         """The last states on the first device, where the tokens whose logits are kept are named."""
         hidden, home = output.last_hidden_state, self.model.device
@@ -166,6 +190,7 @@ class Lease:
         if hidden.dim() != 3:
             raise NotUnderstood("a block hands on more than one vector for each token")
         # States come to the first device, wherever their block lies.
+        self._tuples = isinstance(output, tuple)
         now.states.append(hidden[0, now.kept.to(hidden.device)].to(now.kept.device))
         if len(now.states) == now.depth:
             raise _Enough
