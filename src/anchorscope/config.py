@@ -46,6 +46,9 @@ class Config:
         "bundled", changes=True, help="A hub id, a folder, a .gguf file, or `bundled`."
     )
     revision: str | None = _field(None, changes=True, help="The revision of a hub model.")
+    adapter: str | None = _field(
+        None, changes=True, help="A PEFT adapter of the model: a folder or a hub id."
+    )
     data: tuple[str, ...] = _field(
         ("atlas", "atlas-compare"), changes=True, help="Names of question sets, or files."
     )
@@ -84,7 +87,9 @@ class Config:
         changes=False,
         help=f"Further evidence: all, none, or of {', '.join(EVIDENCE)}.",
     )
-    device: str = _field("auto", changes=False, help="auto, cpu, cuda, cuda:N, or mps.")
+    device: str = _field(
+        "auto", changes=False, help="auto, balanced (over all devices), cpu, cuda, cuda:N, or mps."
+    )
     shard: int | None = _field(
         None, changes=False, help="Questions between two saves; None: 64, on a GPU 1024."
     )

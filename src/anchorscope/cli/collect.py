@@ -23,6 +23,7 @@ def collect(
     dtype: Annotated[str, option("dtype")] = default_of("dtype"),
     device: Annotated[str, option("device")] = default_of("device"),
     revision: Annotated[str | None, option("revision")] = default_of("revision"),
+    adapter: Annotated[str | None, option("adapter")] = default_of("adapter"),
     trust_remote_code: Annotated[bool, option("trust_remote_code", "--trust-remote-code")] = False,
 ) -> None:
     """Asks a model questions and keeps what detectors read, without the analysis of pathways.

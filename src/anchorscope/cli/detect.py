@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from anchorscope.cli.collect import collect
+from anchorscope.config import help_of
 from anchorscope.errors import UserError
 
 detect = typer.Typer(no_args_is_help=True, help="Detectors of wrong answers.")
@@ -115,7 +116,10 @@ def score(
     model: Annotated[
         str | None, typer.Option(help="The model; default: the one the detector names.")
     ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N, or mps.")] = "auto",
+    adapter: Annotated[
+        str | None, typer.Option(help="Its PEFT adapter; default: as for the model.")
+    ] = None,
+    device: Annotated[str, typer.Option(help=help_of("device"))] = "auto",
 ) -> None:
     """Answers a question, or those of a file, and says how likely each answer is wrong."""
     rows = _asked(file, question, answer)
@@ -130,6 +134,7 @@ def score(
         lm = load_model(
             model or str(model_facts["source"]), device=device, dtype=str(model_facts["dtype"]),
             revision=None if model else model_facts.get("revision"),
+            adapter=adapter or (None if model else model_facts.get("adapter")),
         )  # fmt: skip
         answers = [row.get("answer") for row in rows]
         scored = loaded.score(lm, [row["question"] for row in rows], answer=answers, progress=bar)

@@ -15,6 +15,7 @@ def doctor(
     device: Annotated[str, typer.Option(help=help_of("device"))] = default_of("device"),
     dtype: Annotated[str, typer.Option(help=help_of("dtype"))] = default_of("dtype"),
     revision: Annotated[str | None, typer.Option(help=help_of("revision"))] = None,
+    adapter: Annotated[str | None, typer.Option(help=help_of("adapter"))] = None,
     trust_remote_code: Annotated[
         bool, typer.Option("--trust-remote-code", help=help_of("trust_remote_code"))
     ] = False,
@@ -27,8 +28,9 @@ def doctor(
     quiet_libraries()
     console = Console(highlight=False, soft_wrap=True)
     loaded = load_model(
-        model, device=device, dtype=dtype, revision=revision, trust_remote_code=trust_remote_code
-    )
+        model, device=device, dtype=dtype, revision=revision, adapter=adapter,
+        trust_remote_code=trust_remote_code,
+    )  # fmt: skip
     console.print(f"{loaded.name}: {loaded.why}", markup=False)
     failed = 0
     for check in check_model(loaded):

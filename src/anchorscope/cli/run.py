@@ -47,6 +47,7 @@ def run(
     dtype: Annotated[str, option("dtype")] = default_of("dtype"),
     device: Annotated[str, option("device")] = default_of("device"),
     revision: Annotated[str | None, option("revision")] = default_of("revision"),
+    adapter: Annotated[str | None, option("adapter")] = default_of("adapter"),
     shard: Annotated[int | None, option("shard")] = default_of("shard"),
     trust_remote_code: Annotated[bool, option("trust_remote_code", "--trust-remote-code")] = False,
 ) -> None:

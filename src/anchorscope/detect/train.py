@@ -21,7 +21,7 @@ from anchorscope.progress import Progress, Quiet
 from anchorscope.run_folder.view import RunView
 
 EXAMPLES = 8
-_KEPT = ("name", "source", "revision", "weights", "dtype", "blocks", "width")
+_KEPT = ("name", "source", "adapter", "revision", "weights", "dtype", "blocks", "width")
 _REPORTED = (
     "detector", "n", "wrong", "auroc", "auroc_low", "auroc_high", "auprc", "ece", "brier",
     "coverage_5", "coverage_10",

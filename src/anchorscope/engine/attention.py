@@ -81,7 +81,7 @@ def attend(
     if view is None or strange:
         reason = "no pass of ours is under way" if view is None else f"it uses {strange}"
         raise NotUnderstood(f"{type(module).__name__} cannot be read: {reason}")
-    layout, block = view.layout, view.block
+    layout, block = view.layout.on(query.device), view.block
     if block in view.called:
         raise NotUnderstood("a block attends more than once, and one cut would not be all of it")
     view.called.append(block)

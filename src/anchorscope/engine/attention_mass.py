@@ -62,7 +62,7 @@ def _summed(lease: Lease) -> Iterator[list[Tensor]]:
 
     def add(weights: Tensor) -> None:
         now = weights[:, :, -1].float().mean(dim=1)
-        total[:] = [now if not total else total[0] + now]
+        total[:] = [now if not total else total[0] + now.to(total[0].device)]
 
     before, lease.look = lease.look, add
     try:

@@ -12,7 +12,7 @@ rows, padded on the left.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -48,11 +48,26 @@ class Layout:
     sees_prefix: Tensor | None = None  # bool [row]; None is all of them
     edges: Edges | None = None
     place: Tensor = field(init=False, repr=False)  # [token]: where packed tokens stand in the rows
+    home: Layout | None = field(default=None, repr=False)  # the one this is a copy of, if it is one
     _made: dict[object, Tensor] = field(default_factory=dict, repr=False)
+    _copies: dict[torch.device, Layout] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         # Fixed here once: finding it again in every block would make a GPU wait.
-        object.__setattr__(self, "place", (self.query_at.flatten() >= 0).nonzero()[:, 0])
+        if self.home is None:
+            place = (self.query_at.flatten() >= 0).nonzero()[:, 0]
+        else:
+            place = self.home.place.to(self.query_at.device)
+        object.__setattr__(self, "place", place)
+
+    def on(self, device: torch.device) -> Layout:
+        """The same layout for the blocks of a device; masks are made at home and copied there."""
+        if device == self.place.device:
+            return self
+        if device not in self._copies:
+            at = {"query_at": self.query_at.to(device), "key_at": self.key_at.to(device)}
+            self._copies[device] = replace(self, **at, home=self, _made={}, _copies={})
+        return self._copies[device]
 
     def pack(self, rows: Tensor) -> Tensor:
         """Things [row, query, ...] one after the other, [1, token, ...], without the padding."""
@@ -92,10 +107,12 @@ class Layout:
 
     def bias(self, block: int, rule: Rule, dtype: torch.dtype) -> Tensor:
         """What is added to the scores of a block, [row, 1 or head, query, key]: 0, -inf, boost."""
-        edges = self.edges
+        edges, home = self.edges, self.home
+        name = ("clean", rule) if edges is None else ("cut", rule, None if edges.alike else block)
+        if home is not None:
+            return self._once(name, lambda: home.bias(block, rule, dtype).to(self.place.device))
         if edges is None:
-            return self._once(("clean", rule), lambda: _additive(self.allowed(rule), dtype))
-        name = ("cut", rule, None if edges.alike else block)
+            return self._once(name, lambda: _additive(self.allowed(rule), dtype))
         return self._once(name, lambda: self._cut(block, rule, dtype))
 
     def kept(self, block: int, dtype: torch.dtype) -> Tensor | None:
@@ -106,6 +123,9 @@ class Layout:
         edges = self.edges
         if edges is None or edges.post is None:
             return None
+        if self.home is not None:
+            there = self.home.kept(block, dtype)
+            return None if there is None else there.to(self.place.device)
         gone = _gone(edges, block, edges.post)
         if edges.added is None:
             return (~gone).to(dtype)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import threading
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -44,6 +45,7 @@ class Lease:
         self.look: Watch | None = None  # shown every block's weights, without gradients
         self._pass: _Pass | None = None
         self._back = ExitStack()
+        self._tuples = False  # whether a block hands on a tuple, as seen in the last pass
         forward = inspect.signature(model.lm.forward).parameters
         self._picks = "logits_to_keep" in forward
         self._first = first_position(model.parts.decoder)
@@ -58,6 +60,7 @@ class Lease:
                 back.callback(self._begin_block(block, number).remove)
                 back.callback(block.register_forward_hook(self._keep_state).remove)
             back.callback(parts.head.register_forward_pre_hook(_contiguous).remove)
+            back.callback(parts.decoder.register_forward_hook(self._come_home).remove)
             self._back = back.pop_all()
         return self
 
@@ -81,6 +84,7 @@ class Lease:
         logits_at: Tensor | None = None,
         depth: int | None = None,
         also_at: Tensor | None = None,
+        start: int = 0,
     ) -> Read:
         """The states of every layer at each row's last token, and its logits if `head` is wanted.
 
@@ -88,7 +92,8 @@ class Lease:
         is given. `watch` is shown every block's attention weights; with it alone gradients can be
         taken. `logits_at` are the packed tokens whose logits are wanted instead of the last ones.
         After `depth` blocks the pass ends: what comes later cannot change their layers. `also_at`
-        is one more position of each row [row] whose states are kept.
+        is one more position of each row [row] whose states are kept. The first `start` blocks are
+        passed by: `set_back` must give the next one its input, and their layers mean nothing.
         """
         self._check_pack(layout)
         last = layout.last()
@@ -106,9 +111,9 @@ class Lease:
         }
         token = CURRENT.set(view)
         try:
-            with torch.set_grad_enabled(watch is not None):
+            with torch.set_grad_enabled(watch is not None), self._passed_by(start):
                 logits = self._forward(given, last if logits_at is None else logits_at, head)
-                self._check_called(now)
+                self._check_called(now, start)
                 states = torch.stack(now.states, dim=1)
                 return Read(
                     states[: len(last)], logits, None if also_at is None else states[len(last) :]
@@ -119,9 +124,9 @@ class Lease:
 
     def _forward(self, given: dict[str, Any], keep: Tensor, head: bool) -> Tensor | None:
         if head and self._picks:
-            return self.model.lm(**given, logits_to_keep=keep).logits[0]
+            return self.model.lm(**given, logits_to_keep=keep).logits[0].to(keep.device)
         if head:
-            return self.model.lm(**given).logits[0, keep]
+            return self.model.lm(**given).logits[0].to(keep.device)[keep]
         # The head over all positions would cost more than a tenth of the pass.
         with suppress(_Enough):
             self.model.parts.decoder(**given)
@@ -139,10 +144,10 @@ class Lease:
                 f"{longest} were given. Use shorter prompts or fewer examples."
             )
 
-    def _check_called(self, now: _Pass) -> None:
+    def _check_called(self, now: _Pass, start: int) -> None:
         """Every block must have attended through us, once: else something flows around the cut."""
-        blocks = list(range(self.model.blocks if now.depth is None else now.depth))
-        if now.view.called == blocks and len(now.states) == len(blocks):
+        blocks = list(range(start, self.model.blocks if now.depth is None else now.depth))
+        if now.view.called == blocks and len(now.states) == start + len(blocks):
             return
         without = [n + 1 for n in blocks if n not in now.view.called]
         if len(without) == len(blocks):
@@ -171,13 +176,41 @@ class Lease:
 
         return module.register_forward_pre_hook(hook, with_kwargs=True)
 
+    @contextmanager
+    def _passed_by(self, start: int) -> Iterator[None]:
+        """The first blocks hand on what they are given."""
+
+        def hand_on(*args: Any, **kwargs: Any) -> Any:
+            hidden = args[0] if args else kwargs["hidden_states"]
+            return (hidden,) if self._tuples else hidden
+
+        blocks = self.model.parts.blocks[:start]
+        before = [block.__dict__.get("forward") for block in blocks]  # accelerate puts one there
+        try:
+            for block in blocks:
+                block.forward = hand_on
+            yield
+        finally:
+            for block, forward in zip(blocks, before, strict=True):
+                del block.forward
+                if forward is not None:
+                    block.forward = forward
+
+    def _come_home(self, module: nn.Module, args: tuple, output: Any) -> None:
+        """The last states on the first device, where the tokens whose logits are kept are named."""
+        hidden, home = output.last_hidden_state, self.model.device
+        if hidden.device != home:
+            output.last_hidden_state = hidden.to(home)
+
     def _keep_state(self, module: nn.Module, args: tuple, output: Any) -> None:
         now = self._pass
         assert now is not None
         hidden = output[0] if isinstance(output, tuple) else output
         if hidden.dim() != 3:
             raise NotUnderstood("a block hands on more than one vector for each token")
-        now.states.append(hidden[0, now.kept])
+        # States come to the first device, wherever their block lies.
+        self._tuples = isinstance(output, tuple)
+        now.states.append(hidden[0, now.kept.to(hidden.device)].to(now.kept.device))
         if len(now.states) == now.depth:
             raise _Enough
 

@@ -53,7 +53,7 @@ class Growing:
         """Lets go of all rows but these, block by block: two whole copies are never held."""
         for block, pair in enumerate(self._pairs):
             if pair is not None:
-                self._pairs[block] = (pair[0][index], pair[1][index])
+                self._pairs[block] = (_taken(pair[0], index), _taken(pair[1], index))
 
     def _begin(self, block: int, key: Tensor, value: Tensor) -> Pair:
         prefix = None if self._prefix is None else self._prefix[block]
@@ -80,7 +80,7 @@ class Forked:
         for which, (buffer, new) in enumerate(zip(pair, (key, value), strict=True)):
             if self._prefix is not None:
                 buffer[:, :, : self._front] = self._prefix[block][which]
-            buffer[:, :, self._front : stop] = self._trunk[block][which][self._rows]
+            buffer[:, :, self._front : stop] = _taken(self._trunk[block][which], self._rows)
             buffer[:, :, stop:] = new
         return pair
 
@@ -99,7 +99,7 @@ class Joined:
         return pair[0], pair[1]
 
     def _joined(self, block: int, which: int, new: Tensor) -> Tensor:
-        parts = [self._trunk[block][which][self._rows], new]
+        parts = [_taken(self._trunk[block][which], self._rows), new]
         if self._prefix is not None:
             parts.insert(0, self._prefix[block][which].expand(len(new), -1, -1, -1))
         return torch.cat(parts, dim=2)
@@ -117,6 +117,11 @@ def with_prefix(key: Tensor, value: Tensor, prefix: Pair | None, capacity: int) 
         for buffer, front in zip(pair, prefix, strict=True):
             buffer[:, :, : front.shape[2]] = front
     return pair
+
+
+def _taken(of: Tensor, rows: Tensor) -> Tensor:
+    """These rows; blocks may lie on several devices, and the numbers of rows on one of them."""
+    return of[rows.to(of.device)]
 
 
 def _buffer(like: Tensor, capacity: int) -> Tensor:

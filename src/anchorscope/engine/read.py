@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from anchorscope.engine.attention import SetBack
 from anchorscope.engine.batches import Budget, in_batches
 from anchorscope.engine.interventions import window_of
 from anchorscope.engine.lease import Lease
@@ -54,6 +55,107 @@ def _kind(row: Row) -> tuple[int, str]:
 def _width(row: Row) -> int:
     """How many blocks a row's window has; 0 for a cut in all of them, or in none."""
     return 0 if row.intervention.answer_only else window_of(row.intervention.layers) or 0
+
+
+def read_from_clean(
+    lease: Lease, trunk: Trunk, rows: Sequence[Row], *, budget: Budget, depth: int
+) -> Iterator[tuple[list[Row], Tensor]]:
+    """Rows with their states [row, layer, width], each begun at the first block it is cut in.
+
+    What comes before is the clean row's: every question must have one (no heads cut) among them.
+    """
+    clean = [row for row in rows if row.intervention.heads == ()]
+    others = sorted((row for row in rows if row.intervention.heads != ()), key=first_cut)
+    known = Clean(lease, trunk, depth, {first_cut(row) for row in others})
+    how = {"length": lambda row: len(row.ids), "then": lambda row: row.number, "budget": budget}
+    yield from in_batches(clean, known.read, **how)
+    for start, group in groupby(others, key=first_cut):
+        if start in known.starts:
+            yield from in_batches(group, lambda b, start=start: known.begin(b, start), **how)
+        else:
+            yield from read_rows(lease, trunk, list(group), budget=budget, depth=depth)
+
+
+def first_cut(row: Row) -> int:
+    """The first block (from 0) in which a row loses edges in some head."""
+    heads = row.intervention.heads
+    return min(block for block, _ in heads) - 1 if heads else 0
+
+
+class Clean:
+    """What clean rows give the blocks at which others begin, and proof that it is enough."""
+
+    def __init__(self, lease: Lease, trunk: Trunk, depth: int, starts: set[int]) -> None:
+        self._lease, self._trunk, self._depth = lease, trunk, depth
+        shared = any(getattr(a, "is_kv_shared_layer", False) for a in lease.model.parts.attentions)
+        # Keys of an earlier block may be used in a later one, which then needs that block as well.
+        self.starts = set() if shared else starts - {0}
+        self._inputs: dict[tuple[int, int], Tensor] = {}  # start and row's number: [token, width]
+        self._states: dict[int, Tensor] = {}  # row's number: [layer, width]
+
+    def read(self, batch: list[Row]) -> Tensor:
+        """The clean states [row, layer, width]; what others begin with is kept."""
+        first = not self._states
+        keeper = _Keeper(self.starts)
+        states = self._pass(batch, keeper)
+        sizes = [len(row.ids) for row in batch]
+        for start, packed in keeper.packed.items():
+            for row, tokens in zip(batch, packed[0].split(sizes), strict=True):
+                self._inputs[start, row.number] = tokens
+        self._states |= {row.number: of for row, of in zip(batch, states, strict=True)}
+        if first:
+            self.starts = {start for start in self.starts if self._repeats(batch[0], start)}
+        return states
+
+    def begin(self, batch: list[Row], start: int) -> Tensor:
+        """The states [row, layer, width] of rows whose first cut is in block `start` (from 0)."""
+        inputs = torch.cat([self._inputs[start, row.number] for row in batch])[None]
+        states = self._pass(batch, _Begun(start, inputs), start)
+        clean = torch.stack([self._states[row.number][:start] for row in batch])
+        return torch.cat([clean, states[:, start:]], dim=1)
+
+    def _repeats(self, row: Row, start: int) -> bool:
+        """Whether a clean row that begins there ends alike, bit for bit: no way leads past it."""
+        keeper = _Keeper({start})
+        whole = self._pass([row], keeper)
+        try:
+            again = self._pass([row], _Begun(start, keeper.packed[start]), start)
+        except (AttributeError, IndexError, KeyError, TypeError):
+            return False  # a later block asks for something that an earlier one left behind
+        return torch.equal(again[:, start:], whole[:, start:])
+
+    def _pass(self, batch: list[Row], change: SetBack, start: int = 0) -> Tensor:
+        lease, trunk = self._lease, self._trunk
+        return read_batch(lease, trunk, batch, set_back=change, depth=self._depth, start=start)
+
+
+class _Keeper:
+    """Keeps what the blocks `at` are given, and changes nothing."""
+
+    def __init__(self, at: set[int]) -> None:
+        self._at = at
+        self.packed: dict[int, Tensor] = {}
+
+    def __call__(self, block: int, hidden: Tensor) -> Tensor:
+        if block in self._at:
+            self.packed[block] = hidden
+        return hidden
+
+    def keys(self, block: int, donor: int, packed: Tensor) -> Tensor:
+        return packed
+
+
+class _Begun:
+    """Gives a block the input [1, token, width] that was kept for it."""
+
+    def __init__(self, block: int, packed: Tensor) -> None:
+        self._block, self._packed = block, packed
+
+    def __call__(self, block: int, hidden: Tensor) -> Tensor:
+        return self._packed if block == self._block else hidden
+
+    def keys(self, block: int, donor: int, packed: Tensor) -> Tensor:
+        return packed
 
 
 def to_host(states: Tensor) -> np.ndarray:

@@ -81,11 +81,16 @@ def read_batch(
     batch: Sequence[Row],
     set_back: SetBack | None = None,
     depth: int | None = None,
+    start: int = 0,
 ) -> Tensor:
-    """States [row, layer, width] at the probe position of each row, of `depth` layers or all."""
+    """States [row, layer, width] at the probe position of each row, of `depth` layers or all.
+
+    The first `start` blocks are passed by; see `Lease.run`.
+    """
     tokens, layout, number = lay_out(lease, trunk, batch)
     memory = Forked(trunk.pairs, number, trunk.prefix.pairs)
-    return lease.run(tokens, layout, memory, set_back=set_back, depth=depth).states
+    read = lease.run(tokens, layout, memory, set_back=set_back, depth=depth, start=start)
+    return read.states
 
 
 def lay_out(lease: Lease, trunk: Trunk, batch: Sequence[Row]) -> tuple[Tensor, Layout, Tensor]:

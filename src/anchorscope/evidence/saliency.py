@@ -124,7 +124,7 @@ def _salient(loss: Tensor, attention: Sequence[Tensor], edges: Tensor, *, more: 
             by_block.append(torch.zeros(edges.shape[:2], device=edges.device))
             continue
         edge = (weights.detach().float() * grad.float()).abs().sum(dim=1)  # [row, query, key]
-        by_block.append((edge[:, None] * edges).sum(dim=(2, 3)))
+        by_block.append((edge.to(edges.device)[:, None] * edges).sum(dim=(2, 3)))
     return torch.stack(by_block, dim=-1)
 
 

@@ -11,12 +11,16 @@ from anchorscope.errors import UserError, unknown
 DType = Literal["auto", "float32", "bfloat16", "float16"]
 
 
+BALANCED = "balanced"  # over all devices, and main memory and disk where they do not suffice
+
+
 class Choice(NamedTuple):
     """A device and a dtype with the reason for them, in words."""
 
     device: str
     dtype: torch.dtype
     why: str
+    balanced: bool = False  # spread over all devices; `device` is the first
 
 
 def choose(device: str = "auto", dtype: str = "auto") -> Choice:
@@ -25,7 +29,8 @@ def choose(device: str = "auto", dtype: str = "auto") -> Choice:
         raise unknown("dtype", dtype, get_args(DType))
     chosen, because = _device(device)
     if dtype != "auto":
-        return Choice(chosen, getattr(torch, dtype), f"{because}; {dtype} as asked")
+        said = f"{because}; {dtype} as asked"
+        return Choice(chosen, getattr(torch, dtype), said, device == BALANCED)
     if chosen.startswith("cuda"):
         fast = torch.cuda.is_bf16_supported(including_emulation=False)
         reason = "the GPU has bfloat16 units" if fast else "the GPU has no bfloat16 units"
@@ -35,7 +40,7 @@ def choose(device: str = "auto", dtype: str = "auto") -> Choice:
     else:
         fast, reason = False, f"safe on {chosen}"
     name = "bfloat16" if fast else "float32"
-    return Choice(chosen, getattr(torch, name), f"{because}; {name}: {reason}")
+    return Choice(chosen, getattr(torch, name), f"{because}; {name}: {reason}", device == BALANCED)
 
 
 def cpu_has_bfloat16() -> bool:
@@ -49,6 +54,8 @@ def cpu_has_bfloat16() -> bool:
 
 
 def _device(asked: str) -> tuple[str, str]:
+    if asked == BALANCED:
+        return _device("auto")[0], "spread over the devices as asked"
     if asked == "auto":
         if torch.cuda.is_available():
             return "cuda", "a GPU is there"
@@ -60,6 +67,6 @@ def _device(asked: str) -> tuple[str, str]:
     except (RuntimeError, AssertionError) as error:
         raise UserError(
             f"Device '{asked}' cannot be used: {str(error).splitlines()[0]} "
-            "Accepted: auto, cpu, cuda, cuda:N, mps, as far as this machine has them."
+            "Accepted: auto, balanced, cpu, cuda, cuda:N, mps, as far as this machine has them."
         ) from error
     return asked, f"{asked} as asked"

@@ -13,9 +13,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from anchorscope.errors import UserError
 from anchorscope.models import bundled
+from anchorscope.models.adapter import adapter_name, merged
 from anchorscope.models.device import Choice, choose
 from anchorscope.models.gguf import converted
 from anchorscope.models.parts import Parts, find_parts
+from anchorscope.models.spread import devices_of, first_device, read_spread, spread_out
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +33,7 @@ class Model:
     tokenizer: Any
     parts: Parts
     why: str  # the reason for device and dtype
+    adapter: str | None = None  # as the user gave it; its change is in the weights
 
     @property
     def blocks(self) -> int:
@@ -38,7 +41,7 @@ class Model:
 
     @property
     def device(self) -> torch.device:
-        return self.lm.device
+        return first_device(self.lm)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -53,17 +56,22 @@ def load_model(
     dtype: str = "auto",
     revision: str | None = None,
     trust_remote_code: bool = False,
+    adapter: str | Path | None = None,
 ) -> Model:
-    """The model named, on the device and in the dtype that suit this machine."""
-    if isinstance(model, Model):
-        return model
-    if isinstance(model, nn.Module):
-        return _wrap(_plain(model), tokenizer)
+    """The model named, on the device and in the dtype that suit this machine.
+
+    `adapter` is a PEFT adapter's folder or hub id; it is merged into the weights.
+    """
+    if not isinstance(model, str | Path):
+        return _loaded(model, tokenizer, None if adapter is None else str(adapter))
     choice = choose(device, dtype)
     place, name = _locate(str(model))
     options = {"revision": revision, "trust_remote_code": trust_remote_code}
-    lm, tokenizer = _read(place, str(model), choice, options)
-    log.info("%s on %s", name, choice.why)
+    change = None if adapter is None else str(adapter)
+    lm, tokenizer = _read(place, str(model), choice, options, change)
+    name = name if change is None else f"{name} + {adapter_name(change)}"
+    why = choice.why + (f"; on {devices_of(lm)}" if choice.balanced else "")
+    log.info("%s on %s", name, why)
     return Model(
         name=name,
         source=str(model),
@@ -71,8 +79,21 @@ def load_model(
         lm=lm.eval(),
         tokenizer=_with_offsets(tokenizer, name),
         parts=find_parts(lm),
-        why=choice.why,
+        why=why,
+        adapter=change,
     )
+
+
+def _loaded(model: Any, tokenizer: Any, adapter: str | None) -> Model:
+    """A model that is loaded already; it is never changed, so an adapter must be in it."""
+    if isinstance(model, Model) and adapter in (None, model.adapter):
+        return model
+    if adapter is not None:
+        raise UserError(
+            f"The adapter '{adapter}' was given beside a loaded model, which stays as it is. "
+            "Give the model's name and the adapter: load_model(name, adapter=adapter)."
+        )
+    return _wrap(_plain(model), tokenizer)
 
 
 def _plain(model: nn.Module) -> PreTrainedModel:
@@ -115,7 +136,7 @@ def _wrap(lm: PreTrainedModel, tokenizer: Any) -> Model:
         lm=lm,
         tokenizer=_with_offsets(tokenizer, name),
         parts=find_parts(lm),
-        why=f"{lm.device} and {lm.dtype} as loaded by the caller",
+        why=f"{devices_of(lm)} and {lm.dtype} as loaded by the caller",
     )
 
 
@@ -144,10 +165,15 @@ def _locate(model: str) -> tuple[str, str]:
     return model, model.split("/")[-1]
 
 
-def _read(place: str, given: str, choice: Choice, options: dict[str, Any]) -> tuple[Any, Any]:
+def _read(
+    place: str, given: str, choice: Choice, options: dict[str, Any], adapter: str | None
+) -> tuple[Any, Any]:
     try:
         tokenizer = AutoTokenizer.from_pretrained(place, **options)
-        lm = AutoModelForCausalLM.from_pretrained(place, dtype=choice.dtype, **options)
+        options["dtype"] = choice.dtype
+        if choice.balanced and adapter is None:
+            return read_spread(place, **options), tokenizer
+        lm = AutoModelForCausalLM.from_pretrained(place, **options)
     except (OSError, ValueError, KeyError) as error:
         if given == "bundled":
             raise UserError(bundled.HOW_TO_GET) from error
@@ -156,6 +182,10 @@ def _read(place: str, given: str, choice: Choice, options: dict[str, Any]) -> tu
             "Accepted: a hub id (org/name) that can be reached from here, a folder, a .gguf file, "
             "or `bundled`."
         ) from error
+    if adapter is not None:
+        lm = merged(lm, adapter)
+    if choice.balanced:
+        return spread_out(lm), tokenizer
     return _place(lm, choice.device), tokenizer
 
 

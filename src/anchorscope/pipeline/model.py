@@ -34,6 +34,7 @@ def _load(run: Run, asked: Any) -> Model:
         dtype=c.dtype,
         revision=c.revision,
         trust_remote_code=c.trust_remote_code,
+        adapter=c.adapter,
     )
     require_understood(model)
     check_grouping(c.grouping, model.blocks)
@@ -56,7 +57,7 @@ def _save_facts(run: Run, model: Model, facts: dict[str, Any]) -> None:
     """Everything that a reader needs to repeat the run."""
     store, config = run.store, run.config
     shard = config.shard or _SHARD.get(model.device.type, _SHARD["cpu"])
-    name = {"name": model.name, "source": model.source, "revision": model.revision}
+    name = {name: getattr(model, name) for name in ("name", "source", "revision", "adapter")}
     shape = {"blocks": model.blocks, "width": model.parts.width}
     here = {"device": str(model.device), "why": model.why}
     before = store.info

@@ -26,7 +26,10 @@ def resolve(
     """The config with what stands above it, the question sets, and what tells this run apart."""
     sets = question_sets(questions, config)
     config = replace(
-        config, model=source_of(model, config), data=tuple(data_names(questions, config, sets))
+        config,
+        model=source_of(model, config),
+        adapter=config.adapter or (model.adapter if isinstance(model, Model) else None),
+        data=tuple(data_names(questions, config, sets)),
     )
     if config.finder == "spacy":
         load_pipeline()  # said before anything slow starts, where it is missing

@@ -30,9 +30,22 @@ def weights_hash(lm: Any) -> str:
     """A hash of a few values of every weight: another model under the same name shows."""
     digest = hashlib.sha256()
     for name, weight in lm.named_parameters():
+        if weight.is_meta:
+            # Offloaded, tied weights are no longer one object: the second name is left out as ever.
+            if name in getattr(lm, "all_tied_weights_keys", {}):
+                continue
+            weight = _offloaded(lm, name)
         some = weight.detach().flatten()[:64].float().cpu().numpy()
         digest.update(name.encode() + some.tobytes())
     return digest.hexdigest()[:16]
+
+
+def _offloaded(lm: Any, name: str) -> Any:
+    """A weight that accelerate keeps in main memory or on disk until its module runs."""
+    owner, _, own = name.rpartition(".")
+    hook = lm.get_submodule(owner)._hf_hook
+    hooks = getattr(hook, "hooks", (hook,))
+    return next(h.weights_map[own] for h in hooks if getattr(h, "weights_map", None) is not None)
 
 
 def versions() -> dict[str, str]:

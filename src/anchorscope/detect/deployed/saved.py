@@ -127,6 +127,12 @@ def _refused(folder: Path, why: str) -> UserError:
     )
 
 
+def _loading(model: dict[str, Any]) -> str:
+    """The Python that loads a detector's model."""
+    adapter = f', adapter="{model["adapter"]}"' if model.get("adapter") else ""
+    return f'load_model("{model.get("source") or model["name"]}"{adapter})'
+
+
 def model_card(trained: Trained) -> str:
     """README.md of the folder, with the metadata that the hub reads."""
     model = trained.model
@@ -145,7 +151,7 @@ Gives the probability that a short answer of {model["name"]} to a question of fa
 from anchorscope import Detector, load_model
 
 detector = Detector.load("this folder or repository")
-scored = detector.score(load_model("{model.get("source") or model["name"]}"), "Who painted it?")
+scored = detector.score({_loading(model)}, "Who painted it?")
 ```
 
 | | |

@@ -28,7 +28,7 @@ class Trained:
 
     name: str  # short name of the method: probe, mop, pr, ...
     method: Method
-    model: dict[str, Any]  # name, source, revision, weights, dtype, blocks, width
+    model: dict[str, Any]  # name, source, adapter, revision, weights, dtype, blocks, width
     prompt: dict[str, Any]  # style, shots, max_tokens, finder, dataset
     examples: tuple[Example, ...]
     threshold: float  # of the probability
