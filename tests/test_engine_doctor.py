@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 import torch
 from kit.tiny import tiny_lm, tiny_tokenizer
@@ -117,6 +119,7 @@ def test_a_model_that_looks_at_places_in_a_pack_is_kept_to_smaller_packs(tiny_ll
     kind = type(tiny_llama.parts.attentions[0])
     forward = kind.forward
 
+    @functools.wraps(forward)
     def by_place(self, hidden_states, *args, **kwargs):
         scale = 1.0 + (torch.arange(hidden_states.shape[1]) >= 300)
         return forward(self, hidden_states * scale[None, :, None], *args, **kwargs)
