@@ -88,7 +88,7 @@ def _loaded(model: Any, tokenizer: Any, adapter: str | None) -> Model:
     """A model that is loaded already; it is never changed, so an adapter must be in it."""
     if isinstance(model, Model) and adapter in (None, model.adapter):
         return model
-    if adapter is not None:
+    if adapter is not None or isinstance(model, Model):
         raise UserError(
             f"The adapter '{adapter}' was given beside a loaded model, which stays as it is. "
             "Give the model's name and the adapter: load_model(name, adapter=adapter)."
