@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from anchorscope.engine.attention import CURRENT, SetBack, View, Watch, attention_named
 from anchorscope.engine.batches import largest_pack
 from anchorscope.engine.layout import Layout
-from anchorscope.engine.masks import NAME, NotUnderstood
+from anchorscope.engine.masks import NAME, NotUnderstood, first_position
 from anchorscope.engine.memory import Memory
 from anchorscope.engine.own_attention import replace_own
 from anchorscope.errors import UserError
@@ -94,6 +94,13 @@ class Lease:
         After `depth` blocks the pass ends: what comes later cannot change their layers. `also_at`
         is one more position of each row [row] whose states are kept. The first `start` blocks are
         passed by: `set_back` must give the next one its input, and their layers mean nothing.
+
+        Example:
+            at = torch.arange(ids.shape[1])[None]  # one row, all positions from 0
+            with Lease(model) as lease:
+                memory = Growing(model.blocks, ids.shape[1])
+                read = lease.run(ids, Layout(at, at, prefix_length=0), memory, head=True)
+
         """
         self._check_pack(layout)
         last = layout.last()
@@ -213,14 +220,6 @@ class Lease:
         now.states.append(hidden[0, now.kept.to(hidden.device)].to(now.kept.device))
         if len(now.states) == now.depth:
             raise _Enough
-
-
-def first_position(decoder: nn.Module) -> int:
-    """The position of a row's first token: 0, but where those before it mean padding."""
-    for module in decoder.modules():
-        if hasattr(module, "create_position_ids_from_input_ids"):
-            return int(module.padding_idx) + 1  # pyright: ignore[reportArgumentType]
-    return 0
 
 
 class _Enough(Exception):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import AttentionMaskInterface
 
 from anchorscope.errors import UserError
@@ -66,3 +66,11 @@ def checked(mask: Any, module: torch.nn.Module) -> Rule:
 
 
 AttentionMaskInterface.register(NAME, rule_of)  # pyright: ignore[reportArgumentType]
+
+
+def first_position(decoder: nn.Module) -> int:
+    """The position of a row's first token: 0, but where those before it mean padding."""
+    for module in decoder.modules():
+        if hasattr(module, "create_position_ids_from_input_ids"):
+            return int(module.padding_idx) + 1  # pyright: ignore[reportArgumentType]
+    return 0
