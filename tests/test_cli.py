@@ -104,7 +104,7 @@ def test_figure_of_nothing(cli, tmp_path):
 def test_doctor_prints_each_check(cli, bundled):
     code, out, _ = cli("doctor", "--model", "bundled", "--dtype", "float32", "--device", "cpu")
     assert code == 0
-    assert out.count("  ok ") == 8
+    assert out.count("  ok ") == 17
     assert out.strip().endswith("understood")
 
 

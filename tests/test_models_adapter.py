@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from anchorscope.config import Config
 from anchorscope.engine.interventions import Intervention
+from anchorscope.engine.passes import KNOCKOUT
 from anchorscope.errors import UserError
 from anchorscope.models import load_model
 from anchorscope.pipeline.request import command_of, resolve
@@ -141,9 +142,15 @@ def test_an_adapter_that_changes_no_weights(folders, tmp_path):
 def test_a_loaded_model_stays_as_it_is(folders):
     with pytest.raises(UserError, match="beside a loaded model"):
         load_model(tiny_lm("llama"), tokenizer=tiny_tokenizer(), adapter=folders[1])
-    both = peft.PeftModel.from_pretrained(tiny_lm("llama"), folders[1])
-    with pytest.raises(UserError, match=r"A PeftModel cannot be used as it is.*merge_and_unload"):
-        load_model(both, tokenizer=tiny_tokenizer())
+
+
+def test_a_peft_model_is_read_with_its_adapter(folders):
+    both = peft.PeftModel.from_pretrained(tiny_lm("llama"), folders[1]).eval()
+    inside = engine_states(load_model(both, tokenizer=tiny_tokenizer()), SAMPLES, KNOCKOUT)
+    merged = load_model(both.merge_and_unload(), tokenizer=tiny_tokenizer())
+    torch.testing.assert_close(inside, engine_states(merged, SAMPLES, KNOCKOUT), **CLOSE)
+    bare = load_model(tiny_lm("llama"), tokenizer=tiny_tokenizer())
+    assert not torch.allclose(inside, engine_states(bare, SAMPLES, KNOCKOUT), atol=1e-3)
 
 
 def test_without_peft_it_is_one_sentence(folders, monkeypatch):

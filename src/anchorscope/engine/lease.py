@@ -205,8 +205,8 @@ class Lease:
 
     def _come_home(self, module: nn.Module, args: tuple, output: Any) -> None:
         """The last states on the first device, where the tokens whose logits are kept are named."""
-        hidden, home = output.last_hidden_state, self.model.device
-        if hidden.device != home:
+        hidden, home = getattr(output, "last_hidden_state", None), self.model.device
+        if hidden is not None and hidden.device != home:
             output.last_hidden_state = hidden.to(home)
 
     def _keep_state(self, module: nn.Module, args: tuple, output: Any) -> None:

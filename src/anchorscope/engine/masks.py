@@ -40,6 +40,10 @@ class Rule:
         """The same rule: a model that trims its mask to the length of its keys means this one."""
         return self
 
+    def to(self, *args: Any, **options: Any) -> Rule:
+        """The same rule: accelerate sends what a block is given to the block's device."""
+        return self
+
     def __getattr__(self, name: str) -> Any:
         """An error: whoever takes a rule for a tensor computes its attention by itself."""
         if name.startswith("__"):
