@@ -5,18 +5,15 @@ from __future__ import annotations
 import json
 import math
 import sys
-from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from kit.plain import plain_states
 from kit.tiny import tiny_lm, tiny_tokenizer
-from scipy.special import expit
 
 from anchorscope.answers.generate import answer_offsets
 from anchorscope.cli import main
-from anchorscope.detect.deployed.beliefs import Beliefs
 from anchorscope.detect.deployed.bind import bind
 from anchorscope.detect.deployed.detector import Detector
 from anchorscope.detect.deployed.located import unknown_answer
@@ -84,52 +81,6 @@ def test_a_given_answer_is_scored_as_a_plain_pass_reads_it(architecture):
         assert one.probability == pytest.approx(want, abs=2e-3)  # states go through float16
         assert one.flagged == (one.probability > 0.5)
         assert one.answer_entity in one.answer == answer
-
-
-def with_beliefs(model) -> Detector:
-    """A detector whose beliefs are made up too: the layer's own number as the logit's intercept."""
-    rng = np.random.default_rng(2)
-    coef = rng.standard_normal((model.blocks, WIDTH)).astype(np.float32)
-    gate = rng.standard_normal(WIDTH).astype(np.float32)
-    beliefs = Beliefs(coef=coef, intercept=np.arange(4.0), gate=gate, gate_layer=2)
-    return replace(make(model), beliefs=beliefs)
-
-
-def check_beliefs(model, detector, one, answer_ids) -> None:
-    """Belief and pathway of a scored answer against a plain pass over prompt and answer."""
-    answer = unknown_answer(one.answer, answer_ids, 0)
-    span = answer_span(answer.text, question=one.question)
-    last = tokens_of([span], answer_offsets(model, answer))[-1]
-    prompt = make_prompt(model, one.question, shots=SHOTS, style="text").ids
-    states = plain_states(model, [[*prompt, *answer_ids[: last + 1]]])[0].double().numpy()
-    want = expit((states * detector.beliefs.coef).sum(axis=1) + np.arange(4.0))
-    assert list(one.belief) == pytest.approx(want.tolist(), abs=5e-3)
-    q = expit(states[1] @ detector.beliefs.gate)
-    assert one.pathway == ("Q" if q > 0.5 else "A")
-    assert one.pathway_probability == pytest.approx(max(q, 1 - q), abs=5e-3)
-
-
-def test_belief_and_pathway_are_those_of_a_plain_pass(tiny_llama):
-    detector = with_beliefs(tiny_llama)
-    answers = ["William Shakespeare", "India", "blue", "me"]
-    for one in detector.score(tiny_llama, QUESTIONS, answer=answers):
-        check_beliefs(
-            tiny_llama, detector, one, tiny_llama.tokenizer(f" {one.answer}")["input_ids"]
-        )
-
-
-@pytest.mark.parametrize("tokens", [1, 8])
-def test_watching_gives_belief_and_pathway_too(tiny_llama, tokens):
-    detector = with_beliefs(tiny_llama)
-    prompts = [make_prompt(tiny_llama, q, shots=SHOTS, style="text").ids for q in QUESTIONS]
-    with detector.watch(tiny_llama) as seen:
-        out = generate(tiny_llama, prompts, tokens)
-    width, read = max(map(len, prompts)), 0
-    for row, one in enumerate(seen.scores(out, QUESTIONS)):
-        if not one.why:
-            check_beliefs(tiny_llama, detector, one, written_ids(tiny_llama, out[row, width:]))
-            read += 1
-    assert read
 
 
 def test_the_prompt_is_the_one_of_the_run(tiny_llama):
