@@ -17,11 +17,11 @@ from kit.show_fixture import make_run
 from safetensors.numpy import load_file
 from scipy.stats import linregress
 
+from anchorscope.answers.kind import kind_of_answer
 from anchorscope.config import Config
 from anchorscope.errors import UserError
 from anchorscope.run_folder.view import RunView, where
 from anchorscope.show.explore import page as pages
-from anchorscope.show.explore.answer_type import answer_type
 from anchorscope.show.explore.data import run_data
 from anchorscope.show.explore.effect_curves import lines
 from anchorscope.show.explore.packed import halves
@@ -61,7 +61,7 @@ def test_half_precision_keeps_numbers_and_the_side_of_zero() -> None:
      ("a kind of cheese", "other"), ("東京", "name"), ("", "none"), (" \n", "none")],
 )  # fmt: skip
 def test_answers_have_a_type_by_their_form(text: str, name: str) -> None:
-    assert answer_type(text) == name
+    assert kind_of_answer(text) == name
 
 
 def test_beliefs_are_the_table_and_a_plain_loop_over_states_and_probes(simulated: RunView) -> None:

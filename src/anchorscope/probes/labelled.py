@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
+from anchorscope.answers.kind import kind_of
 from anchorscope.config import Config
 from anchorscope.probes.folds import check_enough, entity_folds
 from anchorscope.records import Sample
@@ -18,15 +19,20 @@ class Covariates:
 
     log_popularity: np.ndarray  # powers of ten; NaN where unknown
     prompt_length: np.ndarray  # tokens
+    relation: np.ndarray | None = None  # text, "" where unknown; None: nothing is known
+    kind: np.ndarray | None = None  # kind of answer, text
+    exact_tokens: np.ndarray | None = None  # how many tokens E_Q has
+    entity: np.ndarray | None = None  # text; None: every question is about something else
 
     @property
     def columns(self) -> np.ndarray:
-        """Both side by side, [question, 2]."""
+        """Popularity and length side by side, [question, 2]."""
         return np.column_stack([self.log_popularity, self.prompt_length])
 
     def take(self, rows: np.ndarray) -> Covariates:
         """Those of some questions."""
-        return Covariates(self.log_popularity[rows], self.prompt_length[rows])
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        return Covariates(**{k: v if v is None else v[rows] for k, v in values.items()})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,5 +63,9 @@ def labelled(samples: Sequence[Sample], dataset: str, config: Config) -> Labelle
         covariates=Covariates(
             log_popularity=np.array([s.question.log_popularity for s in used]),
             prompt_length=np.array([float(len(s.prompt_ids)) for s in used]),
+            relation=np.array([s.question.relation or "" for s in used]),
+            kind=np.array([kind_of(s) for s in used]),
+            exact_tokens=np.array([float(len(s.exact_question)) for s in used]),
+            entity=np.array(entities),
         ),
     )

@@ -8,12 +8,12 @@ from typing import Any, get_args
 
 import numpy as np
 
+from anchorscope.answers.kind import KINDS, kind_of
 from anchorscope.engine.passes import CLEAN
 from anchorscope.records import MODES, Sample, Verdict
 from anchorscope.run_folder.view import RunView, records
 from anchorscope.show.curves import INTERVENTIONS, PALETTE, color_of
 from anchorscope.show.explore import effect_curves, packed
-from anchorscope.show.explore.answer_type import TYPES, answer_type
 from anchorscope.show.explore.stored_beliefs import Beliefs, beliefs_of, layers_of
 from anchorscope.show.explore.token_texts import NoTokens, Tokens, tokens_of
 
@@ -62,7 +62,7 @@ def run_data(run: RunView, titles: Mapping[str, str], *, name: str | None = None
         "findings": _findings(run),
         "modes": list(MODES),
         "verdicts": list(VERDICTS),
-        "types": list(TYPES),
+        "types": list(KINDS),
         "knocked_out": _CUT.get(str(run.config.get("keys", "exact")), ""),
         "datasets": _datasets(run, titles),
         "passes": _passes(beliefs),
@@ -165,17 +165,11 @@ def _texts(samples: Sequence[Sample], datasets: Sequence[str]) -> dict[str, Any]
         "answer_span": [list(s.answer_span) if s.answer_span else None for s in samples],
         "dataset": packed.codes([datasets.index(s.question.dataset) for s in samples]),
         "verdict": packed.codes([VERDICTS.index(s.verdict) for s in samples]),
-        "type": packed.codes([TYPES.index(_type(s)) for s in samples]),
+        "type": packed.codes([KINDS.index(kind_of(s)) for s in samples]),
         "popularity": packed.floats(
             np.nan if s.question.popularity is None else s.question.popularity for s in samples
         ),
     }
-
-
-def _type(sample: Sample):
-    span = sample.answer_span
-    text = sample.answer.text
-    return answer_type(text[span.start : span.stop] if span else text)
 
 
 def _packed_tokens(tokens: Tokens | NoTokens, at: slice) -> dict[str, str]:

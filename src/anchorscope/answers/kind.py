@@ -1,12 +1,14 @@
-"""The type of an answer by its form: yes/no, date, number, name, other."""
+"""The kind of an answer by its form: yes/no, date, number, name, other."""
 
 from __future__ import annotations
 
 import re
 from typing import Literal, get_args
 
-AnswerType = Literal["yes/no", "date", "number", "name", "other", "none"]
-TYPES: tuple[AnswerType, ...] = get_args(AnswerType)
+from anchorscope.records import Sample
+
+Kind = Literal["yes/no", "date", "number", "name", "other", "none"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
 
 _MONTHS = (
     "january|february|march|april|may|june|july|august|september|october|november|december|"
@@ -24,11 +26,11 @@ _DATE = re.compile(
     re.IGNORECASE,
 )
 _NUMBER = re.compile(rf"[-+−$€£]?\d|({_COUNTS})\b", re.IGNORECASE)
-_FORMS: dict[AnswerType, re.Pattern[str]] = {"yes/no": _YES_NO, "date": _DATE, "number": _NUMBER}
+_FORMS: dict[Kind, re.Pattern[str]] = {"yes/no": _YES_NO, "date": _DATE, "number": _NUMBER}
 
 
-def answer_type(text: str) -> AnswerType:
-    """The type of the text that carries the answer, from its form alone.
+def kind_of_answer(text: str) -> Kind:
+    """The kind of the text that carries the answer, from its form alone.
 
     A name begins with a capital letter in most of its words; a year alone is a date.
     """
@@ -41,3 +43,9 @@ def answer_type(text: str) -> AnswerType:
     letters = [word[0] for word in words.split() if word[0].isalpha()]
     capitals = sum(letter == letter.upper() for letter in letters)
     return "name" if letters and 2 * capitals >= len(letters) else "other"
+
+
+def kind_of(sample: Sample) -> Kind:
+    """The kind of a sample's answer, by its exact answer where that was found."""
+    span, text = sample.answer_span, sample.answer.text
+    return kind_of_answer(text[span.start : span.stop] if span else text)
