@@ -16,28 +16,25 @@ correlation of their residuals under the random-token knockout. The upper end of
 what is drawn, so that the control's own error cannot narrow the band. Without a control the
 observed correlation is taken: the widest band, which errs towards one mechanism.
 
-The line from the clean to the knocked-out logit, and what it leaves over.
-
-Every fold has a probe of its own, with its own scale and offset. So "one line" is one line for
-each probe that reads: intercept and slope by fold. A single line over all folds would turn the
-probes' differences into differences between samples, and five probes into five humps.
+The law is that of `one_law`: relation, kind of question and the clean belief have their say in it,
+so what they give is inside the band.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import NamedTuple
 
 import numpy as np
 
 from anchorscope.pathways.effects import Delta, delta_p, prediction
-from anchorscope.stats.intervals import Z, percentile_interval
+from anchorscope.pathways.one_law import Fit, Known, Law, correlation, one_law, upper_correlation
+from anchorscope.stats.intervals import percentile_interval
 
 _BLOCK = 1_000_000  # simulated logits at a time
 CLASSES = ("all", "right", "wrong", "both")
 UNITS: tuple[Delta, ...] = ("points", "logit")
-FEWEST = 4  # samples of a fold below which it takes the line of all samples
+LOGITS = ("group_clean", "group_knockout", "effect_clean", "effect_knockout")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,8 +62,8 @@ class Pair:
     group_knockout: np.ndarray
     effect_clean: np.ndarray
     effect_knockout: np.ndarray
-    fold: np.ndarray
-    stratum: np.ndarray  # groups are compared within a stratum, and each has lines of its own
+    known: Known  # groups are compared within its predicted classes, each with a law of its own
+    law: Law = "curve"
 
     @property
     def flipped(self) -> np.ndarray:
@@ -79,11 +76,13 @@ class Pair:
         """
         predicted = prediction(self.effect_clean)
         if name == "all":
-            return self
+            return replace(self, known=self.known.together())
+        both = replace(self, known=replace(self.known, predicted=predicted))
         if name == "both":
-            return replace(self, stratum=predicted)
+            return both
         rows = predicted == (name == "wrong")
-        return Pair(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
+        logits = {f.name: getattr(self, f.name)[rows] for f in fields(self) if f.name in LOGITS}
+        return replace(both, known=both.known.take(rows), **logits)
 
 
 def gaps(
@@ -98,10 +97,10 @@ def gaps(
 
     `points` may be "relative": the unit that the ΔP of the run counts in. `shared` is the
     correlation of the two probes' noise (`shared_by_control`); None takes the observed one.
-    Within a predicted class the lines are those of that class: a bend between the classes is
-    still one mechanism.
+    Within a predicted class the law is that of the class: a bend between the classes is still one
+    mechanism.
     """
-    n = len(pair.fold)
+    n = len(pair.known.fold)
     if n < 3:
         return {unit: _gap(np.nan, np.array([np.nan]), pair) for unit in UNITS}
     observed = _gaps(pair, pair.group_knockout[None], pair.effect_knockout[None], points)
@@ -116,37 +115,25 @@ def gaps(
 
 
 def shared_by_control(control: Pair) -> float:
-    """The most that two probes' noise may go together, from a pair read under the control.
-
-    The upper end of the 95 % interval of the residuals' correlation (Fisher's z); scipy's pearsonr
-    gives the same to 3e-16 (tested), but NaN for residuals without spread.
-    """
-    n = len(control.fold)
-    if n < 4:
-        return 1.0
-    seen = _correlation(*(_line(control, role).residual for role in ("group", "effect")))
-    return float(np.tanh(np.arctanh(min(seen, 1 - 1e-9)) + Z / np.sqrt(n - 3)))
+    """The most that two probes' noise may go together, from a pair read under the control."""
+    seen = correlation(*(_fit(control, role).residual for role in ("group", "effect")))
+    return upper_correlation(seen, len(control.known.fold))
 
 
-def _line(pair: Pair, role: str) -> Line:
+def _fit(pair: Pair, role: str) -> Fit:
     clean, knockout = getattr(pair, f"{role}_clean"), getattr(pair, f"{role}_knockout")
-    return fit_line(clean, knockout, 2 * pair.fold + pair.stratum)
+    return one_law(clean, knockout, pair.known, law=pair.law)
 
 
 def _simulate(
     pair: Pair, rng: np.random.Generator, count: int, shared: float | None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Knocked-out logits [simulation, question] of both probes under one mechanism."""
-    group, effect = _line(pair, "group"), _line(pair, "effect")
-    shared = _correlation(group.residual, effect.residual) if shared is None else shared
-    first, second = rng.standard_normal((2, count, len(pair.fold)))
+    group, effect = _fit(pair, "group"), _fit(pair, "effect")
+    shared = correlation(group.residual, effect.residual) if shared is None else shared
+    first, second = rng.standard_normal((2, count, len(pair.known.fold)))
     second = shared * first + np.sqrt(1 - shared**2) * second
-    return group.fitted + group.spread * first, effect.fitted + effect.spread * second
-
-
-def _correlation(x: np.ndarray, y: np.ndarray) -> float:
-    size = np.sqrt((x**2).sum() * (y**2).sum())
-    return float(np.clip((x * y).sum() / size, -1, 1)) if size > 0 else 0.0
+    return group.fitted + group.noise * first, effect.fitted + effect.noise * second
 
 
 def _gaps(
@@ -158,7 +145,8 @@ def _gaps(
     gaps_by_unit: dict[Delta, np.ndarray] = {}
     for unit in UNITS:
         effect = delta_p(clean, effect_knockout, delta=points if unit == "points" else unit)
-        parts = [pair.stratum == number for number in np.unique(pair.stratum)]
+        classes = pair.known.predicted
+        parts = [classes == which for which in np.unique(classes)]
         gaps_by_unit[unit] = _stratified([(effect[:, rows], flipped[:, rows]) for rows in parts])
     return gaps_by_unit
 
@@ -179,34 +167,6 @@ def _gap(value: float, drawn: np.ndarray, pair: Pair) -> Gap:
     sizes = {"n_q": int(pair.flipped.sum()), "n_a": int((~pair.flipped).sum())}
     known = drawn[~np.isnan(drawn)]
     # A null that mostly leaves one group empty has no gap to compare with: no band, no p.
-    value, low, high, _ = percentile_interval(value, drawn, len(pair.fold))
+    value, low, high, _ = percentile_interval(value, drawn, len(pair.known.fold))
     p = (1 + (known <= value).sum()) / (1 + len(known)) if np.isfinite(low) else np.nan
     return Gap(value=value, low=low, high=high, p=float(p), **sizes)
-
-
-class Line(NamedTuple):
-    """Fitted knocked-out logits [question], what is left over, and its spread."""
-
-    fitted: np.ndarray
-    residual: np.ndarray
-    spread: float  # standard deviation of the noise, corrected for the parameters fitted
-
-
-def fit_line(clean: np.ndarray, knockout: np.ndarray, fold: np.ndarray) -> Line:
-    """The least-squares line of each fold. Logits [question] without NaN."""
-    fitted = np.empty_like(clean)
-    parameters = 0
-    for rows in (fold == number for number in np.unique(fold)):
-        source = rows if rows.sum() >= FEWEST else np.ones(len(clean), dtype=bool)
-        fitted[rows] = _predict(clean[source], knockout[source], clean[rows])
-        parameters += 2 * int(rows.sum() >= FEWEST)
-    residual = knockout - fitted
-    free = max(len(clean) - parameters, 1)
-    return Line(fitted, residual, float(np.sqrt((residual**2).sum() / free)))
-
-
-def _predict(x: np.ndarray, y: np.ndarray, at: np.ndarray) -> np.ndarray:
-    # scipy's linregress (the same to 4e-15, tested) is 17 times slower and refuses equal x.
-    middle, variance = x.mean(), x.var()
-    slope = ((x - middle) * (y - y.mean())).mean() / variance if variance > 0 else 0.0
-    return y.mean() + slope * (at - middle)

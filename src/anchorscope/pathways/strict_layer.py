@@ -10,22 +10,23 @@ import numpy as np
 
 from anchorscope.pathways.class_collapse import ClassCollapse, class_collapse
 from anchorscope.pathways.effects import Delta, prediction
-from anchorscope.pathways.grouping import ROLES
-from anchorscope.pathways.heterogeneity import (
-    NO_SHAPE,
-    Reliability,
-    Shape,
-    reliability,
-    residuals,
-    shape,
-)
+from anchorscope.pathways.grouping import ROLES, Roles
+from anchorscope.pathways.heterogeneity import NO_SHAPE, Reliability, Shape, reliability, shape
+from anchorscope.pathways.one_law import Known, factors_of, fit_line, kinds_share, one_law
 from anchorscope.pathways.one_mechanism import CLASSES, Gap, Pair, gaps, shared_by_control
 from anchorscope.pathways.probe_agreement import Agreement, agreement
+from anchorscope.pathways.two_pathways.looks import Logits, Look, look_closely
+from anchorscope.probes.labelled import Covariates
 from anchorscope.probes.readings import Readings
-from anchorscope.records import MODES, Estimate, Mode
+from anchorscope.records import MODES, Estimate
 from anchorscope.stats.intervals import Draws, bootstrap_mean
 
 SUBSETS = (*CLASSES, "z0", "z1")  # classes predicted, classes true
+CONTROLS = ("random", "matched")
+# Beside the two modes: group and effect from strict mode's probe b alone. What lies between it and
+# paper mode is the smaller training set; what lies between it and strict mode is the circularity.
+SAME = "same"
+_ROLES: dict[str, Roles] = {**ROLES, SAME: Roles("b", "b")}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,12 +37,15 @@ class StrictLayer:
     n: int  # samples with a knocked-out state
     agreement: Agreement
     collapse: ClassCollapse  # of the paper probe
-    gaps: Mapping[tuple[Mode, str, Delta], Gap]  # mode, class, unit
+    gaps: Mapping[tuple[str, str, Delta], Gap]  # mode or "same", class, unit
     reliability: Mapping[str, Reliability]  # class
     shapes: Mapping[str, Shape]  # subset
-    beyond_random: Estimate  # |shift| under the knockout less that under random tokens, logits
+    control: str  # the control that moves logits more, random or matched; "" where there is none
+    beyond_random: Estimate  # |shift| under the knockout less that under the control, logits
+    kinds: float  # share of the squared residuals that kinds of question account for
     common: float  # share of the squared shift that one displacement of everybody makes up
     spread: float  # standard deviation of the residual, logits of the paper probe
+    looks: Mapping[tuple[str, str, str], Look]  # within, road, law; empty where not asked for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,42 +54,76 @@ class StrictDraws(Draws):
 
     simulations: int = 500
     points: Delta = "points"
-    modes: tuple[Mode, ...] = MODES  # whose gaps
+    modes: tuple[str, ...] = (*MODES, SAME)  # whose gaps
     classes: tuple[str, ...] = CLASSES  # within which predicted classes
     subsets: tuple[str, ...] = SUBSETS  # whose shapes
 
 
-def examine_layer(readings: Readings, layer: int, draws: StrictDraws | None = None) -> StrictLayer:
-    """The evidence at one layer."""
+def examine_layer(
+    readings: Readings,
+    layer: int,
+    draws: StrictDraws | None = None,
+    *,
+    covariates: Covariates | None = None,
+    closely: bool = False,
+) -> StrictLayer:
+    """The evidence at one layer; `closely` for the layer at which the finding is made."""
     draws = draws or StrictDraws()
-    known = ~np.isnan(readings.at(layer, "paper", "knockout"))
-    at = _Layer(readings, layer, known)
+    at = _Layer(readings, layer, covariates)
     drawn = {"seed": draws.seed, "resamples": draws.resamples}
     clean, knocked = at.of("paper"), at.of("paper", "knockout")
     moved = knocked - clean
     return StrictLayer(
         layer=layer,
-        n=int(known.sum()),
+        n=len(at.fold),
         agreement=agreement(readings, layer, **drawn),
         collapse=class_collapse(clean, knocked, delta=draws.points, **drawn),
         gaps=_gaps(at, draws),
         reliability={name: _reliability(at, name, draws) for name in draws.classes},
         shapes={name: _shape(at, name, draws.seed) for name in draws.subsets},
-        beyond_random=_beyond_random(at, draws),
+        control=at.control,
+        beyond_random=_beyond_control(at, draws),
+        kinds=kinds_share(clean, knocked, at.known("paper")) if len(clean) else np.nan,
         common=float(moved.mean() ** 2 / (moved**2).mean()) if (moved != 0).any() else np.nan,
-        spread=float(residuals(clean, knocked, at.fold).std()) if len(clean) else np.nan,
+        spread=float(fit_line(clean, knocked, at.fold).residual.std()) if len(clean) else np.nan,
+        looks=look_closely(at.logits(), at.known(), draws) if closely and len(clean) else {},
     )
 
 
 class _Layer:
     """The logits of one layer, of the questions that have a knocked-out state."""
 
-    def __init__(self, readings: Readings, layer: int, known: np.ndarray) -> None:
-        self.readings, self.layer, self.known = readings, layer, known
-        self.fold, self.z = readings.fold[known], readings.z[known]
+    def __init__(self, readings: Readings, layer: int, covariates: Covariates | None) -> None:
+        self.readings, self.layer = readings, layer
+        self.read = ~np.isnan(readings.at(layer, "paper", "knockout"))
+        self.fold, self.z = readings.fold[self.read], readings.z[self.read]
+        covariates = covariates and covariates.take(self.read)
+        self.factors = factors_of(covariates)
+        self.entity = covariates and covariates.entity
+        self.control = self._stronger_control()
 
     def of(self, probe: str, intervention: str = "clean") -> np.ndarray:
-        return self.readings.at(self.layer, probe, intervention)[self.known]
+        return self.readings.at(self.layer, probe, intervention)[self.read]
+
+    def known(self, probe: str | None = None) -> Known:
+        """What is known of each sample; ŷ is that of `probe`, or of the probes' mean belief."""
+        belief = np.mean([self.of(name) for name in self.readings.probes], axis=0)
+        return Known(
+            fold=self.fold,
+            predicted=prediction(self.of(probe) if probe else belief),
+            belief=belief,
+            factors=self.factors,
+            entity=self.entity,
+        )
+
+    def logits(self) -> Logits:
+        """The logits of every probe, clean, knocked out and under the stronger control."""
+
+        def of(intervention: str) -> dict[str, np.ndarray]:
+            return {probe: self.of(probe, intervention) for probe in self.readings.probes}
+
+        control = of(self.control) if self.control else None
+        return Logits(clean=of("clean"), knockout=of("knockout"), control=control)
 
     def rows(self, subset: str, *, probe: str) -> np.ndarray:
         """Which of the questions belong to a subset; ŷ is that of `probe`."""
@@ -95,18 +133,23 @@ class _Layer:
             return self.z == int(subset[1])
         return prediction(self.of(probe)) == (subset == "wrong")
 
-    @property
-    def has_control(self) -> bool:
-        logits = self.readings.logits
-        return "random" in logits and not np.isnan(self.of("paper", "random")).any()
+    def _stronger_control(self) -> str:
+        """Of random and matched tokens the control that moves the logits more."""
+        moved = {}
+        for name in CONTROLS:
+            if name in self.readings.logits:
+                away = np.abs(self.of("paper", name) - self.of("paper"))
+                if len(away) and away.any() and not np.isnan(away).any():
+                    moved[name] = float(away.mean())
+        return max(moved, key=lambda name: moved[name], default="")
 
 
-def _gaps(at: _Layer, draws: StrictDraws) -> dict[tuple[Mode, str, Delta], Gap]:
-    gaps_by_key: dict[tuple[Mode, str, Delta], Gap] = {}
+def _gaps(at: _Layer, draws: StrictDraws) -> dict[tuple[str, str, Delta], Gap]:
+    gaps_by_key: dict[tuple[str, str, Delta], Gap] = {}
     for mode, name in itertools.product(draws.modes, draws.classes):
         shared = None
-        if mode == "strict" and at.has_control:
-            shared = shared_by_control(_pair(at, mode, "random").within(name))
+        if mode == "strict" and at.control:
+            shared = shared_by_control(_pair(at, mode, at.control).within(name))
         drawn = gaps(
             _pair(at, mode, "knockout").within(name),
             seed=draws.seed,
@@ -118,15 +161,14 @@ def _gaps(at: _Layer, draws: StrictDraws) -> dict[tuple[Mode, str, Delta], Gap]:
     return gaps_by_key
 
 
-def _pair(at: _Layer, mode: Mode, intervention: str) -> Pair:
-    group, effect = ROLES[mode]
+def _pair(at: _Layer, mode: str, intervention: str) -> Pair:
+    group, effect = _ROLES[mode]
     return Pair(
         group_clean=at.of(group),
         group_knockout=at.of(group, intervention),
         effect_clean=at.of(effect),
         effect_knockout=at.of(effect, intervention),
-        fold=at.fold,
-        stratum=np.zeros(len(at.fold)),
+        known=at.known(),
     )
 
 
@@ -137,20 +179,22 @@ def _reliability(at: _Layer, subset: str, draws: StrictDraws) -> Reliability:
     def left(probe: str, intervention: str) -> np.ndarray:
         return _residuals(at, rows, subset, probe=probe, classes="b", intervention=intervention)
 
-    control = (left("a", "random"), left("b", "random")) if at.has_control else None
+    control = (left("a", at.control), left("b", at.control)) if at.control else None
     seen = (left("a", "knockout"), left("b", "knockout"))
-    return reliability(seen, control, seed=draws.seed, resamples=draws.resamples)
+    entity = None if at.entity is None else at.entity[rows]
+    drawn = {"seed": draws.seed, "resamples": draws.resamples}
+    return reliability(seen, control, entity=entity, **drawn)
 
 
 def _shape(at: _Layer, subset: str, seed: int) -> Shape:
-    """Shape of the paper probe's shifts, without what each line already says of them."""
+    """Shape of the paper probe's shifts, without what the law already says of them."""
     rows = at.rows(subset, probe="paper")
     if not rows.any():
         return NO_SHAPE
     left = _residuals(at, rows, subset, probe="paper", classes="paper")
     # Both classes together are turned the same way round: towards ŷ.
     towards = np.where(at.of("paper")[rows] > 0, 1.0, -1.0) if subset == "both" else 1.0
-    return shape(towards * left, seed=seed)
+    return shape(towards * left, seed=seed, entity=None if at.entity is None else at.entity[rows])
 
 
 def _residuals(
@@ -162,20 +206,19 @@ def _residuals(
     classes: str,
     intervention: str = "knockout",
 ) -> np.ndarray:
-    """What is left of a probe's logits after the line of each fold, fitted within the subset.
+    """What is left of a probe's logits after the law, fitted within the subset.
 
-    Within a class the line is that class's own, so that a bend between the classes does not pass
+    Within a class the law is that class's own, so that a bend between the classes does not pass
     for something the samples have of their own.
     """
-    clean, other, line = at.of(probe)[rows], at.of(probe, intervention)[rows], at.fold[rows]
-    if subset == "both":
-        line = 2 * line + (at.of(classes)[rows] > 0)
-    return residuals(clean, other, line)
+    known = at.known(classes).take(rows)
+    known = known if subset in ("both", "right", "wrong") else known.together()
+    return one_law(at.of(probe)[rows], at.of(probe, intervention)[rows], known).residual
 
 
-def _beyond_random(at: _Layer, draws: StrictDraws) -> Estimate:
-    if not at.has_control:
+def _beyond_control(at: _Layer, draws: StrictDraws) -> Estimate:
+    if not at.control:
         return Estimate(np.nan, np.nan, np.nan, len(at.fold))
     clean = at.of("paper")
-    more = np.abs(at.of("paper", "knockout") - clean) - np.abs(at.of("paper", "random") - clean)
-    return bootstrap_mean(more, seed=draws.seed, resamples=draws.resamples)
+    more = np.abs(at.of("paper", "knockout") - clean) - np.abs(at.of("paper", at.control) - clean)
+    return bootstrap_mean(more, seed=draws.seed, resamples=draws.resamples, entity=at.entity)

@@ -26,6 +26,8 @@ from anchorscope.run_folder.view import RunView
 from anchorscope.show import write_figures, write_report
 from anchorscope.simulate.worlds import INTERVENTIONS, Simulated, Truth, simulate_states
 
+_ANSWERS = {"name": ("It", "Another"), "yes/no": ("yes", "no")}  # right and wrong, by kind
+
 
 def simulate(
     truth: Truth,
@@ -63,19 +65,21 @@ def simulate(
 
 
 def _sample(truth: Truth, world: Simulated, number: int) -> Sample:
-    """A question without content: one entity to every two, a popularity, an answer."""
+    """A question without content: an entity, a relation, a popularity, an answer of its kind."""
     rng = np.random.default_rng((truth.seed, number))
-    subject, wrong = f"thing {number // 2}", bool(world.z[number])
+    samples, wrong = world.samples, bool(world.z[number])
+    subject = f"thing {samples.entity[number]}"
     text = f"What is {subject}, asked as number {number}?"
     at = text.index(subject)
-    said = "not it" if wrong else "it"
+    said = _ANSWERS[str(samples.kind[number])][wrong]
     return Sample(
         question=Question(
             id=f"simulated:{truth.world}:{number}",
             dataset="simulated",
             text=text,
-            answers=("it",),
+            answers=(_ANSWERS[str(samples.kind[number])][0],),
             subjects=(subject,),
+            relation=str(samples.relation[number]),
             popularity=float(np.exp(rng.normal(8, 2))),
             entity=subject,
         ),
@@ -128,5 +132,5 @@ def _describe(store: Store, truth: Truth, config: Config) -> None:
 
 def _save_truth(store: Store, world: Simulated, ids: list[str]) -> None:
     """tables/truth.csv: what was planted in each sample."""
-    table = pd.DataFrame({"id": ids, "z": world.z, "pushed": world.pushed})
+    table = pd.DataFrame({"id": ids, "z": world.z, "dose": world.samples.dose})
     store.write("tables/truth.csv", partial(table.to_csv, index=False))

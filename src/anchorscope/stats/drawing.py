@@ -77,3 +77,20 @@ def entities_in(member: np.ndarray, number: np.ndarray) -> np.ndarray:
     order = np.argsort(number, kind="stable")
     starts = np.flatnonzero(np.diff(number[order], prepend=-1))
     return np.logical_or.reduceat(member[order], starts, axis=0).sum(axis=0)
+
+
+def effective_size(values: np.ndarray, entity: np.ndarray | None) -> float:
+    """How many independent samples n values amount to, from their correlation within entities."""
+    n, number = len(values), shared_entities(entity, len(values))
+    if number is None or n < 3:
+        return float(n)
+    size = np.bincount(number)
+    k, means = len(size), np.bincount(number, weights=values) / size
+    within = np.sum((values - means[number]) ** 2) / max(n - k, 1)
+    if k < 2:
+        return 1.0
+    between = np.sum(size * (means - values.mean()) ** 2) / (k - 1)
+    typical = (n - np.sum(size**2) / n) / (k - 1)
+    whole = between + (typical - 1) * within
+    alike = max(0.0, (between - within) / whole) if whole > 0 else 0.0
+    return float(n / (1 + (np.sum(size**2) / n - 1) * alike))

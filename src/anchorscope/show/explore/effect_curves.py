@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from anchorscope.engine.passes import CLEAN, KNOCKOUT
-from anchorscope.pathways.one_mechanism import fit_line
+from anchorscope.pathways.one_law import fit_line
 from anchorscope.records import MODES, Mode
 from anchorscope.run_folder.view import RunView, values, where
 from anchorscope.show.curves import Series, curve, pathway_series
