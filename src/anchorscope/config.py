@@ -74,7 +74,7 @@ class Config:
         3, changes=True, help="Sets of folds behind the verdict on two pathways."
     )
     C: float = _field(
-        1.0, changes=True, help="Inverse strength of the probes' L2 penalty, per training answer."
+        3.0, changes=True, help="Inverse strength of the probes' L2 penalty, per training answer."
     )
     balance: Balance = _field(
         "weights", changes=True, help="Whether probes weigh right and wrong answers alike."
