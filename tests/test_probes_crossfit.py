@@ -56,34 +56,46 @@ def test_readings_are_the_stored_weights_on_the_raw_states():
 
 def test_labels_of_the_held_out_fold_have_no_say_in_its_readings():
     run = a_run()
+    before, _ = fit(run, calibrate=False)
+    mine = run["fold"] == 2
+    after, _ = fit({**run, "z": np.where(mine, 1 - run["z"], run["z"])}, calibrate=False)
+    for name in run["states"]:
+        one, other = before.logits[name], after.logits[name]
+        assert np.allclose(one[:, mine], other[:, mine], atol=1e-7)
+        assert not np.allclose(one[:, ~mine], other[:, ~mine], atol=1e-2)
+
+
+def test_labels_of_the_held_out_fold_have_no_say_in_the_order_of_its_readings():
+    # The line of a fold is fitted to other folds alone; their probes did learn from this one.
+    run = a_run()
     before, _ = fit(run)
     mine = run["fold"] == 2
     after, _ = fit({**run, "z": np.where(mine, 1 - run["z"], run["z"])})
-    for name in run["states"]:
-        assert np.array_equal(before.logits[name][:, mine], after.logits[name][:, mine])
-        assert not np.allclose(before.logits[name][:, ~mine], after.logits[name][:, ~mine])
+    for p, k in np.ndindex(3, LAYERS):
+        one, other = (of.logits["clean"][p, mine, k] for of in (before, after))
+        assert np.corrcoef(one, other)[0, 1] > 1 - 1e-9
 
 
 def test_states_of_the_held_out_fold_have_no_say_in_its_probe():
     run = a_run()
-    _, before = fit(run)
+    _, before = fit(run, calibrate=False)
     clean = run["states"]["clean"].copy()
     clean[run["fold"] == 2] += 7
-    _, after = fit({**run, "states": {"clean": clean}})
-    assert np.array_equal(before.weights[:, 2], after.weights[:, 2])
-    assert np.array_equal(before.intercept[:, 2], after.intercept[:, 2])
+    _, after = fit({**run, "states": {"clean": clean}}, calibrate=False)
+    assert np.allclose(before.weights[:, 2], after.weights[:, 2], atol=1e-7)
+    assert np.allclose(before.intercept[:, 2], after.intercept[:, 2], atol=1e-7)
 
 
 def test_probes_a_and_b_share_no_question():
     run = a_run()
-    before, _ = fit(run)
+    before, _ = fit(run, calibrate=False)
     mine = run["fold"] == 0
     pairs: list[tuple[ProbeName, ProbeName]] = [("a", "b"), ("b", "a")]
     for changed, other in pairs:
         rows = training_rows(run["fold"], held_out=0, probe=changed)
-        after, _ = fit({**run, "z": np.where(rows, 1 - run["z"], run["z"])})
-        assert np.array_equal(before.of(other)[mine], after.of(other)[mine])
-        assert not np.allclose(before.of(changed)[mine], after.of(changed)[mine])
+        after, _ = fit({**run, "z": np.where(rows, 1 - run["z"], run["z"])}, calibrate=False)
+        assert np.allclose(before.of(other)[mine], after.of(other)[mine], atol=1e-7)
+        assert not np.allclose(before.of(changed)[mine], after.of(changed)[mine], atol=1e-2)
 
 
 def test_a_memorised_entity_does_not_help():
@@ -202,12 +214,25 @@ def test_saved_probes_come_back_identical_and_read_the_same(tmp_path):
     for name in ("weights", "intercept", "n_train"):
         assert np.array_equal(getattr(back, name), getattr(probes, name))
         assert getattr(back, name).dtype == getattr(probes, name).dtype
-    assert (back.probes, back.C, back.balance) == (PROBES, 0.02, "none")
+    assert (back.probes, back.C, back.balance, back.calibrated) == (PROBES, 0.02, "none", True)
     rest = {key: value for key, value in run.items() if key != "states"}
     again = read(back, run["states"], **rest)
     assert np.array_equal(again.logits["knockout"], readings.logits["knockout"])
     names = sorted(path.name for path in (tmp_path / "probes" / "made").iterdir())
     assert names == ["probes.json", "probes.safetensors"]
+
+
+def test_probes_of_the_first_format_are_read_with_their_penalty_per_answer(tmp_path):
+    _, probes = fit(a_run(), calibrate=False)
+    probes.save(tmp_path)
+    about = json.loads((tmp_path / "probes.json").read_text())
+    assert about["format"] == 2
+    assert about.pop("calibrated") is False
+    (tmp_path / "probes.json").write_text(json.dumps({**about, "format": 1, "C": 0.003}))
+    back = ProbeSet.load(tmp_path)
+    assert pytest.approx(0.003 * 0.8 * N) == back.C
+    assert not back.calibrated
+    assert np.array_equal(back.weights, probes.weights)
 
 
 def test_probes_that_cannot_be_read_are_said_so(tmp_path):
@@ -226,7 +251,7 @@ def test_probes_that_cannot_be_read_are_said_so(tmp_path):
         ProbeSet.load(tmp_path)
     about = tmp_path / "others" / "probes.json"
     about.write_text(json.dumps({**json.loads(about.read_text()), "format": 99}))
-    with pytest.raises(UserError, match="format 99 is not 1"):
+    with pytest.raises(UserError, match="format 99 is not 2"):
         ProbeSet.load(tmp_path / "others")
 
 

@@ -73,7 +73,9 @@ class Config:
     fold_seeds: int = _field(
         3, changes=True, help="Sets of folds behind the verdict on two pathways."
     )
-    C: float = _field(0.003, changes=True, help="Inverse strength of the probes' L2 penalty.")
+    C: float = _field(
+        3.0, changes=True, help="Inverse strength of the probes' L2 penalty, per training answer."
+    )
     balance: Balance = _field(
         "weights", changes=True, help="Whether probes weigh right and wrong answers alike."
     )

@@ -99,7 +99,7 @@ def rows_of(method: Method, name: str, test: Material) -> pd.DataFrame:
 
 
 def chosen_by(method: Method) -> str:
-    """What the training answers chose, in words: "layer 17, C 0.003"."""
+    """What the training answers chose, in words: "layer 17, C 3.0"."""
     if isinstance(method, Auto):
         return method.best_.name
     about = method.about()

@@ -21,7 +21,7 @@ from anchorscope.pathways.effects import flips
 from anchorscope.probes.linear_probe import DEFAULT_C, LinearProbe
 from anchorscope.stats.ranking import auroc
 
-STRENGTHS = (0.0003, DEFAULT_C, 0.03, 0.3)
+STRENGTHS = (DEFAULT_C / 10, DEFAULT_C, 10 * DEFAULT_C, 100 * DEFAULT_C)
 # Neighbouring layers read nearly alike: every second one first, then the best one's neighbours.
 STEP = 2
 _DIRECTIONS = 8  # of largest spread: distances in hundreds of directions are all alike

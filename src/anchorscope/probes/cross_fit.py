@@ -8,8 +8,10 @@ import numpy as np
 
 from anchorscope.errors import UserError
 from anchorscope.parallel import OnDone, in_parallel
+from anchorscope.probes.calibration import held_out_lines
 from anchorscope.probes.folds import PROBES, check_enough, training_rows
-from anchorscope.probes.linear_probe import DEFAULT_C, Balance, LinearProbe
+from anchorscope.probes.linear_probe import DEFAULT_C, Balance
+from anchorscope.probes.many_fits import class_weights, fit_many, to_single
 from anchorscope.probes.probe_set import ProbeSet
 from anchorscope.probes.readings import Readings, check_states, read
 
@@ -22,6 +24,7 @@ def cross_fit(
     fold: np.ndarray,
     C: float = DEFAULT_C,
     balance: Balance = "weights",
+    calibrate: bool = True,
     dataset: str = "The data",
     workers: int | None = None,
     progress: OnDone | None = None,
@@ -29,14 +32,22 @@ def cross_fit(
     """Readings of all questions under all interventions, and the probes that gave them.
 
     `states` maps an intervention to [question, layer, width] (memory-mapped is fine: one layer
-    is converted at a time). Probes learn from the "clean" states alone.
+    is converted at a time). Probes learn from the "clean" states alone. `calibrate`: logits go
+    through Platt's line, so that their probabilities are right on held-out questions.
     """
     z, fold = np.asarray(z), np.asarray(fold)
     check_states(states, ids=ids, z=z, fold=fold)
     _check_folds(fold)
     check_enough(z, fold, dataset=dataset)
     probes = fit_probes(
-        states["clean"], z=z, fold=fold, C=C, balance=balance, workers=workers, progress=progress
+        states["clean"],
+        z=z,
+        fold=fold,
+        C=C,
+        balance=balance,
+        calibrate=calibrate,
+        workers=workers,
+        progress=progress,
     )
     return read(probes, states, ids=ids, z=z, fold=fold), probes
 
@@ -48,37 +59,61 @@ def fit_probes(
     fold: np.ndarray,
     C: float = DEFAULT_C,
     balance: Balance = "weights",
+    calibrate: bool = True,
     workers: int | None = None,
     progress: OnDone | None = None,
 ) -> ProbeSet:
     """The probes trained on clean states [question, layer, width], for each fold held out."""
-    _, layers, width = clean.shape
-    folds = int(fold.max()) + 1
-    parts = [
-        [training_rows(fold, held_out=held_out, probe=probe) for held_out in range(folds)]
-        for probe in PROBES
-    ]
+    folds, layers = int(fold.max()) + 1, clean.shape[1]
+    learns = np.array(
+        [
+            [training_rows(fold, held_out=held_out, probe=probe) for held_out in range(folds)]
+            for probe in PROBES
+        ]
+    )  # [probe, fold, question]
 
     def fit_layer(layer: int) -> tuple[np.ndarray, np.ndarray]:
-        """Weights [probe, fold, width] and intercepts [probe, fold]."""
         x = np.asarray(clean[:, layer], dtype=np.float64)
-        weights = np.zeros((len(PROBES), folds, width), dtype=np.float32)
-        intercept = np.zeros((len(PROBES), folds))
-        for kind, held_out in np.ndindex(intercept.shape):
-            rows = parts[kind][held_out]
-            probe = LinearProbe(C=C, balance=balance).fit(x[rows], z[rows])
-            weights[kind, held_out], intercept[kind, held_out] = probe.coef_[0], probe.intercept_[0]
-        return weights, intercept
+        return _fit_layer(x, z, fold, learns, C=C, balance=balance, calibrate=calibrate)
 
     fitted = in_parallel(fit_layer, range(layers), workers=workers, progress=progress)
     return ProbeSet(
         probes=PROBES,
         weights=np.stack([weights for weights, _ in fitted], axis=2),
         intercept=np.stack([intercept for _, intercept in fitted], axis=2),
-        n_train=np.array([[rows.sum() for rows in of] for of in parts], dtype=np.int64),
+        n_train=learns.sum(axis=2),
         C=float(C),
         balance=balance,
+        calibrated=calibrate,
     )
+
+
+def _fit_layer(
+    x: np.ndarray,
+    z: np.ndarray,
+    fold: np.ndarray,
+    learns: np.ndarray,
+    *,
+    C: float,
+    balance: Balance,
+    calibrate: bool,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Weights [probe, fold, width] and intercepts [probe, fold] of one layer x [question, width].
+
+    `learns` [probe, fold, question] says who learns from what.
+    """
+    kinds, folds, n = learns.shape
+    rows = learns.reshape(-1, n)
+    weights, intercept = fit_many(x, z, class_weights(z, rows, balance), np.full(len(rows), C))
+    if calibrate:
+        # All probes read all questions, and the own fold's is kept: one product.
+        read = (weights @ x.T + intercept[:, None]).reshape(kinds, folds, n)
+        others = class_weights(z, np.arange(folds)[:, None] != fold, balance)
+        lines = held_out_lines(read[:, fold, np.arange(n)], z, fold, others)
+        slope, shift = (of.reshape(-1) for of in lines)
+        weights, intercept = weights * slope[:, None], intercept * slope + shift
+    weights, intercept = to_single(weights, intercept, x, rows)
+    return weights.reshape(kinds, folds, -1), intercept.reshape(kinds, folds)
 
 
 def _check_folds(fold: np.ndarray) -> None:

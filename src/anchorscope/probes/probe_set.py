@@ -20,7 +20,8 @@ from anchorscope.probes.linear_probe import Balance
 if TYPE_CHECKING:
     from torch import Tensor
 
-FORMAT = 1
+FORMAT = 2
+_SUM_OF_LOSSES = 1  # the format whose C is against the sum of the losses; nothing is calibrated
 _WEIGHTS, _ABOUT = "probes.safetensors", "probes.json"
 _ARRAYS = ("weights", "intercept", "n_train")
 
@@ -33,8 +34,9 @@ class ProbeSet:
     weights: np.ndarray  # [probe, fold, layer, width] float32
     intercept: np.ndarray  # [probe, fold, layer] float64
     n_train: np.ndarray  # [probe, fold] int, questions learnt from
-    C: float
+    C: float  # against the mean of the losses
     balance: Balance
+    calibrated: bool = False  # whether logits are Platt's, fitted on held-out questions
 
     def __post_init__(self) -> None:
         shape = self.weights.shape
@@ -116,6 +118,7 @@ class ProbeSet:
             "probes": list(self.probes),
             "C": self.C,
             "balance": self.balance,
+            "calibrated": self.calibrated,
             # Ties the two files together: a stop between the two renames is noticed on reading.
             "sha256": _digest(unfinished),
         }
@@ -130,15 +133,18 @@ class ProbeSet:
         folder = Path(folder)
         try:
             about = json.loads((folder / _ABOUT).read_text(encoding="utf-8"))
-            if about["format"] != FORMAT:
+            if about["format"] not in (_SUM_OF_LOSSES, FORMAT):
                 raise _unreadable(folder, f"format {about['format']} is not {FORMAT}")
             if about["sha256"] != _digest(folder / _WEIGHTS):
                 raise _unreadable(folder, f"{_WEIGHTS} is not the file {_ABOUT} was written for")
             arrays = load_file(folder / _WEIGHTS)
+            old = about["format"] == _SUM_OF_LOSSES
             return cls(
                 probes=tuple(about["probes"]),
-                C=about["C"],
+                # Of the first kind of probe; the others learnt from fewer.
+                C=about["C"] * float(arrays["n_train"][0].mean()) if old else about["C"],
                 balance=about["balance"],
+                calibrated=not old and about["calibrated"],
                 **{name: arrays[name] for name in _ARRAYS},
             )
         except FileNotFoundError as error:

@@ -1,0 +1,141 @@
+"""Many fits at once against scikit-learn, one fit after another."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+from sklearn.preprocessing import StandardScaler
+
+from anchorscope.probes.folds import PROBES, entity_folds, training_rows
+from anchorscope.probes.linear_probe import LinearProbe
+from anchorscope.probes.many_fits import class_weights, fit_many, to_single
+
+
+def states(n: int, width: int, *, share: float = 0.5) -> tuple[np.ndarray, np.ndarray]:
+    """Features with a falling spectrum and of unlike size and middle; a `share` of ones."""
+    rng = np.random.default_rng(0)
+    hidden = rng.standard_normal((n, width)) / np.sqrt(np.arange(1, width + 1))
+    x = hidden @ rng.standard_normal((width, width)) * np.geomspace(0.01, 100, width)
+    signal = hidden[:, 0] + hidden[:, 3] + 0.5 * rng.standard_normal(n)
+    z = (signal > np.quantile(signal, 1 - share)).astype(np.float64)
+    return x + np.linspace(-50, 50, width), z
+
+
+def cross_fits(n: int) -> np.ndarray:
+    """Who learns from what, [fit, question]: three kinds of probe, five folds."""
+    fold = entity_folds([str(i) for i in range(n)])
+    return np.array([training_rows(fold, held_out=f, probe=p) for p in PROBES for f in range(5)])
+
+
+def logits_of(x, z, learns, weights, C):
+    coefficients, intercept = fit_many(x, z, weights, np.full(len(learns), C))
+    return x @ coefficients.T + intercept  # [question, fit]
+
+
+def by_scikit_learn(x, z, rows, weights, C) -> np.ndarray:
+    scaler = StandardScaler().fit(x[rows])
+    solver = LogisticRegression(C=C / rows.sum(), tol=1e-9, max_iter=10_000)
+    solver.fit(scaler.transform(x[rows]), z[rows], sample_weight=weights[rows])
+    return solver.decision_function(scaler.transform(x))
+
+
+@pytest.mark.parametrize(
+    ("n", "width", "share"), [(400, 60, 0.5), (150, 300, 0.5), (400, 60, 0.04), (120, 200, 0.1)]
+)
+@pytest.mark.parametrize("balance", ["weights", "none"])
+@pytest.mark.parametrize("C", [0.1, 1.0, 10.0])
+def test_every_fit_is_that_of_scikit_learn(n, width, share, balance, C):
+    x, z = states(n, width, share=share)
+    learns = cross_fits(n)
+    weights = class_weights(z, learns, balance)
+    logits = logits_of(x, z, learns, weights, C)
+    for fit in range(0, len(learns), 4):
+        expected = by_scikit_learn(x, z, learns[fit], weights[fit], C)
+        assert np.abs(logits[:, fit] - expected).max() < 1e-4
+
+
+def test_weights_are_those_scikit_learn_calls_balanced():
+    x, z = states(300, 20, share=0.2)
+    learns = cross_fits(300)[:2]
+    logits = logits_of(x, z, learns, class_weights(z, learns, "weights"), 1.0)
+    rows = learns[1]
+    scaler = StandardScaler().fit(x[rows])
+    solver = LogisticRegression(C=1 / rows.sum(), class_weight="balanced", tol=1e-9)
+    solver.fit(scaler.transform(x[rows]), z[rows])
+    assert np.allclose(logits[:, 1], solver.decision_function(scaler.transform(x)), atol=1e-4)
+
+
+def test_fits_with_their_own_labels_and_strengths_share_a_batch():
+    x, z = states(200, 30)
+    labels, C = np.array([z, 1 - z, z]), np.array([1.0, 1.0, 5.0])
+    coefficients, intercept = fit_many(x, labels, np.ones((3, 200)), C)
+    assert np.allclose(coefficients[0], -coefficients[1], rtol=1e-3, atol=1e-9)
+    for fit, strength in ((0, 1.0), (2, 5.0)):
+        everyone = np.ones(200, dtype=bool)
+        expected = by_scikit_learn(x, z, everyone, np.ones(200), strength)
+        assert np.abs(x @ coefficients[fit] + intercept[fit] - expected).max() < 1e-4
+
+
+def test_a_feature_constant_in_some_fits_has_no_weight_there():
+    x, z = states(200, 10)
+    learns = cross_fits(200)
+    x = np.hstack([x, np.full((200, 2), 1e5 / 3)])
+    x[~learns[0], 10] += np.random.default_rng(0).standard_normal((~learns[0]).sum())
+    weights = class_weights(z, learns, "weights")
+    coefficients, _ = fit_many(x, z, weights, np.ones(len(learns)))
+    assert (coefficients[:, 11] == 0).all()
+    varies = (learns & ~learns[0]).any(axis=1)
+    assert 0 < varies.sum() < len(learns)
+    assert np.array_equal(coefficients[:, 10] != 0, varies)
+    alone = fit_many(x[:, :10], z, weights[:1], np.ones(1))[0]
+    assert np.allclose(coefficients[0, :10], alone[0], rtol=1e-6, atol=1e-9)
+
+
+def test_a_row_of_weight_zero_may_hold_anything():
+    x, z = states(200, 15)
+    weights = np.ones((2, 200))
+    weights[:, :40], weights[0, 40:50] = 0, 0
+    before = fit_many(x, z, weights, np.ones(2))
+    x[:40] = np.nan
+    after = fit_many(x, z, weights, np.ones(2))
+    kept = fit_many(x[40:], z[40:], weights[:, 40:], np.ones(2))
+    for one, other, third in zip(before, after, kept, strict=True):
+        assert np.array_equal(one, other)
+        assert np.allclose(one, third, rtol=1e-9)
+
+
+def test_classes_that_a_line_parts_end_at_a_finite_slope():
+    x, z = states(100, 5)
+    x[:, 0] = 10 * z + np.linspace(0, 1, 100)
+    weights = np.ones((1, 100))
+    logits = logits_of(x, z, weights > 0, weights, 100.0)[:, 0]
+    expected = by_scikit_learn(x, z, weights[0] > 0, weights[0], 100.0)
+    assert np.abs(logits - expected).max() < 1e-3
+    assert ((logits > 0) == z).all()
+
+
+def test_a_probe_is_the_batch_of_one():
+    x, z = states(300, 50)
+    learns = cross_fits(300)
+    fits = fit_many(x, z, class_weights(z, learns, "weights"), np.full(len(learns), 2.0))
+    weights, intercept = to_single(*fits, x, learns)
+    for fit in (0, 7, 14):
+        probe = LinearProbe(C=2.0).fit(x[learns[fit]], z[learns[fit]])
+        logits = x @ weights[fit].astype(np.float64) + intercept[fit]
+        assert np.abs(probe.decision_function(x) - logits).max() < 2e-6
+
+
+def test_the_same_lines_run_on_tensors():
+    torch = pytest.importorskip("torch")
+    x, z = states(150, 40)
+    x[:, 5] = 7.0
+    weights = class_weights(z, cross_fits(150), "weights")
+    C = np.full(len(weights), 3.0)
+    for array, tensor in zip(
+        fit_many(x, z, weights, C),
+        fit_many(*(torch.from_numpy(of) for of in (x, z, weights, C))),
+        strict=True,
+    ):
+        assert tensor.dtype == torch.float64
+        assert np.allclose(array, tensor.numpy(), rtol=1e-5, atol=1e-9)
