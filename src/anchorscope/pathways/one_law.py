@@ -12,8 +12,7 @@ law may bend: a curve of the belief takes out what the clean belief alone decide
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -51,9 +50,13 @@ class Known:
 
     def take(self, rows: np.ndarray) -> Known:
         """That of some samples."""
-        values = {f.name: getattr(self, f.name) for f in fields(self)}
-        values["factors"] = tuple(factor[rows] for factor in self.factors)
-        return Known(**{k: v[rows] if isinstance(v, np.ndarray) else v for k, v in values.items()})
+        return Known(
+            fold=self.fold[rows],
+            predicted=self.predicted[rows],
+            belief=self.belief[rows],
+            factors=tuple(factor[rows] for factor in self.factors),
+            entity=None if self.entity is None else self.entity[rows],
+        )
 
     def together(self) -> Known:
         """The same with one line for both predicted classes."""
@@ -185,7 +188,7 @@ def _levels(number: np.ndarray) -> np.ndarray:
     number = np.asarray(number, dtype=np.float64)
     if len(np.unique(number)) <= MOST_LEVELS:
         return number.astype(str)
-    edges: Sequence[float] = np.nanquantile(number, np.linspace(0, 1, MOST_LEVELS + 1)[1:-1])
+    edges = np.nanquantile(number, np.linspace(0, 1, MOST_LEVELS + 1)[1:-1])
     return np.searchsorted(edges, number).astype(str)
 
 

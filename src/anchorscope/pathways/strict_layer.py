@@ -12,10 +12,10 @@ from anchorscope.pathways.class_collapse import ClassCollapse, class_collapse
 from anchorscope.pathways.effects import Delta, prediction
 from anchorscope.pathways.grouping import ROLES, Roles
 from anchorscope.pathways.heterogeneity import NO_SHAPE, Reliability, Shape, reliability, shape
-from anchorscope.pathways.one_law import Known, factors_of, fit_line, kinds_share, one_law
+from anchorscope.pathways.one_law import Known, Law, factors_of, fit_line, kinds_share, one_law
 from anchorscope.pathways.one_mechanism import CLASSES, Gap, Pair, gaps, shared_by_control
 from anchorscope.pathways.probe_agreement import Agreement, agreement
-from anchorscope.pathways.two_pathways.looks import Logits, Look, look_closely
+from anchorscope.pathways.two_pathways.looks import Logits, Look, Road, look_closely
 from anchorscope.probes.labelled import Covariates
 from anchorscope.probes.readings import Readings
 from anchorscope.records import MODES, Estimate
@@ -45,7 +45,7 @@ class StrictLayer:
     kinds: float  # share of the squared residuals that kinds of question account for
     common: float  # share of the squared shift that one displacement of everybody makes up
     spread: float  # standard deviation of the residual, logits of the paper probe
-    looks: Mapping[tuple[str, str, str], Look]  # within, road, law; empty where not asked for
+    looks: Mapping[tuple[str, Road, Law], Look]  # within, road, law; empty where not asked for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +88,12 @@ def examine_layer(
         spread=float(fit_line(clean, knocked, at.fold).residual.std()) if len(clean) else np.nan,
         looks=look_closely(at.logits(), at.known(), draws) if closely and len(clean) else {},
     )
+
+
+def close_up(readings: Readings, layer: int, covariates: Covariates | None) -> tuple[Logits, Known]:
+    """The logits of one layer, and what is known of its samples."""
+    at = _Layer(readings, layer, covariates)
+    return at.logits(), at.known()
 
 
 class _Layer:

@@ -10,11 +10,11 @@ import numpy as np
 import pandas as pd
 
 from anchorscope.pathways.effects import Delta, delta_p, flips
-from anchorscope.pathways.finding import Finding
 from anchorscope.pathways.group_adds import Adds
 from anchorscope.pathways.grouping import ROLES
 from anchorscope.pathways.refit import Refit
-from anchorscope.pathways.strict_layer import SUBSETS, StrictDraws, StrictLayer
+from anchorscope.pathways.strict_layer import SAME, SUBSETS, StrictDraws, StrictLayer
+from anchorscope.pathways.two_pathways.finding import Finding
 from anchorscope.probes.readings import Readings
 from anchorscope.records import MODES, Estimate, Mode
 from anchorscope.run_folder import table_columns
@@ -53,12 +53,13 @@ def strict_table(layers: Sequence[LayerEvidence], *, model: str, dataset: str) -
 
 
 def verdict_table(finding: Finding, *, model: str, dataset: str) -> pd.DataFrame:
-    """One row: the finding, and the predicted class that speaks loudest for two pathways."""
-    best = min(finding.classes, key=lambda c: (not c.enough, np.nan_to_num(c.p, nan=2.0)))
+    """One row: the finding, and the look that speaks loudest for two pathways."""
+    best = finding.best
     row = (
         model, dataset, finding.layer, finding.seeds, finding.name, finding.why, finding.p,
-        *finding.gap[:3], best.name, best.p_gap, best.kappa.value, best.kappa.low, best.p_dip,
-        best.bic,
+        *finding.gap[:3], best.within, best.p_gap, best.kappa.value, best.kappa.low, best.p_dip,
+        best.bic, best.road, best.told, best.p_lines, finding.same_gap, finding.kinds,
+        finding.n, finding.power,
     )  # fmt: skip
     return pd.DataFrame([row], columns=list(table_columns.VERDICT))
 
@@ -108,7 +109,7 @@ def _gaps(seen: StrictLayer) -> dict[str, Any]:
     """Each mode over all samples and within ŷ ("both"), in points and in logits."""
     row: dict[str, Any] = {}
     units: dict[str, Delta] = {"": "points", "_logit": "logit"}
-    for mode in MODES:
+    for mode in (*MODES, SAME):
         for place, name in (("", "all"), ("_within", "both")):
             for end, unit in units.items():
                 gap = seen.gaps[mode, name, unit]
@@ -129,6 +130,8 @@ def _heterogeneity(seen: StrictLayer) -> dict[str, Any]:
         "reliability_control": agreement.control,
         **_estimate("reliability_excess", agreement.excess),
         **_estimate("beyond_random", seen.beyond_random),
+        "control": seen.control,
+        "kinds": seen.kinds,
         "common": seen.common,
         "residual": seen.spread,
     }

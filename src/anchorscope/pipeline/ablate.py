@@ -20,9 +20,9 @@ from anchorscope.engine.passes import CLEAN, KNOCKOUT, RANDOM, knockout_of
 from anchorscope.errors import unknown
 from anchorscope.evidence.pieces import Tables
 from anchorscope.pathways.effects import delta_p
-from anchorscope.pathways.finding import choose_layer
 from anchorscope.pathways.grouping import pathways
 from anchorscope.pathways.strict_layer import examine_layer
+from anchorscope.pathways.two_pathways.finding import choose_layer
 from anchorscope.pipeline.analyse import draws_of, finding_at
 from anchorscope.pipeline.prepare import Shard, exact_question_by
 from anchorscope.pipeline.shard import ask_and_read
@@ -39,7 +39,6 @@ Choice = Literal["spans", "where", "layers"]
 _FINDERS: tuple[Finder, ...] = ("rules", "all")
 _OTHERWISE = (("where", "pre"), ("where", "post"), ("layers", "cumulative"),
               ("layers", "window:5"), ("layers", "single"))  # fmt: skip
-_STRICT = {"two-pathways": "holds", "undecided": "undecided"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,11 +105,13 @@ def _row(
     readings = read(probes, states, ids=answers.ids, z=answers.z, fold=answers.fold)
     layer = choose_layer(readings)
     paper = _paper_gap(readings, layer, config)
-    examined = examine_layer(readings, layer, draws_of(config))
+    examined = examine_layer(
+        readings, layer, draws_of(config), covariates=answers.covariates, closely=True
+    )
     here = {name: of[:, layer - 1 : layer] for name, of in states.items()}
     finding = finding_at(layer, here, examined, answers, config)
     decided = "holds" if paper.high < 0 else "fails" if paper.low > 0 else "undecided"
-    strict = _STRICT.get(finding.name, "fails")
+    strict = "holds" if finding.name == "two-pathways" else "not shown"
     gap = finding.gap
     return (name, answers.dataset, layer, *paper[:3], decided, *gap[:3], strict, finding.name)
 

@@ -12,15 +12,19 @@ import pandas as pd
 from anchorscope.claims.inputs import from_tables
 from anchorscope.claims.table import claims_table
 from anchorscope.config import Config, unit_of
-from anchorscope.engine.passes import CLEAN, KNOCKOUT, RANDOM, passes_of
+from anchorscope.engine.passes import CLEAN, KNOCKOUT, MATCHED, RANDOM, passes_of
 from anchorscope.errors import UserError
 from anchorscope.evidence.pieces import Tables
 from anchorscope.parallel import in_parallel
-from anchorscope.pathways.finding import Finding, choose_layer, find
 from anchorscope.pathways.group_adds import group_adds
 from anchorscope.pathways.grouping import pathways_table
 from anchorscope.pathways.refit import refit
-from anchorscope.pathways.strict_layer import StrictDraws, StrictLayer, examine_layer
+from anchorscope.pathways.strict_layer import (
+    StrictDraws,
+    StrictLayer,
+    close_up,
+    examine_layer,
+)
 from anchorscope.pathways.strict_tables import (
     LayerEvidence,
     answer_only_gaps,
@@ -28,6 +32,8 @@ from anchorscope.pathways.strict_tables import (
     verdict_table,
 )
 from anchorscope.pathways.tables import controls_table, layers_table, probes_table
+from anchorscope.pathways.two_pathways.finding import Finding, choose_layer, find
+from anchorscope.pathways.two_pathways.power import power
 from anchorscope.pipeline.stages import Run
 from anchorscope.probes.cross_fit import cross_fit
 from anchorscope.probes.folds import entity_folds
@@ -37,7 +43,8 @@ from anchorscope.records import Sample
 from anchorscope.run_folder.samples import to_frame
 from anchorscope.run_folder.states import StateBank, load_states
 
-_HELD = (CLEAN.name, KNOCKOUT.name, RANDOM.name)  # what strict mode reads by every set of folds
+# What strict mode reads by every set of folds; the matched control where a run has one.
+_HELD = (CLEAN.name, KNOCKOUT.name, RANDOM.name, MATCHED.name)
 States = Mapping[str, np.ndarray]  # pass -> [question, layer, width]
 
 
@@ -51,7 +58,7 @@ def train_and_read(
 
 def _train_and_read(run: Run, answers: Labelled, passes: Sequence[str], shards: int) -> Readings:
     config, load = run.config, partial(load_states, run.store, ids=answers.ids, shards=shards)
-    states = {name: load(name) for name in _HELD}
+    states = {name: load(name) for name in _HELD if name == CLEAN.name or name in passes}
     run.progress.start(f"probes of {answers.dataset}", states[CLEAN.name].shape[1])
     readings, probes = cross_fit(
         states,
@@ -90,8 +97,11 @@ def _pathway_tables(run: Run, answers: Labelled, readings: Readings) -> Tables:
     rows = pathways_table(readings, dataset=dataset, grouping=config.grouping)
     evidence = _strict_layers(run, bank, readings, answers)
     layer = choose_layer(readings)
-    states = {name: bank.layer(name, layer)[:, None] for name in _HELD}
+    held = [name for name in _HELD if name in readings.logits]
+    states = {name: bank.layer(name, layer)[:, None] for name in held}
     finding = finding_at(layer, states, evidence[layer].examined, answers, config)
+    planted = power(*close_up(readings, layer, answers.covariates), draws_of(config))
+    finding = replace(finding, power=planted)
     return {
         "pathways": rows,
         "layers": layers_table(rows, model=run.model_name, delta=config.delta, **drawn),
@@ -122,10 +132,17 @@ def _strict_layers(
 ) -> dict[int, LayerEvidence]:
     """Strict mode's evidence by layer; each layer's states are read where they are needed."""
     config, draws = run.config, draws_of(run.config)
+    chosen = choose_layer(readings)
 
     def work(layer: int) -> LayerEvidence:
         return LayerEvidence(
-            examined=examine_layer(readings, layer, draws),
+            examined=examine_layer(
+                readings,
+                layer,
+                draws,
+                covariates=answers.covariates,
+                closely=layer == chosen,
+            ),
             refit=refit(
                 bank.layer(CLEAN.name, layer),
                 bank.layer(KNOCKOUT.name, layer),
@@ -165,7 +182,8 @@ def finding_at(
         except UserError:
             continue  # these folds leave a probe too few of a class; verdict.csv counts the sets
         draws = replace(draws_of(config), seed=config.seed + seed)
-        examined.append(replace(examine_layer(again, 1, draws), layer=layer))
+        seen = examine_layer(again, 1, draws, covariates=answers.covariates, closely=True)
+        examined.append(replace(seen, layer=layer))
     return find(examined)
 
 

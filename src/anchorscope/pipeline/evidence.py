@@ -16,7 +16,7 @@ from anchorscope.evidence.pieces import (
     pieces_of,
 )
 from anchorscope.evidence.shards import HeldOut, Shards, evidence_name, stored_rows
-from anchorscope.pathways.finding import choose_layer
+from anchorscope.pathways.two_pathways.finding import choose_layer
 from anchorscope.pipeline.prepare import Shard, prompt_maker
 from anchorscope.pipeline.shard import ask_and_read
 from anchorscope.pipeline.stages import Run

@@ -26,7 +26,7 @@ STRICT = _names(
 )
 VERDICT = _names(
     "model dataset layer seeds finding why p gap null_low null_high within within_p kappa "
-    "kappa_low dip_p bic"
+    "kappa_low dip_p bic road told lines_p same_gap kinds n power"
 )
 CLAIMS = _names(
     "claim statement source paper_value paper_verdict strict_value strict_verdict model dataset "
@@ -96,6 +96,6 @@ TEXT = frozenset(
     _names(
         "model dataset mode pathway intervention finder_a finder_b id finding why within collapse "
         "variant subset loss measure term predictor set layers dataset_a dataset_b claim "
-        "statement source paper_verdict strict_verdict"
+        "statement source paper_verdict strict_verdict road control kind"
     )
 )

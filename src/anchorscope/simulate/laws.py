@@ -87,7 +87,7 @@ def knocked_out(
     push: np.ndarray,
     samples: Samples,
 ) -> np.ndarray:
-    """The states under one intervention, [question, layer, width]; `push` [layer] is the full one."""
+    """States under an intervention, [question, layer, width]; `push` [layer] is the full one."""
     world = truth.world
     jolt = _jolt(truth, rng, clean.shape)
     if world in ("noise", "no-effect"):

@@ -68,7 +68,7 @@ def choose_layer(readings: Readings) -> int:
 
 def find(examined: Sequence[StrictLayer]) -> Finding:
     """The finding from the same layer examined closely under several sets of folds."""
-    looks = {
+    looks: dict[Law, list[Look]] = {
         law: [_combined(examined, name, road, law) for road in ROADS for name in WITHIN]
         for law in LAWS
     }

@@ -104,13 +104,18 @@ class Logits:
 
 
 def look_closely(
-    logits: Logits, known: Known, draws: Draws, *, laws: tuple[Law, ...] = LAWS
+    logits: Logits,
+    known: Known,
+    draws: Draws,
+    *,
+    laws: tuple[Law, ...] = LAWS,
+    roads: tuple[Road, ...] = ROADS,
 ) -> dict[tuple[str, Road, Law], Look]:
     """Every look at one layer, after taking out ever more."""
     looks: dict[tuple[str, Road, Law], Look] = {}
     for law in laws:
         fits = {p: one_law(logits.clean[p], logits.knockout[p], known, law=law) for p in PROBES}
-        for road in ROADS:
+        for road in roads:
             parts = {w: _Part.of(logits, fits, known, within=w, road=road) for w in WITHIN}
             alone = [_dip_p(parts[name]) for name in WITHIN[:2]]
             for name, part in parts.items():
