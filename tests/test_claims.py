@@ -58,7 +58,14 @@ def test_no_number_is_not_measured():
     assert Measured().decision(math.nan) == "not measured"
 
 
-def run(model: str, depth: dict[str, np.ndarray], *, size: float = 1.0) -> ClaimInputs:
+def run(
+    model: str,
+    depth: dict[str, np.ndarray],
+    *,
+    size: float = 1.0,
+    finding: str = "two-pathways",
+    power: float = math.nan,
+) -> ClaimInputs:
     """A run whose Q samples fall to `depth` [layer] points and whose A samples stay."""
     rng = np.random.default_rng(0)
     frames, verdicts, strict = [], [], []
@@ -83,8 +90,8 @@ def run(model: str, depth: dict[str, np.ndarray], *, size: float = 1.0) -> Claim
         ends = {f"{n}{e}": math.nan for n in ("adds_gain", "answer_only_paper",
                 "answer_only_strict") for e in ("", "_low", "_high")}  # fmt: skip
         strict.append({"dataset": dataset, "layer": len(curve), **ends})
-        verdicts.append({"dataset": dataset, "layer": len(curve), "finding": "one-mechanism",
-                         "gap": -1.0, "p": 0.4})  # fmt: skip
+        verdicts.append({"dataset": dataset, "layer": len(curve), "finding": finding,
+                         "gap": -1.0, "p": 0.4, "power": power})  # fmt: skip
     return ClaimInputs(
         model=model, size=size, titles={name: name for name in depth},
         pathways=pd.concat(frames).astype({"z": int}), strict=pd.DataFrame(strict),
@@ -109,7 +116,36 @@ def test_shapes_are_told_apart():
     assert found["a-near-zero", "u"] == found["q-far-below", "u"] == "holds"
     assert found["start-near-zero", "fall"] == "holds"
     assert found["q-converge", "u,fall"] == "fails"
-    assert found["two-pathways", "u"] == "fails"
+    assert found["two-pathways", "u"] == "holds"
+
+
+@pytest.mark.parametrize("finding", ["one-mechanism", "kinds-of-question", "continuum", "too-few"])
+def test_without_two_pathways_nothing_is_said_of_q_and_a(finding):
+    """One dataset without them is enough for a claim that compares two."""
+    table = claims_table([run("m", {"u": U, "fall": FALL}, finding=finding)])
+    assert set(table["strict_verdict"]) == {"not shown", "not measured"}
+    assert {"holds", "fails"} <= set(table["paper_verdict"])
+    small, large = run("s", {"u": U}), run("l", {"u": 2 * U}, size=2.0, finding=finding)
+    found = verdicts(claims_table([small, large]))
+    assert found["larger-deeper", "u"] == "not shown"
+
+
+@pytest.mark.parametrize(
+    ("curve", "power", "decision"),
+    [
+        (0.02 * U, 0.9, "fails"),  # 1.2 points at most, at every layer
+        (0.02 * U, 0.5, "not shown"),  # the clear case would have been missed as well
+        (U, 0.9, "not shown"),  # a gap is there; what it is was not shown
+    ],
+)
+def test_two_pathways_fail_only_where_every_layer_excludes_a_gap(curve, power, decision):
+    table = claims_table([run("m", {"u": curve}, finding="one-mechanism", power=power)])
+    assert verdicts(table)["two-pathways", "u"] == decision
+
+
+def test_two_claims_on_one_number_count_once():
+    table = claims_table([run("m", {"u": U})]).set_index("claim")
+    assert table.loc["u-shape", "strict_p"] == table.loc["keeps-falling", "strict_p"]
 
 
 def test_claims_between_datasets_and_models_need_two():
@@ -125,10 +161,10 @@ def test_claims_between_datasets_and_models_need_two():
 
 
 def test_two_pathways_comes_first_and_paper_mode_believes_it():
-    table = claims_table([run("m", {"u": U})])
+    table = claims_table([run("m", {"u": U}, finding="one-mechanism")])
     first = table.iloc[0]
     assert first["claim"] == "two-pathways" and first["finding"] == "one-mechanism"
-    assert (first["paper_verdict"], first["strict_verdict"]) == ("holds", "fails")
+    assert (first["paper_verdict"], first["strict_verdict"]) == ("holds", "not shown")
     assert first["paper_value"] == pytest.approx(-20, abs=0.5)
 
 

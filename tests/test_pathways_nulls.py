@@ -7,7 +7,8 @@ import pytest
 from scipy.stats import linregress, pearsonr
 
 from anchorscope.pathways.effects import delta_p
-from anchorscope.pathways.one_mechanism import Pair, fit_line, gaps, shared_by_control
+from anchorscope.pathways.one_law import Known, fit_line
+from anchorscope.pathways.one_mechanism import Pair, gaps, shared_by_control
 
 
 def pair(group_clean, group_knockout, effect_clean=None, effect_knockout=None, fold=None) -> Pair:
@@ -17,8 +18,12 @@ def pair(group_clean, group_knockout, effect_clean=None, effect_knockout=None, f
         group_knockout=group_knockout,
         effect_clean=group_clean if effect_clean is None else effect_clean,
         effect_knockout=group_knockout if effect_knockout is None else effect_knockout,
-        fold=np.zeros(n, dtype=int) if fold is None else fold,
-        stratum=np.zeros(n),
+        known=Known(
+            fold=np.zeros(n, dtype=int) if fold is None else fold,
+            predicted=np.zeros(n),
+            belief=group_clean,
+        ),
+        law="line",
     )
 
 
@@ -128,6 +133,6 @@ def test_the_control_says_how_much_noise_two_probes_share():
 def test_what_probes_share_is_the_upper_end_of_scipys_interval(n):
     a, b, x, y = np.random.default_rng(n).normal(size=(4, n))
     control = pair(a, a + x, b, b + x + y)
-    residuals = [fit_line(*of, control.fold).residual for of in ((a, a + x), (b, b + x + y))]
+    residuals = [fit_line(*of, control.known.fold).residual for of in ((a, a + x), (b, b + x + y))]
     wanted = pearsonr(*residuals).confidence_interval(0.95).high
     assert shared_by_control(control) == pytest.approx(wanted, abs=1e-14)

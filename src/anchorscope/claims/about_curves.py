@@ -68,6 +68,7 @@ class _Curve:
     statement: str
     statistic: Statistic
     region: Region
+    shares_number_of: str = ""
 
 
 CURVES = (
@@ -100,6 +101,7 @@ CURVES = (
         statement=f"Q-Anchored ends within {RECOVERY:.0f} of its deepest layers",
         statistic=recovery,
         region=Region(high=RECOVERY),
+        shares_number_of="u-shape",
     ),
     _Curve(
         name="deepest-in-middle",
@@ -126,6 +128,7 @@ def curve_claims(run: ClaimInputs) -> Iterator[Claim]:
                 dataset=dataset,
                 paper=measured["paper"],
                 strict=measured["strict"],
+                shares_number_of=curve.shares_number_of,
             )
 
 

@@ -18,9 +18,16 @@ from anchorscope.claims.decision import (
 )
 from anchorscope.claims.inputs import ClaimInputs
 from anchorscope.records import MODES, Estimate, Mode
-from anchorscope.stats.intervals import Draws, difference_of_means, weighted
+from anchorscope.stats.intervals import (
+    Draws,
+    difference_of_means,
+    percentile_interval,
+    weighted,
+)
 
 _DECISIONS: dict[str, Decision] = {"two-pathways": "holds", "undecided": "undecided"}
+NAMED = 10.0  # points: the gap whose exclusion at every layer speaks against two pathways
+POWER = 0.8  # the least chance of finding the clear case for that to count
 
 
 def two_pathways(run: ClaimInputs) -> Iterator[Claim]:
@@ -30,11 +37,11 @@ def two_pathways(run: ClaimInputs) -> Iterator[Claim]:
         at = int(verdict["layer"]) - 1
         paper, strict = (_gap_at(run, dataset, mode, at) for mode in MODES)
         finding = str(verdict["finding"])
+        otherwise: Decision = "fails" if _excluded(run, dataset) else "not shown"
         strict = replace(
             strict,
-            value=float(verdict["gap"]),  # over all sets of folds
             p_holds=float(verdict["p"]),
-            decided_elsewhere=_DECISIONS.get(finding, "fails"),
+            decided_elsewhere=_DECISIONS.get(finding, otherwise),
         )
         yield Claim(
             claim="two-pathways",
@@ -47,6 +54,21 @@ def two_pathways(run: ClaimInputs) -> Iterator[Claim]:
             finding=finding,
             primary=True,
         )
+
+
+def _excluded(run: ClaimInputs, dataset: str) -> bool:
+    """Whether a strict gap of NAMED points lies outside the interval of every layer.
+
+    Not rejecting one mechanism at one layer speaks for nothing: the run must have been able to
+    find the clear case, and no layer may leave room for a gap worth the name.
+    """
+    if not float(run.verdict_of(dataset).get("power", np.nan)) >= POWER:
+        return False
+    curves = run.curves[dataset, "strict"]
+    gap, drawn = curves.q - curves.a, curves.drawn_q - curves.drawn_a
+    layers = np.flatnonzero(np.isfinite(gap))
+    lows = [percentile_interval(gap[at], drawn[:, at], len(drawn)).low for at in layers]
+    return bool(lows) and all(low > -NAMED for low in lows)
 
 
 def _gap_at(run: ClaimInputs, dataset: str, mode: Mode, layer: int) -> Measured:

@@ -12,7 +12,7 @@ from scipy.stats import norm
 from anchorscope.records import Estimate
 from anchorscope.stats.intervals import ALPHA, Z, percentile_interval
 
-Decision = Literal["holds", "fails", "undecided", "not measured"]
+Decision = Literal["holds", "fails", "undecided", "not shown", "not measured"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,3 +101,4 @@ class Claim:
     strict: Measured
     finding: str = ""  # what it is instead, where that is known
     primary: bool = False  # the question the run is for: it stands outside Holm's family
+    shares_number_of: str = ""  # a claim on the same number: the two count once in Holm's family

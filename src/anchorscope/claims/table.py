@@ -25,9 +25,18 @@ def claims_table(runs: Sequence[ClaimInputs]) -> pd.DataFrame:
 
     The p-values are Holm's, over all claims of the table but the first one: whether there are two
     pathways is the question the run is for, and is answered at its own level.
+
+    In strict mode a claim about Q and A needs Q and A. Where two pathways are not shown on one of
+    its datasets, its number is what one mechanism, a kind of question or a continuum gives as
+    well, and the claim is `not shown`, whichever side of its bound the number lies on.
     """
     claims = list(_claims(runs))
     columns = {mode: _columns([getattr(claim, mode) for claim in claims], claims) for mode in MODES}
+    without = _without_pathways(runs)
+    for place, claim in enumerate(claims):
+        measured = columns["strict"]["verdict"][place] != "not measured"
+        if not claim.primary and measured and without & _places(claim):
+            columns["strict"]["verdict"][place] = "not shown"
     frame = {
         "claim": [claim.claim for claim in claims],
         "statement": [claim.statement for claim in claims],
@@ -39,6 +48,21 @@ def claims_table(runs: Sequence[ClaimInputs]) -> pd.DataFrame:
     for mode in MODES:
         frame |= {f"{mode}_{name}": values for name, values in columns[mode].items()}
     return pd.DataFrame(frame, columns=list(table_columns.CLAIMS))
+
+
+def _without_pathways(runs: Sequence[ClaimInputs]) -> set[tuple[str, str]]:
+    """Model and dataset wherever strict mode's finding is not two pathways."""
+    places = itertools.chain(*(((run, name) for name in run.titles) for run in runs))
+    return {
+        (run.model, name)
+        for run, name in places
+        if run.verdict_of(name)["finding"] != "two-pathways"
+    }
+
+
+def _places(claim: Claim) -> set[tuple[str, str]]:
+    """Model and dataset of every curve that a claim speaks of."""
+    return set(itertools.product(claim.model.split(", "), claim.dataset.split(",")))
 
 
 def _claims(runs: Sequence[ClaimInputs]) -> itertools.chain[Claim]:
@@ -53,7 +77,13 @@ def _columns(readings: Sequence[Measured], claims: Sequence[Claim]) -> dict[str,
     """Value, ends, corrected p and verdict of one mode."""
     primary = np.array([claim.primary for claim in claims], dtype=bool)
     p = np.array([reading.p for reading in readings], dtype=float)
-    p[~primary] = holm(p[~primary].tolist())
+    twin = np.array([bool(claim.shares_number_of) for claim in claims], dtype=bool)
+    alone = ~primary & ~twin
+    p[alone] = holm(p[alone].tolist())
+    corrected = {(c.claim, c.model, c.dataset): p[i] for i, c in enumerate(claims)}
+    for place in np.flatnonzero(twin):
+        claim = claims[place]
+        p[place] = corrected[claim.shares_number_of, claim.model, claim.dataset]
     # A first claim settled elsewhere brings the one p-value that speaks for it.
     for place, reading in enumerate(readings):
         if reading.decided_elsewhere is not None:

@@ -19,7 +19,10 @@ from anchorscope.records import MODES, Mode
 if TYPE_CHECKING:
     from anchorscope.show.report.grouped_claims import Block, Cell, Column
 
-COLOURS = {"holds": "green", "fails": "red", "undecided": "yellow", "not measured": "dim"}
+COLOURS = {
+    "holds": "green", "fails": "red", "undecided": "yellow", "not shown": "dim",
+    "not measured": "dim",
+}  # fmt: skip
 GAP = 3  # blanks between columns; the box has one of them
 
 

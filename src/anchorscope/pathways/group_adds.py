@@ -95,10 +95,14 @@ def _loss(y: np.ndarray, logit: np.ndarray) -> np.ndarray:
 
 
 def group_adds(readings: Readings, layer: int, covariates: Covariates, draws: Draws) -> Adds:
-    """What the strict group adds to probe b's signed logit and margin, and to the covariates."""
-    logit = readings.at(layer, "b")
+    """What the strict group adds to both probes' signed logits and margins, and the covariates.
+
+    Probe a's too, because the group is a's: beyond b's logit alone the group would only tell what
+    a reads of z.
+    """
+    logits = [readings.at(layer, probe) for probe in ("a", "b")]
     flipped = flips(readings.at(layer, "a"), readings.at(layer, "a", "knockout"))
     rows = ~np.isnan(flipped)
-    columns = np.column_stack([logit, np.abs(logit), covariates.columns])
+    columns = np.column_stack([*logits, *map(np.abs, logits), covariates.columns])
     drawn = {"seed": draws.seed, "resamples": draws.resamples}
     return adds(readings.z[rows], flipped[rows], columns[rows], readings.fold[rows], **drawn)

@@ -61,7 +61,7 @@ def verdict_table(finding: Finding, *, model: str, dataset: str) -> pd.DataFrame
         best.bic, best.road, best.told, best.p_lines, finding.same_gap, finding.kinds,
         finding.n, finding.power,
     )  # fmt: skip
-    return pd.DataFrame([row], columns=list(table_columns.VERDICT))
+    return pd.DataFrame([row], columns=[*table_columns.VERDICT, *table_columns.VERDICT_MORE])
 
 
 def _row(layer: LayerEvidence) -> dict[str, Any]:

@@ -26,8 +26,10 @@ STRICT = _names(
 )
 VERDICT = _names(
     "model dataset layer seeds finding why p gap null_low null_high within within_p kappa "
-    "kappa_low dip_p bic road told lines_p same_gap kinds n power"
+    "kappa_low dip_p bic"
 )
+# Written beside them; runs of earlier versions do not have these.
+VERDICT_MORE = _names("road told lines_p same_gap kinds n power")
 CLAIMS = _names(
     "claim statement source paper_value paper_verdict strict_value strict_verdict model dataset "
     "finding paper_low paper_high paper_p strict_low strict_high strict_p"

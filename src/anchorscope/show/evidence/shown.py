@@ -20,6 +20,7 @@ BEYOND = {
     "holds": "It stands within a predicted class, with groups from another probe",
     "fails": "Within a predicted class, with groups from another probe, it fails",
     "undecided": "Within a predicted class, with groups from another probe, it is not decided",
+    "not shown": "Two pathways are not shown here, so nothing is said of Q and A",
     "not measured": "Within a predicted class it could not be measured",
 }
 SUBSETS = {"all": "all", "predicted-right": "predicted right", "predicted-wrong": "predicted wrong"}

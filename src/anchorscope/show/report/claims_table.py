@@ -67,7 +67,9 @@ def claims(run: RunView) -> Safe:
         else:
             parts += [tag("h3", block.title), drawn]
     how = (
-        "A claim is undecided where its interval allows both; p-values are corrected for the "
+        "A claim is undecided where its interval allows both, and not shown in strict mode where "
+        "two pathways are not: Q and A are then groups that something else gives as well. P-values "
+        "are corrected for the "
         "number of claims (Holm), but for the first one, which is the question of the run. "
         "Hold the pointer over a number for its interval."
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,23 +13,27 @@ from anchorscope.show.report.words import cautions, number, percent, sentences
 
 FINDINGS = {
     "two-pathways": "Two pathways",
-    "one-mechanism": "One mechanism",
-    "shift": "One shift of everybody",
+    "kinds-of-question": "Kinds of question: two groups, and they are kinds of question",
+    "margin": "Margin: two groups, and the clean belief tells them apart",
     "class-collapse": "Class collapse: the pathway is the predicted class under another name",
-    "continuum": "A continuum: samples depend on the question by degree",
-    "no-effect": "No effect beyond that of random tokens",
+    "shift": "Not shown: one displacement makes up most of the movement",
+    "continuum": "Not shown: samples depend on the question by degree",
+    "one-mechanism": "Not shown: one mechanism gives as much",
+    "no-effect": "Not shown: the control moves as much",
     "undecided": "Undecided",
+    "too-few": "No finding: too few samples",
 }
+NOT_SHOWN = "That two pathways are not shown does not mean that there are none."
 WORDS = (
     "Q (question-anchored): the probe’s verdict on the sample needs the flow from the exact "
-    "question tokens. A (answer-anchored): it does not. The sentences name the layer where the "
-    "paper-mode gap is widest; picking it makes paper mode look its best."
+    "question tokens. A (answer-anchored): it does not."
 )
 HOW = (
     "A finding is read at the layer whose clean probe is best, which is chosen without a look at "
-    "any knocked-out state. Two pathways are found only where the gap is beyond what one mechanism "
-    "gives within a predicted class, probes that share no training question agree on the groups, "
-    "and the shifts have two humps."
+    "any knocked-out state. Two pathways are found only where, within a predicted class, samples "
+    "fall into two groups (two humps of shifts, or two laws) after relation, kind of answer, "
+    "length and the clean belief are taken out, probes that share no training question agree on "
+    "the groups, and the groups lie further apart than one mechanism puts them."
 )
 
 
@@ -42,8 +47,7 @@ def findings(run: RunView, heads: Sequence[Headline]) -> Safe:
             parts.append(tag("h3", head.title))
         else:
             parts.append(tag("h3", f"{head.title}: ", tag("em", finding_name(verdict))))
-            where_read = f"Layer {verdict['layer']}, {verdict['seeds']} sets of folds."
-            parts.append(tag("p", f"Why: {verdict['why']}. {where_read}", class_="quiet"))
+            parts.append(tag("p", _why(verdict), class_="quiet"))
         parts.append(tag("p", " ".join(sentences(head))))
         parts += [tag("p", text, class_="box warn") for text in cautions(head)]
     return join([*parts, tag("p", WORDS, *([f" {HOW}"] if verdicts else []), class_="quiet")])
@@ -52,6 +56,19 @@ def findings(run: RunView, heads: Sequence[Headline]) -> Safe:
 def finding_name(verdict: Mapping[str, Any]) -> str:
     """The finding of a row of verdict.csv in words."""
     return FINDINGS.get(str(verdict["finding"]), str(verdict["finding"]))
+
+
+def _why(verdict: Mapping[str, Any]) -> str:
+    """The reason, the layer, and the power that the run had."""
+    said = f"Why: {verdict['why']}. Layer {verdict['layer']}, {verdict['seeds']} sets of folds."
+    power = float(verdict.get("power", math.nan))
+    if math.isfinite(power):
+        said += (
+            f" With these {verdict['n']} samples, this noise and this share of Q, the clear case "
+            f"(groups five spreads of the noise apart) would be found with a chance of about "
+            f"{percent(power)}."
+        )
+    return f"{said} {NOT_SHOWN}" if verdict["finding"] != "two-pathways" else said
 
 
 def evidence_table(run: RunView) -> Safe:
@@ -79,7 +96,18 @@ def _numbers(row: dict[str, Any]) -> list[tuple[str, str]]:
 
     share = float(row["group_explained"])
     return [
-        ("Gap of Q and A, ΔP", band("strict_gap")),
+        ("Gap of Q and A, ΔP: paper mode", of("paper_gap")),
+        *(
+            [("The same probe for group and effect, half of the training", of("same_gap"))]
+            if "same_gap" in row
+            else []
+        ),
+        ("Strict mode: another probe for the effect", band("strict_gap")),
+        *(
+            [("Share of the movement that kinds of question account for", percent(row["kinds"]))]
+            if "kinds" in row
+            else []
+        ),
         ("The same within predicted classes, logits", band("strict_within_gap_logit")),
         ("Agreement of independent probes on the groups (κ)", ends("kappa")),
         ("Agreement with the next layer (κ)", ends("kappa_next")),

@@ -33,7 +33,7 @@ class Collapse:
 
 @dataclass(frozen=True, kw_only=True)
 class Headline:
-    """A dataset at the layer where paper mode's gap is widest (None: no layer has both groups)."""
+    """A dataset at the layer of its finding (None: no layer has both groups)."""
 
     dataset: str
     title: str
@@ -69,9 +69,12 @@ def headlines(run: RunView) -> list[Headline]:
 
 
 def headline(run: RunView, dataset: str, title: str) -> Headline:
-    """The dataset's numbers at its layer of the widest gap."""
+    """The dataset's numbers at the layer that was settled before any knockout was read.
+
+    A run without strict mode has none, and shows the layer of paper mode's widest gap.
+    """
     table = where(run.layers, dataset=dataset)
-    layer = widest_layer(table)
+    layer = settled_layer(run, dataset) or widest_layer(table)
     if layer is None:
         return Headline(dataset=dataset, title=title, layer=None, most=_most(table))
     controls = where(run.controls, dataset=dataset, intervention="random")
@@ -90,6 +93,12 @@ def headline(run: RunView, dataset: str, title: str) -> Headline:
         unit=run.unit,
         most=_most(table),
     )
+
+
+def settled_layer(run: RunView, dataset: str) -> int | None:
+    """The layer of the finding: the one whose clean probe is best."""
+    rows = records(where(run.verdict, dataset=dataset)) if run.has_strict else []
+    return int(rows[0]["layer"]) if rows else None
 
 
 def widest_layer(table: pd.DataFrame) -> int | None:

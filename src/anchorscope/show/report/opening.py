@@ -34,7 +34,7 @@ def what_was_run(run: RunView) -> str:
 
 
 def paper_mode(heads: Sequence[Headline]) -> str:
-    """The widest gap of each dataset, measured by the probe that formed the groups."""
+    """The gap of each dataset, measured by the probe that formed the groups."""
     start = "Paper mode, where one probe forms the groups Q and A and measures them too, shows "
     return f"{start}{_gaps({h: (h.layer, h.paper_gap.value) for h in heads})}."
 
@@ -54,9 +54,13 @@ def strict_mode(run: RunView, heads: Sequence[Headline]) -> str:
 
 def _finds(verdict: Mapping[str, Any]) -> str:
     """'finds one mechanism': the finding without what explains it."""
-    name = finding_name(verdict).split(":")[0]
-    found = name[:1].lower() + name[1:]
-    return "stays undecided" if found == "undecided" else f"finds {found}"
+    name = str(verdict["finding"])
+    if name in ("undecided", "too-few"):
+        return "stays undecided" if name == "undecided" else "makes no finding for lack of samples"
+    found = finding_name(verdict).removeprefix("Not shown: ").split(":")[0]
+    found = found[:1].lower() + found[1:]
+    shows = name in ("two-pathways", "kinds-of-question", "margin", "class-collapse")
+    return f"finds {found}" if shows else f"does not show two pathways ({found})"
 
 
 def _gaps(gaps: Mapping[Headline, tuple[int | None, float]]) -> str:

@@ -119,8 +119,8 @@ def _reading(gap: Estimate) -> str:
     if gap.value > 0:
         return "the gap points the other way from the published picture"
     return (
-        "the gap stands when it is measured by a probe that did not form the groups, which two "
-        "pathways would give, and so would one dependence that varies by degree"
+        "two pathways would give such a gap, and so would one mechanism, a kind of question, or a "
+        "dependence that varies by degree; the finding says which of these can be told apart"
     )
 
 
