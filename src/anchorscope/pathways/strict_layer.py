@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from anchorscope.pathways.class_collapse import ClassCollapse, class_collapse
-from anchorscope.pathways.effects import Delta, prediction
-from anchorscope.pathways.grouping import ROLES, Roles
+from anchorscope.pathways.effects import Delta, delta_p, flips, prediction
+from anchorscope.pathways.grouping import ROLES
 from anchorscope.pathways.heterogeneity import NO_SHAPE, Reliability, Shape, reliability, shape
 from anchorscope.pathways.one_law import Known, Law, factors_of, fit_line, kinds_share, one_law
 from anchorscope.pathways.one_mechanism import CLASSES, Gap, Pair, gaps, shared_by_control
@@ -18,15 +18,11 @@ from anchorscope.pathways.probe_agreement import Agreement, agreement
 from anchorscope.pathways.two_pathways.looks import Logits, Look, Road, look_closely
 from anchorscope.probes.labelled import Covariates
 from anchorscope.probes.readings import Readings
-from anchorscope.records import MODES, Estimate
+from anchorscope.records import MODES, Estimate, Mode
 from anchorscope.stats.intervals import Draws, bootstrap_mean
 
 SUBSETS = (*CLASSES, "z0", "z1")  # classes predicted, classes true
 CONTROLS = ("random", "matched")
-# Beside the two modes: group and effect from strict mode's probe b alone. What lies between it and
-# paper mode is the smaller training set; what lies between it and strict mode is the circularity.
-SAME = "same"
-_ROLES: dict[str, Roles] = {**ROLES, SAME: Roles("b", "b")}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +33,10 @@ class StrictLayer:
     n: int  # samples with a knocked-out state
     agreement: Agreement
     collapse: ClassCollapse  # of the paper probe
-    gaps: Mapping[tuple[str, str, Delta], Gap]  # mode or "same", class, unit
+    gaps: Mapping[tuple[Mode, str, Delta], Gap]  # mode, class, unit
+    # ΔP gap with group and effect from strict mode's probe b alone. What lies between it and paper
+    # mode is the smaller training set; what lies between it and strict mode is the circularity.
+    same_gap: float
     reliability: Mapping[str, Reliability]  # class
     shapes: Mapping[str, Shape]  # subset
     control: str  # the control that moves logits more, random or matched; "" where there is none
@@ -54,7 +53,7 @@ class StrictDraws(Draws):
 
     simulations: int = 500
     points: Delta = "points"
-    modes: tuple[str, ...] = (*MODES, SAME)  # whose gaps
+    modes: tuple[Mode, ...] = MODES  # whose gaps
     classes: tuple[str, ...] = CLASSES  # within which predicted classes
     subsets: tuple[str, ...] = SUBSETS  # whose shapes
 
@@ -79,6 +78,7 @@ def examine_layer(
         agreement=agreement(readings, layer, **drawn),
         collapse=class_collapse(clean, knocked, delta=draws.points, **drawn),
         gaps=_gaps(at, draws),
+        same_gap=_same_gap(at, draws),
         reliability={name: _reliability(at, name, draws) for name in draws.classes},
         shapes={name: _shape(at, name, draws.seed) for name in draws.subsets},
         control=at.control,
@@ -150,8 +150,16 @@ class _Layer:
         return max(moved, key=lambda name: moved[name], default="")
 
 
-def _gaps(at: _Layer, draws: StrictDraws) -> dict[tuple[str, str, Delta], Gap]:
-    gaps_by_key: dict[tuple[str, str, Delta], Gap] = {}
+def _same_gap(at: _Layer, draws: StrictDraws) -> float:
+    clean, knocked = at.of("b"), at.of("b", "knockout")
+    flipped, effect = flips(clean, knocked) == 1, delta_p(clean, knocked, delta=draws.points)
+    if not 0 < flipped.sum() < len(flipped):
+        return np.nan
+    return float(effect[flipped].mean() - effect[~flipped].mean())
+
+
+def _gaps(at: _Layer, draws: StrictDraws) -> dict[tuple[Mode, str, Delta], Gap]:
+    gaps_by_key: dict[tuple[Mode, str, Delta], Gap] = {}
     for mode, name in itertools.product(draws.modes, draws.classes):
         shared = None
         if mode == "strict" and at.control:
@@ -167,8 +175,8 @@ def _gaps(at: _Layer, draws: StrictDraws) -> dict[tuple[str, str, Delta], Gap]:
     return gaps_by_key
 
 
-def _pair(at: _Layer, mode: str, intervention: str) -> Pair:
-    group, effect = _ROLES[mode]
+def _pair(at: _Layer, mode: Mode, intervention: str) -> Pair:
+    group, effect = ROLES[mode]
     return Pair(
         group_clean=at.of(group),
         group_knockout=at.of(group, intervention),

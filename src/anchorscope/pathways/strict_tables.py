@@ -13,7 +13,7 @@ from anchorscope.pathways.effects import Delta, delta_p, flips
 from anchorscope.pathways.group_adds import Adds
 from anchorscope.pathways.grouping import ROLES
 from anchorscope.pathways.refit import Refit
-from anchorscope.pathways.strict_layer import SAME, SUBSETS, StrictDraws, StrictLayer
+from anchorscope.pathways.strict_layer import SUBSETS, StrictDraws, StrictLayer
 from anchorscope.pathways.two_pathways.finding import Finding
 from anchorscope.probes.readings import Readings
 from anchorscope.records import MODES, Estimate, Mode
@@ -72,6 +72,7 @@ def _row(layer: LayerEvidence) -> dict[str, Any]:
         **_kappas(seen),
         **_collapse(seen),
         **_gaps(seen),
+        "same_gap": seen.same_gap,
         **_heterogeneity(seen),
         **_estimate("knockout_auroc", read.clean_probe),
         **_estimate("refit_auroc", read.refit_probe),
@@ -109,7 +110,7 @@ def _gaps(seen: StrictLayer) -> dict[str, Any]:
     """Each mode over all samples and within ŷ ("both"), in points and in logits."""
     row: dict[str, Any] = {}
     units: dict[str, Delta] = {"": "points", "_logit": "logit"}
-    for mode in (*MODES, SAME):
+    for mode in MODES:
         for place, name in (("", "all"), ("_within", "both")):
             for end, unit in units.items():
                 gap = seen.gaps[mode, name, unit]

@@ -18,7 +18,7 @@ import numpy as np
 
 from anchorscope.pathways.one_law import LAWS, Law
 from anchorscope.pathways.one_mechanism import Gap
-from anchorscope.pathways.strict_layer import SAME, StrictLayer
+from anchorscope.pathways.strict_layer import StrictLayer
 from anchorscope.pathways.two_pathways.looks import ALPHA_LOOK, ROADS, TOLD, WITHIN, Look, Road
 from anchorscope.probes.readings import Readings
 from anchorscope.records import Estimate
@@ -75,9 +75,6 @@ def find(examined: Sequence[StrictLayer]) -> Finding:
     name, why = _name_it(examined, looks)
     p_values = [look.p for look in looks["curve"] if np.isfinite(look.p)]
     gaps = [e.gaps["strict", "all", "points"] for e in examined]
-    same = [
-        e.gaps[SAME, "all", "points"].value for e in examined if (SAME, "all", "points") in e.gaps
-    ]
     return Finding(
         name=name,
         why=why,
@@ -85,7 +82,7 @@ def find(examined: Sequence[StrictLayer]) -> Finding:
         n=examined[0].n,
         seeds=len(examined),
         gap=_overall_gap(gaps),
-        same_gap=float(np.mean(same)) if same else np.nan,
+        same_gap=float(np.mean([e.same_gap for e in examined])),
         p=min(p_values, default=np.nan),
         best=min(looks["curve"], key=lambda look: (np.nan_to_num(look.p, nan=2.0), look.p_dip)),
         kinds=float(np.mean([e.kinds for e in examined])),
