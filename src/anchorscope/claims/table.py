@@ -81,7 +81,7 @@ def _columns(readings: Sequence[Measured], claims: Sequence[Claim]) -> dict[str,
     alone = ~primary & ~twin
     p[alone] = holm(p[alone].tolist())
     corrected = {(c.claim, c.model, c.dataset): p[i] for i, c in enumerate(claims)}
-    for place in np.flatnonzero(twin):
+    for place in map(int, np.flatnonzero(twin)):
         claim = claims[place]
         p[place] = corrected[claim.shares_number_of, claim.model, claim.dataset]
     # A first claim settled elsewhere brings the one p-value that speaks for it.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
@@ -32,7 +32,8 @@ class Covariates:
     def take(self, rows: np.ndarray) -> Covariates:
         """Those of some questions."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
-        return Covariates(**{k: v if v is None else v[rows] for k, v in values.items()})
+        rest = {name: v if v is None else v[rows] for name, v in values.items()}
+        return replace(self, **rest)
 
 
 @dataclass(frozen=True, kw_only=True)
