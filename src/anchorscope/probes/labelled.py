@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 
@@ -31,7 +32,7 @@ class Covariates:
 
     def take(self, rows: np.ndarray) -> Covariates:
         """Those of some questions."""
-        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        values: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
         return Covariates(**{k: v if v is None else v[rows] for k, v in values.items()})
 
 
