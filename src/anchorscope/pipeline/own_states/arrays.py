@@ -126,7 +126,7 @@ def _of_tensor(path: Path, name: str, shape: tuple[int, ...], kind: str) -> Stor
         with safe_open(path, framework="pt" if kind == "BF16" else "numpy") as file:
             part = file.get_slice(name)
             for start in range(0, shape[0], rows):
-                block = part[start : start + rows]
+                block = part[start : min(start + rows, shape[0])]
                 yield block.float().numpy() if kind == "BF16" else block
 
     return StoredArray(shape=shape or (0,), dtype=_SAFE.get(kind, kind), read=read)
