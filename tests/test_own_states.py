@@ -114,6 +114,14 @@ def test_the_same_command_again_takes_no_work(own, monkeypatch, capfd):
     assert code == 2 and "holds another run" in line
 
 
+def test_other_commands_read_the_folder_but_detectors_need_answers(own, monkeypatch, capfd):
+    home = own.path.parent
+    code, line = said(monkeypatch, capfd, "view", own.path, "--no-open", "--out", home / "v.html")
+    assert code == 0 and (home / "v.html").stat().st_size > 10_000
+    code, line = said(monkeypatch, capfd, "detect", "eval", own.path, "--out", home / "detectors")
+    assert code == 2 and "was made from states alone" in line
+
+
 def test_every_kind_of_file_holds_the_same(tmp_path):
     arrays = made()
     text = {"entity": json.dumps(ENTITY.tolist())}
