@@ -182,7 +182,7 @@ def from_run(run: RunView, dataset: str, *, seed: int = 0, limit: int | None = N
     """
     if "states" in run.info.get("identity", {}):
         raise UserError(
-            f"'{run.path}' was made from states alone. Detectors read the answers' tokens too: give "
+            f"'{run.path}' was made from states alone. Detectors read answers too: give "
             "them a folder of `anchorscope run` or `anchorscope detect collect`."
         )
     used = [s for s in run.answers if s.question.dataset == dataset and s.usable]
