@@ -61,7 +61,7 @@ def labelled_facts(facts: Facts, *, dataset: str, config: Config) -> Labelled:
         powers = np.log10(np.where(popularity > 0, popularity, np.nan))
     covariates = Covariates(
         log_popularity=powers,
-        prompt_length=np.where(np.isnan(length).all(), 0.0, length),
+        prompt_length=np.zeros(len(length)) if np.isnan(length).all() else length,
         relation=_texts(facts, "relation"),
         kind=np.array(_kinds(facts)) if any(_kinds(facts)) else None,
         entity=np.array(entity),
