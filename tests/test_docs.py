@@ -204,6 +204,17 @@ def test_errors_are_said_as_the_page_has_them(
         assert (stopped.value.code, capfd.readouterr().err.strip()) == (2, shown), command
 
 
+def test_python_of_own_states_runs(tmp_path: Path, monkeypatch) -> None:
+    code = "\n".join(blocks(ROOT / "docs" / "own-states.md", "python"))
+    small = 'out="runs/states", config=anc.Config(resamples=100, folds=3, fold_seeds=1))'
+    assert 'out="runs/states")' in code
+    monkeypatch.chdir(tmp_path)
+    made: dict[str, Any] = {}
+    exec(compile(code.replace('out="runs/states")', small), "own-states.md", "exec"), made)
+    assert len(made["run"].verdict) == 1
+    assert (tmp_path / "runs" / "states" / "report.html").stat().st_size > 10_000
+
+
 def test_python_in_the_readme_runs(bundled, tmp_path: Path, monkeypatch) -> None:
     """All Python blocks in one go, from an empty folder; `in tests: a -> b` makes them small."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")

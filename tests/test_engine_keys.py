@@ -11,7 +11,7 @@ from kit.plain import plain_states
 
 from anchorscope.engine.attention_mass import with_mass
 from anchorscope.engine.batches import Budget
-from anchorscope.engine.interventions import keys_of
+from anchorscope.engine.interventions import TokenPositions, keys_of
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.passes import MATCHED
 from anchorscope.engine.rows import first_changed
@@ -35,6 +35,38 @@ def test_random_keys_are_as_many_other_prompt_tokens_and_never_the_first():
     assert any(
         keys_of(s, "random", seed=SEED) != keys_of(s, "random", seed=SEED + 1) for s in SAMPLES
     )
+
+
+def asked(question: range, exact: tuple[int, ...], *, answer_at: int) -> TokenPositions:
+    """A prompt of worked examples, the question's tokens, and the end of its turn."""
+    mass = tuple(0.01 * place for place in range(answer_at + 1))
+    return TokenPositions(id="q", ids=tuple(range(answer_at + 1)), answer_at=answer_at, mass=mass,
+                          question_tokens=tuple(question), exact_question=exact)  # fmt: skip
+
+
+@pytest.mark.parametrize("keys", ["random", "matched"])
+def test_a_control_is_of_the_question_then_of_its_turn_then_of_the_prompt(keys: str):
+    drawn = [
+        {p for seed in range(60) for p in keys_of(at, keys, seed=seed)}
+        for at in (
+            asked(range(40, 48), (43, 44, 45), answer_at=52),  # five others in the question
+            asked(range(40, 48), (41, 42, 43, 44, 45), answer_at=52),  # three, and four behind it
+            asked(range(40, 48), tuple(range(40, 48)), answer_at=52),  # none, and four behind it
+        )
+    ]
+    assert drawn[0] <= {40, 41, 42, 46, 47}
+    assert drawn[1] <= {40, 46, 47, 48, 49, 50, 51} and drawn[1] - {40, 46, 47}
+    assert drawn[2] <= {*range(1, 40), *range(48, 52)} and min(drawn[2]) < 40
+    if keys == "random":  # over many seeds every token that may be drawn is
+        assert (len(drawn[0]), len(drawn[1])) == (5, 7) and len(drawn[2]) == 43
+
+
+@pytest.mark.parametrize("keys", ["random", "matched"])
+def test_a_control_has_as_many_tokens_as_the_prompt_can_give(keys: str):
+    for exact, count in (((1, 2), 2), ((1, 2, 3, 4), 3), ((0, 1), 1)):
+        chosen = keys_of(asked(range(8), exact, answer_at=8), keys, seed=1)
+        assert len(chosen) == count
+        assert not set(chosen) & {0, *exact}
 
 
 def test_attention_mass_is_that_of_eager_attention(tiny):

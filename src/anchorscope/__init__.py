@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from anchorscope.engine.check import check_model
     from anchorscope.errors import UserError
     from anchorscope.models import Model, load_model
+    from anchorscope.pipeline.own_states.analyse import analyse
     from anchorscope.pipeline.run import run
     from anchorscope.records import Question, QuestionSet
     from anchorscope.run_folder.view import RunView
@@ -29,6 +30,7 @@ _HOME = {
     "QuestionSet": "records",
     "RunView": "run_folder.view",
     "UserError": "errors",
+    "analyse": "pipeline.own_states.analyse",
     "check_model": "engine.check",
     "load_model": "models",
     "load_questions": "datasets",
@@ -44,6 +46,7 @@ __all__ = [
     "QuestionSet",
     "RunView",
     "UserError",
+    "analyse",
     "check_model",
     "load_model",
     "load_questions",

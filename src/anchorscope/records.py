@@ -110,6 +110,7 @@ class Sample:
     question_tokens: tuple[int, ...]  # all tokens of the question
     exact_question: tuple[int, ...]  # E_Q
     exact_answer: tuple[int, ...]  # E_A; its last one is the probe position
+    kind: str = ""  # of the answer, as answers/kind.py names it or as its owner does
 
     @property
     def id(self) -> str:

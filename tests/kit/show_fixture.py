@@ -94,6 +94,7 @@ def _samples(name: str, n: int, rng: np.random.Generator, question: str, answer:
                 "question_tokens": [1, 2],
                 "exact_question": [2],
                 "exact_answer": [4] if found else [],
+                "kind": "name" if found else "none",
                 "fold": i % 5,
             }
         )

@@ -45,7 +45,9 @@ def kind_of_answer(text: str) -> Kind:
     return "name" if letters and 2 * capitals >= len(letters) else "other"
 
 
-def kind_of(sample: Sample) -> Kind:
-    """The kind of a sample's answer, by its exact answer where that was found."""
+def kind_of(sample: Sample) -> str:
+    """The kind of a sample's answer: its own, else by its exact answer where that was found."""
+    if sample.kind:
+        return sample.kind
     span, text = sample.answer_span, sample.answer.text
     return kind_of_answer(text[span.start : span.stop] if span else text)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, cast
@@ -13,6 +13,7 @@ import pandas as pd
 from anchorscope.pathways.effects import Delta, delta_p
 from anchorscope.records import MODES, Mode
 from anchorscope.run_folder.table_columns import EVIDENCE
+from anchorscope.stats.drawing import resample_counts
 
 FEWEST = 5  # samples a group must have for a layer's mean to count in a curve
 
@@ -42,6 +43,7 @@ class ClaimInputs:
     seed: int = 0
     resamples: int = 500
     evidence: Mapping[str, pd.DataFrame] = field(default_factory=dict)  # patching, boundary, ...
+    entity: Mapping[str, str] = field(default_factory=dict)  # by question id; one without: its own
 
     @cached_property
     def curves(self) -> dict[tuple[str, Mode], Curves]:
@@ -75,26 +77,36 @@ class ClaimInputs:
         keep = (rows["dataset"] == dataset) & (rows["mode"] == mode) & (rows["layer"] == layer)
         return cast(pd.DataFrame, rows.loc[keep & rows["pathway"].notna()])
 
+    def entities(self, ids: Iterable[str]) -> np.ndarray:
+        """The entity of each of these questions, in their order: what a bootstrap draws."""
+        return np.array([self.entity.get(str(id), str(id)) for id in ids])
+
     def _curves(self, dataset: str, mode: Mode) -> Curves:
         rows = self.pathways
         rows = rows[(rows["dataset"] == dataset) & (rows["mode"] == mode)]
 
-        def wide(column: str) -> np.ndarray:
-            return rows.pivot(index="id", columns="layer", values=column).to_numpy()
+        def by_layer(column: str) -> pd.DataFrame:
+            return rows.pivot(index="id", columns="layer", values=column)
 
-        clean, knockout = (wide(f"logit_{name}").astype(float) for name in ("clean", "knockout"))
+        clean, knockout = (
+            by_layer(f"logit_{name}").to_numpy(dtype=float) for name in ("clean", "knockout")
+        )
         effect = np.nan_to_num(delta_p(clean, knockout, delta=self.unit))
-        group = wide("pathway")
-        n = len(group)
-        rng = np.random.default_rng(self.seed)
-        times = rng.multinomial(n, np.full(n, 1 / n), size=self.resamples).astype(float)
-        whole = np.ones((1, n))
-        q, a = group == "Q", group == "A"
+        pathway = by_layer("pathway")
+        entity, group = self.entities(pathway.index), pathway.to_numpy()
+        q, a, whole = group == "Q", group == "A", np.ones((1, len(group)))
+        drawn = [
+            (_means(times, effect, q), _means(times, effect, a))
+            for times in resample_counts(
+                len(group), seed=self.seed, resamples=self.resamples, entity=entity
+            )
+        ]
+        drawn_q, drawn_a = (np.concatenate(of) for of in zip(*drawn, strict=True))
         return Curves(
             q=_means(whole, effect, q)[0],
             a=_means(whole, effect, a)[0],
-            drawn_q=_means(times, effect, q),
-            drawn_a=_means(times, effect, a),
+            drawn_q=drawn_q,
+            drawn_a=drawn_a,
         )
 
 
@@ -118,7 +130,16 @@ def from_tables(
         seed=int(config.get("seed", 0)),
         resamples=int(config.get("resamples", 500)),
         evidence={name: table for name, table in tables.items() if name in EVIDENCE},
+        entity=_entity_by_id(samples),
     )
+
+
+def _entity_by_id(samples: pd.DataFrame) -> dict[str, str]:
+    """What each question is about; nothing for runs that do not say."""
+    if "entity" not in samples:
+        return {}
+    named = zip(samples["id"], samples["entity"], strict=True)
+    return {str(id): str(entity) for id, entity in named if entity}
 
 
 def _means(times: np.ndarray, effect: np.ndarray, member: np.ndarray) -> np.ndarray:

@@ -69,7 +69,7 @@ def run(
 
 def config_of(options: dict[str, Any]) -> Config:
     """The config that the options of the command line ask for."""
-    read = {"data": _words, "ablate": _words, "evidence": _evidence, "limit": _limit}
+    read = {"data": _words, "ablate": _words, "evidence": _evidence, "limit": limit_of}
     given = {name: read[name](text) if name in read else text for name, text in options.items()}
     return Config(**given)
 
@@ -83,7 +83,7 @@ def _evidence(text: str) -> tuple[str, ...]:
     return named.get(text.strip(), _words(text))
 
 
-def _limit(text: str) -> int | None:
+def limit_of(text: str) -> int | None:
     if text == "all":
         return None
     if not text.isdigit() or int(text) < 1:

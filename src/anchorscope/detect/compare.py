@@ -40,7 +40,10 @@ _NOTE = (
 def detectors_table(
     scores: pd.DataFrame, *, model: str, seed: int = 0, resamples: int = 2000
 ) -> pd.DataFrame:
-    """One row per dataset, split and detector, from the rows of `evaluate`."""
+    """One row per dataset, split and detector, from the rows of `evaluate`.
+
+    Entities are drawn where questions share them, the same for every detector.
+    """
     groups: Any = scores.groupby(["dataset", "split"], sort=False)
     frames = [
         _one(part, seed, resamples).assign(dataset=name, split=split)
@@ -60,9 +63,11 @@ def _one(part: pd.DataFrame, seed: int, resamples: int) -> pd.DataFrame:
     names = list(by_name)
     same = {tuple(rows["id"]) for rows in by_name.values()}
     assert len(same) == 1, "every detector scores the same answers, or they cannot be paired"
-    z = by_name[names[0]]["z"].to_numpy()
+    first = by_name[names[0]]
+    z, entity = first["z"].to_numpy(), first["entity"].to_numpy() if "entity" in first else None
     scored = [by_name[name]["score"].to_numpy(dtype=float) for name in names]
-    draws = dict(zip(names, auroc_draws(z, scored, seed=seed, resamples=resamples), strict=True))
+    drawn = auroc_draws(z, scored, seed=seed, resamples=resamples, entity=entity)
+    draws = dict(zip(names, drawn, strict=True))
     value = {name: auroc(z, score) for name, score in zip(names, scored, strict=True)}
     rows = [_numbers(name, by_name[name], value[name], draws[name]) for name in names]
     table = pd.DataFrame(rows)

@@ -89,6 +89,7 @@ def rows_of(method: Method, name: str, test: Material) -> pd.DataFrame:
             "detector": name,
             "id": test.ids,
             "z": test.z,
+            "entity": test.entities,
             # Fits on different folds are put on one scale; a score without a fit has one already.
             "score": method.calibration_.evidence(raw) if method.learns else raw,
             "probability": method.calibration_.probability(raw),
@@ -182,7 +183,8 @@ def _one(
             continue
         score = method.decision_function(test)
         check_scores(name, score)
-        area = auroc_interval(test.z, score, seed=seed, resamples=resamples)
+        entity = np.array(test.entities)
+        area = auroc_interval(test.z, score, seed=seed, resamples=resamples, entity=entity)
         rows.append(
             {"detector": name, "n_train": len(train), "n": area.n, "auroc": area.value,
              "auroc_low": area.low, "auroc_high": area.high}

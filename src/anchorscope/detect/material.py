@@ -180,6 +180,11 @@ def from_run(run: RunView, dataset: str, *, seed: int = 0, limit: int | None = N
     """The usable answers of one dataset of a run; with a `limit`, as many right as wrong ones,
     that many in all at most.
     """
+    if "states" in run.info.get("identity", {}):
+        raise UserError(
+            f"'{run.path}' was made from states alone. Detectors read answers too: give "
+            "them a folder of `anchorscope run` or `anchorscope detect collect`."
+        )
     used = [s for s in run.answers if s.question.dataset == dataset and s.usable]
     if not used:
         raise UserError(f"'{run.path}' has no usable answers of '{dataset}'.")

@@ -77,25 +77,20 @@ def keys_of(positions: TokenPositions, keys: str, *, seed: int) -> tuple[int, ..
 
 
 def _random(positions: TokenPositions, seed: int) -> list[int]:
-    """As many prompt tokens outside E_Q as E_Q has, drawn by seed and question id."""
-    taken = {0, *positions.exact_question}
-    others = [position for position in range(positions.answer_at) if position not in taken]
-    count = min(len([p for p in positions.exact_question if p > 0]), len(others))
+    """As many tokens outside E_Q as E_Q has, drawn by seed and question id."""
+    others, count = _others(positions)
     digest = hashlib.sha256(f"{seed}:{positions.id}".encode()).digest()
     generator = np.random.default_rng(int.from_bytes(digest[:8], "big"))
     return sorted(int(p) for p in generator.choice(others, size=count, replace=False))
 
 
 def _matched(positions: TokenPositions) -> list[int]:
-    """As many tokens of the question's own turn as E_Q has, each as much attended to as one of E_Q.
+    """As many tokens outside E_Q as E_Q has, each as much attended to as one of E_Q.
 
-    Taken from the turn because that is the range of positions E_Q stands in; paired greedily,
-    the most attended token of E_Q first. Where the turn has fewer other tokens, all of them.
+    Paired greedily, the most attended token of E_Q first.
     """
     assert positions.mass is not None, "the attention mass must be read before keys can be matched"
-    mass = positions.mass
-    turn = range(min(positions.question_tokens, default=0), positions.answer_at)
-    free = [p for p in turn if p > 0 and p not in positions.exact_question]
+    mass, (free, _) = positions.mass, _others(positions)
     chosen = []
     for position in sorted(positions.exact_question, key=lambda p: -mass[p]):
         if position > 0 and free:
@@ -103,6 +98,29 @@ def _matched(positions: TokenPositions) -> list[int]:
             free.remove(nearest)
             chosen.append(nearest)
     return sorted(chosen)
+
+
+def _others(positions: TokenPositions) -> tuple[list[int], int]:
+    """Where the tokens of a control may come from, and how many of them it takes.
+
+    Tokens of the question where it has enough outside E_Q; else of its turn, which has no worked
+    example in it; else of the whole prompt. A control among worked examples moves less than any
+    token of the question would, and is beaten too easily. Never the first token.
+    """
+    taken = {0, *positions.exact_question}
+    count = len([p for p in positions.exact_question if p > 0])
+    turn = min(positions.question_tokens, default=0)
+    pools = (
+        positions.question_tokens,
+        range(turn, positions.answer_at),
+        range(positions.answer_at),
+    )
+    others: list[int] = []
+    for pool in pools:
+        others = [position for position in pool if position not in taken]
+        if len(others) >= count:
+            break
+    return others, min(count, len(others))
 
 
 # Which keys an intervention speaks of, by name: a rule of the positions and the run's seed.

@@ -55,18 +55,22 @@ def question_probe_table(
     seed: int = 0,
     resamples: int = 1000,
     workers: int | None = None,
+    entity: np.ndarray | None = None,
 ) -> pd.DataFrame:
     """One row per layer: AUROC for z of a probe trained on question-only states.
 
     `states` [question, layer, width]; a question without one (NaN) is left out. Every question is
-    read by a probe of the other folds, as the paper probes are trained.
+    read by a probe of the other folds, as the paper probes are trained. With `entity` [question]
+    entities are drawn for the intervals.
     """
+    about = np.arange(len(z)) if entity is None else entity
 
     def work(layer: int) -> Estimate:
         x = np.asarray(states[:, layer - 1], dtype=np.float64)
         score = _held_out(x, z, fold, LinearProbe(C=C, balance=balance))
         read = ~np.isnan(score)
-        return auroc_interval(z[read], score[read], seed=seed, resamples=resamples)
+        drawn = {"seed": seed, "resamples": resamples, "entity": about[read]}
+        return auroc_interval(z[read], score[read], **drawn)
 
     layers = range(1, states.shape[1] + 1)
     areas = in_parallel(work, layers, workers=workers)
@@ -103,6 +107,7 @@ def _tables(inputs: PieceInputs) -> Tables:
             balance=config.balance,
             seed=config.seed,
             resamples=config.resamples,
+            entity=inputs.readings.entity,
         )
     return tables
 

@@ -67,11 +67,12 @@ def awareness_table(
     Predictors: the state, the signed clean logit of
     the effect's probe, its size (margin), both with popularity and length (simple), and the state
     at the last question token. Within a predicted class (strict mode)
-    the classifier is trained there too. Intervals are over questions, for the classifiers as they
+    the classifier is trained there too. Intervals are over entities, for the classifiers as they
     were trained: training anew would spread more.
     """
     tasks = [_task(readings, mode, grouping) for mode in MODES]
     chosen = _chosen(len(readings.ids), seed)
+    entity = np.array(list(readings.entity_by_id.values()))
 
     def work(layer: int) -> list[tuple]:
         records, k = [], layer - 1
@@ -84,7 +85,10 @@ def awareness_table(
                     score = cross_fitted(x[used], task.learnt[used, k], readings.fold[used], C=C)
                     read = ~np.isnan(score)
                     scored = task.scored[used, k][read]
-                    area = auroc_interval(scored, score[read], seed=seed, resamples=resamples)
+                    about = entity[used][read]
+                    area = auroc_interval(
+                        scored, score[read], seed=seed, resamples=resamples, entity=about
+                    )
                     records.append((layer, task.mode, subset, name, area.n, *area[:3]))
         return records
 

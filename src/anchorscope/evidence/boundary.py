@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -18,12 +19,14 @@ from anchorscope.probes.probe_set import ProbeSet
 from anchorscope.probes.readings import Readings
 from anchorscope.records import MODES, Mode
 from anchorscope.run_folder import table_columns
+from anchorscope.stats.drawing import shared_entities
 from anchorscope.stats.intervals import (
     Draws,
     Z,
     bootstrap_mean,
     difference,
     difference_of_means,
+    p_of_interval,
     rate,
 )
 from anchorscope.stats.logistic import fit_logistic
@@ -58,8 +61,10 @@ def boundary_table(
     these and `abstained`, whose readings come from probes that never saw them; without it the
     measure is left out. popularity: mean log10 of `popularity` [question] (log10, NaN: unknown).
     Shares have Wilson's interval, their difference Newcombe's and Fisher's exact test; popularity
-    has bootstrap intervals and the Mann-Whitney test.
+    has bootstrap intervals and the Mann-Whitney test. Where questions share entities, the
+    intervals are those of entities, and p is read from the difference's.
     """
+    entity = _entities(readings, abstained)
     measures = _measures(readings, popularity, abstained)
     draws = Draws(seed=seed, resamples=resamples)
     rows = []
@@ -70,10 +75,26 @@ def boundary_table(
             here = subsets[name][:, k] & ~np.isnan(measure.values)
             if not here.any() and measure.name == "popularity" and np.isnan(popularity).all():
                 continue
-            q, a = (measure.values[here & (pathway[:, k] == which)] for which in ("Q", "A"))
+            q, a = (
+                _Group(measure.values[mine], entity[mine])
+                for mine in (here & (pathway[:, k] == which) for which in ("Q", "A"))
+            )
             rows += [(model, dataset, layer, mode, name, measure.name, *row)
                      for row in _compared(q, a, measure.share, draws)]  # fmt: skip
     return pd.DataFrame(rows, columns=list(table_columns.EVIDENCE["boundary"]))
+
+
+class _Group(NamedTuple):
+    """The samples of one pathway that a measure speaks of, [question] each."""
+
+    values: np.ndarray
+    entity: np.ndarray
+
+
+def _entities(readings: Readings, abstained: Readings | None) -> np.ndarray:
+    """The entity of each sample, the abstained after the answered."""
+    parts = (readings, abstained) if abstained else (readings,)
+    return np.array([about for part in parts for about in part.entity_by_id.values()])
 
 
 def _measures(
@@ -100,16 +121,21 @@ def _groups(
     return np.vstack([g.pathway for g in groups]), subsets
 
 
-def _compared(q: np.ndarray, a: np.ndarray, share: bool, draws: Draws) -> list[tuple]:
+def _compared(q: _Group, a: _Group, share: bool, draws: Draws) -> list[tuple]:
     """Q, A and Q less A."""
+    entity = np.r_[q.entity, a.entity]
     if share:
-        one, other = rate(q), rate(a)
-        gap, p = difference(one, other), _fisher(q, a)
+        one, other = (rate(of.values, entity=of.entity) for of in (q, a))
+        gap, test = difference(one, other), _fisher
     else:
         drawn = {"seed": draws.seed, "resamples": draws.resamples}
-        one, other = bootstrap_mean(q, **drawn), bootstrap_mean(a, **drawn)
-        group = np.r_[np.ones(len(q)), np.zeros(len(a))]
-        gap, p = difference_of_means(np.r_[q, a], group, draws), _mann_whitney(q, a)
+        one, other = (bootstrap_mean(of.values, **drawn, entity=of.entity) for of in (q, a))
+        group = np.r_[np.ones(len(q.values)), np.zeros(len(a.values))]
+        values = np.r_[q.values, a.values]
+        gap, test = difference_of_means(values, group, draws, entity=entity), _mann_whitney
+    # Fisher's and Mann and Whitney's tests take samples as independent of one another.
+    alone = shared_entities(entity, len(entity)) is None
+    p = test(q.values, a.values) if alone else p_of_interval(gap)
     rows = (("Q", one, np.nan), ("A", other, np.nan), ("Q-A", gap, p))
     return [(name, e.n, *e[:3], value) for name, e, value in rows]
 
@@ -198,7 +224,11 @@ def _design(columns: Mapping[str, np.ndarray], right: np.ndarray) -> dict[str, n
 
 
 def read_abstained(
-    probes: ProbeSet, states: Mapping[str, np.ndarray], *, ids: Sequence[str]
+    probes: ProbeSet,
+    states: Mapping[str, np.ndarray],
+    *,
+    ids: Sequence[str],
+    entity: np.ndarray | None = None,
 ) -> Readings:
     """Readings of abstentions, from states [question, layer, width] of each pass.
 
@@ -206,7 +236,9 @@ def read_abstained(
     """
     logits = {name: probes.mean_logits(of) for name, of in states.items()}
     nothing = np.full(len(ids), NO_CLASS)
-    return Readings(ids=tuple(ids), z=nothing, fold=nothing, probes=probes.probes, logits=logits)
+    return Readings(
+        ids=tuple(ids), z=nothing, fold=nothing, probes=probes.probes, logits=logits, entity=entity
+    )
 
 
 def _tables(inputs: PieceInputs) -> Tables:

@@ -86,7 +86,11 @@ def effect_rows(
     units: dict[str, Delta] = {"delta_p": unit, "delta_logit": "logit"}
     effects = [np.tile(delta_p(clean, other, delta=of), len(keys)) for of in units.values()]
     means = group_means(
-        np.hstack(effects), np.tile(member, 2), seed=draws.seed, resamples=draws.resamples
+        np.hstack(effects),
+        np.tile(member, 2),
+        seed=draws.seed,
+        resamples=draws.resamples,
+        entity=readings.entity,
     )
     for name, part in zip(units, np.split(np.array(means), 2, axis=1), strict=True):
         value, low, high, n = part

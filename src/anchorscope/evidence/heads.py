@@ -205,7 +205,11 @@ def _read(shards: Shards, held_out: Mapping[str, HeldOut], config: Config) -> No
 def _tables(inputs: PieceInputs) -> Tables:
     if "heads" not in inputs.rows:
         return {}
-    how = {"seed": inputs.config.seed, "resamples": inputs.config.resamples}
+    how = {
+        "seed": inputs.config.seed,
+        "resamples": inputs.config.resamples,
+        "entity_by_id": inputs.readings.entity_by_id,
+    }
     rows = inputs.rows["heads"]
     return {"heads": heads_table(rows, model=inputs.model, unit=inputs.unit, **how)}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -77,10 +77,12 @@ def heads_table(
     unit: Delta = "points",
     seed: int = 0,
     resamples: int = 1000,
+    entity_by_id: Mapping[str, str] | None = None,
 ) -> pd.DataFrame:
     """One row per head or set of heads and layer read: mean ΔP over all samples, share of flips.
 
-    `rows` are those of evidence/heads: one per question, head (or set) and layer.
+    `rows` are those of evidence/heads: one per question, head (or set) and layer. Entities are
+    drawn for the intervals; without them questions are.
     """
     used = rows.assign(
         effect=delta_p(rows["logit_clean"].to_numpy(), rows["logit_knockout"].to_numpy(),
@@ -91,7 +93,10 @@ def heads_table(
     for _, part in used.groupby("dataset", sort=False):
         wide = part.pivot(index="id", columns=_KEY, values="effect")
         effect = wide.to_numpy(dtype=float)
-        means = group_means(effect, ~np.isnan(effect), seed=seed, resamples=resamples)
+        entity = np.array([(entity_by_id or {}).get(str(id), str(id)) for id in wide.index])
+        means = group_means(
+            effect, ~np.isnan(effect), seed=seed, resamples=resamples, entity=entity
+        )
         flipped = part.pivot(index="id", columns=_KEY, values="flip").to_numpy(dtype=float)
         shares = [float(np.nanmean(column)) for column in flipped.T]
         for place, key in enumerate(wide.columns):

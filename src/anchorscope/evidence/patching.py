@@ -177,16 +177,17 @@ def patching_table(
         for name in names:
             flipped = flips(readings.of(probe), readings.of(probe, name))
             rows += [(model, dataset, layer, name, mode, *row)
-                     for layer, *row in _rates(flipped, groups)]  # fmt: skip
+                     for layer, *row in _rates(flipped, groups, readings.entity)]  # fmt: skip
     return pd.DataFrame(rows, columns=list(table_columns.EVIDENCE["patching"]))
 
 
-def _rates(flipped: np.ndarray, groups: Groups) -> list[tuple]:
-    rows = []
+def _rates(flipped: np.ndarray, groups: Groups, entity: np.ndarray | None) -> list[tuple]:
+    rows, about = [], np.arange(len(flipped)) if entity is None else entity
     for subset, pathway in itertools.product(SUBSETS, GROUPS):
         member = groups.subset(subset) & groups.of(pathway) & ~np.isnan(flipped)
         for layer in range(flipped.shape[1]):
-            share = rate(flipped[member[:, layer], layer])
+            mine = member[:, layer]
+            share = rate(flipped[mine, layer], entity=about[mine])
             rows.append((layer + 1, subset, pathway, share.n, *share[:3]))
     return rows
 

@@ -10,6 +10,7 @@ from typing import Literal
 import numpy as np
 
 from anchorscope.records import Sample, Span
+from anchorscope.spans.characters import longest
 
 Kind = Literal["matched", "random", "other"]
 
@@ -27,7 +28,7 @@ class Donor:
 
 def subject_span(sample: Sample) -> Span:
     """The span that is patched: the longest that was marked, of equals the first."""
-    return max(sample.spans, key=lambda span: (span.stop - span.start, -span.start))
+    return longest(sample.spans)
 
 
 def subject_text(sample: Sample) -> str:

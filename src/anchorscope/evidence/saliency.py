@@ -223,7 +223,11 @@ def _tables(inputs: PieceInputs) -> Tables:
     if "saliency" not in inputs.rows:
         return {}
     z = dict(zip(inputs.readings.ids, inputs.readings.z.tolist(), strict=True))
-    how = {"seed": inputs.config.seed, "resamples": inputs.config.resamples}
+    how = {
+        "seed": inputs.config.seed,
+        "resamples": inputs.config.resamples,
+        "entity_by_id": inputs.readings.entity_by_id,
+    }
     return {"saliency": saliency_table(inputs.rows["saliency"], z, model=inputs.model, **how)}
 
 

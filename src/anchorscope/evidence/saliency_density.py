@@ -22,13 +22,14 @@ def saliency_table(
     model: str,
     seed: int = 0,
     resamples: int = 1000,
+    entity_by_id: Mapping[str, str] | None = None,
 ) -> pd.DataFrame:
     """One row per dataset, loss, source, subset and layer; without a layer: summed over them.
 
     `rows` are those of evidence/saliency, `z` the class of each question that counts. All numbers
     are of log10 of the saliency, which is how its density is drawn: `mean` with its interval, the
     dip test's p and BIC of one component less that of two. A saliency of 0 has no logarithm and
-    is left out of n.
+    is left out of n. Entities are drawn for the intervals; without them questions are.
     """
     used = rows.loc[rows["id"].isin(list(z))]
     records = []
@@ -37,10 +38,12 @@ def saliency_table(
         for layer, values in _by_layer(cast(pd.DataFrame, part)):
             wrong = np.array([z[str(id)] for id in values.index])
             logs = _logs(values.to_numpy(dtype=float))
+            about = np.array([(entity_by_id or {}).get(str(id), str(id)) for id in values.index])
             for subset in SUBSETS:
                 mine = np.isin(wrong, {"all": (0, 1), "right": (0,), "wrong": (1,)}[subset])
-                here = logs[mine & ~np.isnan(logs)]
-                mean = bootstrap_mean(here, seed=seed, resamples=resamples)
+                mine &= ~np.isnan(logs)
+                here = logs[mine]
+                mean = bootstrap_mean(here, seed=seed, resamples=resamples, entity=about[mine])
                 seen = shape(here, seed=seed)
                 records.append(
                     (

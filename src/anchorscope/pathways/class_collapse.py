@@ -42,20 +42,25 @@ def class_collapse(
     delta: Delta = "points",
     seed: int = 0,
     resamples: int = 1000,
+    entity: np.ndarray | None = None,
 ) -> ClassCollapse:
-    """What the predicted class explains at one layer, from one probe's logits [question]."""
+    """What the predicted class explains at one layer, from one probe's logits [question].
+
+    With `entity` [question] the intervals come from draws of entities, not of questions.
+    """
     read = ~np.isnan(knockout)
     clean, knockout = clean[read], knockout[read]
+    about = np.arange(len(clean)) if entity is None else entity[read]
     flipped, predicted = flips(clean, knockout), prediction(clean)
     effect = delta_p(clean, knockout, delta=delta)
     right, wrong = predicted == 0, predicted == 1
     area = auroc(flipped.astype(int), clean)
     drawn = {"seed": seed, "resamples": resamples}
     return ClassCollapse(
-        flip_right=rate(flipped[right]),
-        flip_wrong=rate(flipped[wrong]),
-        delta_right=bootstrap_mean(effect[right], **drawn),
-        delta_wrong=bootstrap_mean(effect[wrong], **drawn),
+        flip_right=rate(flipped[right], entity=about[right]),
+        flip_wrong=rate(flipped[wrong], entity=about[wrong]),
+        delta_right=bootstrap_mean(effect[right], **drawn, entity=about[right]),
+        delta_wrong=bootstrap_mean(effect[wrong], **drawn, entity=about[wrong]),
         group_auroc=max(area, 1 - area),  # which side flips is not the point
         explained=explained(flipped, predicted),
     )

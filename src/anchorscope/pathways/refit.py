@@ -36,11 +36,16 @@ def refit(
     balance: Balance = "weights",
     seed: int = 0,
     resamples: int = 1000,
+    entity: np.ndarray | None = None,
 ) -> Refit:
-    """One layer's states [question, width], and the clean probe's logits under the knockout."""
+    """One layer's states [question, width], and the clean probe's logits under the knockout.
+
+    With `entity` [question] the intervals come from draws of entities, not of questions.
+    """
     known = ~np.isnan(knockout).any(axis=1)
     x, y = (np.asarray(of[known], dtype=np.float64) for of in (clean, knockout))
     z, fold, seen = z[known], fold[known], clean_probe[known]
+    about = np.arange(len(z)) if entity is None else entity[known]
     logit = np.full(len(z), np.nan)
     far, near = np.full((2, len(z)), np.nan)
     for held_out in np.unique(fold):
@@ -53,8 +58,8 @@ def refit(
     drawn = {"seed": seed, "resamples": resamples}
     read = ~np.isnan(logit)
     return Refit(
-        clean_probe=auroc_interval(z, seen, **drawn),
-        refit_probe=auroc_interval(z[read], logit[read], **drawn),
+        clean_probe=auroc_interval(z, seen, **drawn, entity=about),
+        refit_probe=auroc_interval(z[read], logit[read], **drawn, entity=about[read]),
         norm=_norm_ratio(x, y),
         mahalanobis=float(np.median(far) / np.median(near)) if len(z) else np.nan,
     )

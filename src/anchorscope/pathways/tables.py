@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import cast, get_args
 
 import numpy as np
@@ -27,8 +28,11 @@ def layers_table(
     delta: Delta = "points",
     seed: int = 0,
     resamples: int = 1000,
+    entity_by_id: Mapping[str, str] | None = None,
 ) -> pd.DataFrame:
     """One row per dataset, mode, layer and pathway, from the rows of `pathways_table`.
+
+    Entities are drawn for the intervals, by question id; without them questions are.
 
     `delta_p` is in points, or relative where `delta` says so; under "logit" it stays in points,
     because `delta_logit` stands beside it in any case. An empty group has n = 0 and NaN.
@@ -38,13 +42,11 @@ def layers_table(
     for key, at in samples.groupby(["dataset", "mode", "layer"], sort=False):
         dataset, mode, layer = cast("tuple[str, str, int]", key)
         for pathway in PATHWAYS:
-            clean, other = _logits(at, pathway)
-            points = bootstrap_mean(
-                delta_p(clean, other, delta=unit), seed=seed, resamples=resamples
-            )
-            logits = bootstrap_mean(
-                delta_p(clean, other, delta="logit"), seed=seed, resamples=resamples
-            )
+            mine = at.loc[at["pathway"] == pathway]
+            clean, other = (mine[f"logit_{name}"].to_numpy() for name in ("clean", "knockout"))
+            drawn = {"seed": seed, "resamples": resamples, "entity": _entities(mine, entity_by_id)}
+            points = bootstrap_mean(delta_p(clean, other, delta=unit), **drawn)
+            logits = bootstrap_mean(delta_p(clean, other, delta="logit"), **drawn)
             rows.append((model, dataset, layer, mode, pathway, points.n, *points[:3], *logits[:3]))
     return pd.DataFrame(rows, columns=list(table_columns.LAYERS))
 
@@ -63,7 +65,9 @@ def probes_table(
     )
     rows = []
     for layer, logit in enumerate(readings.of("paper").T, start=1):
-        area = auroc_interval(readings.z, logit, seed=seed, resamples=resamples)
+        area = auroc_interval(
+            readings.z, logit, seed=seed, resamples=resamples, entity=readings.entity
+        )
         right = accuracy(readings.z, logit)
         rows.append((model, dataset, layer, *area[:3], right, n_train, area.n))
     return pd.DataFrame(rows, columns=list(table_columns.PROBES))
@@ -84,17 +88,16 @@ def controls_table(
         for layer in range(readings.layers):
             clean, other = readings.of("paper")[:, layer], readings.of("paper", name)[:, layer]
             seen = ~np.isnan(other)
-            flipped = rate(flips(clean[seen], other[seen]))
+            entity = None if readings.entity is None else readings.entity[seen]
+            flipped = rate(flips(clean[seen], other[seen]), entity=entity)
             effect = delta_p(clean[seen], other[seen], delta=unit)
             mean = float(effect.mean()) if len(effect) else np.nan
             rows.append((model, dataset, layer + 1, name, *flipped[:3], mean, flipped.n))
     return pd.DataFrame(rows, columns=list(table_columns.CONTROLS))
 
 
-def _logits(samples: pd.DataFrame, pathway: Pathway) -> tuple[np.ndarray, np.ndarray]:
-    mine = np.asarray(samples["pathway"] == pathway)
-    clean, knockout = samples["logit_clean"].to_numpy(), samples["logit_knockout"].to_numpy()
-    return clean[mine], knockout[mine]
+def _entities(rows: pd.DataFrame, by_id: Mapping[str, str] | None) -> np.ndarray | None:
+    return None if by_id is None else np.array([by_id[id] for id in rows["id"]], dtype=str)
 
 
 def _unit(delta: Delta) -> Delta:

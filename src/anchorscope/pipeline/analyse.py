@@ -73,7 +73,8 @@ def _train_and_read(run: Run, answers: Labelled, passes: Sequence[str], shards: 
     probes.save(run.store.file(f"probes/{answers.dataset}"))
     # One pass in memory at a time: only its logits stay.
     others = {n: probes.logits(load(n), answers.fold) for n in passes if n not in states}
-    return replace(readings, logits={**readings.logits, **others})
+    entity = answers.covariates.entity
+    return replace(readings, logits={**readings.logits, **others}, entity=entity)
 
 
 def pathway_tables(
@@ -104,7 +105,13 @@ def _pathway_tables(run: Run, answers: Labelled, readings: Readings) -> Tables:
     finding = replace(finding, power=planted)
     return {
         "pathways": rows,
-        "layers": layers_table(rows, model=run.model_name, delta=config.delta, **drawn),
+        "layers": layers_table(
+            rows,
+            model=run.model_name,
+            delta=config.delta,
+            entity_by_id=readings.entity_by_id,
+            **drawn,
+        ),
         "probes": probes_table(readings, model=run.model_name, dataset=dataset, **drawn),
         "controls": controls_table(readings, **of, delta=config.delta),
         "strict": strict_table(list(evidence.values()), **of),
@@ -153,6 +160,7 @@ def _strict_layers(
                 balance=config.balance,
                 seed=config.seed,
                 resamples=config.resamples,
+                entity=answers.covariates.entity,
             ),
             adds=group_adds(readings, layer, answers.covariates, draws),
             answer_only=answer_only_gaps(readings, layer, draws),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.passes import CLEAN, KNOCKOUT
 from anchorscope.evidence.boundary import read_abstained
@@ -104,12 +106,14 @@ def _inputs(
 def _abstained(run: Run, dataset: str, samples: Sequence[Sample], shards: int) -> Readings | None:
     """What the probes say of the answers that are neither right nor wrong."""
     own = [s for s in samples if s.question.dataset == dataset and s.verdict == "abstain"]
-    ids = [s.id for s in own if s.exact_answer and s.exact_question]
+    own = [s for s in own if s.exact_answer and s.exact_question]
+    ids = [s.id for s in own]
     if not ids or not any(piece.needs_abstained for piece in pieces_of(run.config)):
         return None
     names = (CLEAN.name, KNOCKOUT.name)
     states = {name: load_states(run.store, name, ids, shards) for name in names}
-    return read_abstained(_probes(run, dataset), states, ids=ids)
+    entity = np.array([s.question.entity for s in own])
+    return read_abstained(_probes(run, dataset), states, ids=ids, entity=entity)
 
 
 def _held_out(run: Run, answers: Labelled, readings: Readings) -> HeldOut:

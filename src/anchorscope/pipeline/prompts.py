@@ -8,7 +8,7 @@ can no longer tell the two apart.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from anchorscope.answers.generate import Answerer
@@ -20,6 +20,7 @@ from anchorscope.models.prompts import has_chat, make_prompt
 from anchorscope.records import Question, QuestionSet, Span
 from anchorscope.spans.answer import answer_span
 from anchorscope.spans.characters import tokens_of
+from anchorscope.spans.entity import entity_of
 from anchorscope.spans.question import QuestionSpans
 
 TRIED = 16  # questions of each set
@@ -45,14 +46,14 @@ def prompts_of(
     style: str,
     shots: int,
 ) -> list[Prompted]:
-    """Each question with its prompt and token positions, in the set's order."""
+    """Each question with its prompt, token positions and entity, in the set's order."""
     prompts = []
     for question, of in zip(questions, spans, strict=True):
         prompt = make_prompt(model, question.text, shots=questions.shots[:shots], style=style)
         offsets = prompt.question_offsets()
         prompts.append(
             Prompted(
-                question=question,
+                question=replace(question, entity=entity_of(question, of)),
                 spans=of,
                 prompt_ids=prompt.ids,
                 question_tokens=tokens_of([Span(0, len(question.text))], offsets),

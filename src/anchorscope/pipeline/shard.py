@@ -14,6 +14,7 @@ import pandas as pd
 
 from anchorscope.answers.generate import Answered, Answerer, answer_offsets
 from anchorscope.answers.judge import judge
+from anchorscope.answers.kind import kind_of_answer
 from anchorscope.engine.attention_mass import with_mass
 from anchorscope.engine.batches import Budget, in_batches
 from anchorscope.engine.interventions import Intervention, TokenPositions, positions_of
@@ -213,6 +214,7 @@ def mark_answer(model: Model, prompt: Prompted, answer: Answer) -> Sample:
     question = prompt.question
     span = answer_span(answer.text, question=question.text)
     tokens = tokens_of([span], answer_offsets(model, answer)) if span else ()
+    said = answer.text[span.start : span.stop] if span else answer.text
     return Sample(
         question=question,
         answer=answer,
@@ -224,6 +226,7 @@ def mark_answer(model: Model, prompt: Prompted, answer: Answer) -> Sample:
         question_tokens=prompt.question_tokens,
         exact_question=prompt.exact_question,
         exact_answer=tuple(len(prompt.prompt_ids) + token for token in tokens),
+        kind=kind_of_answer(said),
     )
 
 

@@ -21,6 +21,7 @@ class Readings:
     probes: tuple[str, ...]  # ("paper", "a", "b")
     # intervention -> [probe, question, layer] float64; NaN: no state for that question.
     logits: Mapping[str, np.ndarray]
+    entity: np.ndarray | None = None  # [question] text; None: every question has its own
 
     def __post_init__(self) -> None:
         if "clean" not in self.logits:
@@ -35,6 +36,12 @@ class Readings:
     @property
     def layers(self) -> int:
         return self.logits["clean"].shape[2]
+
+    @property
+    def entity_by_id(self) -> dict[str, str]:
+        """What each question is about, by its id; the id itself where nothing is known."""
+        entity = self.ids if self.entity is None else self.entity.tolist()
+        return dict(zip(self.ids, entity, strict=True))
 
     @property
     def layer_numbers(self) -> range:

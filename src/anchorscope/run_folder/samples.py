@@ -39,6 +39,7 @@ def _row(sample: Sample) -> dict[str, Any]:
         "question_tokens": list(sample.question_tokens),
         "exact_question": list(sample.exact_question),
         "exact_answer": list(sample.exact_answer),
+        "kind": sample.kind,
     }
 
 
@@ -70,6 +71,7 @@ def _sample(row: dict[Any, Any]) -> Sample:
         question_tokens=_ints(row["question_tokens"]),
         exact_question=_ints(row["exact_question"]),
         exact_answer=_ints(row["exact_answer"]),
+        kind=str(row.get("kind") or ""),
     )
 
 

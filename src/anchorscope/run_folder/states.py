@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +39,42 @@ def save_states(store: Store, name: str, ids: Sequence[str], states: np.ndarray)
     store.write(name, lambda path: save_file(tensors, path, metadata=meta))
 
 
+def save_blocks(
+    store: Store,
+    name: str,
+    ids: Sequence[str],
+    shape: tuple[int, int, int],
+    blocks: Iterable[np.ndarray],
+) -> None:
+    """Stores float32 states [question, layer, width] that come some questions at a time.
+
+    As `save_states` does, without ever holding them all: safetensors' own writer takes them whole.
+    """
+    about = {
+        "__metadata__": {"ids": json.dumps(list(ids))},
+        "states": {"dtype": "F32", "shape": shape, "data_offsets": [0, 4 * math.prod(shape)]},
+    }
+    head = json.dumps(about).encode()
+    head += b" " * (-len(head) % 8)
+
+    def write(path: Path) -> None:
+        with path.open("wb") as file:
+            file.write(len(head).to_bytes(8, "little") + head)
+            for block in blocks:
+                file.write(np.ascontiguousarray(block, dtype="<f4").data)
+
+    store.write(name, write)
+
+
 def load_states(store: Store, intervention: str, ids: Sequence[str], shards: int) -> np.ndarray:
-    """States [question, layer, width] in float32 in the order of `ids`; NaN where there is none."""
+    """States [question, layer, width] in float32 in the order of `ids`; NaN where there is none.
+
+    Where one file holds just these, they are memory-mapped, and only what is looked at is read.
+    """
+    if shards == 1:
+        whole = _mapped(store.file(shard_name(intervention, 0)), ids)
+        if whole is not None:
+            return whole
     place = {id: row for row, id in enumerate(ids)}
     out: np.ndarray | None = None
     for number in range(shards):
@@ -52,6 +87,18 @@ def load_states(store: Store, intervention: str, ids: Sequence[str], shards: int
             out[to] = states[of]
     assert out is not None, "a run has one shard at least"
     return out
+
+
+def _mapped(path: Path, ids: Sequence[str]) -> np.ndarray | None:
+    """The states of a file as they lie there; None where they are others, or not float32."""
+    with path.open("rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        about = json.loads(file.read(size))
+    states = about["states"]
+    if states["dtype"] != "F32" or json.loads(about["__metadata__"]["ids"]) != list(ids):
+        return None
+    shape, start = tuple(states["shape"]), 8 + size + states["data_offsets"][0]
+    return np.memmap(path, dtype="<f4", mode="r", offset=start, shape=shape)
 
 
 def _read(path: Path) -> tuple[list[str], np.ndarray]:

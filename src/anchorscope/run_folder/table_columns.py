@@ -43,7 +43,7 @@ PATHWAYS = _names("id dataset layer mode z prediction logit_clean logit_knockout
 # samples.parquet has all fields of a sample; these are the ones that every reader relies on.
 SAMPLES = _names(
     "id dataset question answers answer verdict finder span_starts span_stops "
-    "answer_start answer_stop exact_question exact_answer"
+    "answer_start answer_stop exact_question exact_answer entity kind"
 )
 
 # The pieces of evidence as --evidence names them, each with its tables. A piece is a module of

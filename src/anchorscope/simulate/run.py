@@ -12,18 +12,14 @@ import numpy as np
 import pandas as pd
 
 from anchorscope.config import Config
-from anchorscope.pipeline.analyse import pathway_tables, save, train_and_read
-from anchorscope.pipeline.evidence import tables_of_evidence
+from anchorscope.pipeline.from_states import describe, publish, write_tables
 from anchorscope.pipeline.stages import Run
 from anchorscope.probes.labelled import labelled
 from anchorscope.progress import Progress, Quiet
 from anchorscope.records import Answer, Question, Sample, Span
-from anchorscope.run_folder import table_columns
-from anchorscope.run_folder.identity import git_revision, versions
 from anchorscope.run_folder.states import save_states, shard_name
 from anchorscope.run_folder.store import Store
 from anchorscope.run_folder.view import RunView
-from anchorscope.show import write_figures, write_report
 from anchorscope.simulate.worlds import INTERVENTIONS, Simulated, Truth, simulate_states
 
 _ANSWERS = {"name": ("It", "Another"), "yes/no": ("yes", "no")}  # right and wrong, by kind
@@ -49,19 +45,12 @@ def simulate(
         save_states(store, shard_name(name, 0), ids, world.states[name])
     _describe(store, truth, config)
     run = Run(store=store, config=config, sets=(), progress=progress or Quiet())
-    answers = [labelled(samples, "simulated", config)]
-    readings = train_and_read(run, answers, passes=INTERVENTIONS, shards=1)
-    tables = pathway_tables(run, answers, readings)
-    tables |= tables_of_evidence(run, answers, readings, samples, shards=1)
-    save(run, samples, answers, tables)
+    answers = labelled(samples, "simulated", config)
+    write_tables(run, samples, answers, passes=INTERVENTIONS)
     _save_truth(store, world, ids)
     store.save_info({"stages": {"simulate": {"seconds": round(time.monotonic() - begun, 2),
                                              "tokens": 0}}})  # fmt: skip
-    view = RunView.open(store.path, unfinished_ok=True)
-    write_figures(view)
-    write_report(view)
-    store.save_info({"finished": True})
-    return RunView.open(store.path)
+    return publish(run)
 
 
 def _sample(truth: Truth, world: Simulated, number: int) -> Sample:
@@ -107,27 +96,18 @@ def _describe(store: Store, truth: Truth, config: Config) -> None:
     words = ["anchorscope", "simulate"]
     for name, value in asdict(truth).items():
         words += [f"--{name}", str(value)]
-    store.save_info(
-        {
-            "config": asdict(config),
-            "command": shlex.join([*words, "--out", str(store.path)]),
-            "model": {
-                "name": f"Simulated: {truth.world}",
-                "blocks": truth.layers,
-                "width": truth.width,
-                "dtype": "float32",
-                "device": "cpu",
-                "prompt": "none",
-                "why": "made-up states with a known truth, no model",
-            },
-            "datasets": [{"name": "simulated", "title": "Simulated",
-                          "questions": truth.samples, "dropped": {}}],
-            "versions": versions(),
-            "git": git_revision(),
-        }
-    )  # fmt: skip
-    empty = pd.DataFrame(columns=list(table_columns.SPANS))
-    store.write("tables/spans.csv", partial(empty.to_csv, index=False))
+    model = {
+        "name": f"Simulated: {truth.world}",
+        "blocks": truth.layers,
+        "width": truth.width,
+        "dtype": "float32",
+        "device": "cpu",
+        "prompt": "none",
+        "why": "made-up states with a known truth, no model",
+    }
+    dataset = {"name": "simulated", "title": "Simulated", "questions": truth.samples, "dropped": {}}
+    command = shlex.join([*words, "--out", str(store.path)])
+    describe(store, config, command=command, model=model, dataset=dataset)
 
 
 def _save_truth(store: Store, world: Simulated, ids: list[str]) -> None:

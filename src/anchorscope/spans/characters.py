@@ -44,6 +44,11 @@ def merged(spans: Iterable[Span]) -> tuple[Span, ...]:
     return tuple(result)
 
 
+def longest(spans: Iterable[Span]) -> Span:
+    """The span with the most characters, of equals the first."""
+    return max(spans, key=lambda span: (span.stop - span.start, -span.start))
+
+
 def trimmed(text: str, span: Span) -> Span:
     """The span without white space and punctuation at its ends; empty where nothing is left."""
     start, stop = span

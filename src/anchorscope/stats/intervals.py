@@ -117,6 +117,12 @@ def difference(
     return Estimate(value, float(value - down), float(value + up), min(one.n, other.n))
 
 
+def p_of_interval(gap: Estimate) -> float:
+    """The two-sided p of no difference, read from the interval's end on the side of zero."""
+    reach = gap.value - gap.low if gap.value > 0 else gap.high - gap.value
+    return float(2 * norm.sf(Z * abs(gap.value) / reach)) if reach > 0 else np.nan
+
+
 def difference_of_means(
     values: np.ndarray, group: np.ndarray, draws: Draws, *, entity: np.ndarray | None = None
 ) -> Estimate:

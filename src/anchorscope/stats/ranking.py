@@ -172,7 +172,8 @@ def auroc_draws(
 
 def paired_difference(a: float, b: float, draws: np.ndarray) -> Difference:
     """AUROC a less b, with the interval and p of paired draws of the difference, [resample]."""
-    if np.isnan(draws).any():
+    draws = draws[np.isfinite(draws)]  # draws of entities may leave one class alone
+    if not len(draws):
         return Difference(np.nan, np.nan, np.nan, np.nan)
     _, low, high, _ = percentile_interval(a - b, draws, 0)
     # One is added because what was observed is itself one possible draw: p is never 0.

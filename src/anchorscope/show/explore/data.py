@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 import numpy as np
 
-from anchorscope.answers.kind import KINDS, kind_of
+from anchorscope.answers.kind import KINDS, Kind, kind_of
 from anchorscope.engine.passes import CLEAN
 from anchorscope.records import MODES, Sample, Verdict
 from anchorscope.run_folder.view import RunView, records
@@ -165,7 +165,7 @@ def _texts(samples: Sequence[Sample], datasets: Sequence[str]) -> dict[str, Any]
         "answer_span": [list(s.answer_span) if s.answer_span else None for s in samples],
         "dataset": packed.codes([datasets.index(s.question.dataset) for s in samples]),
         "verdict": packed.codes([VERDICTS.index(s.verdict) for s in samples]),
-        "type": packed.codes([KINDS.index(kind_of(s)) for s in samples]),
+        "type": packed.codes([_type(s) for s in samples]),
         "popularity": packed.floats(
             np.nan if s.question.popularity is None else s.question.popularity for s in samples
         ),
@@ -181,3 +181,9 @@ def _packed_tokens(tokens: Tokens | NoTokens, at: slice) -> dict[str, str]:
         "tokens": packed.integers(id for of in ids for id in of),
         "roles": packed.codes(np.concatenate(roles)),
     }
+
+
+def _type(sample: Sample) -> int:
+    """The number of the answer's kind; one that only the owner of the states knows is "other"."""
+    kind = kind_of(sample)
+    return KINDS.index(cast(Kind, kind)) if kind in KINDS else KINDS.index("other")

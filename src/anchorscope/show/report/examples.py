@@ -62,10 +62,16 @@ def card(sample: Row, row: Row) -> Safe:
         "article",
         tag("p", question, class_="asked", dir="auto"),
         tag("p", answer, tag("span", verdict, class_=f"verdict {verdict}"), dir="auto"),
-        tag("p", f"Accepted: {gold}", class_="quiet", dir="auto"),
+        tag("p", _facts(sample, gold), class_="quiet", dir="auto"),
         _bars(float(row["logit_clean"]), float(row["logit_knockout"])),
         class_="card",
     )
+
+
+def _facts(sample: Row, gold: str) -> str:
+    """The accepted answers and the kind of the answer, where they are known."""
+    facts = {"Accepted": gold, "kind of answer": str(sample["kind"])}
+    return " · ".join(f"{name}: {value}" for name, value in facts.items() if value)
 
 
 def marked(text: str, spans: Iterable[tuple[int, int]], kind: str) -> Safe:

@@ -1,0 +1,195 @@
+"""Every question asked twice, in one entity, tells nothing new: no interval of a run shrinks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from anchorscope.claims.inputs import ClaimInputs
+from anchorscope.detect.compare import detectors_table
+from anchorscope.evidence.answer_only import answer_only_table, question_probe_table
+from anchorscope.evidence.awareness import awareness_table
+from anchorscope.evidence.boundary import boundary_table
+from anchorscope.evidence.heads_table import heads_table
+from anchorscope.evidence.patching import patching_table
+from anchorscope.evidence.saliency_density import saliency_table
+from anchorscope.evidence.windows import windows_table
+from anchorscope.pathways.class_collapse import class_collapse
+from anchorscope.pathways.grouping import pathways_table
+from anchorscope.pathways.refit import refit
+from anchorscope.pathways.tables import controls_table, layers_table, probes_table
+from anchorscope.probes.labelled import Covariates
+from anchorscope.probes.readings import Readings
+from anchorscope.stats.intervals import Draws
+
+N, OF = 240, {"model": "m", "dataset": "d"}
+RNG = np.random.default_rng(5)
+Z = np.arange(N) % 2
+BELIEF = 1.2 * (2 * Z - 1) + RNG.normal(0, 1.5, N)
+CLEAN = (BELIEF + RNG.normal(0, 0.5, (3, N)))[..., None]
+Q = RNG.random(N) < 0.4
+NOISE = RNG.normal(0, 1, CLEAN.shape)
+POPULARITY = RNG.normal(3, 1, N) + 0.2 * Q
+STATES = RNG.normal(0, 1, (N, 12)) + 0.8 * BELIEF[:, None]
+KNOCKED = STATES + RNG.normal(0, 1, (N, 12))
+FOLD = RNG.integers(5, size=N)
+LOGITS = {
+    "clean": CLEAN,
+    "knockout": np.where(Q[None, :, None], -CLEAN, CLEAN) + NOISE,
+    "patch-matched": 0.4 * CLEAN + 2 * NOISE,
+    "answer-only": 0.5 * CLEAN + NOISE,
+    "single": CLEAN + NOISE,
+}
+
+
+def asked(times: int, *, named: bool) -> Readings:
+    """Readings in which every question stands `times` times, its entity known or not."""
+    rows = np.repeat(np.arange(N), times)
+    return Readings(
+        ids=tuple(f"q{row:03d}-{copy}" for copy, row in enumerate(rows)),
+        z=Z[rows],
+        fold=FOLD[rows],
+        probes=("paper", "a", "b"),
+        logits={name: of[:, rows] for name, of in LOGITS.items()},
+        entity=np.array([f"thing {row}" for row in rows]) if named else None,
+    )
+
+
+def rows_of(readings: Readings) -> np.ndarray:
+    return np.array([int(id[1:4]) for id in readings.ids])
+
+
+def layers(readings: Readings) -> pd.DataFrame:
+    by_id = readings.entity_by_id
+    return layers_table(pathways_table(readings, dataset="d"), model="m", entity_by_id=by_id)
+
+
+def heads(readings: Readings) -> pd.DataFrame:
+    k = readings.of("paper")[:, 0]
+    rows = pd.DataFrame({"id": readings.ids, "dataset": "d", "block": 1, "head": 0, "set": "",
+                         "layer": 1, "logit_clean": k,
+                         "logit_knockout": readings.of("paper", "knockout")[:, 0]})  # fmt: skip
+    return heads_table(rows, model="m", entity_by_id=readings.entity_by_id)
+
+
+def saliency(readings: Readings) -> pd.DataFrame:
+    values = np.exp(BELIEF[rows_of(readings)])
+    rows = pd.DataFrame({"id": readings.ids, "dataset": "d", "loss": "probe", "source": "exact",
+                         "layer": 1, "saliency": values})  # fmt: skip
+    z = dict(zip(readings.ids, readings.z.tolist(), strict=True))
+    return saliency_table(rows, z, model="m", entity_by_id=readings.entity_by_id)
+
+
+def detectors(readings: Readings) -> pd.DataFrame:
+    k, entity = readings.of("paper")[:, 0], list(readings.entity_by_id.values())
+    rows = pd.DataFrame({"dataset": "d", "split": "entity", "detector": "probe", "id": readings.ids,
+                         "z": readings.z, "entity": entity, "score": k,
+                         "probability": 0.5, "ms": 0.0, "chosen": ""})  # fmt: skip
+    return detectors_table(rows, model="m")
+
+
+def awareness(readings: Readings) -> pd.DataFrame:
+    rows = rows_of(readings)
+    known = Covariates(POPULARITY[rows], np.ones(len(rows)))
+    states = {"clean": STATES[rows][:, None]}
+    return awareness_table(readings, states, covariates=known, resamples=1000, workers=1, **OF)
+
+
+def question_probe(readings: Readings) -> pd.DataFrame:
+    states = STATES[rows_of(readings)][:, None]
+    how = {"z": readings.z, "fold": readings.fold, "entity": readings.entity, "workers": 1}
+    return question_probe_table(states, **how, **OF)
+
+
+TABLES = {
+    "layers": (layers, "delta_p_low", "delta_p_high"),
+    "layers in logits": (layers, "delta_logit_low", "delta_logit_high"),
+    "probes": (lambda r: probes_table(r, **OF), "auroc_low", "auroc_high"),
+    "controls": (lambda r: controls_table(r, **OF), "flip_rate_low", "flip_rate_high"),
+    "answer-only": (lambda r: answer_only_table(r, **OF), "delta_p_low", "delta_p_high"),
+    "windows": (lambda r: windows_table(r, **OF), "delta_p_low", "delta_p_high"),
+    "patching": (lambda r: patching_table(r, **OF), "flip_low", "flip_high"),
+    "boundary": (
+        lambda r: boundary_table(r, popularity=POPULARITY[rows_of(r)], **OF), "low", "high",
+    ),
+    "heads": (heads, "low", "high"),
+    "saliency": (saliency, "low", "high"),
+    "detectors": (detectors, "auroc_low", "auroc_high"),
+    "awareness": (awareness, "low", "high"),
+    "question probe": (question_probe, "auroc_low", "auroc_high"),
+}  # fmt: skip
+
+
+def widths(name: str, readings: Readings) -> np.ndarray:
+    table, low, high = TABLES[name]
+    rows = table(readings)
+    width = (rows[high] - rows[low]).to_numpy(dtype=float)
+    return width[
+        np.isfinite(width) & (width > 0) & (rows["n"].to_numpy() > 40 if "n" in rows else True)
+    ]
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_question_asked_twice_narrows_no_interval(name: str):
+    once, twice = (widths(name, asked(times, named=True)) for times in (1, 2))
+    fooled = widths(name, asked(2, named=False))
+    assert len(once) == len(twice) == len(fooled) > 0
+    assert np.median(twice / once) == pytest.approx(1.0, abs=0.07)
+    if name not in ("awareness", "question probe"):  # their classifiers learn from the copies too
+        assert np.median(fooled / once) == pytest.approx(np.sqrt(0.5), abs=0.07)
+
+
+def test_collapse_and_refit_take_entities():
+    for readings, factor in ((asked(2, named=True), 1.0), (asked(2, named=False), np.sqrt(0.5))):
+        logits, once = [(of.of("paper")[:, 0], of.of("paper", "knockout")[:, 0])
+                        for of in (readings, asked(1, named=True))]  # fmt: skip
+        got, plain = class_collapse(*logits, entity=readings.entity), class_collapse(*once)
+        for part in ("flip_right", "delta_right", "flip_wrong", "delta_wrong"):
+            ratio = _width(getattr(got, part)) / _width(getattr(plain, part))
+            assert ratio == pytest.approx(factor, abs=0.08)
+        rows = rows_of(readings)
+        how = {"z": Z[rows], "fold": FOLD[rows], "entity": readings.entity}
+        seen = refit(STATES[rows], KNOCKED[rows], logits[1], **how).clean_probe
+        alone = refit(STATES, KNOCKED, once[1], z=Z, fold=FOLD).clean_probe
+        assert _width(seen) / _width(alone) == pytest.approx(factor, abs=0.08)
+
+
+def test_the_curves_of_the_claims_draw_entities():
+    spread = []
+    for readings, named in ((asked(1, named=True), True), (asked(2, named=True), True),
+                            (asked(2, named=True), False)):  # fmt: skip
+        inputs = ClaimInputs("m", 1.0, {"d": "D"}, pathways_table(readings, dataset="d"),
+                             pd.DataFrame(), pd.DataFrame(), {},
+                             entity=readings.entity_by_id if named else {})  # fmt: skip
+        spread.append(inputs.curves["d", "strict"].drawn_q.std())
+    assert spread[1] / spread[0] == pytest.approx(1.0, abs=0.08)
+    assert spread[2] / spread[0] == pytest.approx(np.sqrt(0.5), abs=0.08)
+
+
+def test_a_test_that_takes_questions_as_independent_gives_way():
+    """Fisher's p of doubled answers would be far smaller than that of the answers themselves."""
+    p = {}
+    for times, named in ((1, True), (2, True), (2, False)):
+        readings = asked(times, named=named)
+        table = boundary_table(readings, popularity=POPULARITY[rows_of(readings)], **OF)
+        keep = (table["pathway"] == "Q-A") & (table["mode"] == "paper") & (table["subset"] == "all")
+        p[times, named] = table[keep].set_index("measure").loc["popularity", "p"]
+    assert p[2, True] == pytest.approx(p[1, True], rel=0.5)
+    assert p[2, False] < 0.5 * p[1, True]
+
+
+def test_readings_without_entities_draw_questions():
+    readings = asked(1, named=False)
+    assert readings.entity_by_id == {id: id for id in readings.ids}
+    named = replace(readings, entity=np.array(readings.ids))
+    pd.testing.assert_frame_equal(
+        answer_only_table(readings, **OF, draws=Draws(resamples=200)),
+        answer_only_table(named, **OF, draws=Draws(resamples=200)),
+    )
+
+
+def _width(estimate) -> float:
+    return estimate.high - estimate.low

@@ -1,0 +1,285 @@
+"""Own states: the same tables as a run of them, and a sentence for everything that can be wrong."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from safetensors.numpy import save_file
+from safetensors.torch import save_file as save_tensors
+
+import anchorscope as anc
+from anchorscope.cli import main
+from anchorscope.config import Config
+from anchorscope.pipeline.own_states import arrays as reading
+from anchorscope.pipeline.own_states.arrays import arrays_of
+from anchorscope.pipeline.own_states.check import check_arrays
+from anchorscope.pipeline.own_states.samples import facts_of
+from anchorscope.run_folder.states import StateBank, load_states, save_blocks, shard_name
+from anchorscope.run_folder.store import Store
+from anchorscope.simulate import Truth, simulate, simulate_states
+
+TRUTH = Truth(samples=160, layers=2, width=8, seed=3)
+N = TRUTH.samples
+QUICK = ["--resamples", "100", "--fold-seeds", "1", "--folds", "3"]
+ENTITY = np.array([f"thing {i // 2}" for i in range(N)])
+
+
+def made() -> dict[str, np.ndarray]:
+    """A complete set of arrays."""
+    world = simulate_states(TRUTH)
+    states = {name: world.states[name] for name in ("clean", "knockout", "random")}
+    return states | {"answer_only": world.states["answer-only"], "z": world.z, "entity": ENTITY}
+
+
+def said(monkeypatch, capfd, *words: object) -> tuple[int, str]:
+    """Exit code and last line of a command."""
+    monkeypatch.setattr("sys.argv", ["anchorscope", *map(str, words)])
+    code = 0
+    try:
+        main()
+    except SystemExit as stopped:
+        code = int(stopped.code or 0)
+    out, error = capfd.readouterr()
+    return code, (error if code else out).strip().splitlines()[-1]
+
+
+@pytest.fixture(scope="module")
+def simulated(tmp_path_factory) -> anc.RunView:
+    config = Config(model="x", data=("simulated",), seed=3, resamples=100, fold_seeds=1, folds=3)
+    return simulate(TRUTH, out=tmp_path_factory.mktemp("world") / "run", config=config)
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory) -> anc.RunView:
+    """The command on a .npz file, with everything known of the samples."""
+    home = tmp_path_factory.mktemp("own")
+    kind, relation = np.array(["name", "date"] * (N // 2)), np.array(["rel"] * N)
+    texts = {"question": np.array([f"What is <b>{i}</b>?" for i in range(N)]),
+             "answer": np.array(["Paris"] * N), "kind": kind, "relation": relation,
+             "popularity": np.arange(N) + 1.0, "length": np.arange(N) % 7 + 8.0}  # fmt: skip
+    np.savez(home / "my states.npz", **made(), **texts, note=np.zeros(3))
+    with pytest.MonkeyPatch.context() as patch:
+        words = ["analyse", str(home / "my states.npz"), "--out", str(home / "run")]
+        patch.setattr("sys.argv", ["anchorscope", *words, "--title", "Mine", "--seed", "3", *QUICK])
+        with pytest.raises(SystemExit) as stopped:
+            main()
+        assert not stopped.value.code
+    return anc.RunView.open(home / "run")
+
+
+def test_the_tables_are_those_of_a_run_of_the_same_states(simulated, own):
+    for table, key in (("layers", "delta_p"), ("probes", "auroc"), ("strict", "strict_gap")):
+        mine, theirs = getattr(own, table), getattr(simulated, table)
+        assert len(mine) == len(theirs)
+        numbers = theirs.select_dtypes("number").columns
+        assert key in numbers
+        # What the covariates add is another matter: the simulation draws its own.
+        kept = [name for name in numbers if not name.startswith("adds")]
+        pd.testing.assert_frame_equal(mine[kept], theirs[kept], rtol=1e-9)
+    assert own.verdict["finding"].tolist() == simulated.verdict["finding"].tolist()
+    assert set(own.controls["intervention"]) == {"knockout", "random", "answer-only"}
+    assert set(own.evidence) == {"answer_only", "boundary", "boundary_model", "awareness"}
+    assert len(own.claims) == len(simulated.claims)
+
+
+def test_the_folder_is_a_whole_run(own):
+    assert (own.model_name, own.datasets) == ("Mine", ["my-states"])
+    assert (own.path / "figures" / "delta_p.svg").is_file()
+    assert own.info["finished"] is True
+    samples = own.samples.set_index("id").loc["my-states:own:1"]
+    assert samples[["entity", "kind", "relation", "verdict"]].tolist() == [
+        "thing 0", "date", "rel", "wrong" if made()["z"][1] else "right",
+    ]  # fmt: skip
+    page = (own.path / "report.html").read_text(encoding="utf-8")
+    assert "kind of answer: name" in page
+    assert "What is &lt;b&gt;" in page and "<b>1</b>?" not in page
+    again = shlex.split(own.info["command"])
+    assert again[:2] == ["anchorscope", "analyse"] and "--folds" in again
+
+
+def test_the_same_command_again_takes_no_work(own, monkeypatch, capfd):
+    before = (own.path / "report.html").stat().st_mtime_ns
+    code, line = said(monkeypatch, capfd, *shlex.split(own.info["command"])[1:])
+    assert (code, line) == (0, f"Report: {own.path / 'report.html'}")
+    assert (own.path / "report.html").stat().st_mtime_ns == before
+    other = [*shlex.split(own.info["command"])[1:], "--C", "0.5"]
+    code, line = said(monkeypatch, capfd, *other)
+    assert code == 2 and "holds another run" in line
+
+
+def test_other_commands_read_the_folder_but_detectors_need_answers(own, monkeypatch, capfd):
+    home = own.path.parent
+    code, line = said(monkeypatch, capfd, "view", own.path, "--no-open", "--out", home / "v.html")
+    assert code == 0 and (home / "v.html").stat().st_size > 10_000
+    code, line = said(monkeypatch, capfd, "detect", "eval", own.path, "--out", home / "detectors")
+    assert code == 2 and "was made from states alone" in line
+
+
+def test_every_kind_of_file_holds_the_same(tmp_path):
+    arrays = made()
+    text = {"entity": json.dumps(ENTITY.tolist())}
+    numbers = {name: of for name, of in arrays.items() if name != "entity"}
+    np.savez(tmp_path / "plain.npz", **arrays)
+    np.savez_compressed(tmp_path / "small.npz", **arrays)
+    columns = {n: np.asfortranarray(of) for n, of in numbers.items()}
+    np.savez(tmp_path / "columns.npz", **columns, entity=ENTITY.astype("S"))
+    save_file(numbers, tmp_path / "a.safetensors", metadata=text)
+    hashes = {check_arrays(arrays_of(file)) for file in tmp_path.iterdir()}
+    assert hashes == {check_arrays(arrays_of(arrays))}
+    coded = numbers | {"entity": np.arange(N) // 2}
+    save_file(coded, tmp_path / "codes.safetensors")
+    facts = facts_of(arrays_of(tmp_path / "codes.safetensors"), dataset="d", limit=None, seed=0)
+    assert facts.text("entity")[:4] == ["0", "0", "1", "1"]
+
+
+def test_bfloat16_is_read_as_it_is(tmp_path):
+    tensors = {n: torch.tensor(of) for n, of in made().items() if n != "entity"}
+    tensors |= {n: of.to(torch.bfloat16) for n, of in tensors.items() if n != "z"}
+    save_tensors(tensors, tmp_path / "half.safetensors")
+    read = arrays_of(tmp_path / "half.safetensors")
+    check_arrays(read)
+    assert read["clean"].dtype == "bfloat16"
+    assert np.array_equal(next(read["clean"].blocks()), tensors["clean"].float().numpy())
+
+
+def broken(**changes) -> dict[str, np.ndarray]:
+    arrays = made() | changes
+    return {name: of for name, of in arrays.items() if of is not None}
+
+
+def spoilt(name: str, value: float, dtype: str = "float32") -> dict[str, np.ndarray]:
+    states = made()[name].astype(dtype)
+    with np.errstate(over="ignore"):
+        states[[7, 9], 1, 3] = np.array(value).astype(dtype)
+    return broken(**{name: states})
+
+
+CLEAN = made()["clean"]
+WRONG = {
+    "missing": (broken(knockout=None, z=None), "There is no array knockout and no array z. Arrays "
+                "there: clean, random, answer_only, entity. Needed: clean, knockout, random, z; "
+                "optional: matched, answer_only, id, question, answer, entity, relation, kind, "
+                "popularity, length."),
+    "shape": (broken(random=CLEAN[:, :1]), "random is [160, 1, 8] and clean [160, 2, 8]; both must "
+              "hold the same samples, layers and width."),
+    "flat": (broken(clean=CLEAN[:, 0]), "clean is [160, 8]; states are [sample, layer, width]. One "
+             "layer alone is clean[:, None]."),
+    "width": (broken(clean=CLEAN[:, :, :0]), "clean is [160, 2, 0]: it has no width."),
+    "integers": (broken(clean=CLEAN.astype(int)), "clean holds int64; states are float16, "
+                 "bfloat16, float32, float64."),
+    "length": (broken(entity=ENTITY[:9]), "entity is [9]; expected one entry for each of the 160 "
+               "samples of clean."),
+    "nan": (spoilt("knockout", np.nan), "knockout holds NaN or inf for 2 of 160 samples (first: "
+            "sample 7 counted from 0, layer 2). Extract these states again, or leave the samples "
+            "out."),
+    "overflow": (spoilt("clean", 1e6, "float16"), "clean holds NaN or inf for 2 of 160 samples "
+                 "(first: sample 7 counted from 0, layer 2). float16 overflows above 65504: "
+                 "extract them in bfloat16 or float32."),
+    "double": (spoilt("clean", 1e300, "float64"), "clean holds NaN or inf for 2 of 160 samples "
+               "(first: sample 7 counted from 0, layer 2). They are read in float32, which ends at "
+               "3.4e38. Extract these states again, or leave the samples out."),
+    "one class": (broken(z=np.ones(N)), "All 160 samples have z = 1; probes need wrong (1) and "
+                  "right (0) answers."),
+    "few": (broken(z=np.arange(N) < 3), "z has 3 wrong and 157 right answers; probes need at least "
+            "20 of each. Give more samples."),
+    "z": (broken(z=np.arange(N) % 3), "z holds 2; accepted: 1 (wrong) and 0 (right)."),
+    "z text": (broken(z=np.array(["wrong"] * N)), "z holds 'wrong'; accepted: 1 (wrong) and 0 "
+               "(right)."),
+    "no knockout": (broken(knockout=CLEAN), "knockout and clean are identical: nothing was knocked "
+                    "out. Give knockout's own states."),
+    "no control": (broken(random=CLEAN), "random and clean are identical: there is no control. "
+                   "Give random's own states."),
+    "same control": (broken(random=made()["knockout"]), "knockout and random are identical, so the "
+                     "control is the knockout itself. Give the states under a knockout of other "
+                     "tokens as random."),
+    "constant": (broken(clean=np.ones_like(CLEAN)), "clean is the same for every sample; a probe "
+                 "has nothing to learn from."),
+    "ids": (broken(id=np.array(["a", *map(str, range(N - 2)), "a"])), "The id 'a' stands 2 times; "
+            "every sample needs its own."),
+    "popularity": (broken(popularity=np.array(["high"] * N)), "popularity holds str128; expected "
+                   "numbers."),
+    "entities": (broken(entity=np.array(["one", "two"] * (N // 2))), "The questions are about 2 "
+                 "entities, fewer than the 5 folds. Ask about more entities or use fewer folds."),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", WRONG)
+def test_a_mistake_is_one_sentence_and_leaves_no_table(mistake, tmp_path, monkeypatch, capfd):
+    arrays, expected = WRONG[mistake]
+    np.savez(tmp_path / "x.npz", **arrays)
+    code, line = said(monkeypatch, capfd, "analyse", tmp_path / "x.npz", "--out", tmp_path / "run")
+    assert (code, line) == (2, f"Error {expected}")
+    assert not (tmp_path / "run" / "tables").exists()
+
+
+def test_what_is_no_file_of_arrays_is_said(tmp_path, monkeypatch, capfd):
+    np.savez(tmp_path / "objects.npz", **made(), kind=np.array([{}] * N, dtype=object))
+    whole = tmp_path / "whole.npz"
+    np.savez(whole, **made())
+    (tmp_path / "torn.npz").write_bytes(whole.read_bytes()[:5000])
+    (tmp_path / "torn.safetensors").write_bytes(b"\x08\0\0\0\0\0\0\0{}")
+    for name, words in (
+        ("objects.npz", "holds Python objects, which are not read"),
+        ("torn.npz", "is damaged or no .npz file"),
+        ("torn.safetensors", "is damaged or no .safetensors file"),
+        ("x.pt", "Accepted: .npz or .safetensors"),
+        ("none.npz", "There is no file"),
+    ):
+        code, line = said(monkeypatch, capfd, "analyse", tmp_path / name, "--out", tmp_path / "run")
+        assert code == 2 and words in line
+    code, line = said(monkeypatch, capfd, "analyse", whole, "--evidence", "patching,boundary")
+    assert (code, line) == (
+        2,
+        "Error patching cannot be read from states alone: the model is needed. Accepted as "
+        "evidence: none, or of answer-only, boundary, awareness.",
+    )
+
+
+def test_one_layer_without_extras_is_enough(tmp_path):
+    arrays = {name: of[:, :1] for name, of in made().items() if of.ndim == 3}
+    config = Config(resamples=100, fold_seeds=1, folds=3, evidence=())
+    run = anc.analyse(arrays, made()["z"], out=tmp_path / "run", config=config, limit=120,
+                      entity=ENTITY)  # fmt: skip
+    assert set(run.layers["layer"]) == {1}
+    assert len(run.samples) == 120
+    assert run.samples["kind"].tolist() == [""] * 120
+    with pytest.raises(anc.UserError, match="Nothing is known of subject"):
+        anc.analyse(arrays, made()["z"], out=tmp_path / "other", subject=ENTITY)
+
+
+def test_a_larger_limit_extends_a_smaller_one():
+    arrays = arrays_of(made())
+    few, more = (facts_of(arrays, dataset="d", limit=n, seed=1).id for n in (40, 80))
+    assert set(few) < set(more) and len(few) == 40
+
+
+def test_states_are_never_held_whole(tmp_path, monkeypatch):
+    """Reading, checking and storing take a few blocks of memory, however long the file is."""
+    rng = np.random.default_rng(0)
+    shape = (8000, 4, 64)
+    whole = {
+        n: rng.standard_normal(shape, dtype=np.float32) for n in ("clean", "knockout", "random")
+    }
+    np.savez(tmp_path / "x.npz", **whole, z=np.arange(8000) % 2)
+    monkeypatch.setattr(reading, "_BLOCK", 2**14)
+    store, ids = Store.open(tmp_path / "run", {}), [f"q{i}" for i in range(8000)]
+    clean = whole["clean"]
+    tracemalloc.start()
+    arrays = arrays_of(tmp_path / "x.npz")
+    check_arrays(arrays)
+    save_blocks(store, shard_name("clean", 0), ids, shape, arrays["clean"].blocks())
+    back = load_states(store, "clean", ids, 1)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < clean.nbytes / 2  # of 8 MB
+    assert np.array_equal(back, clean)
+    assert np.array_equal(StateBank(Path(store.path), ids).layer("clean", 3), clean[:, 2])
+    mixed = load_states(store, "clean", [*ids[::-1], "nobody"], 1)
+    assert np.array_equal(mixed[:-1], clean[::-1]) and np.isnan(mixed[-1]).all()
