@@ -9,6 +9,7 @@ import numpy as np
 from anchorscope.pathways.effects import flips, prediction
 from anchorscope.probes.readings import Readings
 from anchorscope.records import Estimate
+from anchorscope.stats.drawing import resample_counts, shared_entities
 from anchorscope.stats.intervals import percentile_interval, weighted
 
 
@@ -32,38 +33,60 @@ def kappa(one: np.ndarray, other: np.ndarray) -> float:
 
 
 def kappa_interval(
-    one: np.ndarray, other: np.ndarray, *, seed: int, resamples: int = 1000
+    one: np.ndarray,
+    other: np.ndarray,
+    *,
+    seed: int,
+    resamples: int = 1000,
+    entity: np.ndarray | None = None,
 ) -> Estimate:
-    """κ with its bootstrap interval over questions.
+    """κ with its bootstrap interval over entities.
 
-    Resampling questions is drawing the four cells anew, so that is what is drawn.
+    Resampling questions is drawing the four cells anew; of entities with several questions each
+    brings all of its cells.
     """
     cells = _cells(one, other)
     n, value = int(cells.sum()), float(_kappa(cells[None])[0])
     if np.isnan(value):
         return Estimate(np.nan, np.nan, np.nan, n)
-    drawn = _kappa(np.random.default_rng(seed).multinomial(n, cells / n, size=resamples))
-    return percentile_interval(value, drawn, n)
+    if shared_entities(entity, len(one)) is None:
+        drawn = np.random.default_rng(seed).multinomial(n, cells / n, size=resamples)
+    else:
+        each = np.array([_cells(x, y) for x, y in zip(one[:, None], other[:, None], strict=True)])
+        counts = resample_counts(len(one), seed=seed, resamples=resamples, entity=entity)
+        drawn = np.concatenate([times @ each for times in counts])
+    return percentile_interval(value, _kappa(drawn), n)
 
 
-def agreement(readings: Readings, layer: int, *, seed: int, resamples: int = 1000) -> Agreement:
+def agreement(
+    readings: Readings,
+    layer: int,
+    *,
+    seed: int,
+    resamples: int = 1000,
+    entity: np.ndarray | None = None,
+) -> Agreement:
     """How far probes and neighbouring layers agree at one layer."""
     flipped = {probe: _flips(readings, probe, layer) for probe in ("paper", "a", "b")}
     predicted = prediction(readings.at(layer, "b"))
-    drawn = {"seed": seed, "resamples": resamples}
+
+    def compared(one: np.ndarray, other: np.ndarray, rows: np.ndarray) -> Estimate:
+        who = None if entity is None else entity[rows]
+        return kappa_interval(one[rows], other[rows], seed=seed, resamples=resamples, entity=who)
 
     def among(rows: np.ndarray) -> Estimate:
-        return kappa_interval(flipped["a"][rows], flipped["b"][rows], **drawn)
+        return compared(flipped["a"], flipped["b"], rows)
 
     last = layer == readings.layers
     after = np.full(len(predicted), np.nan) if last else _flips(readings, "paper", layer + 1)
+    everybody = np.ones(len(predicted), dtype=bool)
     right, wrong = among(predicted == 0), among(predicted == 1)
     return Agreement(
-        all=among(np.ones(len(predicted), dtype=bool)),
+        all=among(everybody),
         right=right,
         wrong=wrong,
         both=weighted([right, wrong]),
-        next=kappa_interval(flipped["paper"], after, **drawn),
+        next=compared(flipped["paper"], after, everybody),
     )
 
 

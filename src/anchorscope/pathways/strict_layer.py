@@ -69,14 +69,26 @@ def examine_layer(
     """The evidence at one layer; `closely` for the layer at which the finding is made."""
     draws = draws or StrictDraws()
     at = _Layer(readings, layer, covariates)
-    drawn = {"seed": draws.seed, "resamples": draws.resamples}
     clean, knocked = at.of("paper"), at.of("paper", "knockout")
     moved = knocked - clean
     return StrictLayer(
         layer=layer,
         n=len(at.fold),
-        agreement=agreement(readings, layer, **drawn),
-        collapse=class_collapse(clean, knocked, delta=draws.points, **drawn),
+        agreement=agreement(
+            readings,
+            layer,
+            seed=draws.seed,
+            resamples=draws.resamples,
+            entity=None if covariates is None else covariates.entity,
+        ),
+        collapse=class_collapse(
+            clean,
+            knocked,
+            delta=draws.points,
+            seed=draws.seed,
+            resamples=draws.resamples,
+            entity=at.entity,
+        ),
         gaps=_gaps(at, draws),
         same_gap=_same_gap(at, draws),
         reliability={name: _reliability(at, name, draws) for name in draws.classes},
