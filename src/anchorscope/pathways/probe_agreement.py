@@ -52,7 +52,7 @@ def kappa_interval(
     if shared_entities(entity, len(one)) is None:
         drawn = np.random.default_rng(seed).multinomial(n, cells / n, size=resamples)
     else:
-        each = np.array([_cells(x, y) for x, y in zip(one[:, None], other[:, None], strict=True)])
+        each = _each_cell(one, other)
         counts = resample_counts(len(one), seed=seed, resamples=resamples, entity=entity)
         drawn = np.concatenate([times @ each for times in counts])
     return percentile_interval(value, _kappa(drawn), n)
@@ -96,10 +96,15 @@ def _flips(readings: Readings, probe: str, layer: int) -> np.ndarray:
 
 def _cells(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     """Counts of (1, 1), (1, 0), (0, 1), (0, 0)."""
+    return _each_cell(one, other).sum(axis=0)
+
+
+def _each_cell(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Which of the four cells each question is in, [question, 4]; none where one is NaN."""
     one, other = np.asarray(one, dtype=np.float64), np.asarray(other, dtype=np.float64)
     known = ~(np.isnan(one) | np.isnan(other))
-    x, y = one[known] == 1, other[known] == 1
-    return np.array([(x & y).sum(), (x & ~y).sum(), (~x & y).sum(), (~x & ~y).sum()])
+    x, y = one == 1, other == 1
+    return np.column_stack([x & y, x & ~y, ~x & y, ~x & ~y]) & known[:, None]
 
 
 def _kappa(cells: np.ndarray) -> np.ndarray:
