@@ -199,7 +199,8 @@ def test_no_fold_has_a_say_in_its_own_scores():
     for columns in (x, x[:, :1], x[:, :3]):
         turned = np.where(fold == 2, 1 - label, label)
         one, other = (cross_fitted(columns, y, fold, C=0.1) for y in (label, turned))
-        assert one[fold == 2].tolist() == other[fold == 2].tolist()
+        # Fits that share a batch may differ in the last digits.
+        assert np.allclose(one[fold == 2], other[fold == 2], atol=1e-5)
         if columns.shape[1] > 1:  # of one column only its side is learnt, which may stay
             assert one[fold == 1].tolist() != other[fold == 1].tolist()
 

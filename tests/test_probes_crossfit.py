@@ -61,7 +61,7 @@ def test_labels_of_the_held_out_fold_have_no_say_in_its_readings():
     after, _ = fit({**run, "z": np.where(mine, 1 - run["z"], run["z"])}, calibrate=False)
     for name in run["states"]:
         one, other = before.logits[name], after.logits[name]
-        assert np.allclose(one[:, mine], other[:, mine], atol=1e-7)
+        assert np.allclose(one[:, mine], other[:, mine], atol=1e-5)
         assert not np.allclose(one[:, ~mine], other[:, ~mine], atol=1e-2)
 
 
@@ -82,8 +82,8 @@ def test_states_of_the_held_out_fold_have_no_say_in_its_probe():
     clean = run["states"]["clean"].copy()
     clean[run["fold"] == 2] += 7
     _, after = fit({**run, "states": {"clean": clean}}, calibrate=False)
-    assert np.allclose(before.weights[:, 2], after.weights[:, 2], atol=1e-7)
-    assert np.allclose(before.intercept[:, 2], after.intercept[:, 2], atol=1e-7)
+    assert np.allclose(before.weights[:, 2], after.weights[:, 2], atol=1e-5)
+    assert np.allclose(before.intercept[:, 2], after.intercept[:, 2], atol=1e-5)
 
 
 def test_probes_a_and_b_share_no_question():
@@ -94,7 +94,7 @@ def test_probes_a_and_b_share_no_question():
     for changed, other in pairs:
         rows = training_rows(run["fold"], held_out=0, probe=changed)
         after, _ = fit({**run, "z": np.where(rows, 1 - run["z"], run["z"])}, calibrate=False)
-        assert np.allclose(before.of(other)[mine], after.of(other)[mine], atol=1e-7)
+        assert np.allclose(before.of(other)[mine], after.of(other)[mine], atol=1e-5)
         assert not np.allclose(before.of(changed)[mine], after.of(changed)[mine], atol=1e-2)
 
 

@@ -89,7 +89,7 @@ def test_a_feature_constant_in_some_fits_has_no_weight_there():
     assert 0 < varies.sum() < len(learns)
     assert np.array_equal(coefficients[:, 10] != 0, varies)
     alone = fit_many(x[:, :10], z, weights[:1], np.ones(1))[0]
-    assert np.allclose(coefficients[0, :10], alone[0], rtol=1e-6, atol=1e-9)
+    assert np.allclose(coefficients[0, :10], alone[0], rtol=1e-4, atol=1e-6)
 
 
 def test_a_row_of_weight_zero_may_hold_anything():
@@ -123,7 +123,7 @@ def test_a_probe_is_the_batch_of_one():
     for fit in (0, 7, 14):
         probe = LinearProbe(C=2.0).fit(x[learns[fit]], z[learns[fit]])
         logits = x @ weights[fit].astype(np.float64) + intercept[fit]
-        assert np.abs(probe.decision_function(x) - logits).max() < 2e-6
+        assert np.abs(probe.decision_function(x) - logits).max() < 2e-5
 
 
 def test_the_same_lines_run_on_tensors():
@@ -138,4 +138,4 @@ def test_the_same_lines_run_on_tensors():
         strict=True,
     ):
         assert tensor.dtype == torch.float64
-        assert np.allclose(array, tensor.numpy(), rtol=1e-5, atol=1e-9)
+        assert np.allclose(array, tensor.numpy(), rtol=1e-4, atol=1e-6)

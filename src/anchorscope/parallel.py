@@ -1,7 +1,7 @@
 """The same work for many layers or folds, each in a process of its own.
 
-A fit is thousands of short steps of a solver with as much Python between them, so threads wait for
-one another (`benchmarks/cores.py`). Large arrays are handed over as files in shared memory.
+A fit is many short steps of a solver with as much Python between them, so threads wait for one
+another (`benchmarks/cores.py`). Large arrays are handed over as files in shared memory.
 """
 
 from __future__ import annotations

@@ -14,9 +14,15 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
-from anchorscope.answers.normalise_numbers import dates_in_order, number_words, plain_numbers
+from anchorscope.answers.normalise_numbers import (
+    DIGIT,
+    dates_in_order,
+    number_words,
+    plain_numbers,
+)
 
 # Letters that Unicode does not take apart into a base letter and an accent.
 LETTERS = str.maketrans(
@@ -28,6 +34,9 @@ INITIALS = re.compile(r"(?<!\w)(?:(?:[A-Za-z]\.)+[A-Za-z](?!\w)\.?|(?:[A-Z]\. )+
 WORD = re.compile(r"(?:(?<!\w)-)?\d+(?:\.\d+)?~\d+|(?:(?<!\w)-)?\d+\.\d+(?!\w)|"
                   r"(?:(?<!\w)-(?=\d))?[^\W_]+(?:'[^\W_]+)*[+#]*|[&%]")  # fmt: skip
 SYMBOLS = {"&": "and", "%": "percent"}
+PARTS = re.compile(r"[^\w\s'-]")  # a hyphen joins ("comedy-drama"); other punctuation parts
+# Datasets repeat their aliases, and a judge asks for those of one question several times.
+REMEMBERED = 2**16
 
 
 class Word(NamedTuple):
@@ -41,11 +50,14 @@ class Word(NamedTuple):
 
 def fold(text: str) -> str:
     """The text without case and accents; its length may differ."""
+    if text.isascii():  # what follows, without its way through Unicode
+        return text.replace("`", "'").lower()
     apart = unicodedata.normalize("NFKD", text.translate(QUOTES))
     bare = "".join(c for c in apart if not unicodedata.combining(c))
     return bare.casefold().translate(LETTERS)
 
 
+@lru_cache(maxsize=REMEMBERED)
 def words(text: str) -> tuple[Word, ...]:
     """The normalised words of a text, without articles."""
     return _without_articles(_counted(_split(_prepared(text))))
@@ -58,16 +70,17 @@ def plain(text: str) -> str:
 
 def _prepared(text: str) -> str:
     text = unicodedata.normalize("NFKC", text).translate(QUOTES)
-    text = INITIALS.sub(lambda m: re.sub(r"[.\s]", "", m[0]) + " ", text)
-    return dates_in_order(plain_numbers(text))
+    if "." in text:
+        text = INITIALS.sub(lambda m: re.sub(r"[.\s]", "", m[0]) + " ", text)
+    return dates_in_order(plain_numbers(text)) if DIGIT.search(text) else text
 
 
 def _split(text: str) -> list[Word]:
     parts, end = [], 0
     for match in WORD.finditer(text):
         raw = match[0].replace("'", "")
-        # A hyphen joins ("comedy-drama"); any other punctuation parts.
-        gap = bool(re.search(r"[^\w\s'-]", text[end : match.start()]))
+        between = text[end : match.start()]
+        gap = between not in ("", " ") and PARTS.search(between) is not None
         parts.append(Word(SYMBOLS.get(raw) or fold(raw), raw, not parts, gap))
         end = match.end()
     return parts

@@ -36,6 +36,9 @@ ROMAN = _numbered(
     "II III IV VI VII VIII IX XI XII XIII XIV XV XVI",
     (2, 3, 4, 6, 7, 8, 9, 11, 12, 13, 14, 15, 16),
 )
+# A text without one of these, a Roman number or a digit counts nothing.
+COUNTING = frozenset({*UNITS, *TENS, *SCALES, *ORDINALS, "bce", "ce"})
+DIGIT = re.compile(r"\d")
 MONTHS = (
     "January", "February", "March", "April", "May", "June",
     "July", "August", "September", "October", "November", "December",
@@ -71,6 +74,9 @@ def dates_in_order(text: str) -> str:
 
 def number_words(pairs: Sequence[tuple[str, str]]) -> Iterator[tuple[int, str]]:
     """(start, text) of each word or merged number; `pairs` are (folded, raw) words."""
+    if not any(text in COUNTING or raw in ROMAN or DIGIT.search(text) for text, raw in pairs):
+        yield from enumerate(text for text, _ in pairs)
+        return
     at = 0
     while at < len(pairs):
         value, stop = _cardinal(pairs, at)

@@ -14,11 +14,12 @@ from sklearn.cluster import KMeans
 from sklearn.decomposition import PCA
 from sklearn.preprocessing import StandardScaler
 
-from anchorscope.detect.material import INNER_FOLDS, Material
+from anchorscope.detect.material import Material
 from anchorscope.errors import UserError
 from anchorscope.parallel import in_parallel
 from anchorscope.pathways.effects import flips
-from anchorscope.probes.linear_probe import DEFAULT_C, LinearProbe
+from anchorscope.probes.fold_probes import fit_fold_probes
+from anchorscope.probes.linear_probe import DEFAULT_C
 from anchorscope.stats.ranking import auroc
 
 STRENGTHS = (DEFAULT_C / 10, DEFAULT_C, 10 * DEFAULT_C, 100 * DEFAULT_C)
@@ -86,20 +87,13 @@ def _aurocs(material: Material, states: str, layers: Sequence[int]) -> list[floa
 
 
 def _fit_inner(material: Material, layer: int, C: float, states: str) -> dict[str, np.ndarray]:
-    x = material.layer(states, layer).astype(np.float64)
-    other = None
+    x = material.layer(states, layer)
+    probes = fit_fold_probes(x, material.z, material.inner, C=C)
+    read = {"clean": probes.logits(x)}
+    if np.isnan(read["clean"]).any():
+        raise UserError("All answers of some inner folds are of one class; a probe needs both.")
     if states == "clean" and material.has("knockout"):
-        other = material.layer("knockout", layer).astype(np.float64)
-    read = {"clean": np.full(len(material), np.nan)}
-    if other is not None:
-        read["knockout"] = np.full(len(material), np.nan)
-    for fold in range(INNER_FOLDS):
-        held = material.inner == fold
-        probe = LinearProbe(C=C).fit(x[~held], material.z[~held])
-        read["clean"][held] = probe.decision_function(x[held])
-        if other is not None:
-            weights = probe.coef_[0].astype(np.float64)
-            read["knockout"][held] = other[held] @ weights + probe.intercept_[0]
+        read["knockout"] = probes.logits(material.layer("knockout", layer))
     return read
 
 

@@ -10,8 +10,9 @@ from anchorscope.evidence.groups import effect_rows, groups_of
 from anchorscope.evidence.pieces import Piece, PieceInputs, Tables
 from anchorscope.parallel import in_parallel
 from anchorscope.pathways.effects import Delta
-from anchorscope.probes.folds import MIN_PER_CLASS, training_rows
-from anchorscope.probes.linear_probe import DEFAULT_C, Balance, LinearProbe
+from anchorscope.probes.fold_probes import fit_fold_probes
+from anchorscope.probes.folds import MIN_PER_CLASS
+from anchorscope.probes.linear_probe import DEFAULT_C, Balance
 from anchorscope.probes.readings import Readings
 from anchorscope.records import MODES, Estimate
 from anchorscope.run_folder import table_columns
@@ -66,29 +67,19 @@ def question_probe_table(
     about = np.arange(len(z)) if entity is None else entity
 
     def work(layer: int) -> Estimate:
-        x = np.asarray(states[:, layer - 1], dtype=np.float64)
-        score = _held_out(x, z, fold, LinearProbe(C=C, balance=balance))
+        x = states[:, layer - 1]
+        whole = np.isfinite(x).all(axis=1)
+        x, label = x[whole], z[whole]
+        probes = fit_fold_probes(x, label, fold[whole], C=C, balance=balance, least=MIN_PER_CLASS)
+        score = probes.logits(x)
         read = ~np.isnan(score)
-        drawn = {"seed": seed, "resamples": resamples, "entity": about[read]}
-        return auroc_interval(z[read], score[read], **drawn)
+        drawn = {"seed": seed, "resamples": resamples, "entity": about[whole][read]}
+        return auroc_interval(label[read], score[read], **drawn)
 
     layers = range(1, states.shape[1] + 1)
     areas = in_parallel(work, layers, workers=workers)
     rows = [(model, dataset, layer, *of) for layer, of in zip(layers, areas, strict=True)]
     return pd.DataFrame(rows, columns=list(table_columns.EVIDENCE["question_probe"]))
-
-
-def _held_out(x: np.ndarray, z: np.ndarray, fold: np.ndarray, probe: LinearProbe) -> np.ndarray:
-    """The logit of each question from the other folds; NaN without a state or enough to learn."""
-    finite = np.isfinite(x).all(axis=1)
-    logit = np.full(len(x), np.nan)
-    for held_out in np.unique(fold):
-        learn = training_rows(fold, held_out=int(held_out), probe="paper") & finite
-        rows = (fold == held_out) & finite
-        enough = min(np.sum(z[learn] == 0), np.sum(z[learn] == 1)) >= MIN_PER_CLASS
-        if enough and rows.any():
-            logit[rows] = probe.fit(x[learn], z[learn]).decision_function(x[rows])
-    return logit
 
 
 def _tables(inputs: PieceInputs) -> Tables:

@@ -19,9 +19,10 @@ from anchorscope.evidence.groups import PREDICTED, Subset, groups_of
 from anchorscope.evidence.pieces import Piece, PieceInputs, Tables
 from anchorscope.parallel import OnDone, in_parallel
 from anchorscope.pathways.grouping import ROLES, pathways, regroup
+from anchorscope.probes.fold_probes import fit_fold_probes
 from anchorscope.probes.folds import MIN_PER_CLASS
 from anchorscope.probes.labelled import Covariates
-from anchorscope.probes.linear_probe import DEFAULT_C, LinearProbe
+from anchorscope.probes.linear_probe import DEFAULT_C
 from anchorscope.probes.readings import Readings
 from anchorscope.records import MODES, Mode
 from anchorscope.run_folder import table_columns
@@ -102,19 +103,19 @@ def cross_fitted(x: np.ndarray, label: np.ndarray, fold: np.ndarray, *, C: float
 
     One column needs only the side on which label 1 lies, a few a logistic model, a state a probe.
     """
+    if x.shape[1] > FEW_COLUMNS:
+        return fit_fold_probes(x, label, fold, C=C, least=MIN_PER_CLASS).logits(x)
     score = np.full(len(x), np.nan)
     for number in np.unique(fold):
         rows = fold == number
         learnt = label[~rows]
         if min(np.sum(learnt == 0), np.sum(learnt == 1)) >= MIN_PER_CLASS:
-            score[rows] = _score(x[~rows], learnt, x[rows], C)
+            score[rows] = _score(x[~rows], learnt, x[rows])
     return score
 
 
-def _score(x: np.ndarray, label: np.ndarray, at: np.ndarray, C: float) -> np.ndarray:
+def _score(x: np.ndarray, label: np.ndarray, at: np.ndarray) -> np.ndarray:
     """Higher: more like label 1."""
-    if x.shape[1] > FEW_COLUMNS:
-        return LinearProbe(C=C).fit(x, label).decision_function(at)
     scaler = StandardScaler().fit(x)
     x, at = (np.asarray(scaler.transform(of)) for of in (x, at))
     if x.shape[1] == 1:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from sklearn.preprocessing import StandardScaler
 
+from anchorscope.probes.fold_probes import fit_fold_probes
 from anchorscope.probes.folds import training_rows
-from anchorscope.probes.linear_probe import DEFAULT_C, Balance, LinearProbe
+from anchorscope.probes.linear_probe import DEFAULT_C, Balance
 from anchorscope.records import Estimate
 from anchorscope.stats.ranking import auroc_interval
 
@@ -46,13 +47,10 @@ def refit(
     x, y = (np.asarray(of[known], dtype=np.float64) for of in (clean, knockout))
     z, fold, seen = z[known], fold[known], clean_probe[known]
     about = np.arange(len(z)) if entity is None else entity[known]
-    logit = np.full(len(z), np.nan)
+    logit = fit_fold_probes(y, z, fold, C=C, balance=balance).logits(y)
     far, near = np.full((2, len(z)), np.nan)
     for held_out in np.unique(fold):
         test, train = fold == held_out, training_rows(fold, held_out=held_out, probe="paper")
-        if len(np.unique(z[train])) == 2:
-            probe = LinearProbe(C=C, balance=balance).fit(y[train], z[train])
-            logit[test] = probe.decision_function(y[test])
         distance = Mahalanobis(x[train], seed=seed)
         far[test], near[test] = distance(y[test]), distance(x[test])
     drawn = {"seed": seed, "resamples": resamples}

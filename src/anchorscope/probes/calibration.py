@@ -86,4 +86,6 @@ def _loss(
 ) -> np.ndarray:
     """The mean loss [fit] of lines [2, fit]."""
     moved = line[0][:, None] * logits + line[1][:, None]
-    return (weights * (np.logaddexp(0.0, moved) - target * moved)).sum(axis=1)
+    # log(1 + exp(moved)); np.logaddexp takes five times as long.
+    soft = np.maximum(moved, 0.0) + np.log1p(np.exp(-np.abs(moved)))
+    return (weights * (soft - target * moved)).sum(axis=1)

@@ -65,13 +65,7 @@ class LinearProbe(LogitClassifier):
         """The probe itself, trained on states X [question, width] and their classes y."""
         if self.balance not in get_args(Balance):
             raise unknown("balance", self.balance, get_args(Balance))
-        if not self.C > 0:
-            raise ProbeInputError(f"C is {self.C}; accepted: any number above 0.")
-        checked: Any = validate_data(self, X, y, dtype=np.float64, ensure_all_finite=False)
-        X, y = checked
-        check_finite(X)
-        self.classes_ = _two_classes(y)
-        z = (y == self.classes_[1]).astype(np.float64)
+        X, z = checked_for_fit(self, X, y)
         everyone = np.ones((1, len(z)), dtype=bool)
         fits = fit_many(X, z, class_weights(z, everyone, self.balance), np.array([float(self.C)]))
         self.coef_, self.intercept_ = to_single(*fits, X, everyone)
@@ -83,6 +77,17 @@ class LinearProbe(LogitClassifier):
         states: Any = validate_data(self, X, dtype=np.float64, reset=False, ensure_all_finite=False)
         check_finite(states)
         return states @ self.coef_[0].astype(np.float64) + self.intercept_[0]
+
+
+def checked_for_fit(probe: Any, X, y) -> tuple[np.ndarray, np.ndarray]:
+    """States [question, width] and 0 or 1 [question], for a probe with a C; sets its `classes_`."""
+    if not probe.C > 0:
+        raise ProbeInputError(f"C is {probe.C}; accepted: any number above 0.")
+    checked: Any = validate_data(probe, X, y, dtype=np.float64, ensure_all_finite=False)
+    X, y = checked
+    check_finite(X)
+    probe.classes_ = _two_classes(y)
+    return X, (y == probe.classes_[1]).astype(np.float64)
 
 
 def check_finite(X: np.ndarray) -> None:

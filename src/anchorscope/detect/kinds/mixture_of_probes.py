@@ -16,7 +16,14 @@ from anchorscope.detect.material import Material
 from anchorscope.detect.method import Method, Needs
 from anchorscope.pathways.effects import flips
 from anchorscope.probes.folds import MIN_PER_CLASS
-from anchorscope.probes.linear_probe import DEFAULT_C, LinearProbe, LogitClassifier, check_finite
+from anchorscope.probes.linear_probe import (
+    DEFAULT_C,
+    LinearProbe,
+    LogitClassifier,
+    check_finite,
+    checked_for_fit,
+)
+from anchorscope.probes.many_fits import class_weights, fit_many, to_single
 
 Gate = Literal["learned", "random", "oracle"]
 By = Literal["pathway", "cluster"]
@@ -119,22 +126,25 @@ class Mixture(LogitClassifier):
 
     def fit(self, X, y, groups: np.ndarray | None = None) -> Mixture:
         """The mixture itself, trained on states X [question, width] and their classes y."""
-        everyone = LinearProbe(C=self.C).fit(X, y)  # refuses what no probe can learn from
-        checked: Any = validate_data(self, X, y, dtype=np.float64)
-        X, y = checked
-        self.classes_ = everyone.classes_
-        z = (y == self.classes_[1]).astype(np.int64)
+        X, z = checked_for_fit(self, X, y)
         groups = clusters(X, seed=self.seed) if groups is None else np.asarray(groups, float)
-        parts = [self._expert(X, z, groups == value) for value in (0.0, 1.0)]
-        self.own_ = np.array([part is not None for part in parts])
-        experts = [part or everyone for part in parts]
-        gate = self._gate(X, groups)
-        probes = [*experts, gate]
-        self.coef_ = np.stack([p.coef_[0] if p else np.zeros(X.shape[1], np.float32)
-                               for p in probes])  # fmt: skip
         self.share_ = float(np.nanmean(groups))  # of Q
-        flat = float(logit(np.clip(self.share_, 1e-6, 1 - 1e-6)))
-        self.intercept_ = np.array([float(p.intercept_[0]) if p else flat for p in probes])
+        members = groups == np.array([[0.0], [1.0]])
+        counts = np.array([[np.sum(of & (z == value)) for value in (0, 1)] for of in members])
+        self.own_ = counts.min(axis=1) >= MIN_PER_CLASS
+        learns = np.where(self.own_[:, None], members, True)
+        weights, labels = class_weights(z, learns, "weights"), np.array([z, z])
+        placed = np.isfinite(groups)
+        if gated := len(np.unique(groups[placed])) == 2:
+            # Unweighted: the gate is to give the probability of Q, not to sort by it.
+            learns, weights = np.vstack([learns, placed]), np.vstack([weights, placed])
+            labels = np.vstack([labels, np.where(placed, groups, 0.0)])
+        fits = fit_many(X, labels, weights, np.full(len(labels), float(self.C)))
+        self.coef_, self.intercept_ = to_single(*fits, X, learns)
+        if not gated:
+            flat = logit(np.clip(self.share_, 1e-6, 1 - 1e-6))
+            self.coef_ = np.vstack([self.coef_, np.zeros_like(self.coef_[:1])])
+            self.intercept_ = np.append(self.intercept_, flat)
         return self
 
     def expert_logits(self, X) -> np.ndarray:
@@ -150,18 +160,6 @@ class Mixture(LogitClassifier):
         g = expit(by_expert[:, 2]) if gate is None else gate
         mixed = g * expit(by_expert[:, 1]) + (1 - g) * expit(by_expert[:, 0])
         return logit(np.clip(mixed, _EDGE, 1 - _EDGE))
-
-    def _expert(self, X: np.ndarray, z: np.ndarray, own: np.ndarray) -> LinearProbe | None:
-        counts = np.bincount(z[own], minlength=2)
-        return LinearProbe(C=self.C).fit(X[own], z[own]) if min(counts) >= MIN_PER_CLASS else None
-
-    def _gate(self, X: np.ndarray, groups: np.ndarray) -> LinearProbe | None:
-        """The classifier of the group from the state; None where there is one group alone."""
-        placed = np.isfinite(groups)
-        if len(np.unique(groups[placed])) < 2:
-            return None
-        # Unweighted: the gate is to give the probability of Q, not to sort by it.
-        return LinearProbe(C=self.C, balance="none").fit(X[placed], groups[placed])
 
 
 def random_gate(ids: Sequence[str], share: float, *, seed: int) -> np.ndarray:

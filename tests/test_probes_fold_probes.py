@@ -1,0 +1,47 @@
+"""Probes of folds fitted together against LinearProbe, fold by fold."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from anchorscope.errors import UserError
+from anchorscope.probes.fold_probes import fit_fold_probes
+from anchorscope.probes.linear_probe import LinearProbe
+
+
+def world(n: int = 200, width: int = 30) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """States, labels that two features carry, and folds 0, 1, 2, 4 of unlike size."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((n, width)) * np.geomspace(0.1, 10, width)
+    label = (x[:, 0] / 0.1 + x[:, -1] / 10 + rng.standard_normal(n) > 0.5).astype(float)
+    return x, label, rng.choice([0, 1, 2, 4], p=[0.1, 0.2, 0.3, 0.4], size=n)
+
+
+@pytest.mark.parametrize("balance", ["weights", "none"])
+def test_each_question_is_read_by_the_probe_of_the_other_folds(balance):
+    x, label, fold = world()
+    probes = fit_fold_probes(x, label, fold, C=2.0, balance=balance)
+    for number in np.unique(fold):
+        rows = fold == number
+        alone = LinearProbe(C=2.0, balance=balance).fit(x[~rows], label[~rows])
+        for states in (x, x + 0.3):
+            expected = alone.decision_function(states[rows])
+            assert np.allclose(probes.logits(states)[rows], expected, atol=2e-5)
+
+
+def test_a_fold_whose_others_hold_too_few_of_a_class_has_no_probe():
+    x, label, fold = world()
+    label[fold != 4] = 0
+    label[np.flatnonzero(fold == 0)[:3]] = 1
+    few = fit_fold_probes(x, label, fold, least=4).logits(x)  # without fold 4 three are left
+    assert np.array_equal(np.isnan(few), fold == 4)
+    assert not np.isnan(fit_fold_probes(x, label, fold, least=3).logits(x)).any()
+    assert np.isnan(fit_fold_probes(x, np.zeros(len(x)), fold).logits(x)).all()
+
+
+def test_states_that_are_no_numbers_are_named():
+    x, label, fold = world()
+    x[5, 2] = np.nan
+    with pytest.raises(UserError, match="row 5, column 2"):
+        fit_fold_probes(x, label, fold)
