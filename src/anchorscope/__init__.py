@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from anchorscope.detect.deployed.detector import Detector
     from anchorscope.engine.check import check_model
     from anchorscope.errors import UserError
+    from anchorscope.inspection.inspect import inspect
     from anchorscope.models import Model, load_model
     from anchorscope.pipeline.run import run
     from anchorscope.records import Question, QuestionSet
@@ -30,6 +31,7 @@ _HOME = {
     "RunView": "run_folder.view",
     "UserError": "errors",
     "check_model": "engine.check",
+    "inspect": "inspection.inspect",
     "load_model": "models",
     "load_questions": "datasets",
     "plot_delta_p": "show",
@@ -45,6 +47,7 @@ __all__ = [
     "RunView",
     "UserError",
     "check_model",
+    "inspect",
     "load_model",
     "load_questions",
     "plot_delta_p",
