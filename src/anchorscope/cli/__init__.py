@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from anchorscope.cli.app import app as app_command
 from anchorscope.cli.claims import claims
 from anchorscope.cli.detect import detect
 from anchorscope.cli.doctor import doctor
@@ -29,6 +30,7 @@ app.command()(run)
 app.command()(figure)
 app.command()(claims)
 app.command()(view)
+app.command("app")(app_command)
 app.command()(simulate)
 app.command()(doctor)
 app.add_typer(detect, name="detect")

@@ -50,7 +50,9 @@ class RunAnswers:
     @cached_property
     def agreement(self) -> float:
         """Cohen's κ of two independent probes on the pathway at that layer; NaN: not known."""
-        table = self.run.strict if self.run.has_strict else pd.DataFrame(columns=["dataset", "layer"])
+        table = (
+            self.run.strict if self.run.has_strict else pd.DataFrame(columns=["dataset", "layer"])
+        )
         rows = records(where(table, dataset=self.dataset, layer=self.layer))
         return float(rows[0]["kappa"]) if rows else np.nan
 

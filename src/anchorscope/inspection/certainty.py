@@ -109,9 +109,7 @@ def wrong_by_detector(detector: Detector, model: Model, bound: Bound, asked: Ask
     if evaluation.get("auroc") is not None:
         words.append(f"AUROC {evaluation['auroc']:.2f}.")
     by = f"detector {detector.name}"
-    return Wrong(
-        probability=scored.probability, by=by, calibration=" ".join(words), scored=scored
-    )
+    return Wrong(probability=scored.probability, by=by, calibration=" ".join(words), scored=scored)
 
 
 def _scored(detector: Detector, model: Model, bound: Bound, asked: Asked) -> Scored:

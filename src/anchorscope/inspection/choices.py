@@ -63,8 +63,8 @@ def check_choices(choices: Choices, model: Model, *, prompt: int) -> None:
     for position in choices.cut or ():
         if not 0 < position < prompt:
             raise UserError(
-                f"Token {position} cannot be cut. Accepted: tokens 1 to {prompt - 1} of the prompt; "
-                "the first one holds the attention that nobody else gets."
+                f"Token {position} cannot be cut. Accepted: tokens 1 to {prompt - 1}, which are "
+                "the prompt without its first one."
             )
 
 

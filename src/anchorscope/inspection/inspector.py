@@ -171,5 +171,3 @@ class Inspector:
         """The prompt about another subject, with the sample's own answer after it."""
         other = self.prompts.prompted(with_subject(asked.sample, subject), own=False)
         return other.prompt_ids + written(asked.sample)
-
-
