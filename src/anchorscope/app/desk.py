@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from queue import Queue
 from typing import Any
 
-import numpy as np
-
 from anchorscope.detect.deployed.detector import Detector
 from anchorscope.inspection.asking import Asked
 from anchorscope.inspection.choices import Choices, cut_positions
@@ -76,7 +74,8 @@ class Desk:
                 raise item
             token, states = item
             tokens.append(piece(self.model.tokenizer.backend_tokenizer, token))
-            wrong += self.inspector(dataset).growing(np.asarray(states)[None])
+            inspector = self.inspector(dataset)
+            wrong += inspector.growing(states[None], fold=inspector.fold(question))
             yield Growth(tuple(tokens), tuple(wrong))
         yield item
 

@@ -65,6 +65,16 @@ class RunAnswers:
         known = samples[samples["fold"].notna()]
         return {str(row["id"]): int(row["fold"]) for row in records(known)}
 
+    def logits(self, states: np.ndarray, fold: int | None) -> np.ndarray:
+        """Every probe's logit of states [row, layer, width]: [probe, row, layer].
+
+        A question of the run is read by the probes that held its fold out, another one (fold
+        None) by the mean of all folds' probes.
+        """
+        if fold is None:
+            return self.probes.mean_logits(states)
+        return self.probes.logits(states, np.full(len(states), fold))
+
     @cached_property
     def _rows(self) -> pd.DataFrame:
         return where(self.run.pathways, dataset=self.dataset)

@@ -62,7 +62,7 @@ class Growing:
         self._answers, self._detector = answers, detector
         self.by_detector = detector is not None and reads_clean_alone(detector)
 
-    def __call__(self, states: np.ndarray) -> list[float]:
+    def __call__(self, states: np.ndarray, *, fold: int | None) -> list[float]:
         """P(wrong) after each token, from states [token, layer, width]."""
         if not len(states):
             return []
@@ -71,9 +71,8 @@ class Growing:
             by_layer = {("clean", k): states[:, k - 1].astype(np.float32) for k in layers}
             _, probability = self._detector.score_of(material_of(_nameless(states), by_layer))
             return probability.tolist()
-        layer = self._answers.layer
-        logits = self._answers.probes.mean_logits(states)[self._answers.effect_probe("strict")]
-        return expit(logits[:, layer - 1]).tolist()
+        logits = self._answers.logits(states, fold)[self._answers.effect_probe("strict")]
+        return expit(logits[:, self._answers.layer - 1]).tolist()
 
 
 def reads_clean_alone(detector: Detector) -> bool:

@@ -79,6 +79,11 @@ class Inspector:
         """P(wrong) of an answer that ends with a token, by the detector or the run's probe."""
         return Growing(self.answers, self.detector)
 
+    def fold(self, question: str) -> int | None:
+        """The fold of a question of the run; None for a new one."""
+        sample = self.prompts.by_text.get(question.strip())
+        return None if sample is None else self.answers.folds.get(sample.id)
+
     def ask(self, question: str, heard: OnToken | None = None) -> Asked:
         """The model's answer; `heard` is told of each token as it is fed."""
         return ask(self.prompts, question, heard)
@@ -105,7 +110,7 @@ class Inspector:
             tokens=tokens_of_answer(self.model, asked, start=len(self.prompts.bound.shared)),
             cut=chosen,
             choices=choices,
-            growth=tuple(self.growing(asked.states)),
+            growth=tuple(self.growing(asked.states, fold=self.fold(sample.question.text))),
             colors={name: color_of(self._place, name) for name in ("Q", "A")},
         )
         if asked.clean is None:
@@ -120,12 +125,8 @@ class Inspector:
         """The same with what the run's probes read in these states."""
         answers, mode = self.answers, about.mode
         stacked = np.stack(list(states.values()))
-        fold = answers.folds.get(asked.sample.id)
-        logits = (
-            answers.probes.mean_logits(stacked)
-            if fold is None
-            else answers.probes.logits(stacked, np.full(len(stacked), fold))
-        )  # [probe, pass, layer]
+        fold = self.fold(asked.sample.question.text)
+        logits = answers.logits(stacked, fold)  # [probe, pass, layer]
         own = dict(zip(states, logits[answers.effect_probe(mode)], strict=True))
         bands = answers.bands(mode, (own[CLEAN.name] > 0).astype(int))
         wrong = (

@@ -40,7 +40,7 @@ def belief_chart(
     bands: Sequence[Band] = (),
     *,
     layer: int | None = None,
-    width: int = 560,
+    width: int = 480,
     height: int = 230,
     title: str = "P(wrong) by layer",
 ) -> str:
@@ -57,7 +57,7 @@ def belief_chart(
         )
     return (
         f'<svg class="beliefs" role="img" viewBox="0 0 {width} {height}" width="100%" '
-        f'style="max-width:{width}px" aria-label="{escape(title)}">{"".join(parts)}</svg>'
+        f'style="max-width:{1.35 * width:.0f}px" aria-label="{escape(title)}">{"".join(parts)}</svg>'
     )
 
 
