@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -12,7 +13,7 @@ from anchorscope.config import Config
 from anchorscope.detect.deployed.detector import Detector
 from anchorscope.engine.batches import Budget
 from anchorscope.engine.check import require_understood
-from anchorscope.engine.interventions import positions_of
+from anchorscope.engine.interventions import Intervention, positions_of
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.passes import CLEAN
 from anchorscope.engine.read import read_rows, to_host
@@ -39,7 +40,7 @@ from anchorscope.inspection.inspection import Inspection
 from anchorscope.inspection.prompts import RunPrompts, prompts_of_run, with_subject
 from anchorscope.inspection.record import tokens_of_answer
 from anchorscope.models import Model
-from anchorscope.records import Mode
+from anchorscope.records import Mode, Sample
 from anchorscope.run_folder.view import RunView
 from anchorscope.show.curves import color_of
 
@@ -144,29 +145,37 @@ class Inspector:
 
     def _states(self, asked: Asked, choices: Choices, chosen: tuple[int, ...]) -> States:
         """The states [layer, width] at the probe position, clean and under each choice."""
-        sample, model, budget = asked.sample, self.model, Budget.of(self.model)
         assert asked.clean is not None
-        positions = replace(positions_of(sample), exact_question=chosen)
-        states: States = {CLEAN.name: asked.clean}
-        with Lease(model) as lease:
-            prefix = self.prompts.prefix(lease, sample.prompt_ids)
-            trunk = grow_trunk(lease, prefix, [sample.prompt_ids], room=0, head=False).trunk
-            rows = [
-                row_for(positions, 0, cut, blocks=model.blocks, turn_at=len(prefix),
-                        seed=self.config.seed)
-                for cut in passes_of_choices(choices, self.config)
-            ]  # fmt: skip
-            order = [row.intervention.name for row in rows]
-            for batch, read in read_rows(lease, trunk, rows, budget=budget):
-                for row, state in zip(batch, to_host(read), strict=True):
-                    states[row.intervention.name] = state.astype(np.float32)
-            states = {name: states[name] for name in (CLEAN.name, *order)}
+        passes = passes_of_choices(choices, self.config)
+        # A cut of nothing changes nothing: its state is the clean one.
+        states: States = {CLEAN.name: asked.clean} | {cut.name: asked.clean for cut in passes}
+        with Lease(self.model) as lease:
+            cutting = [cut for cut in passes if chosen or cut.answer_only]
+            states |= self._cut(lease, asked.sample, cutting, chosen)
             if choices.subject.strip():
                 patched = self._patched(asked, choices.subject)
                 front = self.prompts.prefix(lease, patched)
-                read_patch = read_ends(lease, front, {PATCH: patched}, budget=budget)
-                states[PATCH] = read_patch[PATCH].astype(np.float32)
-        return states
+                states |= read_ends(lease, front, {PATCH: patched}, budget=Budget.of(self.model))
+        return {name: state.astype(np.float32) for name, state in states.items()}
+
+    def _cut(
+        self,
+        lease: Lease,
+        sample: Sample,
+        passes: Sequence[Intervention],
+        chosen: tuple[int, ...],
+    ) -> States:
+        """The states [layer, width] under these passes, all rows of one trunk as in a run."""
+        prefix = self.prompts.prefix(lease, sample.prompt_ids)
+        trunk = grow_trunk(lease, prefix, [sample.prompt_ids], room=0, head=False).trunk
+        positions = replace(positions_of(sample), exact_question=chosen)
+        place = {"blocks": self.model.blocks, "turn_at": len(prefix), "seed": self.config.seed}
+        rows = [row_for(positions, 0, cut, **place) for cut in passes]
+        return {
+            row.intervention.name: state
+            for batch, read in read_rows(lease, trunk, rows, budget=Budget.of(self.model))
+            for row, state in zip(batch, to_host(read), strict=True)
+        }
 
     def _patched(self, asked: Asked, subject: str) -> tuple[int, ...]:
         """The prompt about another subject, with the sample's own answer after it."""

@@ -149,11 +149,11 @@ def _roles(live: bool) -> str:
 
 def _chart(of: Inspected) -> str:
     lines, bands = lines_of(of), bands_of(of)
-    svg = belief_chart(lines, bands, layer=of.layer, title=f"P(wrong) by layer: {of.question}")
-    marks = "".join(f"<span>{key(line)} {codes(line.label)}</span>" for line in lines)
+    svg = belief_chart(lines, bands, layer=of.layer)
+    marks = "".join(f"<span>{key(line)}{visible(line.label)}</span>" for line in lines)
     marks += "".join(
         f'<span><i class="swatch {band.name}" style="--c:{escape(band.color)}"></i>'
-        f"{codes(band.label)}</span>"
+        f"{visible(band.label)}</span>"
         for band in bands
     )
     return f'<h4>P(wrong) by layer, {of.mode} mode</h4>{svg}<p class="key">{marks}</p>'

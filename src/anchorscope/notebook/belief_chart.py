@@ -55,10 +55,9 @@ def belief_chart(
             f'<line class="cursor" x1="{x:.1f}" x2="{x:.1f}" y1="{place.y(0):.1f}" '
             f'y2="{place.y(1):.1f}" stroke="{_INK}" stroke-opacity="0.45" stroke-dasharray="2 2"/>'
         )
-    return (
-        f'<svg class="beliefs" role="img" viewBox="0 0 {width} {height}" width="100%" '
-        f'style="max-width:{1.35 * width:.0f}px" aria-label="{escape(title)}">{"".join(parts)}</svg>'
-    )
+    size = f'viewBox="0 0 {width} {height}" width="100%" style="max-width:{1.35 * width:.0f}px"'
+    about = f'class="beliefs" role="img" aria-label="{escape(title)}"'
+    return f"<svg {about} {size}>{''.join(parts)}</svg>"
 
 
 def key(line: Line) -> str:
