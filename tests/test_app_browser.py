@@ -168,10 +168,10 @@ def test_switches_add_and_remove_passes(tab) -> None:
     tab.locator("#heads").locator("input, textarea").fill("2.1, 3.0")
     tab.keyboard.press("Enter")
     tab.locator('#first path[data-pass="heads"]').wait_for(state="attached")
-    tab.locator("#window input[type=number]").fill("2")
-    tab.keyboard.press("Tab")
-    tab.locator("#window input[type=range]").focus()
-    tab.keyboard.press("ArrowLeft")
+    tab.locator("#window input").click()
+    tab.get_by_role("option", name="the last 2").click()
+    tab.locator('#first path[data-pass="window"]').wait_for(state="attached")
+    assert "cut in the last 2 blocks only" in tab.locator("#first .key").inner_text()
     tab.get_by_label("paper").check()
     tab.get_by_text("P(wrong) by layer, paper mode").wait_for()
 
@@ -209,6 +209,23 @@ def test_bad_input_gets_a_friendly_line(tab) -> None:
     tab.locator("#question textarea").fill("?")
     tab.locator("#ask").click()
     tab.locator("#first .asked", has_text="?").wait_for()
+
+
+def test_a_visitor_with_the_password_gets_in(browser, desk: Desk) -> None:
+    with served(desk, password="correct horse") as address:
+        tab = browser.new_context().new_page()
+        tab.set_default_timeout(15_000)
+        tab.goto(address)
+        tab.get_by_label("username").fill("anchorscope")
+        tab.get_by_label("password").fill("wrong horse")
+        tab.get_by_role("button", name="Login").click()
+        tab.get_by_text("Incorrect Credentials").wait_for()
+        tab.get_by_label("username").fill("anchorscope")
+        tab.get_by_label("password").fill("correct horse")
+        tab.get_by_role("button", name="Login").click()
+        tab.locator("#first .box").wait_for()
+        ask(tab, OSLO)
+        tab.context.close()
 
 
 def harmed(tab, heard: Heard) -> list[str]:

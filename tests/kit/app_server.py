@@ -22,6 +22,6 @@ def served(desk: Desk, **options: str) -> Iterator[str]:
     while not running.started:
         time.sleep(0.02)
     yield address_of(listening)
-    running.should_exit = running.force_exit = True  # streams of open tabs would keep it
+    running.should_exit = True
     thread.join(timeout=10)
     listening.close()

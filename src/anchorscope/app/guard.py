@@ -73,7 +73,7 @@ class Guard:
             return 403
         if origin is not None and (len(origin) != 1 or origin[0] not in self._origins):
             return 403
-        if not _PATHS.fullmatch(scope["path"]):
+        if ".." in scope["path"] or not _PATHS.fullmatch(scope["path"]):
             return 404
         size = headers.get("content-length", ["0"])[0]
         return 413 if not size.isdigit() or int(size) > _LARGEST else None

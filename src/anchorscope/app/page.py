@@ -54,9 +54,10 @@ def page(desk: Desk) -> gr.Blocks:
                 list(CHANGES), value=list(CHANGES[:2]), label="Beside the cut", scale=3,
                 min_width=260, elem_id="switches",
             )  # fmt: skip
-            window = gr.Slider(
-                0, desk.model.blocks, value=0, step=1, label="Cut in a window of blocks (0: off)",
-                scale=2, min_width=200, elem_id="window", buttons=[],
+            window = gr.Dropdown(
+                [("off", 0), *((f"the last {w}", w) for w in range(1, desk.model.blocks + 1))],
+                value=0, label="Cut in some blocks only", scale=2, min_width=180,
+                filterable=False, elem_id="window",
             )  # fmt: skip
             heads = gr.Textbox(
                 label="Cut in single heads", placeholder="12.3, 14.0", scale=2, min_width=140,
@@ -124,7 +125,7 @@ def _on_changes(desk: Desk, controls: tuple, switches: list, shown: list) -> Non
         return click
 
     inputs = [visit, *switches]
-    gr.on([changes.input, window.release, heads.submit, mode.input], redraw, inputs, shown, **_STEP)
+    gr.on([changes.input, window.input, heads.submit, mode.input], redraw, inputs, shown, **_STEP)
     again.click(restore, inputs, shown, **_STEP)
     for side, panel in enumerate(shown[:2]):
         panel.select(toggle(side), inputs, shown, **_STEP)
@@ -135,7 +136,7 @@ def _switches(changes: Any, subject: Any, window: Any, heads: Any, mode: Any) ->
     return Switches(
         changes=tuple(name for name in CHANGES if name in (changes or ())),
         subject=str(subject or "")[:200],
-        window=int(window or 0),
+        window=window if isinstance(window, int) else 0,
         heads=str(heads or "")[:400],
         mode=mode if mode in MODES else "strict",
     )

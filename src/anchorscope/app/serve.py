@@ -56,7 +56,11 @@ def server(app: Any) -> Any:
     """The uvicorn server of an app, quiet about every request."""
     import uvicorn
 
-    return uvicorn.Server(uvicorn.Config(app, log_level="warning", server_header=False))
+    # A second for open pages at the end: their streams would last as long as the tabs.
+    config = uvicorn.Config(
+        app, log_level="warning", server_header=False, timeout_graceful_shutdown=1
+    )
+    return uvicorn.Server(config)
 
 
 def _written(host: str, port: int) -> str:
