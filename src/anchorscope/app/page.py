@@ -168,11 +168,11 @@ def style() -> str:
     return own("panel.css") + dark + _own("app.css")
 
 
-def theme() -> gr.themes.Base:
+def theme() -> Base:
     """A theme with the machine's own fonts: none is fetched."""
     sans = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "Arial", "sans-serif"]
     mono = ["ui-monospace", "Menlo", "Consolas", "DejaVu Sans Mono", "monospace"]
-    return gr.themes.Base(primary_hue="blue", neutral_hue="gray", font=sans, font_mono=mono)
+    return Base(primary_hue="blue", neutral_hue="gray", font=sans, font_mono=mono)
 
 
 def _own(name: str) -> str:

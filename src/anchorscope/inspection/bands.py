@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -62,8 +62,8 @@ class RunAnswers:
         samples = where(self.run.samples, dataset=self.dataset)
         if "fold" not in samples.columns:
             return {}
-        known = samples[samples["fold"].notna()]
-        return {str(row["id"]): int(row["fold"]) for row in records(known)}
+        rows = [row for row in records(samples) if not pd.isna(row["fold"])]
+        return {str(row["id"]): int(row["fold"]) for row in rows}
 
     def logits(self, states: np.ndarray, fold: int | None) -> np.ndarray:
         """Every probe's logit of states [row, layer, width]: [probe, row, layer].
@@ -84,14 +84,24 @@ class RunAnswers:
 
         Among answers of the same predicted class as `predicted` [layer]; NaN below ten of them.
         """
-        rows = where(self._rows, mode=mode)
         out = {group: np.full((len(predicted), 2), np.nan) for group in ("Q", "A")}
-        key = ["layer", "prediction", "pathway"]
-        for (layer, class_, group), of in rows.groupby(key, observed=True):
-            logits = of["logit_knockout"].dropna()
-            if group in out and class_ == predicted[int(layer) - 1] and len(logits) >= LEAST:
-                out[group][int(layer) - 1] = np.quantile(expit(logits), (0.25, 0.75))
+        for (of, layer, class_, group), middle in self._middles.items():
+            if of == mode and class_ == predicted[layer - 1]:
+                out[group][layer - 1] = middle
         return out
+
+    @cached_property
+    def _middles(self) -> dict[tuple[str, int, int, str], np.ndarray]:
+        """The quartiles of P(wrong) under the knockout, by mode, layer, class and pathway."""
+        middles = {}
+        key = ["mode", "layer", "prediction", "pathway"]
+        for names, of in self._rows.groupby(key, observed=True):
+            mode, layer, class_, group = cast(tuple, names)
+            logits = of["logit_knockout"].dropna()
+            if len(logits) >= LEAST:
+                quartiles = np.quantile(expit(logits), (0.25, 0.75))
+                middles[str(mode), int(layer), int(class_), str(group)] = quartiles
+        return middles
 
     def share_wrong(self, mode: Mode, probability: float) -> Estimate:
         """The share of wrong answers among those that the layer's probe gave about as much."""
