@@ -16,6 +16,7 @@ from anchorscope.records import MODES
 
 os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # before gradio reads it: nothing is reported
 import gradio as gr
+from gradio.themes import Base
 
 QUEUE = 16  # visitors' steps that may wait; further ones are told to come back
 _ONE = {"concurrency_id": "model", "concurrency_limit": 1, "api_visibility": "private"}
