@@ -38,7 +38,7 @@ def page(desk: Desk) -> gr.Blocks:
             button = gr.Button("Ask", variant="primary", scale=1, min_width=100, elem_id="ask")
         with gr.Row():
             dataset = gr.Dropdown(
-                datasets, value=desk.run.datasets[0], label="Asked and read as the questions of",
+                datasets, value=desk.run.datasets[0], label="As the questions of",
                 visible=len(datasets) > 1, min_width=200, filterable=False, elem_id="dataset",
             )  # fmt: skip
             picked = gr.Dropdown(
@@ -49,10 +49,10 @@ def page(desk: Desk) -> gr.Blocks:
                 label="Another subject", placeholder="Japan", scale=2, min_width=160,
                 max_length=200, elem_id="subject",
             )  # fmt: skip
-            beside = gr.Button("Ask the same about it, beside", min_width=220, elem_id="beside")
+            beside = gr.Button("Ask the same about it", min_width=270, elem_id="beside")
         with gr.Accordion("What is cut and changed", open=True, elem_id="changes"), gr.Row():
             changes = gr.CheckboxGroup(
-                list(CHANGES), value=list(CHANGES[:2]), label="Beside the cut", scale=3,
+                list(CHANGES), value=list(CHANGES[:2]), label="Beside the cut", scale=6,
                 min_width=260, elem_id="switches",
             )  # fmt: skip
             window = gr.Dropdown(
@@ -68,7 +68,7 @@ def page(desk: Desk) -> gr.Blocks:
                 list(MODES), value="strict", label="Probes of", scale=1, min_width=140,
                 elem_id="mode",
             )  # fmt: skip
-            again = gr.Button("Cut the exact tokens again", min_width=180, elem_id="again")
+            again = gr.Button("Reset the cut", min_width=130, elem_id="again")
         with gr.Row(elem_id="panels"):
             panels = [
                 gr.HTML(

@@ -51,6 +51,11 @@ class PathwaySaid:
         """The share of the probes that say what is said."""
         return (self.votes if self.pathway == "Q" else self.probes - self.votes) / self.probes
 
+    @property
+    def certainty(self) -> str:
+        """The same in a word."""
+        return "clear" if self.share >= 0.9 else "likely" if self.share >= 0.7 else "unsure"
+
 
 class Growing:
     """P(wrong) of an answer as it grows, as if it ended with its newest token.

@@ -86,8 +86,8 @@ def _pathway(of: Inspected) -> str:
         return ""
     flips = "flips" if said.pathway == "Q" else "does not flip"
     words = (
-        f"At layer {of.layer} the prediction {flips} when the marked tokens are cut. "
-        f"{said.votes} of {said.probes} probes that never saw this question flip."
+        f"At layer {of.layer} the prediction {flips} when the struck-out tokens are cut. So say "
+        f"{round(said.share * said.probes)} of {said.probes} probes that never saw the question."
     )
     caution = []
     if not math.isnan(said.agreement):
@@ -100,7 +100,7 @@ def _pathway(of: Inspected) -> str:
         caution.append(f"From the clean state alone the detector says {scored.pathway} ({chance}).")
     return (
         f'<div class="fact"><div class="big"><b class="group {said.pathway}">{said.pathway}</b>'
-        f'<span class="quiet">{said.share:.0%}</span></div><div><b>Pathway</b>. {escape(words)} '
+        f'<span class="quiet">{said.certainty}</span></div><div><b>Pathway</b>. {escape(words)} '
         f'<span class="quiet">{escape(" ".join(caution))}</span></div></div>'
     )
 
