@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from importlib import resources
 from typing import Any
+
+import gradio as gr
+from gradio.themes import Base
 
 from anchorscope.app import visit as steps
 from anchorscope.app.desk import Desk
@@ -13,10 +15,6 @@ from anchorscope.app.visit import CHANGES, Switches, Visit
 from anchorscope.inspection.panel import own
 from anchorscope.notebook.visible import visible
 from anchorscope.records import MODES
-
-os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # before gradio reads it: nothing is reported
-import gradio as gr
-from gradio.themes import Base
 
 QUEUE = 16  # visitors' steps that may wait; further ones are told to come back
 _ONE = {"concurrency_id": "model", "concurrency_limit": 1, "api_visibility": "private"}
@@ -102,7 +100,8 @@ def _on_questions(desk: Desk, controls: tuple, dataset: Any, switches: list, sho
 
     inputs = [question, dataset, visit, *switches]
     gr.on([button.click, question.submit], ask, inputs, shown, **_STEP)
-    picked.input(lambda text: text, picked, question, api_visibility="private", queue=False).then(
+    # In the browser alone; then asked as if it had been typed.
+    picked.input(None, picked, question, js="text => text", api_visibility="private").then(
         ask, inputs, shown, **_STEP
     )
     gr.on([beside.click, subject.submit], ask_beside, [visit, *switches], shown, **_STEP)

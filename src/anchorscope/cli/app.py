@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -107,10 +108,8 @@ def _password(listen: str) -> str | None:
 
 
 def _require_gradio() -> None:
-    try:
-        import gradio  # noqa: F401
-    except ImportError as error:
+    if find_spec("gradio") is None:
         raise UserError(
             "`anchorscope app` needs gradio, which is not installed. Install it: "
             f"{sys.executable} -m pip install 'anchorscope[app]'."
-        ) from error
+        )
