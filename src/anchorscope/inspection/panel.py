@@ -90,6 +90,8 @@ def _pathway(of: Inspected) -> str:
         f"{round(said.share * said.probes)} of {said.probes} probes that never saw the question."
     )
     caution = []
+    if of.mode == "strict":
+        caution.append("Another probe names the pathway than the one drawn below.")
     if not math.isnan(said.agreement):
         caution.append(f"Over the run two independent probes agree with κ = {said.agreement:.2f}.")
     if of.finding:
