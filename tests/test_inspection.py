@@ -13,18 +13,12 @@ from kit.plain import plain_states
 from scipy.special import expit
 
 import anchorscope as anc
-from anchorscope.detect.deployed.beliefs import Beliefs
-from anchorscope.detect.deployed.detector import Detector
 from anchorscope.detect.deployed.located import Scored
-from anchorscope.detect.deployed.trained import Example
-from anchorscope.detect.kinds import METHODS
-from anchorscope.detect.method import Platt
 from anchorscope.engine.interventions import TokenPositions, keys_of
 from anchorscope.errors import UserError
 from anchorscope.inspection.choices import heads_in
 from anchorscope.models import Model
 from anchorscope.probes.probe_set import ProbeSet
-from anchorscope.run_folder.identity import weights_hash
 from anchorscope.run_folder.view import RunView, where
 
 NEW = "Which country is Oslo in?"
@@ -232,47 +226,3 @@ def test_another_model_or_dtype_is_refused(model, run, tiny_llama, tmp_path: Pat
     info["model"]["dtype"] = "bfloat16"
     with pytest.raises(UserError, match="was made in bfloat16"):
         anc.inspect(model, NEW, run=RunView(tmp_path, info))
-
-
-def make_detector(model: Model, name: str = "probe") -> Detector:
-    """A detector with random weights, asked as the run asks."""
-    rng = np.random.default_rng(4)
-    width = model.parts.width
-    method = METHODS[name]().restore(
-        {"coef": rng.standard_normal(width).astype(np.float32), "intercept": np.zeros(1)},
-        {"layer": 2, "C": 1.0},
-    )
-    method.calibration_ = Platt(0.4, 0.2)
-    shape = {"blocks": model.blocks, "width": width, "dtype": "float32", "revision": None}
-    texts = ["Who is it?", "What was that?", OWN]
-    return Detector(
-        name=name,
-        method=method,
-        model={"name": "tiny", "source": "tiny", "weights": weights_hash(model.lm), **shape},
-        prompt={"style": "text", "shots": 1, "max_tokens": 5, "finder": "auto", "dataset": "atlas"},
-        examples=tuple(Example(question=q, prompt_ids=prompt_ids(model, q)) for q in texts),
-        threshold=0.5,
-        calibrated_on="held-out scores of a test",
-        trained_on={"datasets": ["atlas"], "answers": 0, "wrong": 0},
-        evaluation={"auroc": 0.81, "ece": 0.07, "n": 123},
-        licence={"detector": "other"},
-        beliefs=Beliefs(
-            coef=rng.standard_normal((LAYERS, width)).astype(np.float32),
-            intercept=np.zeros(LAYERS),
-            gate=rng.standard_normal(width).astype(np.float32),
-        ),
-    )
-
-
-def test_a_detector_says_what_it_says_elsewhere(model, run) -> None:
-    detector = make_detector(model)
-    one = anc.inspect(model, NEW, run=run, detector=detector)
-    scored = detector.score(model, NEW)
-    assert one.wrong.scored.answer == scored.answer == one.answer
-    assert one.wrong.probability == pytest.approx(scored.probability, abs=1e-3)
-    assert one.wrong.scored.pathway == scored.pathway
-    assert one.growth[-1] == pytest.approx(scored.probability, abs=1e-3)
-    said = one.wrong.calibration
-    assert "held-out scores of a test" in said and "123 answers" in said and "off by 7%" in said
-    shown = one._repr_html_()
-    assert "detector probe" in shown and f"detector says {scored.pathway}" in shown

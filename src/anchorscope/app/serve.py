@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import socket
 from typing import Any
 
@@ -60,7 +62,15 @@ def server(app: Any) -> Any:
     config = uvicorn.Config(
         app, log_level="warning", server_header=False, timeout_graceful_shutdown=1
     )
+    logging.getLogger("uvicorn.error").addFilter(_worth_saying)
     return uvicorn.Server(config)
+
+
+def _worth_saying(record: logging.LogRecord) -> bool:
+    """Whether a line of the server's log is news: that open pages were left at the end is not."""
+    kind = record.exc_info[0] if record.exc_info else None
+    ended = isinstance(kind, type) and issubclass(kind, asyncio.CancelledError)
+    return not (ended or "CancelledError" in str(record.msg) or str(record.msg)[:7] == "Cancel ")
 
 
 def _written(host: str, port: int) -> str:
