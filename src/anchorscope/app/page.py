@@ -10,12 +10,14 @@ import gradio as gr
 from gradio.themes import Base
 
 from anchorscope.app import visit as steps
+from anchorscope.app.controls import Asking, Changing, asking, changing
 from anchorscope.app.desk import Desk
 from anchorscope.app.visit import CHANGES, Switches, Visit
 from anchorscope.inspection.panel import own
 from anchorscope.notebook.visible import visible
 from anchorscope.records import MODES
 
+KEPT = 3600  # seconds that a visitor's answers are kept without a step
 QUEUE = 16  # visitors' steps that may wait; further ones are told to come back
 _ONE = {"concurrency_id": "model", "concurrency_limit": 1, "api_visibility": "private"}
 _STEP = {**_ONE, "show_progress": "minimal"}
@@ -23,50 +25,10 @@ _STEP = {**_ONE, "show_progress": "minimal"}
 
 def page(desk: Desk) -> gr.Blocks:
     """The page of a desk, with its queue."""
-    datasets = [(title, name) for name, title in desk.run.titles.items()]
     with gr.Blocks(analytics_enabled=False, title="anchorscope app", fill_width=True) as blocks:
-        visit = gr.State(Visit())
+        visit = gr.State(Visit(), time_to_live=KEPT)
         gr.HTML(_head(desk), elem_id="head", apply_default_css=False, js_on_load=None)
-        with gr.Row(equal_height=True):
-            question = gr.Textbox(
-                label="Question", placeholder="What is the capital of France?", lines=1,
-                max_lines=3, max_length=2000, scale=5, min_width=260, autofocus=True,
-                elem_id="question",
-            )  # fmt: skip
-            button = gr.Button("Ask", variant="primary", scale=1, min_width=100, elem_id="ask")
-        with gr.Row():
-            dataset = gr.Dropdown(
-                datasets, value=desk.run.datasets[0], label="As the questions of",
-                visible=len(datasets) > 1, min_width=200, filterable=False, elem_id="dataset",
-            )  # fmt: skip
-            picked = gr.Dropdown(
-                desk.questions(desk.run.datasets[0]), value=None, scale=2, min_width=260,
-                label="or one of the run's questions", elem_id="picked",
-            )  # fmt: skip
-            subject = gr.Textbox(
-                label="Another subject", placeholder="Japan", scale=2, min_width=160,
-                max_length=200, elem_id="subject",
-            )  # fmt: skip
-            beside = gr.Button("Ask the same about it", min_width=270, elem_id="beside")
-        with gr.Accordion("What is cut and changed", open=True, elem_id="changes"), gr.Row():
-            changes = gr.CheckboxGroup(
-                list(CHANGES), value=list(CHANGES[:2]), label="Beside the cut", scale=6,
-                min_width=260, elem_id="switches",
-            )  # fmt: skip
-            window = gr.Dropdown(
-                [("off", 0), *((f"the last {w}", w) for w in range(1, desk.model.blocks + 1))],
-                value=0, label="Cut in some blocks only", scale=2, min_width=180,
-                filterable=False, elem_id="window",
-            )  # fmt: skip
-            heads = gr.Textbox(
-                label="Cut in single heads", placeholder="12.3, 14.0", scale=2, min_width=140,
-                max_length=400, elem_id="heads",
-            )  # fmt: skip
-            mode = gr.Radio(
-                list(MODES), value="strict", label="Probes of", scale=1, min_width=140,
-                elem_id="mode",
-            )  # fmt: skip
-            again = gr.Button("Reset the cut", min_width=130, elem_id="again")
+        of, cut = asking(desk), changing(desk)
         with gr.Row(elem_id="panels"):
             panels = [
                 gr.HTML(
@@ -75,19 +37,15 @@ def page(desk: Desk) -> gr.Blocks:
                 )
                 for name, text in zip(("first", "second"), Visit().said, strict=True)
             ]  # fmt: skip
-        switches = [changes, subject, window, heads, mode]
+        switches = [cut.changes, of.subject, cut.window, cut.heads, cut.mode]
         shown = [*panels, visit]
-        _on_questions(desk, (button, question, picked, beside, subject), dataset, switches, shown)
-        _on_changes(desk, (again, changes, window, heads, mode), switches, shown)
-        dataset.input(
-            lambda name: gr.Dropdown(desk.questions(name), value=None), dataset, picked, **_STEP
-        )
+        _on_questions(desk, of, switches, shown)
+        _on_changes(desk, cut, switches, shown)
     blocks.queue(max_size=QUEUE, default_concurrency_limit=1)
     return blocks
 
 
-def _on_questions(desk: Desk, controls: tuple, dataset: Any, switches: list, shown: list) -> None:
-    button, question, picked, beside, subject = controls
+def _on_questions(desk: Desk, of: Asking, switches: list, shown: list) -> None:
     visit = shown[-1]
 
     def ask(text: str, name: str, now: Visit, *values: Any) -> Iterator[tuple]:
@@ -98,17 +56,19 @@ def _on_questions(desk: Desk, controls: tuple, dataset: Any, switches: list, sho
         for step in steps.ask_beside(desk, now, _switches(*values)):
             yield _show(step)
 
-    inputs = [question, dataset, visit, *switches]
-    gr.on([button.click, question.submit], ask, inputs, shown, **_STEP)
+    inputs = [of.question, of.dataset, visit, *switches]
+    gr.on([of.ask.click, of.question.submit], ask, inputs, shown, **_STEP)
     # In the browser alone; then asked as if it had been typed.
-    picked.input(None, picked, question, js="text => text", api_visibility="private").then(
+    of.picked.input(None, of.picked, of.question, js="text => text", api_visibility="private").then(
         ask, inputs, shown, **_STEP
     )
-    gr.on([beside.click, subject.submit], ask_beside, [visit, *switches], shown, **_STEP)
+    gr.on([of.beside.click, of.subject.submit], ask_beside, [visit, *switches], shown, **_STEP)
+    of.dataset.input(
+        lambda name: gr.Dropdown(desk.questions(name), value=None), of.dataset, of.picked, **_STEP
+    )
 
 
-def _on_changes(desk: Desk, controls: tuple, switches: list, shown: list) -> None:
-    again, changes, window, heads, mode = controls
+def _on_changes(desk: Desk, cut: Changing, switches: list, shown: list) -> None:
     visit = shown[-1]
 
     def redraw(now: Visit, *values: Any) -> tuple:
@@ -125,8 +85,9 @@ def _on_changes(desk: Desk, controls: tuple, switches: list, shown: list) -> Non
         return click
 
     inputs = [visit, *switches]
-    gr.on([changes.input, window.input, heads.submit, mode.input], redraw, inputs, shown, **_STEP)
-    again.click(restore, inputs, shown, **_STEP)
+    turned = [cut.changes.input, cut.window.input, cut.heads.submit, cut.mode.input]
+    gr.on(turned, redraw, inputs, shown, **_STEP)
+    cut.again.click(restore, inputs, shown, **_STEP)
     for side, panel in enumerate(shown[:2]):
         panel.select(toggle(side), inputs, shown, **_STEP)
 
