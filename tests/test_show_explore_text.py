@@ -18,7 +18,7 @@ from anchorscope.show.explore.page import write_view
 pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
 SEEN = "U+202EgnorwU+202C"  # what is left of the direction marks
-WALK = 6  # seconds
+WALK = 20  # seconds
 
 
 @pytest.fixture(scope="module")

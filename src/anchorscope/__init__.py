@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from anchorscope.detect.deployed.detector import Detector
     from anchorscope.engine.check import check_model
     from anchorscope.errors import UserError
+    from anchorscope.inspection.inspect import inspect
     from anchorscope.models import Model, load_model
     from anchorscope.pipeline.own_states.analyse import analyse
     from anchorscope.pipeline.run import run
@@ -32,6 +33,7 @@ _HOME = {
     "UserError": "errors",
     "analyse": "pipeline.own_states.analyse",
     "check_model": "engine.check",
+    "inspect": "inspection.inspect",
     "load_model": "models",
     "load_questions": "datasets",
     "plot_delta_p": "show",
@@ -48,6 +50,7 @@ __all__ = [
     "UserError",
     "analyse",
     "check_model",
+    "inspect",
     "load_model",
     "load_questions",
     "plot_delta_p",

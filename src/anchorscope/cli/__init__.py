@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from anchorscope.cli.analyse import analyse
+from anchorscope.cli.app import app as app_command
 from anchorscope.cli.claims import claims
 from anchorscope.cli.detect import detect
 from anchorscope.cli.doctor import doctor
@@ -31,6 +32,7 @@ app.command()(figure)
 app.command()(claims)
 app.command()(view)
 app.command()(analyse)
+app.command("app")(app_command)
 app.command()(simulate)
 app.command()(doctor)
 app.add_typer(detect, name="detect")

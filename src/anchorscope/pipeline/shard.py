@@ -27,7 +27,7 @@ from anchorscope.models import Model
 from anchorscope.pipeline.prepare import Shard
 from anchorscope.pipeline.prompts import Prompted
 from anchorscope.pipeline.stages import Run
-from anchorscope.records import Answer, Sample
+from anchorscope.records import Answer, Sample, Verdict
 from anchorscope.run_folder.samples import from_frame, to_frame
 from anchorscope.run_folder.states import save_states, shard_name
 from anchorscope.run_folder.store import Store
@@ -209,8 +209,13 @@ class ShardReader:
         save_states(self.store, shard_name(name, shard.number), list(states), stacked)
 
 
-def mark_answer(model: Model, prompt: Prompted, answer: Answer) -> Sample:
-    """The answer judged, and its entity found without a look at the gold answer."""
+def mark_answer(
+    model: Model, prompt: Prompted, answer: Answer, *, verdict: Verdict | None = None
+) -> Sample:
+    """The answer judged, and its entity found without a look at the gold answer.
+
+    A `verdict` that is given stands instead of the judge's, who needs accepted answers.
+    """
     question = prompt.question
     span = answer_span(answer.text, question=question.text)
     tokens = tokens_of([span], answer_offsets(model, answer)) if span else ()
@@ -218,7 +223,7 @@ def mark_answer(model: Model, prompt: Prompted, answer: Answer) -> Sample:
     return Sample(
         question=question,
         answer=answer,
-        verdict=judge(answer.text, question.answers, question=question.text),
+        verdict=verdict or judge(answer.text, question.answers, question=question.text),
         finder=prompt.spans.finder,
         spans=prompt.spans.spans,
         answer_span=span,

@@ -11,6 +11,7 @@ from typing import Any, cast
 import pandas as pd
 
 from anchorscope.errors import UserError
+from anchorscope.notebook.card import card
 from anchorscope.records import Sample
 from anchorscope.run_folder import table_columns
 from anchorscope.run_folder.samples import from_frame
@@ -156,6 +157,18 @@ class RunView:
     def answers(self) -> list[Sample]:
         """The samples as values."""
         return from_frame(self.samples)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the model, the folder, and what was found on each dataset."""
+        asked = {str(d["name"]): d.get("questions") for d in self.info["datasets"]}
+        findings = {row["dataset"]: row for row in records(self.verdict)} if self.has_strict else {}
+        facts = [("folder", str(self.path))]
+        for name, title in self.titles.items():
+            words = [] if asked[name] is None else [f"{asked[name]} questions"]
+            if row := findings.get(name):
+                words.append(f"finding: {row['finding']} ({row['why']})")
+            facts.append((title, "; ".join(words)))
+        return card(self.model_name, facts)
 
     def delta_p(self) -> pd.DataFrame:
         """ΔP by layer, mode and pathway, with intervals: a tidy copy of tables/layers.csv."""

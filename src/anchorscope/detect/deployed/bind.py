@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from anchorscope.answers.generate import Answerer
-from anchorscope.detect.deployed.trained import Trained
+from anchorscope.detect.deployed.trained import Example, Trained
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.trunk import Prefix, read_prefix, shared_prefix
 from anchorscope.errors import UserError
@@ -79,25 +80,36 @@ def bind(trained: Trained, model: Model) -> Bound:
     An error where the detector and the model do not belong together.
     """
     check_made_for(trained, model)
-    examples = trained.examples
+    prompt = trained.prompt
+    limit = int(prompt["max_tokens"])
+    bound = bind_prompts(model, trained.examples, finder=prompt["finder"], max_tokens=limit)
+    if bound is None:
+        raise _other_tokenizer(trained, model)
+    return bound
+
+
+def bind_prompts(
+    model: Model, examples: Sequence[Example], *, finder: Any, max_tokens: int
+) -> Bound | None:
+    """How these questions were asked; None where the tokenizer does not give their very tokens."""
     text = model.tokenizer.decode(examples[0].prompt_ids, clean_up_tokenization_spaces=False)
     at = text.rfind(examples[0].question)
     if at < 0:
-        raise _other_tokenizer(trained, model)
+        return None
     stop = at + len(examples[0].question)
     bound = Bound(
         model=model,
         before=text[:at],
         after=text[stop:],
-        finder=trained.prompt["finder"],
+        finder=finder,
         shared=shared_prefix([e.prompt_ids for e in examples], stop=len(examples[0].prompt_ids)),
-        answerer=Answerer(model, max_tokens=int(trained.prompt["max_tokens"])),
+        answerer=Answerer(model, max_tokens=max_tokens),
         stop=frozenset(stop_ids(model)),
     )
     for example in examples:
         prompt = bound.prompt(example.question)
         if prompt.ids != example.prompt_ids:
-            raise _other_tokenizer(trained, model)
+            return None
         own = tokens_of([Span(0, len(example.question))], prompt.question_offsets())
         bound.shared = bound.shared[: own[0]]
     return bound

@@ -17,6 +17,8 @@ from anchorscope.engine.read import to_host
 from anchorscope.engine.trunk import Prefix, grow_trunk
 from anchorscope.errors import UserError
 from anchorscope.models import Model
+from anchorscope.notebook.belief_chart import Line, belief_chart
+from anchorscope.notebook.card import card
 from anchorscope.records import Answer
 from anchorscope.spans.answer import answer_span
 from anchorscope.spans.characters import tokens_of
@@ -40,6 +42,15 @@ class Scored:
     pathway: str = ""  # Q or A, as the clean state tells it; "": not known
     pathway_probability: float = np.nan  # of that pathway
     belief: tuple[float, ...] = ()  # P(wrong) by the probe of each layer, 1 to L
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the answer, its probability, and the belief by layer."""
+        wrong = self.why or f"{self.probability:.2f}" + (", flagged" if self.flagged else "")
+        facts = [("question", self.question), ("P(wrong)", wrong)]
+        if self.pathway:
+            facts.append(("pathway", f"{self.pathway} ({self.pathway_probability:.0%} sure)"))
+        lines = [Line(name="clean", label="clean", values=self.belief)]
+        return card(self.answer, facts, picture=belief_chart(lines) if self.belief else "")
 
 
 @dataclass(frozen=True, kw_only=True)

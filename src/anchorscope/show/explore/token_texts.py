@@ -59,7 +59,7 @@ def tokens_of(samples: Sequence[Sample], model: Mapping[str, Any]) -> Tokens | N
     ids = tuple(_own_ids(sample, len(shared[sample.question.dataset])) for sample in samples)
     used = {id for part in (*shared.values(), *ids) for id in part}
     roles = tuple(_roles(sample, len(shared[sample.question.dataset])) for sample in samples)
-    return Tokens({id: _piece(tokenizer, id) for id in sorted(used)}, shared, ids, roles)
+    return Tokens({id: piece(tokenizer, id) for id in sorted(used)}, shared, ids, roles)
 
 
 def tokenizer_file(source: str, revision: str | None) -> Path | None:
@@ -92,7 +92,7 @@ def _decode(tokenizer: Any, ids: Sequence[int]) -> str:
     return tokenizer.decode(list(ids), skip_special_tokens=False)
 
 
-def _piece(tokenizer: Any, id: int) -> str:
+def piece(tokenizer: Any, id: int) -> str:
     """The text of one token, with the space that some decoders take from the front."""
     text, raw = _decode(tokenizer, [id]), tokenizer.id_to_token(id) or ""
     return f" {text}" if raw.startswith("▁") and not text.startswith(" ") else text

@@ -1,0 +1,115 @@
+"""`anchorscope app`: a model asked live, in the browser, on this machine."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from anchorscope.config import help_of
+from anchorscope.errors import UserError
+
+_PASSWORD = "ANCHORSCOPE_PASSWORD"
+
+
+def app(
+    run: Annotated[
+        Path | None,
+        typer.Argument(help="A finished run; without it, a small one is made and kept."),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="The model; default: the run's, or `bundled`.")
+    ] = None,
+    detector: Annotated[
+        str | None, typer.Option(help="A detector's folder, or a hub repository.")
+    ] = None,
+    port: Annotated[int, typer.Option(help="The port; 0 is any free one.")] = 7860,
+    listen: Annotated[
+        str,
+        typer.Option(help=f"Another address of this machine; needs a password in {_PASSWORD}."),
+    ] = "127.0.0.1",
+    device: Annotated[str, typer.Option(help=help_of("device"))] = "auto",
+    no_open: Annotated[
+        bool, typer.Option("--no-open", help="Serve the page and open no browser.")
+    ] = False,
+) -> None:
+    """Serves a page to ask a model and take its answers apart, token by token.
+
+    It shows the answer as it grows with its probability of being wrong, the pathway, and the
+    belief by layer, clean and with any tokens cut. It listens on 127.0.0.1 alone.
+    """
+    password = _password(listen)
+    _require_gradio()
+    from anchorscope.app.serve import address_of, bind, guarded, server
+    from anchorscope.cli.bar import Bar
+    from anchorscope.cli.view import open_in_browser
+
+    listening = bind(listen, port)
+    with Bar() as bar:
+        desk = _desk(run, model, detector, device, bar)
+    host, taken = listening.getsockname()[:2]
+    serving = server(guarded(desk, host=host, port=taken, password=password))
+    address = address_of(listening)
+    typer.echo(f"Open {address} in a browser. Ctrl-C ends it.")
+    if password is not None:
+        typer.echo("The name is anchorscope. The password travels in the clear: use a tunnel.")
+    if not no_open:
+        open_in_browser(address)
+    serving.run(sockets=[listening])
+
+
+def _desk(run: Path | None, model: str | None, detector: str | None, device: str, bar: Any) -> Any:
+    """The model, the run and the detector, loaded and proved; each step is said."""
+    from anchorscope.app.desk import Desk
+    from anchorscope.app.first_start import kept_run
+    from anchorscope.detect.deployed.detector import Detector
+    from anchorscope.models import load_model
+    from anchorscope.run_folder.view import RunView
+
+    view = None if run is None else RunView.open(run)
+    trained = None if detector is None else Detector.load(detector)
+    facts = {} if view is None else view.model
+    bar.note("Loading the model ...")
+    loaded = load_model(
+        model or str(facts.get("source", "bundled")), device=device,
+        dtype=str(facts.get("dtype", "auto")),
+        revision=None if model else facts.get("revision"),
+        adapter=None if model else facts.get("adapter"),
+    )  # fmt: skip
+    if view is None:
+        bar.note("No run was given: probes are trained on built-in questions, once, and kept.")
+        view = kept_run(loaded, progress=bar)
+    bar.note("Proving the knockout on the model, and asking once to warm up ...")
+    desk = Desk(loaded, view, trained)
+    desk.warm()
+    return desk
+
+
+def _password(listen: str) -> str | None:
+    """The password of the page; None where only this machine can reach it."""
+    if listen == "127.0.0.1":
+        return None
+    if listen in ("0.0.0.0", "::", ""):
+        raise UserError(
+            f"--listen '{listen}' is every address. Accepted: one address of this machine, "
+            "the one that visitors type, so that no other name can be used to reach it."
+        )
+    password = os.environ.get(_PASSWORD, "")
+    if len(password) < 8:
+        raise UserError(
+            f"--listen {listen} lets others in. Set a password of 8 characters or more in the "
+            f"environment variable {_PASSWORD} first."
+        )
+    return password
+
+
+def _require_gradio() -> None:
+    if find_spec("gradio") is None:
+        raise UserError(
+            "`anchorscope app` needs gradio, which is not installed. Install it: "
+            f"{sys.executable} -m pip install 'anchorscope[app]'."
+        )

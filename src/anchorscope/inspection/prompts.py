@@ -1,0 +1,157 @@
+"""A question put as the run put its own: the same text around it, the same tokens in front."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+
+from anchorscope.config import Config
+from anchorscope.detect.deployed.bind import Bound, bind_prompts
+from anchorscope.detect.deployed.trained import Example
+from anchorscope.engine.lease import Lease
+from anchorscope.engine.trunk import Prefix, shared_prefix
+from anchorscope.errors import UserError
+from anchorscope.evidence.patching_donors import subject_span
+from anchorscope.models import Model
+from anchorscope.models.prompts import Prompt
+from anchorscope.pipeline.prompts import Prompted
+from anchorscope.records import Question, Sample, Span
+from anchorscope.run_folder.identity import weights_hash
+from anchorscope.run_folder.view import RunView
+from anchorscope.spans.characters import tokens_of
+from anchorscope.spans.question import QuestionSpans, find_spans
+
+LONGEST = 2000  # characters of a question
+_TRIED = 64  # of the run's prompts, made again to prove that they are the run's
+
+
+@dataclass(frozen=True)
+class RunPrompts:
+    """The prompts of one dataset of a run, for one model."""
+
+    model: Model
+    samples: tuple[Sample, ...]  # of the dataset
+    bound: Bound
+
+    @cached_property
+    def by_text(self) -> dict[str, Sample]:
+        """The run's own questions by their text."""
+        return {sample.question.text: sample for sample in self.samples}
+
+    def prompted(self, text: str, *, own: bool = True) -> Prompted:
+        """The question as the model will see it; one of the run's keeps its id and its spans."""
+        text = _checked(text)
+        sample = self.by_text.get(text) if own else None
+        prompt = self.bound.prompt(text)
+        question = sample.question if sample else _new(text, self.samples[0].question.dataset)
+        offsets = prompt.question_offsets()
+        whole = tokens_of([Span(0, len(text))], offsets)
+        if not whole:
+            raise UserError(
+                "The tokenizer drops every character of this question. Ask in other letters."
+            )
+        self._check_length(prompt)
+        spans = self._spans(question, sample)
+        return Prompted(
+            question=question,
+            spans=spans,
+            prompt_ids=prompt.ids,
+            question_tokens=whole,
+            exact_question=tokens_of(spans.spans, offsets),
+        )
+
+    def _spans(self, question: Question, sample: Sample | None) -> QuestionSpans:
+        """The run's own spans; of a new question those that need neither a model nor a parser."""
+        if sample is not None:
+            return QuestionSpans(id=sample.id, finder=sample.finder, spans=sample.spans)
+        finder = "auto" if self.bound.finder in ("given", "model", "spacy") else self.bound.finder
+        return find_spans([question], finder=finder)[0]
+
+    def prefix(self, lease: Lease, ids: tuple[int, ...]) -> Prefix:
+        """The keys and values in front of every question, where this prompt begins with them."""
+        fits = ids[: len(self.bound.shared)] == self.bound.shared
+        return self.bound.prefix(lease) if fits else Prefix((), None)
+
+    def positions(self, text: str, part: str) -> tuple[int, ...]:
+        """The positions in the prompt of every occurrence of a part of the question."""
+        text = _checked(text)
+        starts = [at for at in range(len(text)) if part and text.startswith(part, at)]
+        if not starts:
+            raise UserError(f"The question does not contain {part!r}, so it cannot be cut.")
+        spans = [Span(at, at + len(part)) for at in starts]
+        return tokens_of(spans, self.bound.prompt(text).question_offsets())
+
+    def _check_length(self, prompt: Prompt) -> None:
+        config = self.model.lm.config.get_text_config()
+        most = getattr(config, "max_position_embeddings", None)
+        needed = len(prompt.ids) + self.bound.answerer.max_tokens
+        if most is not None and needed > most:
+            raise UserError(
+                f"With its examples the question takes {needed} tokens; {self.model.name} reads "
+                f"{most}. Ask a shorter one."
+            )
+
+
+def with_subject(sample: Sample, subject: str) -> str:
+    """The question's text about another subject: its longest marked span replaced."""
+    subject = " ".join(subject.split())
+    if not subject:
+        raise UserError("Type another subject first, such as another name.")
+    if not sample.spans:
+        raise UserError("No subject was found in this question, so none can be replaced.")
+    text, span = sample.question.text, subject_span(sample)
+    return text[: span.start] + subject + text[span.stop :]
+
+
+def prompts_of_run(run: RunView, dataset: str, model: Model) -> RunPrompts:
+    """How the run put the questions of a dataset; an error where this model is not the run's."""
+    _check_same(run, model)
+    samples = tuple(s for s in run.answers if s.question.dataset == dataset and s.question_tokens)
+    if not samples:
+        raise UserError(f"The run in '{run.path}' holds no answered question of {dataset}.")
+    config = Config.restore(dict(run.config))
+    bound = bind_prompts(
+        model,
+        [Example(question=s.question.text, prompt_ids=s.prompt_ids) for s in samples[:_TRIED]],
+        finder=config.finder,
+        max_tokens=config.max_tokens,
+    )
+    if bound is None:
+        raise UserError(
+            f"The tokenizer of {model.name} does not give the prompts of the run in '{run.path}'. "
+            f"Use the model and revision of the run: {run.model.get('source')}."
+        )
+    stop = min(sample.question_tokens[0] for sample in samples)
+    bound.shared = shared_prefix([sample.prompt_ids for sample in samples], stop=stop)
+    return RunPrompts(model, samples, bound)
+
+
+def _check_same(run: RunView, model: Model) -> None:
+    dtype = str(model.dtype).removeprefix("torch.")
+    if run.model.get("dtype") != dtype:
+        raise UserError(
+            f"The run in '{run.path}' was made in {run.model.get('dtype')}, and {model.name} is "
+            f"here in {dtype}. Load it with dtype={run.model.get('dtype')!r}."
+        )
+    if run.model.get("weights") != weights_hash(model.lm):
+        raise UserError(
+            f"The probes of '{run.path}' belong to {run.model_name}; {model.name} has other "
+            "weights. Use the run's model, or make a run of this one."
+        )
+
+
+def _checked(text: str) -> str:
+    text = text.strip()
+    if not text:
+        raise UserError("Type a question, or pick one of the run's.")
+    if len(text) > LONGEST:
+        raise UserError(
+            f"The question has {len(text)} characters. Accepted: up to {LONGEST}. Shorten it."
+        )
+    return text
+
+
+def _new(text: str, dataset: str) -> Question:
+    digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:16]
+    return Question(id=f"asked:{digest}", dataset=dataset, text=text, answers=())

@@ -1,0 +1,27 @@
+"""The app served from a thread of the test, on a port of its own."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from anchorscope.app.desk import Desk
+from anchorscope.app.serve import address_of, bind, guarded, server
+
+
+@contextmanager
+def served(desk: Desk, **options: str) -> Iterator[str]:
+    """The address of the page while the block lasts."""
+    listening = bind("127.0.0.1", 0)
+    host, port = listening.getsockname()
+    running = server(guarded(desk, host=host, port=port, **options))
+    thread = threading.Thread(target=running.run, kwargs={"sockets": [listening]}, daemon=True)
+    thread.start()
+    while not running.started:
+        time.sleep(0.02)
+    yield address_of(listening)
+    running.should_exit = True
+    thread.join(timeout=10)
+    listening.close()
