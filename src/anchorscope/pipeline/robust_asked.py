@@ -99,7 +99,8 @@ def _asked(
     folder = run.store.path / "robust" / variant
     nested = replace(run, store=Store.open(folder, identity))
     passes = [cut for cut in passes_of(run.config) if cut.name in PASSES]
-    samples = ask_and_read(nested, lease, asked, passes, name=variant)
+    with run.stage("asked again"):
+        samples = ask_and_read(nested, lease, asked, passes, name=variant)
     return [
         _choice(nested, variant, dataset, [s for s in samples if s.question.dataset == dataset])
         for dataset in run.datasets
