@@ -84,6 +84,9 @@ class Config:
     ablate: tuple[str, ...] = _field(
         (), changes=False, help="Choices to make otherwise as well: spans, where, layers."
     )
+    robust: bool = _field(
+        False, changes=False, help="Also look for the finding under other choices."
+    )
     evidence: tuple[str, ...] = _field(
         CHEAP,
         changes=False,

@@ -43,6 +43,7 @@ def run(
     resamples: Annotated[int, option("resamples")] = default_of("resamples"),
     seed: Annotated[int, option("seed")] = default_of("seed"),
     ablate: Annotated[str, option("ablate")] = "",
+    robust: Annotated[bool, option("robust", "--robust")] = default_of("robust"),
     evidence: Annotated[str, option("evidence")] = ",".join(default_of("evidence")),
     dtype: Annotated[str, option("dtype")] = default_of("dtype"),
     device: Annotated[str, option("device")] = default_of("device"),
@@ -64,6 +65,8 @@ def run(
         view = run_pipeline(out=out, config=config, progress=bar)
     if ablate:
         typer.echo(view.ablation.round(2).to_string(index=False))
+    if robust:
+        typer.echo(view.robust.round(2).to_string(index=False))
     typer.echo(f"Report: {view.path / 'report.html'}")
 
 

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from anchorscope.cli.run import option
+
 
 def simulate(
     world: Annotated[
@@ -21,12 +23,14 @@ def simulate(
     noise: Annotated[float, typer.Option(help="Spread of the knockout's own jolt.")] = 0.5,
     width: Annotated[int, typer.Option(help="Width of a state.")] = 32,
     seed: Annotated[int, typer.Option(help="Seed of everything drawn.")] = 0,
+    robust: Annotated[bool, option("robust", "--robust")] = False,
     out: Annotated[Path, typer.Option(help="The run folder.")] = Path("runs/simulated"),
 ) -> None:
     """Makes up states with a planted truth and reads them like a real run's."""
     from anchorscope.cli.bar import Bar
     from anchorscope.simulate import Truth
     from anchorscope.simulate import simulate as make
+    from anchorscope.simulate.run import config_of
 
     truth = Truth(
         world=world,  # type: ignore[arg-type]
@@ -39,5 +43,7 @@ def simulate(
         seed=seed,
     )
     with Bar() as bar:
-        view = make(truth, out=out, progress=bar)
+        view = make(truth, out=out, config=config_of(truth, robust=robust), progress=bar)
+    if robust:
+        typer.echo(view.robust.round(2).to_string(index=False))
     typer.echo(f"Report: {view.path / 'report.html'}")

@@ -37,7 +37,9 @@ def prepare(run: Run, lease: Lease) -> list[Shard]:
         shards: list[Shard] = []
         for questions in run.sets:
             prompts = _prompts(run, lease, questions.name, run.config.finder)
-            shards += _cut(prompts, questions.name, run.store.info["shard"], first=len(shards))
+            shards += cut_into_shards(
+                prompts, questions.name, run.store.info["shard"], first=len(shards)
+            )
         _save_agreement(run)
     return shards
 
@@ -79,7 +81,9 @@ def _prompts(run: Run, lease: Lease, dataset: str, finder: Finder) -> list[Promp
     return prompts_of(lease.model, questions, spans, style=style, shots=run.config.shots)
 
 
-def _cut(prompts: Sequence[Prompted], dataset: str, size: int, *, first: int) -> list[Shard]:
+def cut_into_shards(
+    prompts: Sequence[Prompted], dataset: str, size: int, *, first: int
+) -> list[Shard]:
     """The prompts of a dataset in shards, numbered from `first` on."""
     prefix = common_prefix(prompts)
     parts = [tuple(prompts[start : start + size]) for start in range(0, len(prompts), size)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from anchorscope.pipeline.evidence import (
 from anchorscope.pipeline.model import load
 from anchorscope.pipeline.prepare import prepare
 from anchorscope.pipeline.request import Questions, resolve
+from anchorscope.pipeline.robust import TABLE, robust_tables, write_robust
+from anchorscope.pipeline.robust_asked import ask_otherwise
 from anchorscope.pipeline.shard import ask_and_read
 from anchorscope.pipeline.stages import Run
 from anchorscope.probes.labelled import labelled
@@ -52,11 +55,17 @@ def run(
     # What is wrong with the choices is said before anything slow starts, and leaves no folder.
     variants_of(config)
     store = Store.open(out, identity)
-    if store.info.get("finished") and all(
-        set(asked) <= set(store.info.get(name, ())) for name, asked in _extras(config).items()
+    run = Run(store=store, config=config, sets=sets, progress=progress or Quiet())
+    if not (
+        store.info.get("finished")
+        and all(
+            set(asked) <= set(store.info.get(name, ())) for name, asked in _extras(config).items()
+        )
     ):
-        return RunView.open(store.path)
-    return _go(Run(store=store, config=config, sets=sets, progress=progress or Quiet()), model)
+        return _go(run, model)
+    if config.robust and not store.has(TABLE):
+        return _add_robust(run, model)
+    return RunView.open(store.path)
 
 
 def _go(run: Run, model: Any) -> RunView:
@@ -69,10 +78,25 @@ def _go(run: Run, model: Any) -> RunView:
         read_evidence(run, lease, shards, samples)
         readings = train_and_read(run, answers, passes=probed_of(run.config), shards=len(shards))
         read_evidence_with_probes(run, lease, shards, samples, answers, readings)
+        asked = ask_otherwise(run, lease, shards, samples) if run.config.robust else []
     tables = pathway_tables(run, answers, readings)
     tables |= tables_of_evidence(run, answers, readings, samples, shards=len(shards))
     tables |= ablation_tables(run, answers, shards=len(shards))
+    if run.config.robust:
+        tables |= robust_tables(run, samples, asked, datasets=run.datasets)
     save(run, samples, answers, tables)
+    return _show(run)
+
+
+def _add_robust(run: Run, model: Any) -> RunView:
+    """A finished run with robust.csv beside its other tables, which stay as they are."""
+    before = {"ablate": run.store.info.get("ablated", ()), "evidence": run.store.info["evidence"]}
+    run = replace(run, config=replace(run.config, **{n: tuple(of) for n, of in before.items()}))
+    with Lease(load(run, model)) as lease:
+        shards = prepare(run, lease)
+        samples = ask_and_read(run, lease, shards, passes_of(run.config))  # from disk
+        asked = ask_otherwise(run, lease, shards, samples)
+    write_robust(run.store, robust_tables(run, samples, asked, datasets=run.datasets))
     return _show(run)
 
 

@@ -39,6 +39,9 @@ ABLATION = _names(
     "variant dataset layer paper_gap paper_low paper_high paper_verdict strict_gap band_low "
     "band_high strict_verdict finding"
 )
+ROBUST = _names(
+    "variant dataset layer n paper_gap same_gap strict_gap null_low null_high finding agrees"
+)
 PATHWAYS = _names("id dataset layer mode z prediction logit_clean logit_knockout pathway")
 # samples.parquet has all fields of a sample; these are the ones that every reader relies on.
 SAMPLES = _names(

@@ -121,6 +121,16 @@ class RunView:
         """How the verdicts move when a choice is made otherwise; only where it was asked for."""
         return self._table("ablate", table_columns.ABLATION)
 
+    @property
+    def has_robust(self) -> bool:
+        """Whether the finding was looked for under other choices."""
+        return (self.path / "tables" / "robust.csv").is_file()
+
+    @cached_property
+    def robust(self) -> pd.DataFrame:
+        """The finding under other choices; only where it was asked for."""
+        return self._table("robust", table_columns.ROBUST)
+
     @cached_property
     def pathways(self) -> pd.DataFrame:
         file = self.path / "tables" / "pathways.parquet"

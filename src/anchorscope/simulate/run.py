@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -13,6 +14,7 @@ import pandas as pd
 
 from anchorscope.config import Config
 from anchorscope.pipeline.from_states import describe, publish, write_tables
+from anchorscope.pipeline.robust import TABLE, robust_tables, write_robust
 from anchorscope.pipeline.stages import Run
 from anchorscope.probes.labelled import labelled
 from anchorscope.progress import Progress, Quiet
@@ -33,24 +35,38 @@ def simulate(
     progress: Progress | None = None,
 ) -> RunView:
     """The finished run of a made-up world in folder `out`."""
-    config = config or Config(model=truth.world, data=("simulated",), seed=truth.seed)
+    config = config or config_of(truth)
     store = Store.open(out, {"simulate": asdict(truth), **config.identity()})
-    if store.info.get("finished"):
+    asked = config.robust and not store.has(TABLE)
+    if store.info.get("finished") and not asked:
         return RunView.open(store.path)
-    begun = time.monotonic()
     world = simulate_states(truth)
     samples = [_sample(truth, world, number) for number in range(truth.samples)]
+    run = Run(store=store, config=config, sets=(), progress=progress or Quiet())
+    if not store.info.get("finished"):
+        _analyse(run, truth, world, samples)
+    if asked:
+        write_robust(store, robust_tables(run, samples, datasets=["simulated"]))
+    return publish(run)
+
+
+def config_of(truth: Truth, *, robust: bool = False) -> Config:
+    """How a made-up world is read where nothing else is asked for."""
+    return Config(model=truth.world, data=("simulated",), seed=truth.seed, robust=robust)
+
+
+def _analyse(run: Run, truth: Truth, world: Simulated, samples: Sequence[Sample]) -> None:
+    """States on disk, probes and tables, as a real run makes them."""
+    begun, store, config = time.monotonic(), run.store, run.config
     ids = [sample.id for sample in samples]
     for name in ("clean", *INTERVENTIONS):
         save_states(store, shard_name(name, 0), ids, world.states[name])
     _describe(store, truth, config)
-    run = Run(store=store, config=config, sets=(), progress=progress or Quiet())
     answers = labelled(samples, "simulated", config)
     write_tables(run, samples, answers, passes=INTERVENTIONS)
     _save_truth(store, world, ids)
     store.save_info({"stages": {"simulate": {"seconds": round(time.monotonic() - begun, 2),
                                              "tokens": 0}}})  # fmt: skip
-    return publish(run)
 
 
 def _sample(truth: Truth, world: Simulated, number: int) -> Sample:

@@ -50,7 +50,20 @@ def findings(run: RunView, heads: Sequence[Headline]) -> Safe:
             parts.append(tag("p", _why(verdict), class_="quiet"))
         parts.append(tag("p", " ".join(sentences(head))))
         parts += [tag("p", text, class_="box warn") for text in cautions(head)]
+        parts += [tag("p", text) for text in robustness(run, head.dataset)]
     return join([*parts, tag("p", WORDS, *([f" {HOW}"] if verdicts else []), class_="quiet")])
+
+
+def robustness(run: RunView, dataset: str) -> list[str]:
+    """Under how many other choices the finding is the same; nothing where it was not asked."""
+    if not run.has_robust:
+        return []
+    first, *others = records(where(run.robust, dataset=dataset))
+    same = sum(bool(row["agrees"]) for row in others)
+    few = sum(row["finding"] == "too-few" for row in others if first["finding"] != "too-few")
+    less = f"; {few} of them had too few answers for a finding" if few else ""
+    choices = f"{same} of {len(others)} other choices"
+    return [f"The finding is the same under {choices}{less} (tables/robust.csv)."]
 
 
 def finding_name(verdict: Mapping[str, Any]) -> str:

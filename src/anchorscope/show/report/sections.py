@@ -18,7 +18,7 @@ from anchorscope.show.report.words import number, percent
 
 KINDS = ("right", "wrong", "abstain", "unusable")
 # Folders with a file per shard or layer: counted, not listed.
-_COUNTED = ("states", "probes")
+_COUNTED = ("states", "probes", "robust")
 
 
 def kinds(samples: pd.DataFrame) -> pd.Series:

@@ -1,0 +1,200 @@
+"""robust.csv: each row is what a run made otherwise says, by other code."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from safetensors import safe_open
+
+from anchorscope.config import Config
+from anchorscope.pathways.strict_layer import StrictDraws, examine_layer
+from anchorscope.pathways.two_pathways.finding import choose_layer, find
+from anchorscope.pipeline.robust import table_of
+from anchorscope.probes.cross_fit import cross_fit
+from anchorscope.probes.folds import entity_folds
+from anchorscope.probes.labelled import labelled
+from anchorscope.probes.readings import Readings
+from anchorscope.run_folder.table_columns import ROBUST
+from anchorscope.run_folder.view import RunView
+from anchorscope.simulate import Truth, simulate
+
+QUICK = Config(model="x", data=("simulated",), resamples=100, fold_seeds=1)
+TWO = Truth(samples=320, layers=2, width=16)
+ONE = replace(TWO, world="one-mechanism")
+VARIANTS = ["as run", "C=0.75", "C=12", "folds=3", "folds=10", "fold-seed=1"]
+VARIANTS += ["flipped=2%", "flipped=5%", "flipped=10%", "half"]
+GAPS = ["paper_gap", "same_gap", "strict_gap", "null_low", "null_high"]
+
+
+def files(folder: Path) -> dict[str, tuple[int, bytes]]:
+    """Every file with its time and content."""
+    paths = [path for path in folder.rglob("*") if path.is_file()]
+    return {str(p.relative_to(folder)): (p.stat().st_mtime_ns, p.read_bytes()) for p in paths}
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of two pathways, finished before anybody asked for other choices."""
+    out = tmp_path_factory.mktemp("runs") / "two"
+    simulate(TWO, out=out, config=QUICK)
+    return out
+
+
+@pytest.fixture(scope="module")
+def before(plain: Path) -> dict[str, tuple[int, bytes]]:
+    return files(plain)
+
+
+@pytest.fixture(scope="module")
+def two(plain: Path, before: dict[str, tuple[int, bytes]]) -> RunView:
+    assert "tables/robust.csv" not in before
+    return simulate(TWO, out=plain, config=replace(QUICK, robust=True))
+
+
+def row(view: RunView, variant: str) -> pd.Series:
+    (index,) = view.robust.index[view.robust["variant"] == variant]
+    return view.robust.loc[index]
+
+
+def test_one_row_for_each_choice(two):
+    assert tuple(two.robust.columns) == ROBUST
+    assert list(two.robust["variant"]) == VARIANTS
+    assert list(two.robust["n"]) == [320] * 9 + [160]
+    assert (two.robust["agrees"] == (two.robust["finding"] == two.verdict["finding"][0])).all()
+
+
+def test_added_to_a_finished_run_nothing_else_is_computed(two, before):
+    after = files(two.path)
+    assert set(after) - set(before) == {"tables/robust.csv"}
+    drawn = {name for name in before if name.startswith("figures/")}
+    changed = {name for name in before if before[name] != after[name]} - drawn
+    assert changed == {"manifest.jsonl", "run.json", "report.html"}
+    identity = [json.loads(of["run.json"][1])["identity"] for of in (before, after)]
+    assert identity[0] == identity[1]
+
+
+def test_the_first_row_is_the_run(two):
+    own, verdict, strict = row(two, "as run"), two.verdict.loc[0], two.strict
+    (at,) = strict.index[strict["layer"] == verdict["layer"]]
+    assert (own["layer"], own["n"], own["finding"]) == tuple(verdict[["layer", "n", "finding"]])
+    told = [strict.loc[at, "paper_gap"], *verdict[["same_gap", "gap", "null_low", "null_high"]]]
+    assert list(own[GAPS]) == pytest.approx(told, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("variant", "otherwise"),
+    [("C=0.75", {"C": 0.75}), ("fold-seed=1", {"seed": 1})],
+)
+def test_a_row_is_what_a_run_with_that_option_says(two, tmp_path, variant, otherwise):
+    run = simulate(TWO, out=tmp_path / "run", config=replace(QUICK, **otherwise, evidence=()))
+    verdict = run.verdict.loc[0]
+    said = row(two, variant)
+    assert (said["layer"], said["finding"]) == (verdict["layer"], verdict["finding"])
+    told = list(verdict[["same_gap", "gap", "null_low", "null_high"]])
+    assert list(said[GAPS[1:]]) == pytest.approx(told, abs=1e-9)
+
+
+def states_of(view: RunView, ids: tuple[str, ...]) -> dict[str, np.ndarray]:
+    states = {}
+    for name in ("clean", "knockout", "random"):
+        with safe_open(view.path / "states" / name / "00000.safetensors", "numpy") as file:
+            stored = json.loads(file.metadata()["ids"])
+            states[name] = file.get_tensor("states")[[stored.index(id) for id in ids]]
+    return states
+
+
+def test_half_of_the_data_is_read_like_a_run_of_its_own(two):
+    """All layers at once, from a list of entities drawn here."""
+    entities = sorted(set(two.samples["entity"]))
+    drawn = np.random.default_rng(0).permutation(len(entities))[: len(entities) // 2]
+    kept = {entities[n] for n in drawn}
+    answers = labelled([s for s in two.answers if s.question.entity in kept], "simulated", QUICK)
+    readings, _ = cross_fit(
+        states_of(two, answers.ids),
+        ids=answers.ids,
+        z=answers.z,
+        fold=entity_folds(answers.entities, folds=5, seed=0),
+        C=3.0,
+    )
+    layer = choose_layer(readings)
+    draws = StrictDraws(seed=0, resamples=100)
+    covariates = answers.covariates
+    finding = find([examine_layer(readings, layer, draws, covariates=covariates, closely=True)])
+    said = row(two, "half")
+    assert (said["layer"], said["n"], said["finding"]) == (layer, len(answers.ids), finding.name)
+    told = [_paper_gap(readings, layer), finding.same_gap, *finding.gap[:3]]
+    assert list(said[GAPS]) == pytest.approx(told, abs=1e-9)
+
+
+def _paper_gap(readings: Readings, layer: int) -> float:
+    """ΔP of the flipped less that of the others, by hand."""
+    clean, cut = (readings.at(layer, "paper", name) for name in ("clean", "knockout"))
+    sign = np.where(clean > 0, 1.0, -1.0)
+    effect = 100 * (1 / (1 + np.exp(-sign * cut)) - 1 / (1 + np.exp(-sign * clean)))
+    flipped = (clean > 0) != (cut > 0)
+    return float(effect[flipped].mean() - effect[~flipped].mean())
+
+
+def test_flipped_verdicts_are_the_median_of_three_draws(two):
+    """The paper gap and the layer, from labels flipped here."""
+    wrong = (two.samples["verdict"] == "wrong").to_numpy()
+    ids = tuple(two.samples["id"])
+    states = states_of(two, ids)
+    fold = entity_folds(list(two.samples["entity"]), folds=5, seed=0)
+    gaps, layers = [], []
+    for draw in range(3):
+        z = wrong.astype(int)
+        drawn = np.random.default_rng((0, 10, draw)).choice(320, size=32, replace=False)
+        z[drawn] = 1 - z[drawn]
+        readings, _ = cross_fit(states, ids=ids, z=z, fold=fold, C=3.0)
+        layers.append(choose_layer(readings))
+        gaps.append(_paper_gap(readings, layers[-1]))
+    said = row(two, "flipped=10%")
+    assert said["paper_gap"] == pytest.approx(np.median(gaps), abs=1e-9)
+    assert said["layer"] == np.median(layers)
+
+
+def test_two_pathways_stand_under_nearly_all_choices(two):
+    assert list(two.verdict["finding"]) == ["two-pathways"]
+    assert two.robust["agrees"].sum() >= len(VARIANTS) - 2
+    said = f"The finding is the same under {two.robust['agrees'].sum() - 1} of 9 other choices"
+    assert f"{said} (tables/robust.csv)." in (two.path / "report.html").read_text()
+
+
+def test_one_mechanism_is_never_two_pathways(tmp_path):
+    view = simulate(ONE, out=tmp_path / "one", config=replace(QUICK, robust=True, evidence=()))
+    assert "two-pathways" not in set(view.robust["finding"])
+    assert Counter(view.robust["finding"])["one-mechanism"] >= len(VARIANTS) - 2
+
+
+def test_the_command_says_it(cli, tmp_path):
+    """A world too small for a finding, so that it is quick."""
+    out = tmp_path / "run"
+    words = ["--samples", 60, "--layers", 1, "--width", 4, "--robust", "--out", out]
+    code, said, _ = cli("simulate", "--world", "no-effect", *words)
+    table = pd.read_csv(out / "tables" / "robust.csv")
+    assert code == 0
+    assert list(table["variant"]) == [v.replace("=1", "=3") if "seed" in v else v for v in VARIANTS]
+    assert set(table["finding"]) == {"too-few"} and table["agrees"].all()
+    assert all(variant in said for variant in table["variant"])
+
+
+def test_draws_of_a_choice_are_one_row_and_the_finding_is_that_of_most():
+    start = {"dataset": "d", "layer": 4, "n": 200}
+    gaps = dict.fromkeys(GAPS, -3.0)
+    rows = [{"variant": "as run", **start, **gaps, "finding": "shift"}]
+    for layer, gap, finding in ((3, -1.0, "shift"), (9, -7.0, "margin"), (5, -2.0, "shift")):
+        drawn = start | dict.fromkeys(GAPS, gap) | {"layer": layer, "finding": finding}
+        rows.append({"variant": "flipped=2%", **drawn})
+    rows.append({"variant": "half", "dataset": "d", "n": 30, "finding": "too-few"})
+    table = table_of(rows)
+    assert list(table["variant"]) == ["as run", "flipped=2%", "half"]
+    assert list(table["layer"].fillna(0)) == [4, 5, 0]
+    assert list(table["strict_gap"].fillna(0)) == [-3.0, -2.0, 0]
+    assert list(table["agrees"]) == [True, True, False]

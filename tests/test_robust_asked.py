@@ -1,0 +1,162 @@
+"""Choices that need the model: the same questions in other words and another style."""
+
+from __future__ import annotations
+
+import copy
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from kit.tiny import tiny_lm, tiny_tokenizer
+from safetensors import safe_open
+
+from anchorscope.config import Config
+from anchorscope.engine.lease import Lease
+from anchorscope.engine.passes import passes_of
+from anchorscope.models import Model, load_model
+from anchorscope.pipeline import robust_asked
+from anchorscope.pipeline.model import load
+from anchorscope.pipeline.prepare import prepare
+from anchorscope.pipeline.request import resolve
+from anchorscope.pipeline.robust import Choice, robust_tables, row_of
+from anchorscope.pipeline.robust_asked import WORDINGS, Wording, ask_otherwise
+from anchorscope.pipeline.shard import ask_and_read
+from anchorscope.pipeline.stages import Run
+from anchorscope.records import Question
+from anchorscope.run_folder.store import Store
+
+CITIES = ("Lyon", "Kyoto", "Quito", "Perth", "Cusco", "Turku", "Gent")
+CHAT = "{% for m in messages %}[{{ m['role'] }}] {{ m['content'] }}\n{% endfor %}[assistant] "
+CONFIG = Config(prompt="text", shots=0, max_tokens=3, shard=4, dtype="float32", device="cpu")
+VARIANTS = ["finder=rules", "finder=all", "prompt=chat", *(f"wording={w.name}" for w in WORDINGS)]
+
+
+def questions(text: str) -> list[Question]:
+    return [
+        Question(id=f"c:{n}", dataset="c", text=text.format(city), answers=("x",),
+                 subjects=(city,), entity=city)
+        for n, city in enumerate(CITIES)
+    ]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    tokenizer = copy.deepcopy(tiny_tokenizer())
+    tokenizer.chat_template = CHAT
+    return load_model(tiny_lm("llama"), tokenizer=tokenizer)
+
+
+def begun(model: Model, text: str, out: Path, config: Config = CONFIG) -> Run:
+    config, sets, identity = resolve(model, questions(text), config)
+    return Run(store=Store.open(out, identity), config=config, sets=sets)
+
+
+def asked(model: Model, run: Run, *, otherwise: bool) -> list[Choice]:
+    """The run's own answers, then those asked otherwise."""
+    with Lease(load(run, model)) as lease:
+        shards = prepare(run, lease)
+        samples = ask_and_read(run, lease, shards, passes_of(run.config))
+        return ask_otherwise(run, lease, shards, samples) if otherwise else []
+
+
+@pytest.fixture(scope="module")
+def run(model: Model, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return begun(model, "Where is {}?", tmp_path_factory.mktemp("r") / "run")
+
+
+@pytest.fixture(scope="module")
+def choices(model: Model, run: Run) -> dict[str, Choice]:
+    return {choice.variant: choice for choice in asked(model, run, otherwise=True)}
+
+
+def states(folder: Path, name: str) -> dict[str, np.ndarray]:
+    by_id = {}
+    for path in sorted((folder / "states" / name).glob("*.safetensors")):
+        with safe_open(path, framework="numpy") as file:
+            ids, of = json.loads(file.metadata()["ids"]), file.get_tensor("states")
+        by_id |= dict(zip(ids, of, strict=True))
+    return by_id
+
+
+def test_every_choice_is_there_with_the_questions_of_the_run(choices):
+    assert list(choices) == VARIANTS
+    for choice in choices.values():
+        assert sorted(sample.id for sample in choice.samples) == [f"c:{n}" for n in range(7)]
+
+
+@pytest.mark.parametrize(
+    ("variant", "text", "prompt"),
+    [
+        ("prompt=chat", "Where is {}?", "chat"),
+        ("wording=could-you-tell-me", "Could you tell me: where is {}?", "text"),
+        ("wording=i-would-like-to-know", "I would like to know: where is {}?", "text"),
+        ("wording=please-tell-me", "Where is {}? Please tell me.", "text"),
+    ],
+)
+def test_asked_again_is_a_run_of_questions_written_so(
+    model, choices, tmp_path, variant, text, prompt
+):
+    """Answers, exact tokens and states against a run of questions that were written here."""
+    config = replace(CONFIG, prompt=prompt, finder="given")
+    other = begun(model, text, tmp_path / "run", config)
+    with Lease(load(other, model)) as lease:
+        own = ask_and_read(other, lease, prepare(other, lease), passes_of(config))
+    for sample, expected in zip(choices[variant].samples, own, strict=True):
+        assert sample == expected
+        ids = [sample.prompt_ids[i] for i in sample.exact_question]
+        assert model.tokenizer.decode(ids) == sample.question.entity
+    for name in ("clean", "knockout", "random", "matched"):
+        here, there = (states(at, name) for at in (choices[variant].folder, other.store.path))
+        assert here.keys() == there.keys() and len(here) > 0
+        assert all(np.array_equal(here[id], there[id]) for id in here)
+
+
+def test_another_finder_reads_the_same_answers(choices, run):
+    choice = choices["finder=all"]
+    assert choice.folder == run.store.path
+    cut, own = (states(choice.folder, name) for name in (choice.knockout, "knockout"))
+    assert cut.keys() == own.keys()
+    assert not any(np.array_equal(cut[id][-1], own[id][-1]) for id in own)
+
+
+def test_once_asked_nothing_is_asked_again(model, run, choices):
+    places = [*(run.store.path / "robust").rglob("*.parquet")]
+    places += [*run.store.path.rglob("*.safetensors")]
+    before = {path: path.stat().st_mtime_ns for path in places}
+    again = asked(model, run, otherwise=True)
+    assert [choice.samples for choice in again] == [of.samples for of in choices.values()]
+    assert before == {path: path.stat().st_mtime_ns for path in places}
+
+
+def test_no_more_than_the_cap_and_no_style_that_the_model_lacks(tmp_path, monkeypatch):
+    monkeypatch.setattr(robust_asked, "CAP", 5)
+    bare = load_model(tiny_lm("llama"), tokenizer=tiny_tokenizer())
+    run = begun(bare, "Where is {}?", tmp_path / "run")
+    few = {choice.variant: len(choice.samples) for choice in asked(bare, run, otherwise=True)}
+    assert few == {v: 5 if "wording" in v else 7 for v in VARIANTS if v != "prompt=chat"}
+
+
+def test_too_few_answers_are_a_row_that_says_so(choices, run):
+    usable = sum(sample.usable for sample in choices["prompt=chat"].samples)
+    assert row_of(choices["prompt=chat"]) == {
+        "variant": "prompt=chat", "dataset": "c", "n": usable, "finding": "too-few"
+    }  # fmt: skip
+    table = robust_tables(run, (), list(choices.values()), datasets=["c"])["robust"]
+    assert list(table["variant"])[-len(VARIANTS) :] == VARIANTS
+    assert table["layer"].isna().all() and set(table["finding"]) == {"too-few"}
+
+
+@pytest.mark.parametrize(
+    ("text", "subjects", "said"),
+    [
+        ("Who wrote Hamlet?", ("Hamlet",), "Tell: who wrote Hamlet?"),
+        ("Who Is She is by whom?", ("Who Is She",), "Tell: Who Is She is by whom?"),
+        ("Hamlet is by whom?", (), "Tell: Hamlet is by whom?"),
+        ("", (), "Tell: "),
+    ],
+)
+def test_a_wording_keeps_names_as_they_are(text, subjects, said):
+    assert Wording(name="tell", before="Tell: ").of(text, subjects) == said
+    assert Wording(name="after", after=" Now.").of(text, subjects) == f"{text} Now."
