@@ -115,6 +115,19 @@ def test_classes_that_a_line_parts_end_at_a_finite_slope():
     assert ((logits > 0) == z).all()
 
 
+@pytest.mark.filterwarnings("error")
+def test_features_with_heavy_tails_and_a_weak_penalty_converge():
+    rng = np.random.default_rng(0)
+    x = rng.standard_cauchy((400, 60))
+    z = (np.arctan(x[:, 0]) + rng.standard_normal(400) > 0).astype(np.float64)
+    learns = cross_fits(400)[:5]
+    weights = class_weights(z, learns, "none")
+    logits = logits_of(x, z, learns, weights, 300.0)
+    for fit, rows in enumerate(learns):
+        expected = by_scikit_learn(x, z, rows, weights[fit], 300.0)
+        assert np.abs(logits[:, fit] - expected)[rows].max() < 1e-3
+
+
 def test_a_probe_is_the_batch_of_one():
     x, z = states(300, 50)
     learns = cross_fits(300)

@@ -118,21 +118,23 @@ def minimise(fits: Fits) -> Array:
     point = fits.xp.zeros_like(fits.columns[:1]) * fits.C[:, None]
     tolerance = TOLERANCE / (1.0 + fits.C)
     tolerance = fits.xp.where(tolerance > _FINEST, tolerance, _FINEST)
-    near = _descend(
-        fits, point, single, guess, fits.xp.where(tolerance > _SINGLE, tolerance, _SINGLE)
-    )
-    return _descend(fits, near, Products(fits.columns, single=False), guess, tolerance)
+    coarse = fits.xp.where(tolerance > _SINGLE, tolerance, _SINGLE)
+    point = _descend(fits, point, single, guess, coarse, most=MAX_STEPS // 4)
+    double = Products(fits.columns, single=False)
+    return _descend(fits, point, double, guess, tolerance, most=MAX_STEPS)
 
 
-def _descend(fits: Fits, point: Array, products: Products, guess: Guess, tolerance: Array) -> Array:
-    """The points, gone down until no slope [fit] is above the tolerance."""
+def _descend(
+    fits: Fits, point: Array, products: Products, guess: Guess, tolerance: Array, *, most: int
+) -> Array:
+    """The points, gone down until no slope [fit] is above the tolerance, or `most` steps."""
     xp = fits.xp
     final, place = xp.zeros_like(point), np.arange(len(point))
     logits = xp.asarray(products.by_columns(fits.to_raw(point)), dtype=xp.float64)
     chance = _expit(logits, xp)
     slope = fits.slope(products, chance, point)
     history: deque[tuple[Array, Array, Array]] = deque(maxlen=MEMORY)
-    for _ in range(MAX_STEPS):
+    for _ in range(most):
         open_ = to_numpy(xp.linalg.norm(slope, np.inf, 1) > tolerance)
         if not open_.all():
             final[place[~open_]] = point[~open_]
@@ -148,8 +150,11 @@ def _descend(fits: Fits, point: Array, products: Products, guess: Guess, toleran
         point, logits = point + step, logits + length[:, None] * along
         before, slope = slope, fits.slope(products, chance, point)
         change = slope - before
-        history.append((step, change, 1.0 / _dot(step, change, xp)))
-    warnings.warn(f"{len(place)} fits did not converge.", ConvergenceWarning, stacklevel=4)
+        bend = _dot(step, change, xp)
+        # A step too short to tell of the curvature is passed over.
+        history.append((step, change, xp.where(bend > 0, 1.0 / xp.where(bend > 0, bend, 1.0), 0.0)))
+    if products.columns.dtype == xp.float64:
+        warnings.warn(f"{len(place)} fits did not converge.", ConvergenceWarning, stacklevel=4)
     final[place] = point
     return final
 
@@ -199,7 +204,7 @@ def _dot(one: Array, other: Array, xp: Any) -> Array:
 
 
 def _expit(logits: Array, xp: Any) -> Array:
-    return 1.0 / (1.0 + xp.exp(-logits))
+    return 1.0 / (1.0 + xp.exp(-logits.clip(-700.0, 700.0)))
 
 
 def namespace(x: Array) -> Any:

@@ -119,6 +119,7 @@ class Mixture(LogitClassifier):
     """
 
     n_features_in_: int
+    classes_: np.ndarray
 
     def __init__(self, *, C: float = DEFAULT_C, seed: int = 0):
         self.C = C
