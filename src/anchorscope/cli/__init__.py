@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from anchorscope import ranks
 from anchorscope.cli.claims import claims
 from anchorscope.cli.detect import detect
 from anchorscope.cli.doctor import doctor
@@ -56,9 +57,12 @@ def main() -> None:
     try:
         app()
     except UserError as error:
-        errors.print("[bold red]Error[/] ", end="")
-        errors.print(str(error), markup=False)
+        if ranks.first():
+            errors.print("[bold red]Error[/] ", end="")
+            errors.print(str(error), markup=False)
         sys.exit(2)
     except KeyboardInterrupt:
         errors.print("Stopped. The same command continues where it was.")
         sys.exit(130)
+    finally:
+        ranks.end()

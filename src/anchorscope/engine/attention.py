@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
+from anchorscope import ranks
 from anchorscope.engine.layout import Layout
 from anchorscope.engine.masks import NAME, NotUnderstood, checked
 from anchorscope.engine.memory import Memory, Pair
@@ -90,9 +91,11 @@ def attend(
         key, value = (view.set_back.keys(block, donor, packed) for packed in (key, value))
     query, key, value = (_in_rows(layout, packed) for packed in (query, key, value))
     pair = view.memory.join(block, key, value)
-    bias = layout.bias(block, checked(attention_mask, module), query.dtype)
+    heads = query.shape[1]
+    bias = own_heads(layout.bias(block, checked(attention_mask, module), query.dtype), heads)
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     kept = layout.kept(block, query.dtype)
+    kept = None if kept is None else own_heads(kept, heads)
     special = kept is not None or softcap is not None or s_aux is not None
     if view.weights or view.watch or special:
         out, weights = _written_out(query * scale, pair, bias, softcap, s_aux, kept, view.watch)
@@ -104,6 +107,11 @@ def attend(
         )
         weights = None
     return layout.pack(out.transpose(1, 2)), weights
+
+
+def own_heads(of: Tensor, heads: int) -> Tensor:
+    """The part of [row, 1 or head, ...] that belongs to the heads of this process."""
+    return of if of.shape[1] in (1, heads) else of.narrow(1, ranks.number() * heads, heads)
 
 
 def _donor(module: nn.Module) -> int | None:

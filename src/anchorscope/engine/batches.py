@@ -10,6 +10,8 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import nn
 
+from anchorscope import ranks
+from anchorscope.engine.together import together
 from anchorscope.errors import UserError
 from anchorscope.models import Model
 
@@ -52,7 +54,7 @@ class Budget:
         """What suits the model's device, and the model where it was found to bear less."""
         kind = "cuda" if model.device.type == "cuda" else "cpu"
         most = largest_pack(model.lm) or _TOKENS[kind]
-        return cls(min(most, _TOKENS[kind]), memory=_MEMORY.get(kind))
+        return cls(ranks.least(min(most, _TOKENS[kind])), memory=_MEMORY.get(kind))
 
     def shrink(self) -> None:
         """Half as many tokens from now on, and each time a longer wait before more are tried."""
@@ -99,7 +101,8 @@ def in_batches(
 def _within_memory(work: Callable[[list[T]], R], batch: list[T]) -> list[R]:
     """What `work` makes of a batch, alone in a list; nothing where memory ran out."""
     try:
-        return [work(batch)]
+        with together():
+            return [work(batch)]
     except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
         if not ran_out(error):
             raise

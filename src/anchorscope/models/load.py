@@ -11,13 +11,15 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
+from anchorscope import ranks
 from anchorscope.errors import UserError
 from anchorscope.models import bundled
 from anchorscope.models.adapter import adapter_name, merged
-from anchorscope.models.device import Choice, choose
+from anchorscope.models.device import BALANCED, Choice, choose
 from anchorscope.models.gguf import converted
 from anchorscope.models.parts import Parts, find_parts
 from anchorscope.models.spread import devices_of, first_device, read_spread, spread_out
+from anchorscope.models.tensor_parallel import read_parallel
 
 log = logging.getLogger(__name__)
 
@@ -65,12 +67,12 @@ def load_model(
     if not isinstance(model, str | Path):
         return _loaded(model, tokenizer, None if adapter is None else str(adapter))
     choice = choose(device, dtype)
-    place, name = _locate(str(model))
+    place, name = ranks.by_first(lambda: _locate(str(model)))  # which may convert a file
     options = {"revision": revision, "trust_remote_code": trust_remote_code}
     change = None if adapter is None else str(adapter)
     lm, tokenizer = _read(place, str(model), choice, options, change)
     name = name if change is None else f"{name} + {adapter_name(change)}"
-    why = choice.why + (f"; on {devices_of(lm)}" if choice.balanced else "")
+    why = choice.why + (f"; on {devices_of(lm)}" if choice.spread == BALANCED else "")
     log.info("%s on %s", name, why)
     return Model(
         name=name,
@@ -171,8 +173,10 @@ def _read(
     try:
         tokenizer = AutoTokenizer.from_pretrained(place, **options)
         options["dtype"] = choice.dtype
-        if choice.balanced and adapter is None:
+        if choice.spread == BALANCED and adapter is None:
             return read_spread(place, **options), tokenizer
+        if choice.spread == ranks.TENSOR_PARALLEL:
+            return read_parallel(place, adapter, **options), tokenizer
         lm = AutoModelForCausalLM.from_pretrained(place, **options)
     except (OSError, ValueError, KeyError) as error:
         if given == "bundled":
@@ -184,7 +188,7 @@ def _read(
         ) from error
     if adapter is not None:
         lm = merged(lm, adapter)
-    if choice.balanced:
+    if choice.spread == BALANCED:
         return spread_out(lm), tokenizer
     return _place(lm, choice.device), tokenizer
 

@@ -35,6 +35,8 @@ def weights_hash(lm: Any) -> str:
             if name in getattr(lm, "all_tied_weights_keys", {}):
                 continue
             weight = _offloaded(lm, name)
+        if hasattr(weight, "full_tensor"):  # each process holds a part
+            weight = weight.full_tensor()
         some = weight.detach().flatten()[:64].float().cpu().numpy()
         digest.update(name.encode() + some.tobytes())
     return digest.hexdigest()[:16]
