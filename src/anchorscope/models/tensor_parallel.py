@@ -1,4 +1,4 @@
-"""A model shared by several processes: each holds a part of every weight, by the model's own plan."""
+"""A model that processes share: each holds a part of every weight, by the model's own plan."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from anchorscope.errors import UserError
 
 
 def read_parallel(place: str, adapter: str | None, **options: Any) -> PreTrainedModel:
-    """This process's part of the model; an error where it cannot be shared evenly."""
+    """The part of the model that is this process's; an error where it cannot be shared evenly."""
     if adapter is not None:
         raise UserError(
             f"The adapter '{adapter}' cannot be merged into a model that processes share. Merge it "
@@ -36,5 +36,5 @@ def _check_shared_evenly(config: Any, place: str) -> None:
     if heads % ranks.count() or pairs % ranks.count():
         raise UserError(
             f"{ranks.count()} processes cannot share {heads} heads with {pairs} pairs of keys and "
-            "values evenly. Start a number of processes that divides both, or use --device balanced."
+            "values evenly. Start as many as divide both, or use --device balanced."
         )
