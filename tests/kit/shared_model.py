@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from kit.engine_samples import PREFIX, SAMPLES, engine_states
 from transformers.utils import logging
 
 from anchorscope import ranks
@@ -24,6 +23,7 @@ from anchorscope.engine.lease import Lease
 from anchorscope.engine.trunk import grow_trunk, read_prefix
 from anchorscope.models import Model, load_model
 from anchorscope.run_folder.identity import weights_hash
+from kit.engine_samples import PREFIX, SAMPLES, engine_states
 
 CUTS = {
     "clean": {"heads": ()},

@@ -60,6 +60,11 @@ class Layout:
             place = self.home.place.to(self.query_at.device)
         object.__setattr__(self, "place", place)
 
+    @property
+    def keys(self) -> int:
+        """How many keys a row has at most, with padding."""
+        return self.prefix_length + self.key_at.shape[1]
+
     def on(self, device: torch.device) -> Layout:
         """The same layout for the blocks of a device; masks are made at home and copied there."""
         if device == self.place.device:

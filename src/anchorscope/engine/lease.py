@@ -6,7 +6,7 @@ import inspect
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from anchorscope.engine.attention import CURRENT, SetBack, View, Watch, attention_named
-from anchorscope.engine.batches import largest_pack
 from anchorscope.engine.layout import Layout
+from anchorscope.engine.limits.bounds import note, noted_of
 from anchorscope.engine.masks import NAME, NotUnderstood, first_position
 from anchorscope.engine.memory import Memory
 from anchorscope.engine.own_attention import replace_own
@@ -45,6 +45,7 @@ class Lease:
         self.look: Watch | None = None  # shown every block's weights, without gradients
         self._pass: _Pass | None = None
         self._back = ExitStack()
+        self._trying = False  # whether a longer pack is tried just now
         self._tuples = False  # whether a block hands on a tuple, as seen in the last pass
         forward = inspect.signature(model.lm.forward).parameters
         self._picks = "logits_to_keep" in forward
@@ -140,16 +141,30 @@ class Lease:
         return None
 
     def _check_pack(self, layout: Layout) -> None:
-        """A model that looks at places in a pack is right only where they and positions are few."""
-        most = largest_pack(self.model.lm)
-        if most is None:
+        """A model that looks at places in a pack is right only where they and positions are few.
+
+        Whether it does was tried up to some length; what is longer is tried when it comes.
+        """
+        noted = noted_of(self.model.lm)
+        proved = noted.proved
+        # The columns bound the positions, and counting them makes no GPU wait.
+        if proved is None or self._trying or max(len(layout.place), layout.keys) <= proved.tokens:
             return
         longest = max(len(layout.place), int(layout.query_at.max()) + 1)
-        if longest > most:
+        if longest <= proved.tokens:
+            return
+        self._trying = True
+        try:
+            tries = () if noted.largest else (1 << (longest - 1).bit_length(), longest)
+            right = next((tokens for tokens in tries if proved.more(self, tokens)), None)
+        finally:
+            self._trying = False
+        if right is None:
             raise UserError(
-                f"{self.model.name} looks at places in a pack and is right up to {most} tokens; "
-                f"{longest} were given. Use shorter prompts or fewer examples."
+                f"{self.model.name} looks at places in a pack and is right up to {proved.tokens} "
+                f"tokens; {longest} were given. Use shorter prompts or fewer examples."
             )
+        note(self.model.lm, replace(noted, proved=proved._replace(tokens=right)))
 
     def _check_called(self, now: _Pass, start: int) -> None:
         """Every block must have attended through us, once: else something flows around the cut."""
