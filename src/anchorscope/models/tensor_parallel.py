@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
-from transformers.distributed import DistributedConfig
 
 from anchorscope import ranks
 from anchorscope.errors import UserError
@@ -18,6 +17,8 @@ def read_parallel(place: str, adapter: str | None, **options: Any) -> PreTrained
             f"The adapter '{adapter}' cannot be merged into a model that processes share. Merge it "
             "first (peft's merge_and_unload, then save_pretrained) and give that folder."
         )
+    from transformers.distributed import DistributedConfig  # not in every transformers 5
+
     named = {n: options[n] for n in ("revision", "trust_remote_code") if n in options}
     _check_shared_evenly(AutoConfig.from_pretrained(place, **named).get_text_config(), place)
     plan = DistributedConfig(tp_size=ranks.count())
