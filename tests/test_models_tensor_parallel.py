@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from kit import shared_model
+from kit.architectures import build
 from kit.tiny import tiny_lm, tiny_tokenizer
 
+from anchorscope.config import Config
 from anchorscope.errors import UserError
 from anchorscope.models import load_model
+from anchorscope.models.tensor_parallel import _check_shared_evenly
+from anchorscope.pipeline.collect import collect
 
 HERE = Path(__file__).parent
 
@@ -76,3 +82,30 @@ def test_one_process_alone_is_told_how_to_start_more(folder, monkeypatch):
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     with pytest.raises(UserError, match="torchrun --nproc-per-node 2"):
         load_model(folder("llama"), device="tensor-parallel")
+
+
+@pytest.mark.parametrize(
+    ("architecture", "processes", "said"),
+    [("gpt2", 2, "no tensor-parallel plan for gpt2"), ("llama", 3, "cannot share 4 heads")],
+)
+def test_a_model_that_cannot_be_shared_is_refused(architecture, processes, said, monkeypatch):
+    monkeypatch.setattr("anchorscope.ranks.count", lambda: processes)
+    with pytest.raises(UserError, match=said):
+        _check_shared_evenly(build(architecture).config, "somewhere")
+
+
+def test_one_process_writes_and_all_see_the_same_folder(folder, tmp_path):
+    """A file listed twice, or a process that took another turn, would show or hang."""
+    out, place = tmp_path / "run", str(folder("llama"))
+    asked = ["--data", "atlas", "--limit", "6", "--dtype", "float32", "--max-tokens", "4"]
+    how = ["-m", "anchorscope", "detect", "collect", "--model", place, *asked]
+    done = torchrun(*how, "--device", "tensor-parallel", "--out", str(out))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("Ready for") == 1
+    listed = [json.loads(line)["name"] for line in (out / "manifest.jsonl").open()]
+    assert len(listed) == len(set(listed)) and "samples.parquet" in listed
+    alone = tmp_path / "alone"
+    collect(place, out=alone, config=Config(data=("atlas",), limit=6, dtype="float32",
+                                            max_tokens=4, device="cpu"))  # fmt: skip
+    texts = [pd.read_parquet(run / "samples.parquet")["answer"].tolist() for run in (out, alone)]
+    assert texts[0] == texts[1]
