@@ -74,9 +74,13 @@ def attend(
     scaling: float | None = None,
     softcap: float | None = None,
     s_aux: Tensor | None = None,
+    alibi: Callable[[int], Tensor] | None = None,
     **others: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """The values [1, token, head, head width]; the weights [row, head, query, key] if wanted."""
+    """The values [1, token, head, head width]; the weights [row, head, query, key] if wanted.
+
+    `alibi` gives what is added to the scores by the key's position, [head, position], of so many.
+    """
     view = CURRENT.get()
     strange = [k for k, v in others.items() if v is not None and k not in _HARMLESS]
     if view is None or strange:
@@ -93,10 +97,12 @@ def attend(
     pair = view.memory.join(block, key, value)
     heads = query.shape[1]
     bias = own_heads(layout.bias(block, checked(attention_mask, module), query.dtype), heads)
+    if alibi is not None:
+        bias = bias + layout.by_key(alibi(layout.keys))
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     kept = layout.kept(block, query.dtype)
     kept = None if kept is None else own_heads(kept, heads)
-    special = kept is not None or softcap is not None or s_aux is not None
+    special = any(of is not None for of in (kept, softcap, s_aux, alibi))
     if view.weights or view.watch or special:
         out, weights = _written_out(query * scale, pair, bias, softcap, s_aux, kept, view.watch)
     else:
