@@ -51,7 +51,7 @@ def plain_states(
 
 def _keep(kept: list[Tensor], last: Tensor):
     def hook(module, args, output):
-        hidden = output[0] if isinstance(output, tuple) else output
+        hidden = output[0] if isinstance(output, tuple | list) else output
         kept.append(hidden[torch.arange(len(last)), last])
 
     return hook

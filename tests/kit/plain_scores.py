@@ -65,7 +65,7 @@ def _eager(model: Model, name: str) -> None:
 
 def _keep(kept: list[Tensor]):
     def hook(module, args, output):
-        kept.append((output[0] if isinstance(output, tuple) else output)[0, -1])
+        kept.append((output[0] if isinstance(output, tuple | list) else output)[0, -1])
 
     return hook
 

@@ -227,11 +227,11 @@ class Lease:
     def _keep_state(self, module: nn.Module, args: tuple, output: Any) -> None:
         now = self._pass
         assert now is not None
-        hidden = output[0] if isinstance(output, tuple) else output
+        hidden = output[0] if isinstance(output, tuple | list) else output
         if hidden.dim() != 3:
             raise NotUnderstood("a block hands on more than one vector for each token")
         # States come to the first device, wherever their block lies.
-        self._tuples = isinstance(output, tuple)
+        self._tuples = isinstance(output, tuple | list)
         now.states.append(hidden[0, now.kept.to(hidden.device)].to(now.kept.device))
         if len(now.states) == now.depth:
             raise _Enough

@@ -77,7 +77,7 @@ def _hooked(block: nn.Module, number: int, scores: _Scores, states: list[Tensor]
         scores.block = number
 
     def keep(module: nn.Module, args: tuple, output: Any) -> None:
-        states.append(output[0] if isinstance(output, tuple) else output)
+        states.append(output[0] if isinstance(output, tuple | list) else output)
 
     hooks = [block.register_forward_pre_hook(begin), block.register_forward_hook(keep)]
     try:
