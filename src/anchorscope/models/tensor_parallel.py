@@ -17,7 +17,7 @@ def read_parallel(place: str, adapter: str | None, **options: Any) -> PreTrained
             f"The adapter '{adapter}' cannot be merged into a model that processes share. Merge it "
             "first (peft's merge_and_unload, then save_pretrained) and give that folder."
         )
-    from transformers.distributed import DistributedConfig  # not in every transformers 5
+    from transformers.distributed.configuration_utils import DistributedConfig
 
     named = {n: options[n] for n in ("revision", "trust_remote_code") if n in options}
     _check_shared_evenly(AutoConfig.from_pretrained(place, **named).get_text_config(), place)
