@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import inspect
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
 from anchorscope.engine.attention import CURRENT, SetBack, View, Watch, attention_named
 from anchorscope.engine.layout import Layout
-from anchorscope.engine.limits.bounds import note, noted_of
+from anchorscope.engine.limits.borrow import borrow
+from anchorscope.engine.limits.bounds import noted_of, proved_up_to
 from anchorscope.engine.masks import NAME, NotUnderstood, first_position
 from anchorscope.engine.memory import Memory
 from anchorscope.engine.own_attention import replace_own
@@ -54,7 +53,7 @@ class Lease:
     def __enter__(self) -> Lease:
         lm, parts = self.model.lm, self.model.parts
         with ExitStack() as back:
-            back.callback(_borrow(lm))
+            back.callback(borrow(lm))
             back.enter_context(attention_named(lm, NAME))
             for number, block in enumerate(parts.blocks):
                 back.callback(replace_own(block))
@@ -145,26 +144,21 @@ class Lease:
 
         Whether it does was tried up to some length; what is longer is tried when it comes.
         """
-        noted = noted_of(self.model.lm)
-        proved = noted.proved
+        proved = noted_of(self.model.lm).proved
         # The columns bound the positions, and counting them makes no GPU wait.
         if proved is None or self._trying or max(len(layout.place), layout.keys) <= proved.tokens:
             return
         longest = max(len(layout.place), int(layout.query_at.max()) + 1)
-        if longest <= proved.tokens:
-            return
         self._trying = True
         try:
-            tries = () if noted.largest else (1 << (longest - 1).bit_length(), longest)
-            right = next((tokens for tokens in tries if proved.more(self, tokens)), None)
+            right = proved_up_to(longest, self.model.lm, self)
         finally:
             self._trying = False
-        if right is None:
+        if not right:
             raise UserError(
                 f"{self.model.name} looks at places in a pack and is right up to {proved.tokens} "
                 f"tokens; {longest} were given. Use shorter prompts or fewer examples."
             )
-        note(self.model.lm, replace(noted, proved=proved._replace(tokens=right)))
 
     def _check_called(self, now: _Pass, start: int) -> None:
         """Every block must have attended through us, once: else something flows around the cut."""
@@ -254,20 +248,3 @@ class _Pass:
 def _contiguous(module: nn.Module, args: tuple) -> tuple:
     """A contiguous input: bfloat16 on a CPU is hundreds of times slower on a slice."""
     return (args[0].contiguous(), *args[1:])
-
-
-_LOCKS: WeakKeyDictionary[nn.Module, threading.Lock] = WeakKeyDictionary()
-_HOLDERS: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
-
-
-def _borrow(lm: nn.Module) -> Any:
-    """Waits until no other thread has the model; gives what lets go of it again."""
-    lock = _LOCKS.setdefault(lm, threading.Lock())
-    if lock.locked() and _HOLDERS.get(lm) == threading.get_ident():
-        raise UserError(
-            "This model is in use by another `with Lease(...)` of the same thread. "
-            "End that one first: two at once would undo each other."
-        )
-    lock.acquire()
-    _HOLDERS[lm] = threading.get_ident()
-    return lock.release

@@ -1,1 +1,1 @@
-"""What bounds a pass: the memory of the device, and processes that run out of it together."""
+"""What bounds a pass: memory, processes that run out of it together, one lease at a time."""

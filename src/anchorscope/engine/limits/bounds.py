@@ -8,7 +8,7 @@ written into run.json, and a continued run takes them from there.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -63,6 +63,19 @@ def noted_of(lm: nn.Module) -> Noted:
 def note(lm: nn.Module, noted: Noted) -> None:
     """Notes what was found out about a model, or what its run began with."""
     _NOTED[lm] = noted
+
+
+def proved_up_to(longest: int, lm: nn.Module, lease: Any) -> bool:
+    """Whether packs of so many tokens are right, tried where they were not; what is so is noted."""
+    noted = noted_of(lm)
+    proved = noted.proved
+    if proved is None or longest <= proved.tokens:
+        return proved is not None
+    tries = () if noted.largest else (1 << (longest - 1).bit_length(), longest)
+    right = next((tokens for tokens in tries if proved.more(lease, tokens)), None)
+    if right is not None:
+        note(lm, replace(noted, proved=proved._replace(tokens=right)))
+    return right is not None
 
 
 def bounds_of(model: Model) -> Bounds:
