@@ -104,7 +104,7 @@ def job(model: Model, size: Size) -> None:
             length=lambda p: size.question,
             then=lambda p: p,
             budget=budget,
-            rows=prefix.rows_within(budget.memory, room=size.question + size.answer),
+            rows=prefix.rows_within(budget.written, room=size.question + size.answer),
         ):
             to_host(written.states[:, -1])
             lines = enumerate(zip(batch, written.lines, strict=True))

@@ -44,7 +44,7 @@ def run(model: Model, job: Job, clock: Clock) -> tuple[list[list[int]], Tensor, 
         every = range(len(job.prompts))
         how = {"blocks": model.blocks, "turn_at": len(prefix), "seed": 0}
         room = max(map(own, every)) + MAX_TOKENS
-        fit = prefix.rows_within(budget.memory, room=room)
+        fit = prefix.rows_within(budget.written, room=room)
         sizes = {"length": own, "then": int, "budget": budget, "rows": fit}
         for batch, done in in_batches(every, answer, **sizes):
             answers |= {n: list(a.token_ids) for n, a in zip(batch, done.answers, strict=True)}

@@ -24,7 +24,8 @@ from anchorscope.models import load_model
 HEAD = """# Models
 
 Every decoder of transformers {version}, as a tiny random model in float32: what
-`anchorscope doctor` says of it, and then every knockout against stock attention by a way that
+`anchorscope doctor` says of it, and then every knockout (of all heads and of some, before and after
+the softmax, in all blocks and in windows) and reweighting against stock attention, by a way that
 shares no code with the engine. Made by `scripts/architectures.py`; a model is checked again, with
 its own weights, before every run.
 
@@ -36,7 +37,8 @@ its own weights, before every run.
 doctor says no, and why; nothing is run. *wrong* would be a model that is accepted and disagrees.
 *not built*: no tiny model could be made from its config here. Models of several parts
 ({composite})
-are listed by the text decoder inside them.
+are listed by the text decoder inside them. Falcon is read with rotary positions; with ALiBi it is
+refused, because transformers' eager attention adds that bias twice and its fused one once.
 
 | architecture | | largest difference or reason |
 | --- | --- | --- |

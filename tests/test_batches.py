@@ -8,9 +8,27 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from kit.tiny import tiny_lm, tiny_tokenizer
+from torch.overrides import TorchFunctionMode
 
 from anchorscope.engine.batches import Budget, in_batches
+from anchorscope.engine.check.measure import trial_pack
+from anchorscope.engine.limits.bounds import Bounds, Noted, bounds_within, note
 from anchorscope.errors import UserError
+from anchorscope.models import load_model
+
+
+class CaptureSoftmax(TorchFunctionMode):
+    """Notes the shape of every softmax."""
+
+    def __init__(self, shapes):
+        super().__init__()
+        self.shapes = shapes
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if func is torch.softmax:
+            self.shapes.append(tuple(args[0].shape))
+        return func(*args, **(kwargs or {}))
 
 
 def batches(lengths, budget, work=lambda batch: None, rows=None):
@@ -50,13 +68,75 @@ def test_memory_that_runs_out_halves_the_batch_and_loses_nothing(lengths, holds)
     assert sorted(done) == sorted((length, n) for n, length in enumerate(lengths))
 
 
-def test_a_budget_grows_back_when_memory_does():
+def test_a_budget_grows_back_but_never_to_what_failed():
     budget = Budget(64)
     budget.shrink()
     budget.shrink()
     assert budget.tokens == 16
     batches([1] * 16 * 999, budget)
-    assert budget.tokens == 64
+    assert budget.tokens == 24  # 32 failed: three quarters of it are the most
+
+
+@given(st.integers(1, 400), st.integers(1, 300))
+def test_no_size_fails_twice(holds, tokens):
+    failed = []
+
+    def work(batch):
+        if len(batch) > holds:
+            failed.append(len(batch))
+            raise torch.OutOfMemoryError
+
+    batches([1] * 5000, Budget(tokens), work)
+    assert len(failed) == len(set(failed)) <= 8
+
+
+GIB = 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("free", "token", "tokens", "keys"),
+    [
+        (100 * GIB, 1 << 20, 32768, 16 * GIB),  # all that is usual, and a power of two
+        (20 * GIB, 1 << 20, 8192, 4 * GIB),  # 10 GiB for packs hold 10,240
+        (20 * GIB - 999, 1 << 20, 8192, 4 * GIB),  # a little less changes nothing
+        (1 * GIB, 1 << 30, 256, GIB // 4),  # never none: what runs out is caught
+    ],
+)
+def test_bounds_follow_from_free_memory_and_what_a_token_takes(free, token, tokens, keys):
+    assert bounds_within(free, token) == Bounds(tokens, keys, keys)
+
+
+@given(st.integers(1, 200 * GIB), st.floats(1, 1e7))
+def test_packs_and_keys_leave_a_quarter_free(free, token):
+    bounds = bounds_within(free, token)
+    assert bounds.tokens == 256 or bounds.tokens * token <= free / 2
+    assert bounds.trunk == bounds.written <= max(1, free / 4)
+
+
+def test_the_bounds_of_a_model_are_noted_and_batches_follow():
+    model = load_model(tiny_lm("llama"), tokenizer=tiny_tokenizer())
+    assert (Budget.of(model).tokens, Budget.of(model).trunk) == (1024, None)
+    note(model.lm, Noted(Bounds(512, 1 << 20, 1 << 21)))
+    budget = Budget.of(model)
+    assert (budget.tokens, budget.written, budget.trunk) == (512, 1 << 20, 1 << 21)
+    note(model.lm, Noted(Bounds(512, 1 << 20, 1 << 21), largest=64))
+    assert Budget.of(model).tokens == 64
+
+
+def test_the_pack_that_is_measured_is_the_dearest_a_run_makes():
+    """Written-out attention with a mask for each head, behind a prefix as long as it can be."""
+    model = load_model(tiny_lm("llama"), tokenizer=tiny_tokenizer())
+    shapes = []
+
+    def peak(model, work):
+        with CaptureSoftmax(shapes):
+            work()
+        return 12345
+
+    taken, tokens = trial_pack(model, peak)
+    rows, heads, queries, keys = shapes[0]
+    assert taken == 12345 and 1000 < tokens <= 1024 and rows * queries == tokens
+    assert heads == 4 and keys > 256 and len(shapes) == model.blocks
 
 
 @pytest.mark.parametrize(

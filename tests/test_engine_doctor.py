@@ -6,12 +6,16 @@ import functools
 
 import pytest
 import torch
+from kit.architectures import build
 from kit.tiny import tiny_lm, tiny_tokenizer
 
 from anchorscope.engine import attention, memory, read, rows
-from anchorscope.engine.batches import Budget, largest_pack
+from anchorscope.engine.batches import Budget
 from anchorscope.engine.check import check_model, limits, require_understood
 from anchorscope.engine.layout import Layout
+from anchorscope.engine.lease import Lease
+from anchorscope.engine.limits.bounds import noted_of
+from anchorscope.engine.trunk import grow_trunk, read_prefix
 from anchorscope.errors import UserError
 from anchorscope.models import load_model
 
@@ -126,11 +130,41 @@ def test_a_model_that_looks_at_places_in_a_pack_is_kept_to_smaller_packs(tiny_ll
 
     monkeypatch.setattr(kind, "forward", by_place)
     assert not failed(tiny_llama)
-    assert largest_pack(tiny_llama.lm) == 256 == Budget.of(tiny_llama).tokens
+    assert noted_of(tiny_llama.lm).largest == 256 == Budget.of(tiny_llama).tokens
     require_understood(tiny_llama)
     again = load_model(tiny_lm("llama"), tokenizer=tiny_tokenizer())
     require_understood(again)  # proved already, and bound all the same
     assert Budget.of(again).tokens == 256
+
+
+def test_prompts_longer_than_any_pack_of_the_checks_are_tried_when_they_come():
+    """Llama-4 scales queries by their place in the pack, from a length on that none tried."""
+    lm = build("llama4_text")
+    for layer in lm.model.layers:
+        layer.self_attn.floor_scale, layer.self_attn.use_rope = 1600.0, False
+        layer.self_attn.attn_temperature_tuning = True
+    model = load_model(lm, tokenizer=tiny_tokenizer())
+    require_understood(model)
+    assert noted_of(lm).proved.tokens == 1024 and noted_of(lm).largest is None
+
+    def states(length: int) -> torch.Tensor:
+        ids = tuple(10 + n % 200 for n in range(length))
+        with Lease(model) as lease:
+            prefix = read_prefix(lease, ids[:-3])
+            return grow_trunk(lease, prefix, [ids], room=0, head=False).last.states
+
+    assert not states(1400).isnan().any()
+    assert noted_of(lm).proved.tokens == 1400  # 2,048 would have been wrong
+    with pytest.raises(UserError, match="right up to 1400 tokens; 1800 were given"):
+        states(1803)
+
+
+def test_a_model_that_looks_at_no_places_reads_prompts_of_any_length(tiny_llama):
+    require_understood(tiny_llama)
+    ids = tuple(10 + n % 200 for n in range(1500))
+    with Lease(tiny_llama) as lease:
+        read_prefix(lease, ids)
+    assert noted_of(tiny_llama.lm).proved.tokens == 2048
 
 
 def test_an_attention_that_is_not_ours_is_refused(tiny_llama, monkeypatch):

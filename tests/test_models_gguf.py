@@ -6,11 +6,14 @@ import copy
 from dataclasses import replace
 
 import pytest
-from gguf import GGUFWriter
+from gguf import GGMLQuantizationType
+from kit.tiny_gguf import write_gguf
 
+from anchorscope.errors import UserError
+from anchorscope.models import load_model
 from anchorscope.models.converted_folder import _fingerprint
-from anchorscope.models.gguf_tokens import Around, around
-from anchorscope.models.prompts import first_tokens
+from anchorscope.models.gguf_tokens import Around, read_header
+from anchorscope.models.prompts import first_tokens, has_chat, stop_ids
 
 
 @pytest.mark.parametrize(
@@ -25,19 +28,59 @@ from anchorscope.models.prompts import first_tokens
     ],
 )
 def test_the_header_says_what_stands_around_a_text(tmp_path, kind, pre, named, expected):
-    writer = GGUFWriter(tmp_path / "head.gguf", "llama")
-    writer.add_tokenizer_model(kind)
-    if pre is not None:
-        writer.add_tokenizer_pre(pre)
-    if "bos" in named:
-        writer.add_add_bos_token(named["bos"])
-    if "eos" in named:
-        writer.add_add_eos_token(named["eos"])
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    assert around(tmp_path / "head.gguf") == expected
+    fields = {f"add_{of}_token": value for of, value in named.items()}
+    file = write_gguf(tmp_path / "head.gguf", kind=kind, pre=pre, **fields)
+    assert read_header(file).around == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "begins", "ends"),
+    [
+        ({}, "<s>", "?"),  # SentencePiece and a silent header
+        ({"add_bos_token": False}, "▁", "?"),
+        ({"add_eos_token": True}, "<s>", "</s>"),
+        ({"bos_token_id": None, "eos_token_id": None}, "<s>", "?"),
+        ({"kind": "gpt2"}, "Wh", "?"),  # byte-level BPE and a silent header
+        ({"kind": "gpt2", "pre": "qwen2", "add_bos_token": True}, "<|begin|>", "?"),
+        ({"kind": "gpt2", "pre": "llama-bpe"}, "<|begin|>", "?"),
+        ({"kind": "gpt2", "pre": "llama-bpe", "add_bos_token": False}, "Wh", "?"),
+        ({"kind": "gpt2", "bos_token_id": 4, "add_bos_token": True}, '"', "?"),
+    ],
+)
+def test_a_text_begins_and_ends_as_the_file_says(tmp_path, options, begins, ends):
+    model = load_model(write_gguf(tmp_path / "tiny.gguf", **options), device="cpu")
+    tokens = model.tokenizer.convert_ids_to_tokens(model.tokenizer("Who?")["input_ids"])
+    assert (tokens[0], tokens[-1]) == (begins, ends)
+    assert first_tokens(model)[0] and not has_chat(model)
+
+
+def test_a_chat_template_and_the_end_of_a_turn_come_from_the_header(tmp_path):
+    template = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
+    options = {"kind": "gpt2", "pre": "qwen2", "eot_token_id": 7}
+    model = load_model(write_gguf(tmp_path / "chat.gguf", template=template, **options))
+    assert model.tokenizer.chat_template == template and has_chat(model)
+    assert {2, 7} <= set(stop_ids(model)) and model.tokenizer.eos_token_id == 2
+
+
+def test_a_kind_of_weights_that_cannot_be_read_is_a_sentence(tmp_path):
+    file = write_gguf(tmp_path / "odd.gguf", quantised=GGMLQuantizationType.Q8_K)
+    with pytest.raises(UserError, match=r"could not be read: .*Q8_K.* Accepted: whole GGUF"):
+        load_model(file)
+
+
+@pytest.mark.parametrize("share", [0, 1e-4, 1e-3, 0.01, 0.03, 0.3, 0.99])
+def test_a_file_that_is_cut_off_is_a_sentence(tmp_path, share):
+    whole = write_gguf(tmp_path / "whole.gguf").read_bytes()
+    file = tmp_path / "torn.gguf"
+    file.write_bytes(whole[: int(share * len(whole))])
+    with pytest.raises(UserError, match=r"torn\.gguf could not be read: "):
+        load_model(file)
+
+
+def test_a_file_that_is_no_gguf_is_a_sentence(tmp_path):
+    (tmp_path / "no.gguf").write_bytes(b"hello" * 4000)
+    with pytest.raises(UserError, match=r"no\.gguf could not be read: "):
+        load_model(tmp_path / "no.gguf")
 
 
 @pytest.mark.parametrize("at", [0, 9 << 20, (20 << 20) + 77])

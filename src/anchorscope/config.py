@@ -93,7 +93,10 @@ class Config:
         help=f"Further evidence: all, none, or of {', '.join(EVIDENCE)}.",
     )
     device: str = _field(
-        "auto", changes=False, help="auto, balanced (over all devices), cpu, cuda, cuda:N, or mps."
+        "auto",
+        changes=False,
+        help="auto, balanced (over all devices), tensor-parallel (under torchrun), cpu, cuda, "
+        "cuda:N, or mps.",
     )
     shard: int | None = _field(
         None, changes=False, help="Questions between two saves; None: 64, on a GPU 1024."

@@ -68,16 +68,16 @@ COMPOSITE = {
 DECODERS = tuple(kind for kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES if kind not in COMPOSITE)
 
 
-def build(kind: str, seed: int = 0) -> Any:
-    """A random model of four blocks in float32."""
+def build(kind: str, seed: int = 0, **more: Any) -> Any:
+    """A random model of four blocks in float32; `more` goes into its config."""
     torch.manual_seed(seed)
-    return AutoModelForCausalLM.from_config(_config(kind), dtype=torch.float32).eval()
+    return AutoModelForCausalLM.from_config(_config(kind, **more), dtype=torch.float32).eval()
 
 
-def _config(kind: str) -> Any:
+def _config(kind: str, **more: Any) -> Any:
     cls = CONFIG_MAPPING[kind]
     known = set(inspect.signature(cls.__init__).parameters) | set(cls.attribute_map)
     known |= set(getattr(cls, "__dataclass_fields__", {}))
     sizes = {name: size for name, size in _SIZES.items() if name in known}
-    sizes |= _BY_KIND.get(kind, {})
+    sizes |= _BY_KIND.get(kind, {}) | more
     return cls(**{name: size for name, size in sizes.items() if size is not None})

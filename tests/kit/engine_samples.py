@@ -52,7 +52,7 @@ def engine_states(
         how = {"blocks": model.blocks, "turn_at": len(known), "seed": SEED}
         rows = [row_for(sample, n, intervention, **how) for n, sample in enumerate(samples)]
         for batch, states in read_rows(lease, trunk, rows, budget=Budget(budget)):
-            out[[row.number for row in batch]] = states.float()
+            out[[row.number for row in batch]] = states.float().cpu()
     return out
 
 

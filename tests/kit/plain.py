@@ -51,7 +51,7 @@ def plain_states(
 
 def _keep(kept: list[Tensor], last: Tensor):
     def hook(module, args, output):
-        hidden = output[0] if isinstance(output, tuple) else output
+        hidden = output[0] if isinstance(output, tuple | list) else output
         kept.append(hidden[torch.arange(len(last)), last])
 
     return hook
@@ -63,7 +63,9 @@ def _mask_hook(block: int, cut: Cut, left: list[int], lengths: list[int], width:
         if mask is None:  # causal and nothing else
             mask = torch.ones(width, width, dtype=torch.bool).tril()[None, None]
         mask = mask.expand(len(left), -1, -1, -1).clone()
-        gone = False if mask.dtype == torch.bool else torch.finfo(mask.dtype).min
+        # A token sees itself, which tells whether True in a boolean mask allows or forbids.
+        sees = mask[0, 0, left[0], left[0]]
+        gone = ~sees if mask.dtype == torch.bool else torch.finfo(mask.dtype).min
         for row, start in enumerate(left):
             edges = [(q, k) for q in range(lengths[row]) for k in range(q) if cut(row, block, q, k)]
             if edges:

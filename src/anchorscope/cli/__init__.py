@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from anchorscope import ranks
 from anchorscope.cli.analyse import analyse
 from anchorscope.cli.app import app as app_command
 from anchorscope.cli.claims import claims
@@ -60,9 +61,12 @@ def main() -> None:
     try:
         app()
     except UserError as error:
-        errors.print("[bold red]Error[/] ", end="")
-        errors.print(str(error), markup=False)
+        if ranks.first():
+            errors.print("[bold red]Error[/] ", end="")
+            errors.print(str(error), markup=False)
         sys.exit(2)
     except KeyboardInterrupt:
         errors.print("Stopped. The same command continues where it was.")
         sys.exit(130)
+    finally:
+        ranks.end()

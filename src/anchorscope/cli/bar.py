@@ -16,6 +16,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from anchorscope import ranks
+
 
 class Bar:
     """A listener that draws on standard error."""
@@ -47,6 +49,8 @@ class Bar:
         self._rich.stop()
 
     def start(self, stage: str, total: int) -> None:
+        if not ranks.first():
+            return  # of several processes that share a model one speaks
         if not self.console.is_terminal:
             self.console.print(f"{stage} (0/{total})", markup=False)
         self._task = self._rich.add_task(stage, total=total)
@@ -56,7 +60,8 @@ class Bar:
             self._rich.advance(self._task, count)
 
     def note(self, text: str) -> None:
-        self.console.print(text, style="dim", markup=False)
+        if ranks.first():
+            self.console.print(text, style="dim", markup=False)
 
 
 def quiet_libraries() -> None:

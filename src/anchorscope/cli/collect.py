@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from anchorscope import ranks
 from anchorscope.cli.run import DATA, LIMIT, Data, Limit, Out, config_of, option
 from anchorscope.config import default_of
 
@@ -37,4 +38,5 @@ def collect(
 
     with Bar() as bar:
         folder = collect_states(out=out, config=config, progress=bar)
-    typer.echo(f"Ready for `anchorscope detect eval {folder}` and `detect train {folder}`.")
+    if ranks.first():
+        typer.echo(f"Ready for `anchorscope detect eval {folder}` and `detect train {folder}`.")

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from anchorscope import ranks
 from anchorscope.config import default_of, help_of
 
 
@@ -26,11 +27,11 @@ def doctor(
     from anchorscope.models import load_model
 
     quiet_libraries()
-    console = Console(highlight=False, soft_wrap=True)
     loaded = load_model(
         model, device=device, dtype=dtype, revision=revision, adapter=adapter,
         trust_remote_code=trust_remote_code,
     )  # fmt: skip
+    console = Console(highlight=False, soft_wrap=True, quiet=not ranks.first())
     console.print(f"{loaded.name}: {loaded.why}", markup=False)
     failed = 0
     for check in check_model(loaded):

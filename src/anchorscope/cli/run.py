@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from anchorscope import ranks
 from anchorscope.config import EVIDENCE, Config, default_of, help_of
 from anchorscope.errors import UserError
 
@@ -63,11 +64,12 @@ def run(
 
     with Bar() as bar:
         view = run_pipeline(out=out, config=config, progress=bar)
-    if ablate:
+    if ablate and ranks.first():
         typer.echo(view.ablation.round(2).to_string(index=False))
-    if robust:
+    if robust and ranks.first():
         typer.echo(view.robust.round(2).to_string(index=False))
-    typer.echo(f"Report: {view.path / 'report.html'}")
+    if ranks.first():
+        typer.echo(f"Report: {view.path / 'report.html'}")
 
 
 def config_of(options: dict[str, Any]) -> Config:

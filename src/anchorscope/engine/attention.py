@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
+from anchorscope import ranks
 from anchorscope.engine.layout import Layout
 from anchorscope.engine.masks import NAME, NotUnderstood, checked
 from anchorscope.engine.memory import Memory, Pair
@@ -73,9 +74,13 @@ def attend(
     scaling: float | None = None,
     softcap: float | None = None,
     s_aux: Tensor | None = None,
+    alibi: Callable[[int], Tensor] | None = None,
     **others: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """The values [1, token, head, head width]; the weights [row, head, query, key] if wanted."""
+    """The values [1, token, head, head width]; the weights [row, head, query, key] if wanted.
+
+    `alibi` gives what is added to the scores by the key's position, [head, position], of so many.
+    """
     view = CURRENT.get()
     strange = [k for k, v in others.items() if v is not None and k not in _HARMLESS]
     if view is None or strange:
@@ -90,10 +95,14 @@ def attend(
         key, value = (view.set_back.keys(block, donor, packed) for packed in (key, value))
     query, key, value = (_in_rows(layout, packed) for packed in (query, key, value))
     pair = view.memory.join(block, key, value)
-    bias = layout.bias(block, checked(attention_mask, module), query.dtype)
+    heads = query.shape[1]
+    bias = own_heads(layout.bias(block, checked(attention_mask, module), query.dtype), heads)
+    if alibi is not None:
+        bias = bias + layout.by_key(alibi(layout.keys))
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     kept = layout.kept(block, query.dtype)
-    special = kept is not None or softcap is not None or s_aux is not None
+    kept = None if kept is None else own_heads(kept, heads)
+    special = any(of is not None for of in (kept, softcap, s_aux, alibi))
     if view.weights or view.watch or special:
         out, weights = _written_out(query * scale, pair, bias, softcap, s_aux, kept, view.watch)
     else:
@@ -104,6 +113,11 @@ def attend(
         )
         weights = None
     return layout.pack(out.transpose(1, 2)), weights
+
+
+def own_heads(of: Tensor, heads: int) -> Tensor:
+    """The part of [row, 1 or head, ...] that belongs to the heads of this process."""
+    return of if of.shape[1] in (1, heads) else of.narrow(1, ranks.number() * heads, heads)
 
 
 def _donor(module: nn.Module) -> int | None:

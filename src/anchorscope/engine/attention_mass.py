@@ -9,6 +9,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from anchorscope import ranks
 from anchorscope.engine.batches import Budget, in_batches
 from anchorscope.engine.interventions import TokenPositions
 from anchorscope.engine.lease import Lease
@@ -42,7 +43,8 @@ def _mass(lease: Lease, trunk: Trunk, batch: Sequence[Row]) -> list[tuple[float,
     """Mean weights from each row's last token to the positions 0, 1, ... up to itself."""
     with _summed(lease) as seen:
         read_batch(lease, trunk, batch)
-    (total,) = seen
+    # A mean over heads in each process, and of these over the processes.
+    total = ranks.summed(seen[0]) / ranks.count()
     mean = (total / lease.model.blocks).cpu()
     front, columns = len(trunk.prefix), trunk.at.shape[1]
     out = []

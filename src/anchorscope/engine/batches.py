@@ -5,57 +5,43 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
-from weakref import WeakKeyDictionary
 
 import torch
-from torch import nn
 
+from anchorscope.engine.limits.bounds import bounds_of
+from anchorscope.engine.limits.together import together
 from anchorscope.errors import UserError
 from anchorscope.models import Model
 
 T = TypeVar("T")
 R = TypeVar("R")
 _GROW_AFTER = 8  # batches without trouble
-# Tokens of one pass: large enough for matrix products to run at full speed, small enough that a
-# batch's scores stay far below the weights in memory. The prefix lies in the memory of every row
-# that is written to; on a CPU more rows than fit into these bytes hardly decode faster.
-_TOKENS = {"cpu": 1024, "cuda": 32768}
-_MEMORY = {"cpu": 64 << 20}
 _OUT_OF_MEMORY = ("DefaultCPUAllocator", "can't allocate memory", "MPS backend out of memory")
 
 
-_PACKS: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
-
-
-def largest_pack(lm: nn.Module) -> int | None:
-    """How many tokens may go through at once in a model that looks at their indices; None: any."""
-    return _PACKS.get(lm)
-
-
-def bound_pack(lm: nn.Module, tokens: int | None) -> None:
-    """Notes that a model gives other states in packs of more tokens than these."""
-    _PACKS.pop(lm, None)
-    if tokens is not None:
-        _PACKS[lm] = tokens
-
-
 class Budget:
-    """How many tokens go through the model at once: halved when memory runs out, grown back."""
+    """How many tokens go through the model at once: halved when memory runs out, grown back.
 
-    def __init__(self, tokens: int, *, memory: int | None = None) -> None:
+    Never back to what failed: three quarters of it are the most from then on.
+    """
+
+    def __init__(
+        self, tokens: int, *, written: int | None = None, trunk: int | None = None
+    ) -> None:
         self.tokens, self._most, self._calm = tokens, tokens, 0
         self._grow_after = _GROW_AFTER
-        self.memory = memory  # bytes for the keys and values of rows that are written to
+        self.written = written  # bytes for the keys and values of rows that are written to
+        self.trunk = trunk  # and of those that are only read
 
     @classmethod
     def of(cls, model: Model) -> Budget:
-        """What suits the model's device, and the model where it was found to bear less."""
-        kind = "cuda" if model.device.type == "cuda" else "cpu"
-        most = largest_pack(model.lm) or _TOKENS[kind]
-        return cls(min(most, _TOKENS[kind]), memory=_MEMORY.get(kind))
+        """What suits the model and its device; the same in every process."""
+        bounds = bounds_of(model)
+        return cls(bounds.tokens, written=bounds.written, trunk=bounds.trunk)
 
     def shrink(self) -> None:
         """Half as many tokens from now on, and each time a longer wait before more are tried."""
+        self._most = max(1, min(self._most, self.tokens * 3 // 4))
         self.tokens, self._calm = max(1, self.tokens // 2), 0
         self._grow_after = min(self._grow_after * 2, _GROW_AFTER << 8)
 
@@ -99,7 +85,8 @@ def in_batches(
 def _within_memory(work: Callable[[list[T]], R], batch: list[T]) -> list[R]:
     """What `work` makes of a batch, alone in a list; nothing where memory ran out."""
     try:
-        return [work(batch)]
+        with together():
+            return [work(batch)]
     except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
         if not ran_out(error):
             raise

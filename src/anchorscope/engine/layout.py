@@ -60,6 +60,11 @@ class Layout:
             place = self.home.place.to(self.query_at.device)
         object.__setattr__(self, "place", place)
 
+    @property
+    def keys(self) -> int:
+        """How many keys a row has at most, with padding."""
+        return self.prefix_length + self.key_at.shape[1]
+
     def on(self, device: torch.device) -> Layout:
         """The same layout for the blocks of a device; masks are made at home and copied there."""
         if device == self.place.device:
@@ -94,9 +99,7 @@ class Layout:
 
     def allowed(self, rule: Rule) -> Tensor:
         """Whether query may attend to key without any intervention, bool [row, query, key]."""
-        rows, device = self.key_at.shape[0], self.key_at.device
-        shared = torch.arange(self.prefix_length, device=device).expand(rows, -1)
-        key = torch.cat([shared, self.key_at], dim=1)
+        key = self._all_keys_at()
         there = key >= 0
         if self.sees_prefix is not None:
             there[:, : self.prefix_length] = self.sees_prefix[:, None]
@@ -104,6 +107,15 @@ class Layout:
         seen = rule.allows(self.query_at.clamp(min=0), key.clamp(min=0)) & there[:, None, :]
         # A padding query sees the padding keys only: a row that sees nothing would be NaN.
         return torch.where(self.query_at[:, :, None] < 0, key[:, None, :] < 0, seen)
+
+    def by_key(self, table: Tensor) -> Tensor:
+        """What a table [head, position] says of every key, [row, head, 1, key]."""
+        return table[:, self._all_keys_at().clamp(min=0)].transpose(0, 1)[:, :, None]
+
+    def _all_keys_at(self) -> Tensor:
+        """The positions of the prefix and of each row's own keys, [row, key], PAD for padding."""
+        shared = torch.arange(self.prefix_length, device=self.key_at.device)
+        return torch.cat([shared.expand(len(self.key_at), -1), self.key_at], dim=1)
 
     def bias(self, block: int, rule: Rule, dtype: torch.dtype) -> Tensor:
         """What is added to the scores of a block, [row, 1 or head, query, key]: 0, -inf, boost."""

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import inspect
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
 from anchorscope.engine.attention import CURRENT, SetBack, View, Watch, attention_named
-from anchorscope.engine.batches import largest_pack
 from anchorscope.engine.layout import Layout
+from anchorscope.engine.limits.borrow import borrow
+from anchorscope.engine.limits.bounds import noted_of, proved_up_to
 from anchorscope.engine.masks import NAME, NotUnderstood, first_position
 from anchorscope.engine.memory import Memory
 from anchorscope.engine.own_attention import replace_own
@@ -45,6 +44,7 @@ class Lease:
         self.look: Watch | None = None  # shown every block's weights, without gradients
         self._pass: _Pass | None = None
         self._back = ExitStack()
+        self._trying = False  # whether a longer pack is tried just now
         self._tuples = False  # whether a block hands on a tuple, as seen in the last pass
         forward = inspect.signature(model.lm.forward).parameters
         self._picks = "logits_to_keep" in forward
@@ -53,7 +53,7 @@ class Lease:
     def __enter__(self) -> Lease:
         lm, parts = self.model.lm, self.model.parts
         with ExitStack() as back:
-            back.callback(_borrow(lm))
+            back.callback(borrow(lm))
             back.enter_context(attention_named(lm, NAME))
             for number, block in enumerate(parts.blocks):
                 back.callback(replace_own(block))
@@ -140,15 +140,24 @@ class Lease:
         return None
 
     def _check_pack(self, layout: Layout) -> None:
-        """A model that looks at places in a pack is right only where they and positions are few."""
-        most = largest_pack(self.model.lm)
-        if most is None:
+        """A model that looks at places in a pack is right only where they and positions are few.
+
+        Whether it does was tried up to some length; what is longer is tried when it comes.
+        """
+        proved = noted_of(self.model.lm).proved
+        # The columns bound the positions, and counting them makes no GPU wait.
+        if proved is None or self._trying or max(len(layout.place), layout.keys) <= proved.tokens:
             return
         longest = max(len(layout.place), int(layout.query_at.max()) + 1)
-        if longest > most:
+        self._trying = True
+        try:
+            right = proved_up_to(longest, self.model.lm, self)
+        finally:
+            self._trying = False
+        if not right:
             raise UserError(
-                f"{self.model.name} looks at places in a pack and is right up to {most} tokens; "
-                f"{longest} were given. Use shorter prompts or fewer examples."
+                f"{self.model.name} looks at places in a pack and is right up to {proved.tokens} "
+                f"tokens; {longest} were given. Use shorter prompts or fewer examples."
             )
 
     def _check_called(self, now: _Pass, start: int) -> None:
@@ -212,11 +221,11 @@ class Lease:
     def _keep_state(self, module: nn.Module, args: tuple, output: Any) -> None:
         now = self._pass
         assert now is not None
-        hidden = output[0] if isinstance(output, tuple) else output
+        hidden = output[0] if isinstance(output, tuple | list) else output
         if hidden.dim() != 3:
             raise NotUnderstood("a block hands on more than one vector for each token")
         # States come to the first device, wherever their block lies.
-        self._tuples = isinstance(output, tuple)
+        self._tuples = isinstance(output, tuple | list)
         now.states.append(hidden[0, now.kept.to(hidden.device)].to(now.kept.device))
         if len(now.states) == now.depth:
             raise _Enough
@@ -239,20 +248,3 @@ class _Pass:
 def _contiguous(module: nn.Module, args: tuple) -> tuple:
     """A contiguous input: bfloat16 on a CPU is hundreds of times slower on a slice."""
     return (args[0].contiguous(), *args[1:])
-
-
-_LOCKS: WeakKeyDictionary[nn.Module, threading.Lock] = WeakKeyDictionary()
-_HOLDERS: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
-
-
-def _borrow(lm: nn.Module) -> Any:
-    """Waits until no other thread has the model; gives what lets go of it again."""
-    lock = _LOCKS.setdefault(lm, threading.Lock())
-    if lock.locked() and _HOLDERS.get(lm) == threading.get_ident():
-        raise UserError(
-            "This model is in use by another `with Lease(...)` of the same thread. "
-            "End that one first: two at once would undo each other."
-        )
-    lock.acquire()
-    _HOLDERS[lm] = threading.get_ident()
-    return lock.release

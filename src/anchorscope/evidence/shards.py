@@ -106,10 +106,12 @@ def readable(samples: Sequence[Sample], held_out: HeldOut | None) -> list[Sample
 def budget_of(lease: Lease, *, gradients: bool = False) -> Budget:
     """How many tokens go through the model at once on its device.
 
-    A quarter of them where gradients are taken: a graph holds the activations of all blocks.
+    Fewer where gradients are taken, since a graph holds the activations of all blocks: a quarter
+    on a CPU, whose packs are small, elsewhere as if each block had a pack of its own.
     """
     usual = Budget.of(lease.model)
-    return Budget(usual.tokens // 4) if gradients else usual
+    share = 4 if lease.model.device.type == "cpu" else max(4, lease.model.blocks)
+    return Budget(max(1, usual.tokens // share)) if gradients else usual
 
 
 def prefix_of(lease: Lease, samples: Sequence[Sample]) -> Prefix:
@@ -132,7 +134,10 @@ def read_ends(
         def length(id: str, front: Prefix = front) -> int:
             return len(sequences[id]) - len(front)
 
-        for batch, states in in_batches(ids, work, length=length, then=str, budget=budget):
+        rows = front.rows_within(budget.trunk, room=max(map(length, ids)))
+        for batch, states in in_batches(
+            ids, work, length=length, then=str, budget=budget, rows=rows
+        ):
             states_by_id |= dict(zip(batch, to_host(states), strict=True))
     return {id: states_by_id[id] for id in sequences}
 
@@ -149,7 +154,10 @@ def trunks(
     def length(sample: Sample) -> int:
         return len(sample.prompt_ids) - len(prefix)
 
-    yield from in_batches(samples, work, length=length, then=lambda s: s.id, budget=budget)
+    rows = prefix.rows_within(budget.trunk, room=max(map(length, samples), default=0))
+    yield from in_batches(
+        samples, work, length=length, then=lambda s: s.id, budget=budget, rows=rows
+    )
 
 
 def _by_prefix(

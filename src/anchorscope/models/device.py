@@ -6,7 +6,9 @@ from typing import Literal, NamedTuple, get_args
 
 import torch
 
+from anchorscope import ranks
 from anchorscope.errors import UserError, unknown
+from anchorscope.ranks import TENSOR_PARALLEL
 
 DType = Literal["auto", "float32", "bfloat16", "float16"]
 
@@ -20,7 +22,7 @@ class Choice(NamedTuple):
     device: str
     dtype: torch.dtype
     why: str
-    balanced: bool = False  # spread over all devices; `device` is the first
+    spread: str | None = None  # balanced or tensor-parallel; `device` is then the first
 
 
 def choose(device: str = "auto", dtype: str = "auto") -> Choice:
@@ -28,9 +30,10 @@ def choose(device: str = "auto", dtype: str = "auto") -> Choice:
     if dtype not in get_args(DType):
         raise unknown("dtype", dtype, get_args(DType))
     chosen, because = _device(device)
+    spread = device if device in (BALANCED, TENSOR_PARALLEL) else None
     if dtype != "auto":
         said = f"{because}; {dtype} as asked"
-        return Choice(chosen, getattr(torch, dtype), said, device == BALANCED)
+        return Choice(chosen, getattr(torch, dtype), said, spread)
     if chosen.startswith("cuda"):
         fast = torch.cuda.is_bf16_supported(including_emulation=False)
         reason = "the GPU has bfloat16 units" if fast else "the GPU has no bfloat16 units"
@@ -40,7 +43,7 @@ def choose(device: str = "auto", dtype: str = "auto") -> Choice:
     else:
         fast, reason = False, f"safe on {chosen}"
     name = "bfloat16" if fast else "float32"
-    return Choice(chosen, getattr(torch, name), f"{because}; {name}: {reason}", device == BALANCED)
+    return Choice(chosen, getattr(torch, name), f"{because}; {name}: {reason}", spread)
 
 
 def cpu_has_bfloat16() -> bool:
@@ -56,6 +59,10 @@ def cpu_has_bfloat16() -> bool:
 def _device(asked: str) -> tuple[str, str]:
     if asked == BALANCED:
         return _device("auto")[0], "spread over the devices as asked"
+    if asked == TENSOR_PARALLEL:
+        ranks.begin()
+        here = f"cuda:{torch.cuda.current_device()}" if torch.cuda.is_available() else "cpu"
+        return here, f"shared by {ranks.count()} processes as asked"
     if asked == "auto":
         if torch.cuda.is_available():
             return "cuda", "a GPU is there"
@@ -67,6 +74,7 @@ def _device(asked: str) -> tuple[str, str]:
     except (RuntimeError, AssertionError) as error:
         raise UserError(
             f"Device '{asked}' cannot be used: {str(error).splitlines()[0]} "
-            "Accepted: auto, balanced, cpu, cuda, cuda:N, mps, as far as this machine has them."
+            "Accepted: auto, balanced, tensor-parallel, cpu, cuda, cuda:N, mps, as far as this "
+            "machine has them."
         ) from error
     return asked, f"{asked} as asked"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,13 @@ from transformers import AutoModelForCausalLM
 
 from anchorscope.errors import UserError
 from anchorscope.models.converted_folder import folder_of
-from anchorscope.models.gguf_tokens import around, note_around, tokenizer_of
+from anchorscope.models.gguf_tokens import note_around, read_header, tokenizer_of
+
+# What comes of a file that is no GGUF file, is cut off, or holds what transformers cannot convert.
+_UNREADABLE = (
+    ValueError, KeyError, IndexError, TypeError, NotImplementedError, OverflowError, MemoryError,
+    struct.error, ImportError, RuntimeError,
+)  # fmt: skip
 
 
 def converted(path: Path) -> Path:
@@ -41,21 +48,25 @@ def _convert(path: Path, folder: Path) -> None:
     """Writes beside the final name and renames, so that a torn conversion is never read."""
     partial = folder.with_name(f"{folder.name}.{os.getpid()}.partial")
     try:
+        # The header first: a file that is none, or is cut off, is told in no time.
+        header = read_header(path)
         # float16 holds a dequantised weight to 2^-11 of itself; bfloat16 would only to 2^-8.
         lm = AutoModelForCausalLM.from_pretrained(
             path.parent, gguf_file=path.name, dtype=torch.float16, **_dense()
         )
-        said = around(path)
-        tokenizer = tokenizer_of(path, said)
+        tokenizer = tokenizer_of(path, header)
+        lm.generation_config.eos_token_id = list(header.ends) or None
         partial.mkdir(parents=True, exist_ok=True)
         lm.save_pretrained(partial)
         tokenizer.save_pretrained(partial)
-        note_around(partial, said)
+        note_around(partial, header.around)
         _put(partial, folder)
-    except (ValueError, KeyError, NotImplementedError) as error:
+    except _UNREADABLE as error:
+        said = next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(". ")
         raise UserError(
-            f"The GGUF file {path} could not be read: {str(error).splitlines()[0]} Accepted: GGUF "
-            "files of an architecture that transformers can convert; or give the model's folder."
+            f"The GGUF file {path} could not be read: {said}. Accepted: whole GGUF files, of an "
+            "architecture and a quantisation that transformers can convert; or give the model's "
+            "folder."
         ) from error
     except OSError as error:
         raise UserError(

@@ -10,7 +10,6 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gguf import GGUFReader
 from tokenizers import processors
 from transformers import AutoTokenizer
 
@@ -18,7 +17,11 @@ from transformers import AutoTokenizer
 # begin with BOS; byte-level BPE does not, but for these pre-tokenizers.
 _BEGINS = {"llama", "bert"}
 _ENDS = {"bert", "t5"}
-_BPE_BEGINS = {"llama3", "llama-v3", "llama-bpe", "falcon3", "tekken", "chameleon"}
+_BPE_BEGINS = {
+    "llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2",
+    "jina-v5-nano", "tekken", "chameleon",
+}  # fmt: skip
+_SENTENCEPIECE = {"bos": 1, "eos": 2}  # its usual numbers
 
 
 class Around(NamedTuple):
@@ -28,8 +31,19 @@ class Around(NamedTuple):
     eos: bool
 
 
-def around(path: Path) -> Around:
+class Header(NamedTuple):
+    """What a GGUF file says of its special tokens."""
+
+    around: Around
+    bos: int | None  # the token's number
+    eos: int | None
+    ends: tuple[int, ...]  # every token that ends an answer: of the text, the turn, the message
+
+
+def read_header(path: Path) -> Header:
     """What the header of a GGUF file says, or what llama.cpp does where it says nothing."""
+    from gguf import GGUFReader
+
     fields = GGUFReader(str(path)).fields
 
     def named(name: str) -> Any:
@@ -39,14 +53,26 @@ def around(path: Path) -> Around:
     kind, before = named("model"), named("pre")
     bos, eos = named("add_bos_token"), named("add_eos_token")
     usual = kind in _BEGINS or before in _BPE_BEGINS
-    return Around(usual if bos is None else bool(bos), kind in _ENDS if eos is None else bool(eos))
+    around = Around(
+        usual if bos is None else bool(bos), kind in _ENDS if eos is None else bool(eos)
+    )
+    numbers = {of: named(f"{of}_token_id") for of in ("bos", "eos", "eot", "eom")}
+    if kind == "llama":
+        numbers = {of: _SENTENCEPIECE.get(of) if n is None else n for of, n in numbers.items()}
+    ends = dict.fromkeys(int(n) for of, n in numbers.items() if of != "bos" and n is not None)
+    return Header(around, numbers["bos"], numbers["eos"], tuple(ends))
 
 
-def tokenizer_of(path: Path, said: Around) -> Any:
+def tokenizer_of(path: Path, header: Header) -> Any:
     """The tokenizer inside a GGUF file, with the tokens around a text that the file names."""
+    said = header.around
     tokenizer = AutoTokenizer.from_pretrained(
         path.parent, gguf_file=path.name, add_bos_token=said.bos, add_eos_token=said.eos
     )
+    for name in ("bos", "eos"):
+        number = getattr(header, name)
+        if number is not None and getattr(tokenizer, f"{name}_token_id") != number:
+            setattr(tokenizer, f"{name}_token", tokenizer.convert_ids_to_tokens(number))
     bos, eos = said.bos and tokenizer.bos_token, said.eos and tokenizer.eos_token
     ids = tokenizer("a")["input_ids"]
     begins = bool(bos) == (ids[0] == tokenizer.bos_token_id)

@@ -11,13 +11,16 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
+from anchorscope import ranks
 from anchorscope.errors import UserError
 from anchorscope.models import bundled
 from anchorscope.models.adapter import adapter_name, merged
-from anchorscope.models.device import Choice, choose
+from anchorscope.models.device import BALANCED, Choice, choose
 from anchorscope.models.gguf import converted
 from anchorscope.models.parts import Parts, find_parts
+from anchorscope.models.quantised import check_plain, is_quantised
 from anchorscope.models.spread import devices_of, first_device, read_spread, spread_out
+from anchorscope.models.tensor_parallel import read_parallel
 
 log = logging.getLogger(__name__)
 
@@ -65,12 +68,12 @@ def load_model(
     if not isinstance(model, str | Path):
         return _loaded(model, tokenizer, None if adapter is None else str(adapter))
     choice = choose(device, dtype)
-    place, name = _locate(str(model))
+    place, name = ranks.by_first(lambda: _locate(str(model)))  # which may convert a file
     options = {"revision": revision, "trust_remote_code": trust_remote_code}
     change = None if adapter is None else str(adapter)
     lm, tokenizer = _read(place, str(model), choice, options, change)
     name = name if change is None else f"{name} + {adapter_name(change)}"
-    why = choice.why + (f"; on {devices_of(lm)}" if choice.balanced else "")
+    why = choice.why + (f"; on {devices_of(lm)}" if choice.spread == BALANCED else "")
     log.info("%s on %s", name, why)
     return Model(
         name=name,
@@ -113,11 +116,7 @@ def _plain(model: nn.Module) -> PreTrainedModel:
             f"A {type(model).__name__} is not a causal language model of transformers. Give one, "
             "with its tokenizer: load_model(model, tokenizer=tokenizer)."
         )
-    if any(getattr(module, "_compiled_call_impl", None) for module in model.modules()):
-        raise UserError(
-            f"This {type(model).__name__} was compiled in place, and its attention cannot be "
-            "replaced. Give the model before `.compile()`."
-        )
+    check_plain(model)
     return model
 
 
@@ -171,10 +170,14 @@ def _read(
     try:
         tokenizer = AutoTokenizer.from_pretrained(place, **options)
         options["dtype"] = choice.dtype
-        if choice.balanced and adapter is None:
+        if choice.spread is None and is_quantised(place, options):
+            options["device_map"] = choice.device
+        if choice.spread == BALANCED and adapter is None:
             return read_spread(place, **options), tokenizer
+        if choice.spread == ranks.TENSOR_PARALLEL:
+            return read_parallel(place, adapter, **options), tokenizer
         lm = AutoModelForCausalLM.from_pretrained(place, **options)
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
         if given == "bundled":
             raise UserError(bundled.HOW_TO_GET) from error
         raise UserError(
@@ -182,14 +185,17 @@ def _read(
             "Accepted: a hub id (org/name) that can be reached from here, a folder, a .gguf file, "
             "or `bundled`."
         ) from error
+    check_plain(lm)
     if adapter is not None:
         lm = merged(lm, adapter)
-    if choice.balanced:
+    if choice.spread == BALANCED:
         return spread_out(lm), tokenizer
     return _place(lm, choice.device), tokenizer
 
 
 def _place(lm: Any, device: str) -> Any:
+    if getattr(lm, "hf_quantizer", None) is not None:
+        return lm  # read onto its device; some packed weights cannot be sent to another
     try:
         return lm.to(device)
     except torch.OutOfMemoryError as error:

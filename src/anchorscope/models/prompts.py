@@ -13,6 +13,8 @@ from anchorscope.models.load import Model
 from anchorscope.records import Shot, Span
 
 PromptStyle = Literal["auto", "chat", "text"]
+# What ends a turn, where the files name only the end of the text.
+_TURN_ENDS = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end|>")
 _NO_THINKING = {"enable_thinking": False}  # read by templates that know it, ignored by the others
 
 
@@ -93,7 +95,7 @@ def stop_ids(model: Model) -> list[int]:
     ends = ends if isinstance(ends, list) else [ends]
     named = (
         tokenizer.eos_token_id,
-        *(vocabulary.get(name) for name in ("<|im_end|>", "<|eot_id|>")),
+        *(vocabulary.get(name) for name in _TURN_ENDS),
     )
     return sorted(lines | {i for i in (*ends, *named) if i is not None})
 

@@ -7,8 +7,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from accelerate import dispatch_model, infer_auto_device_map
-from accelerate.utils import get_balanced_memory
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 Memory = dict[int | str, int | str] | None  # bytes that a device may hold; None: what is free
@@ -26,6 +24,9 @@ def read_spread(place: str, *, memory: Memory = None, **options: Any) -> PreTrai
 
 def spread_out(lm: Any, *, memory: Memory = None) -> Any:
     """The same model, now whole in main memory, over all devices."""
+    from accelerate import dispatch_model, infer_auto_device_map
+    from accelerate.utils import get_balanced_memory
+
     whole: dict[str, Any] = {"no_split_module_classes": list(lm._no_split_modules or ())}
     free: Any = memory or get_balanced_memory(lm, **whole)
     folder = TemporaryDirectory(prefix="anchorscope-")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from anchorscope import ranks
 from anchorscope.config import Config
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.passes import knockout_of
@@ -33,6 +34,8 @@ def collect(
     `model` and `questions` are what `run` takes.
     """
     config, sets, identity = resolve(model, questions, config or Config())
+    if config.device == ranks.TENSOR_PARALLEL:
+        ranks.begin()
     store = Store.open(out, identity | {"only": "detectors"})
     if not store.info.get("finished"):
         store.save_info({"command": command_of(config, store.path, verb="detect collect")})
@@ -50,3 +53,4 @@ def _collect(run: Run, model: Any) -> None:
     frame = to_frame(samples)
     run.store.write("samples.parquet", frame.to_parquet)
     run.store.save_info({"finished": True})
+    ranks.wait()  # none returns before the folder says so

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from anchorscope.engine.check import require_understood
+from anchorscope.engine.limits.bounds import Bounds, bounds_of, note, noted_of
 from anchorscope.errors import UserError
 from anchorscope.models import Model, load_model
 from anchorscope.pathways.grouping import check_grouping
@@ -43,6 +44,9 @@ def _load(run: Run, asked: Any) -> Model:
         "dtype": str(model.dtype).removeprefix("torch."),
     }
     before = store.info.get("model", facts)
+    if before.get("device") == str(model.device) and "bounds" in before:
+        # Those it began with: other batches would round otherwise.
+        note(model.lm, replace(noted_of(model.lm), bounds=Bounds(**before["bounds"])))
     if any(before[name] != fact for name, fact in facts.items()):
         raise UserError(
             f"{store.path} was begun with other weights or another dtype "
@@ -59,7 +63,7 @@ def _save_facts(run: Run, model: Model, facts: dict[str, Any]) -> None:
     shard = config.shard or _SHARD.get(model.device.type, _SHARD["cpu"])
     name = {name: getattr(model, name) for name in ("name", "source", "revision", "adapter")}
     shape = {"blocks": model.blocks, "width": model.parts.width}
-    here = {"device": str(model.device), "why": model.why}
+    here = {"device": str(model.device), "why": model.why, "bounds": bounds_of(model)._asdict()}
     before = store.info
     store.save_info(
         {

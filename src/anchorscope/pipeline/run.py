@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from anchorscope import ranks
 from anchorscope.config import Config
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.passes import passes_of
@@ -21,13 +22,14 @@ from anchorscope.pipeline.evidence import (
 from anchorscope.pipeline.model import load
 from anchorscope.pipeline.prepare import prepare
 from anchorscope.pipeline.request import Questions, resolve
-from anchorscope.pipeline.robust import TABLE, robust_tables, write_robust
+from anchorscope.pipeline.robust import TABLE, Choice, robust_tables, write_robust
 from anchorscope.pipeline.robust_asked import ask_otherwise
 from anchorscope.pipeline.shard import ask_and_read
 from anchorscope.pipeline.stages import Run
-from anchorscope.probes.labelled import labelled
+from anchorscope.probes.labelled import Labelled, labelled
+from anchorscope.probes.readings import Readings
 from anchorscope.progress import Progress, Quiet
-from anchorscope.records import QuestionSet
+from anchorscope.records import QuestionSet, Sample
 from anchorscope.run_folder.store import Store
 from anchorscope.run_folder.view import RunView
 from anchorscope.show import write_figures, write_report
@@ -54,6 +56,8 @@ def run(
     config, sets, identity = resolve(model, questions, config or Config())
     # What is wrong with the choices is said before anything slow starts, and leaves no folder.
     variants_of(config)
+    if config.device == ranks.TENSOR_PARALLEL:
+        ranks.begin()
     store = Store.open(out, identity)
     run = Run(store=store, config=config, sets=sets, progress=progress or Quiet())
     if not (
@@ -76,16 +80,32 @@ def _go(run: Run, model: Any) -> RunView:
         answers = [labelled(samples, dataset, run.config) for dataset in run.datasets]
         read_variants(run, lease, shards)
         read_evidence(run, lease, shards, samples)
-        readings = train_and_read(run, answers, passes=probed_of(run.config), shards=len(shards))
+        readings = ranks.by_first(
+            lambda: train_and_read(run, answers, passes=probed_of(run.config), shards=len(shards))
+        )
         read_evidence_with_probes(run, lease, shards, samples, answers, readings)
         asked = ask_otherwise(run, lease, shards, samples) if run.config.robust else []
+    ranks.by_first(lambda: _finish(run, samples, answers, readings, asked, shards=len(shards)))
+    return RunView.open(run.store.path)
+
+
+def _finish(
+    run: Run,
+    samples: Sequence[Sample],
+    answers: Sequence[Labelled],
+    readings: Mapping[str, Readings],
+    asked: Sequence[Choice],
+    *,
+    shards: int,
+) -> None:
+    """Everything that needs the model no more: tables, figures, report."""
     tables = pathway_tables(run, answers, readings)
-    tables |= tables_of_evidence(run, answers, readings, samples, shards=len(shards))
-    tables |= ablation_tables(run, answers, shards=len(shards))
+    tables |= tables_of_evidence(run, answers, readings, samples, shards=shards)
+    tables |= ablation_tables(run, answers, shards=shards)
     if run.config.robust:
         tables |= robust_tables(run, samples, asked, datasets=run.datasets)
     save(run, samples, answers, tables)
-    return _show(run)
+    _show(run)
 
 
 def _add_robust(run: Run, model: Any) -> RunView:
@@ -96,18 +116,22 @@ def _add_robust(run: Run, model: Any) -> RunView:
         shards = prepare(run, lease)
         samples = ask_and_read(run, lease, shards, passes_of(run.config))  # from disk
         asked = ask_otherwise(run, lease, shards, samples)
-    write_robust(run.store, robust_tables(run, samples, asked, datasets=run.datasets))
-    return _show(run)
+
+    def finish() -> None:
+        write_robust(run.store, robust_tables(run, samples, asked, datasets=run.datasets))
+        _show(run)
+
+    ranks.by_first(finish)
+    return RunView.open(run.store.path)
 
 
-def _show(run: Run) -> RunView:
+def _show(run: Run) -> None:
     """The figures and the report, and the run marked as finished."""
     with run.stage("report"):
         view = RunView.open(run.store.path, unfinished_ok=True)
         write_figures(view)
         write_report(view)
     run.store.save_info({"finished": True, **_extras(run.config)})
-    return RunView.open(run.store.path)
 
 
 def _extras(config: Config) -> dict[str, list[str]]:

@@ -143,7 +143,7 @@ class ShardReader:
     def _rows(self, prompts: Sequence[Prompted]) -> int | None:
         """How many rows may be written to at once."""
         room = max(map(self._own, prompts)) + self.answerer.max_tokens
-        return self.prefix.rows_within(self.budget.memory, room=room)
+        return self.prefix.rows_within(self.budget.written, room=room)
 
     def _own(self, prompt: Prompted) -> int:
         return len(prompt.prompt_ids) - len(self.prefix)

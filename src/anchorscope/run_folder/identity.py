@@ -6,7 +6,7 @@ import hashlib
 import json
 import platform
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -29,15 +29,33 @@ def questions_hash(sets: Sequence[QuestionSet]) -> str:
 def weights_hash(lm: Any) -> str:
     """A hash of a few values of every weight: another model under the same name shows."""
     digest = hashlib.sha256()
+    for name, weight in _weights(lm):
+        some = weight.detach().flatten()[:64].float().cpu().numpy()
+        digest.update(name.encode() + some.tobytes())
+    return digest.hexdigest()[:16]
+
+
+def _weights(lm: Any) -> Iterator[tuple[str, Any]]:
+    """Every weight by name as plain tensors, wherever and however it is kept."""
     for name, weight in lm.named_parameters():
         if weight.is_meta:
             # Offloaded, tied weights are no longer one object: the second name is left out as ever.
             if name in getattr(lm, "all_tied_weights_keys", {}):
                 continue
             weight = _offloaded(lm, name)
-        some = weight.detach().flatten()[:64].float().cpu().numpy()
-        digest.update(name.encode() + some.tobytes())
-    return digest.hexdigest()[:16]
+        if hasattr(weight, "full_tensor"):  # each process holds a part
+            yield name, weight.full_tensor()
+        elif hasattr(weight, "__tensor_flatten__"):  # quantised: packed values and their scales
+            yield from ((f"{name}.{of}", getattr(weight, of)) for of in _packed(weight))
+        else:
+            yield name, weight
+    if getattr(lm, "hf_quantizer", None) is not None:
+        yield from lm.named_buffers()  # where GPTQ and AWQ keep their weights
+
+
+def _packed(weight: Any) -> list[str]:
+    """The names of the plain tensors that a quantised one is made of."""
+    return list(weight.__tensor_flatten__()[0])
 
 
 def _offloaded(lm: Any, name: str) -> Any:

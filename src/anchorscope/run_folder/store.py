@@ -1,7 +1,9 @@
 """The run folder: written whole or not at all, and continued where it stopped.
 
 A file is written under a temporary name, renamed, and listed in manifest.jsonl last. What the
-manifest does not list with the right size and checksum is not there.
+manifest does not list with the right size and checksum is not there. Of several processes that
+share a model the first writes, and the others see what they saw when the run was opened and what
+they would have written since: so all of them take the same turns.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from anchorscope import ranks
 from anchorscope.errors import UserError
 
 RUN, MANIFEST = "run.json", "manifest.jsonl"
@@ -24,6 +27,7 @@ class Store:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._listed: dict[str, dict[str, Any]] = {}
+        self._info = None if ranks.first() else read_info(path) or {}
         self._read_manifest()
 
     @classmethod
@@ -37,30 +41,34 @@ class Store:
             )
         if before is not None:
             _refuse_other(path, before.get("identity", {}), identity)
-        with _disk(path):
-            path.mkdir(parents=True, exist_ok=True)
         store = cls(path)
+        ranks.wait()  # all have looked before anything is written
+        if ranks.first():
+            with _disk(path):
+                path.mkdir(parents=True, exist_ok=True)
         if before is None:
             store.save_info({"identity": identity, "finished": False})
         return store
 
     @property
     def info(self) -> dict[str, Any]:
-        return read_info(self.path) or {}
+        return dict(self._info) if self._info is not None else read_info(self.path) or {}
 
     def save_info(self, changes: dict[str, Any]) -> None:
         """Merges `changes` into run.json."""
+        if self._info is not None:
+            self._info |= changes
+            return
         text = json.dumps({**self.info, **changes}, indent=1, ensure_ascii=False) + "\n"
         self._replace(RUN, lambda file: file.write_text(text, encoding="utf-8"))
 
     def write(self, name: str, save: Callable[[Path], object]) -> None:
         """Saves one file for good: `save` writes it to the path it is given."""
-        target = self._replace(name, save)
+        target = self._replace(name, save) if ranks.first() else self.file(name)
+        ranks.wait()  # the others read it from here on
         entry = {"name": name, "bytes": target.stat().st_size, "sha256": _checksum(target)}
-        with _disk(self.path), (self.path / MANIFEST).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(entry) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        if ranks.first():
+            self._list(entry)
         self._listed[name] = entry
 
     def has(self, name: str) -> bool:
@@ -75,6 +83,12 @@ class Store:
 
     def file(self, name: str) -> Path:
         return self.path / name
+
+    def _list(self, entry: dict[str, Any]) -> None:
+        with _disk(self.path), (self.path / MANIFEST).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(entry) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
 
     def _replace(self, name: str, save: Callable[[Path], object]) -> Path:
         target = self.path / name

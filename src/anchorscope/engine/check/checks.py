@@ -9,14 +9,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from anchorscope.engine.batches import bound_pack, largest_pack
 from anchorscope.engine.check import trial as tries
 from anchorscope.engine.check.limits import distance, rounding
+from anchorscope.engine.check.measure import measure
 from anchorscope.engine.check.packs import check_long, check_pack
 from anchorscope.engine.check.stock import Stock, stock_pass
 from anchorscope.engine.check.trial import Trial
 from anchorscope.engine.interventions import Intervention, window_of
 from anchorscope.engine.lease import Lease
+from anchorscope.engine.limits.bounds import Noted, note, noted_of
 from anchorscope.engine.passes import ANSWER_ONLY, KNOCKOUT
 from anchorscope.engine.trunk import read_prefix
 from anchorscope.errors import UserError
@@ -71,6 +72,7 @@ def check_model(model: Model) -> Iterator[Check]:
 def _checks(model: Model) -> Iterator[Check]:
     yield Check("a prompt begins as the model's files say", *first_tokens(model))
     before = _logits(model)
+    measure(model)
     seen = _ours(model)
     blocks = f"{model.blocks} blocks, width {model.parts.width}"
     yield Check("its attention can be read", True, blocks)
@@ -95,7 +97,7 @@ def _checks(model: Model) -> Iterator[Check]:
     yield Check("the model is left as it was", same, "logits bit for bit" if same else "it changed")
 
 
-_PROVED: dict[tuple[str, ...], int | None] = {}  # with the largest pack, where there is one
+_PROVED: dict[tuple[str, ...], Noted] = {}
 
 
 def require_understood(model: Model) -> None:
@@ -103,7 +105,7 @@ def require_understood(model: Model) -> None:
     config = model.lm.config.to_json_string()
     key = (weights_hash(model.lm), str(model.dtype), str(model.device), config)
     if key in _PROVED:
-        bound_pack(model.lm, _PROVED[key])  # the same weights may have been loaded anew
+        note(model.lm, _PROVED[key])  # the same weights may have been loaded anew
         return
     failed = [check for check in check_model(model) if not check.ok]
     if failed:
@@ -112,7 +114,7 @@ def require_understood(model: Model) -> None:
             f"{model.name} is not understood, so its numbers would mean nothing: {said}. "
             f"`anchorscope doctor --model {model.source}` shows every check."
         )
-    _PROVED[key] = largest_pack(model.lm)
+    _PROVED[key] = noted_of(model.lm)
 
 
 @torch.no_grad()

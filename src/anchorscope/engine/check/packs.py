@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
-from anchorscope.engine.batches import Budget, bound_pack
+from anchorscope.engine.batches import Budget
 from anchorscope.engine.check import trial as tries
 from anchorscope.engine.check.limits import distance
 from anchorscope.engine.check.stock import stock_pass
 from anchorscope.engine.lease import Lease
+from anchorscope.engine.limits.bounds import Noted, Proved, note, noted_of
 from anchorscope.engine.passes import KNOCKOUT
 from anchorscope.engine.trunk import grow_trunk, read_prefix
 from anchorscope.models import Model
@@ -55,33 +57,35 @@ def _long(model: Model, window: int) -> float:
 
 def check_pack(model: Model, limit: float) -> tuple[str, bool, str]:
     """A pack of full size, whose last row must be that row alone; a smaller bound is noted."""
-    bound_pack(model.lm, None)
+    noted = Noted(bounds=noted_of(model.lm).bounds)
+    note(model.lm, noted)
     full = min(Budget.of(model).tokens, _affordable(model))
     name = "a full pack, its last row as that row alone"
     tokens = full
-    while tokens >= tries.PREFIX + max(tries.TURNS):
-        far = _packed(model, tokens)
-        if far < limit:
-            break
-        tokens //= 2
-    else:
-        return name, False, f"rows of a pack change each other by {far:.1e}"
+    with Lease(model) as lease:
+        while tokens >= tries.PREFIX + max(tries.TURNS):
+            far = _packed(lease, tokens)
+            if far < limit:
+                break
+            tokens //= 2
+        else:
+            return name, False, f"rows of a pack change each other by {far:.1e}"
+    proved = Proved(tokens, lambda lease, more: _packed(lease, more) < limit)
+    note(model.lm, replace(noted, proved=proved, largest=None if tokens == full else tokens))
     if tokens == full:
         return name, True, f"{tokens:,} tokens, difference {far:.1e}"
-    bound_pack(model.lm, tokens)
     return name, True, f"the model looks at places in a pack: kept to {tokens:,} tokens"
 
 
-def _packed(model: Model, tokens: int) -> float:
+def _packed(lease: Lease, tokens: int) -> float:
     """How far the last row of a pack of so many tokens is from that row alone."""
-    prompts = tries.prompts_for(model)
+    prompts = tries.prompts_for(lease.model)
     turns = [len(prompt) - tries.PREFIX for prompt in prompts]
-    count = max(2, tokens // max(turns))
+    count = len(turns) * max(1, -(-tokens // sum(turns)))  # tokens at least
     rows = [prompts[n % len(prompts)] for n in range(count)]
-    with Lease(model) as lease:
-        prefix = read_prefix(lease, prompts[0][: tries.PREFIX])
-        pack = grow_trunk(lease, prefix, rows, room=0, head=False).last.states[-1]
-        alone = grow_trunk(lease, prefix, rows[-1:], room=0, head=False).last.states[0]
+    prefix = read_prefix(lease, prompts[0][: tries.PREFIX])
+    pack = grow_trunk(lease, prefix, rows, room=0, head=False).last.states[-1]
+    alone = grow_trunk(lease, prefix, rows[-1:], room=0, head=False).last.states[0]
     return distance(pack, alone)
 
 

@@ -1,4 +1,4 @@
-"""Attention of the models that do not let theirs be replaced by name, but keep it in one method."""
+"""Models that keep their attention in a method `_attn`: GPT-J, CodeGen, GPT-Neo and the like."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from anchorscope.engine.attention import attend
 from anchorscope.engine.masks import Rule, checked
 
 # By class: what scores are multiplied with before the softmax.
-_SCALES: dict[str, Callable[[Any], float]] = {
+SCALES: dict[str, Callable[[Any], float]] = {
     "GPTJAttention": lambda module: 1 / float(module.scale_attn),
     "CodeGenAttention": lambda module: 1 / float(module.scale_attn),
     "GPTNeoSelfAttention": lambda module: 1.0,
@@ -19,21 +19,9 @@ _SCALES: dict[str, Callable[[Any], float]] = {
 }
 
 
-def replace_own(block: nn.Module) -> Callable[[], None]:
-    """Puts our attention in the place of a block's own `_attn`; gives what takes it out again."""
-    modules = [module for module in block.modules() if type(module).__name__ in _SCALES]
-    for module in modules:
-        module._attn = _ours(module)
-
-    def take_out() -> None:
-        for module in modules:
-            del module._attn
-
-    return take_out
-
-
-def _ours(module: nn.Module) -> Any:
-    scaling = _SCALES[type(module).__name__](module)
+def ours(module: nn.Module) -> Any:
+    """Our attention in the shape of a module's own `_attn`."""
+    scaling = SCALES[type(module).__name__](module)
 
     def attn(query: Tensor, key: Tensor, value: Tensor, attention_mask: Any = None) -> Any:
         rule = _local(module, checked(attention_mask, module))

@@ -1,0 +1,100 @@
+"""How much may go through a model at once, decided ahead from the memory of its device.
+
+Batches must follow from what a run records, since rounding depends on what shares a batch. So the
+bounds are powers of two, which a little more or less of free memory does not change; they are
+written into run.json, and a continued run takes them from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+from torch import nn
+
+from anchorscope.models import Model
+
+# Tokens of one pass: large enough for matrix products to run at full speed, small enough that a
+# batch's scores stay far below the weights in memory.
+TOKENS = {"cpu": 1024, "cuda": 32768}
+# The prefix lies in the memory of every row that is written to; on a CPU more rows than fit into
+# these bytes hardly decode faster.
+_WRITTEN = 64 << 20
+_LEAST = 256  # tokens; less would crawl, and memory that runs out is still caught
+# Of what is free a half for packs, a quarter for keys and values; the rest is for what nobody
+# counted: fragments, logits, the states of answers.
+_PACKS, _KEYS = 2, 4
+
+
+class Bounds(NamedTuple):
+    """What may go through a model at once."""
+
+    tokens: int  # of one pass
+    written: int | None  # bytes for the keys and values of rows that answers are written to
+    trunk: int | None = None  # the same of rows that are read alone; None: any
+
+
+class Proved(NamedTuple):
+    """Up to how many tokens the rows of a pack were seen not to change one another."""
+
+    tokens: int
+    more: Callable[[Any, int], bool]  # whether the packs of a lease are right up to so many
+
+
+@dataclass(frozen=True)
+class Noted:
+    """What the checks found out about a model, beside that it is understood."""
+
+    bounds: Bounds | None = None  # measured; None: what is usual on its device
+    largest: int | None = None  # tokens of a pack, where it looks at their indices; None: any
+    proved: Proved | None = None
+
+
+_NOTED: WeakKeyDictionary[nn.Module, Noted] = WeakKeyDictionary()
+
+
+def noted_of(lm: nn.Module) -> Noted:
+    """What was noted about a model so far."""
+    return _NOTED.get(lm, Noted())
+
+
+def note(lm: nn.Module, noted: Noted) -> None:
+    """Notes what was found out about a model, or what its run began with."""
+    _NOTED[lm] = noted
+
+
+def proved_up_to(longest: int, lm: nn.Module, lease: Any) -> bool:
+    """Whether packs of so many tokens are right, tried where they were not; what is so is noted."""
+    noted = noted_of(lm)
+    proved = noted.proved
+    if proved is None or longest <= proved.tokens:
+        return proved is not None
+    tries = () if noted.largest else (1 << (longest - 1).bit_length(), longest)
+    right = next((tokens for tokens in tries if proved.more(lease, tokens)), None)
+    if right is not None:
+        note(lm, replace(noted, proved=proved._replace(tokens=right)))
+    return right is not None
+
+
+def bounds_of(model: Model) -> Bounds:
+    """The bounds noted for a model; those usual for its device where none were."""
+    noted = noted_of(model.lm)
+    usual = Bounds(TOKENS[kind_of(model)], _WRITTEN if kind_of(model) == "cpu" else None)
+    bounds = noted.bounds or usual
+    return bounds._replace(tokens=min(noted.largest or bounds.tokens, bounds.tokens))
+
+
+def kind_of(model: Model) -> str:
+    """The kind of device that the bounds go by."""
+    return "cuda" if model.device.type == "cuda" else "cpu"
+
+
+def bounds_within(free: int, token: float, *, most: int = TOKENS["cuda"]) -> Bounds:
+    """The bounds where `free` bytes are left and one token of a pack takes `token` bytes."""
+    tokens = most
+    while tokens > _LEAST and tokens * token > free / _PACKS:
+        tokens //= 2
+    keys = 1 << max(0, (free // _KEYS).bit_length() - 1)
+    return Bounds(tokens, keys, keys)
