@@ -22,7 +22,7 @@ import pandas as pd
 
 from anchorscope.records import Estimate
 from anchorscope.simulate.error_rates import Judged, judge_world
-from anchorscope.simulate.worlds import TRUE, Truth
+from anchorscope.simulate.truth import TRUE, Truth
 from anchorscope.stats.intervals import rate
 
 DOCS = Path(__file__).parents[1] / "docs"

@@ -23,7 +23,7 @@ def known(belief, *, factors=(), fold=None) -> Known:
         fold=np.arange(n) % 5 if fold is None else fold,
         predicted=(belief > 0).astype(float),
         belief=belief,
-        factors=tuple(factors),
+        factors=tuple(np.unique(factor, return_inverse=True)[1] for factor in factors),
     )
 
 
@@ -44,7 +44,7 @@ def test_levels_that_say_nothing_take_nothing_out():
     rng = np.random.default_rng(1)
     values = rng.normal(size=300)
     assert not shrunken(values, np.ones(300), np.arange(300)).any()  # each level alone
-    assert not shrunken(values, np.ones(300), np.zeros(300)).any()  # one level
+    assert not shrunken(values, np.ones(300), np.zeros(300, dtype=int)).any()  # one level
     alternating = np.tile([1.0, -1.0], 150)  # every level of two has the mean of all
     assert not shrunken(alternating, np.ones(300), np.repeat(np.arange(150), 2)).any()
 
@@ -111,7 +111,7 @@ def test_numbers_become_levels_and_constants_are_left_out():
         exact_tokens=np.arange(n) % 3,
     )
     kind, both, tokens, length = factors_of(covariates)
-    assert set(kind) == {"name", "date"} and len(set(both)) == 2
+    assert len(set(kind)) == len(set(both)) == 2
     assert len(set(tokens)) == 3 and 6 <= len(set(length)) <= 8
     assert factors_of(None) == ()
 

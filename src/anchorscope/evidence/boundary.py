@@ -161,9 +161,9 @@ def boundary_model_table(
 ) -> pd.DataFrame:
     """One row per layer, mode and term of a logistic model of being right, Wald intervals.
 
-    Terms: pathway (Q against A), signed clean logit and its size (margin) from the effect's probe
-    (in strict mode the group's probe too, without rows), and the covariates, popularity and
-    length. Coefficients are per spread of the
+    Terms: pathway (Q against A), signed clean logit and its size (margin), each the mean of the
+    group's and the effect's probe (what lies between the two is in the model, without rows), and
+    the covariates, popularity and length. Coefficients are per spread of the
     term. Where popularity is unknown for some, a marker stands for that; a term without spread,
     or a model that the terms separate, has NaN.
     """
@@ -172,17 +172,21 @@ def boundary_model_table(
         groups, logits = groups_of(readings, mode, grouping=grouping), readings.of(ROLES[mode][1])
         for k, layer in enumerate(readings.layer_numbers):
             used = groups.of("all")[:, k]
-            logit, grouped = logits[used, k], readings.of(ROLES[mode][0])[used, k]
+            logit, grouped = logits[used, k], readings.of(ROLES[mode].group)[used, k]
+            margin, margin_grouped = np.abs(logit), np.abs(grouped)
             columns = {
                 "pathway": groups.of("Q")[used, k].astype(float),
-                "logit": logit,
-                "margin": np.abs(logit),
+                "logit": (logit + grouped) / 2,
+                "margin": (margin + margin_grouped) / 2,
                 "popularity": covariates.log_popularity[used],
                 "length": covariates.prompt_length[used],
             }
             if ROLES[mode].group != ROLES[mode].effect:
                 # The group is another probe's: what that probe reads of z is not the pathway's.
-                columns |= {"group's logit": grouped, "group's margin": np.abs(grouped)}
+                columns |= {
+                    "logits apart": logit - grouped,
+                    "margins apart": margin - margin_grouped,
+                }
             terms = _wald(columns, readings.z[used] == 0)
             rows += [(model, dataset, layer, mode, term, *terms[term], int(used.sum()))
                      for term in TERMS]  # fmt: skip

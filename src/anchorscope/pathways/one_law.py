@@ -45,7 +45,7 @@ class Known:
     fold: np.ndarray
     predicted: np.ndarray  # the class whose line a sample follows
     belief: np.ndarray  # clean logit, the mean of all probes
-    factors: tuple[np.ndarray, ...] = ()  # labels: relation, kind of answer, ...
+    factors: tuple[np.ndarray, ...] = ()  # labels as numbers: relation, kind of answer, ...
     entity: np.ndarray | None = None
 
     def take(self, rows: np.ndarray) -> Known:
@@ -64,23 +64,27 @@ class Known:
 
 
 def factors_of(covariates: Covariates | None) -> tuple[np.ndarray, ...]:
-    """The labels that may have laws of their own, those with more than one value."""
+    """The labels that may have laws of their own, as numbers; those with more than one value."""
     if covariates is None:
         return ()
     texts = [t for t in (covariates.relation, covariates.kind) if t is not None]
     labels = [np.asarray(t).astype(str) for t in texts]
     if len(labels) == 2:
         labels.append(np.char.add(np.char.add(labels[0], "\t"), labels[1]))
-    numbers = [covariates.exact_tokens, covariates.prompt_length]
-    labels += [_levels(number) for number in numbers if number is not None]
-    return tuple(label for label in labels if 1 < len(np.unique(label)) < len(label))
+    counts = [covariates.exact_tokens, covariates.prompt_length]
+    labels += [_levels(count) for count in counts if count is not None]
+    numbers = [np.unique(label, return_inverse=True)[1] for label in labels]
+    return tuple(n for n in numbers if len(n) and 0 < n.max() < len(n) - 1)
 
 
 def one_law(clean: np.ndarray, other: np.ndarray, known: Known, *, law: Law = "curve") -> Fit:
     """What is expected of the knocked-out logits, and what is left. Logits without NaN."""
     fitted, parameters = _lines(clean, other, known.fold, known.predicted)
-    if law != "line":
-        fitted = fitted + _of_kinds(other - fitted, clean, known)
+    if law != "line" and known.factors:
+        # Twice: a fold with many questions of one kind has a line that the kind has bent.
+        kinds = _of_kinds(other - fitted, clean, known)
+        lines, _ = _lines(clean, other - kinds, known.fold, known.predicted)
+        fitted = lines + _of_kinds(other - lines, clean, known)
     if law == "curve":
         fitted = fitted + _curve(other - fitted, known)
     residual = other - fitted
@@ -126,8 +130,7 @@ def _of_kinds(residual: np.ndarray, clean: np.ndarray, known: Known) -> np.ndarr
     for mine in (known.predicted == which for which in np.unique(known.predicted)):
         x = clean[mine] - clean[mine].mean()
         x = x / x.std() if x.std() > 0 else x
-        # Twice: what one factor explains is taken from the others, whichever comes first.
-        for factor in (*known.factors, *known.factors):
+        for factor in known.factors:
             left = residual[mine] - effect[mine]
             effect[mine] += shrunken(left, np.ones_like(x), factor[mine])
             left = residual[mine] - effect[mine]
@@ -138,25 +141,26 @@ def _of_kinds(residual: np.ndarray, clean: np.ndarray, known: Known) -> np.ndarr
 def shrunken(values: np.ndarray, x: np.ndarray, level: np.ndarray) -> np.ndarray:
     """Each level's coefficient of x less the common one, shrunk, times x, [question].
 
+    `level` [question] are numbers from 0.
+
     The variance between levels comes from the method of moments; none where it is not above what
     the noise within levels gives. With x = 1 these are a random-intercept model's predictions.
     """
-    _, number = np.unique(level, return_inverse=True)
-    k = int(number.max()) + 1 if len(number) else 0
+    k = int((np.bincount(level) > 0).sum()) if len(level) else 0
     if k < 2 or k >= len(values):
         return np.zeros_like(values)
-    weight, product = np.bincount(number, x * x), np.bincount(number, x * values)
-    slope = np.divide(product, weight, out=np.zeros(k), where=weight > 0)
+    weight, product = np.bincount(level, x * x), np.bincount(level, x * values)
+    slope = np.divide(product, weight, out=np.zeros(len(weight)), where=weight > 0)
     total = weight.sum()
     common = product.sum() / total if total > 0 else 0.0
-    within = ((values - slope[number] * x) ** 2).sum() / max(len(values) - k, 1)
+    within = ((values - slope[level] * x) ** 2).sum() / max(len(values) - k, 1)
     room = total - (weight**2).sum() / total if total > 0 else 0.0
     between = (weight * (slope - common) ** 2).sum() - (k - 1) * within
     between = max(0.0, between / room) if room > 0 else 0.0
     if between == 0:
         return np.zeros_like(values)
     kept = weight * between / (weight * between + within)
-    return (kept * (slope - common))[number] * x
+    return (kept * (slope - common))[level] * x
 
 
 def _curve(residual: np.ndarray, known: Known) -> np.ndarray:

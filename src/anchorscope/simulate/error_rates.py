@@ -14,7 +14,8 @@ from anchorscope.probes.folds import entity_folds
 from anchorscope.probes.labelled import Covariates
 from anchorscope.probes.readings import Readings
 from anchorscope.records import Estimate
-from anchorscope.simulate.worlds import Truth, simulate_states
+from anchorscope.simulate.truth import Truth
+from anchorscope.simulate.worlds import simulate_states
 from anchorscope.stats.intervals import difference_of_means
 
 # Less than a run's, and only what the verdict reads: there are many worlds.

@@ -27,12 +27,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from anchorscope.simulate.worlds import Truth
+from anchorscope.simulate.truth import Truth
 
 JOLT = 0.1  # spread of what the random-token control does to a state, in every direction
 BLOCK = 10  # questions of a block

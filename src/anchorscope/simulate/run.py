@@ -22,7 +22,8 @@ from anchorscope.records import Answer, Question, Sample, Span
 from anchorscope.run_folder.states import save_states, shard_name
 from anchorscope.run_folder.store import Store
 from anchorscope.run_folder.view import RunView
-from anchorscope.simulate.worlds import INTERVENTIONS, Simulated, Truth, simulate_states
+from anchorscope.simulate.truth import Truth
+from anchorscope.simulate.worlds import INTERVENTIONS, Simulated, simulate_states
 
 _ANSWERS = {"name": ("It", "Another"), "yes/no": ("yes", "no")}  # right and wrong, by kind
 

@@ -19,7 +19,7 @@ STRONG = 10  # difference of BIC from which the residuals' own two humps are not
 SHARES = (0.1, 0.5)  # the share of Q that is planted lies between these
 
 
-def power(logits: Logits, known: Known, draws: Draws, *, worlds: int = 20) -> float:
+def power(logits: Logits, known: Known, draws: Draws, *, worlds: int = 12) -> float:
     """The share of planted worlds in which two pathways are shown, by one set of folds."""
     fits = {p: one_law(logits.clean[p], logits.knockout[p], known) for p in PROBES}
     noise = {p: _noise(fits[p].residual) for p in PROBES}
