@@ -31,7 +31,7 @@ STAND_INS = {  # what another run would have read from a model
 
 def simulated_run(folder: Path) -> RunView:
     """A small world of two pathways with all evidence."""
-    truth = Truth(world="two-pathways", samples=160, layers=2, width=12, seed=4)
+    truth = Truth(world="two-pathways", samples=160, layers=2, width=12, noise=0.25, seed=4)
     config = Config(model="x", data=("simulated",), resamples=100, fold_seeds=1)
     with pytest.MonkeyPatch.context() as patch:  # its own figures and report are not looked at
         for name in ("write_figures", "write_report"):
