@@ -13,6 +13,7 @@ from anchorscope.engine.check import trial as tries
 from anchorscope.engine.check.limits import distance, rounding
 from anchorscope.engine.check.measure import measure
 from anchorscope.engine.check.packs import check_long, check_pack
+from anchorscope.engine.check.precision import can_be_float32, in_float32
 from anchorscope.engine.check.stock import Stock, stock_pass
 from anchorscope.engine.check.trial import Trial
 from anchorscope.engine.interventions import Intervention, window_of
@@ -45,6 +46,7 @@ class Check(NamedTuple):
     name: str
     ok: bool
     seen: str
+    near: bool = False  # at least nearer to what stock attention gives than to the clean states
 
 
 @dataclass(frozen=True)
@@ -61,12 +63,33 @@ class _Seen:
 def check_model(model: Model) -> Iterator[Check]:
     """Each check as it is done; the model is left as it was. No error comes out of it."""
     try:
-        yield from _checks(model)
+        yield from _in_any_precision(model)
     except UserError as error:
         yield Check("its attention can be changed", False, str(error).rstrip("."))
     except Exception as error:
         said = next(iter(str(error).strip().splitlines()), "no message")
         yield Check("its attention can be changed", False, f"{type(error).__name__}: {said}")
+
+
+def _in_any_precision(model: Model) -> Iterator[Check]:
+    """The checks; what half precision rounds too much to tell is tried again in float32.
+
+    In half precision the states must still be nearer to stock attention's than to the clean ones.
+    """
+    doubtful = []
+    for check in _checks(model):
+        if check.ok or not check.near or not can_be_float32(model):
+            yield check
+        else:
+            doubtful.append(check)
+    if not doubtful:
+        return
+    with in_float32(model):
+        exact = {check.name: check for check in _checks(model)}
+    for check in doubtful:
+        again = exact[check.name] if check.name in exact else check
+        said = f"{check.seen}; in float32 on the same weights: {again.seen}"
+        yield Check(check.name, again.ok, said)
 
 
 def _checks(model: Model) -> Iterator[Check]:
@@ -87,7 +110,9 @@ def _checks(model: Model) -> Iterator[Check]:
     for kind in tries.interventions(model):
         yield _against_stock(model, seen, kind, stock, limit)
     alone = stock_pass(model, [(s.ids[0], *s.ids[s.answer_at :]) for s in samples]).states[:, -1]
-    yield _near("the answer alone", seen.states[ANSWER_ONLY.name], alone, limit)
+    clean = torch.stack([stock.states[row, len(s.ids) - 1] for row, s in enumerate(samples)])
+    moved = max(distance(a, b) for a, b in zip(clean, alone, strict=True))
+    yield _near("the answer alone", seen.states[ANSWER_ONLY.name], alone, limit, moved=moved)
     cut = _cut_weight(seen)
     yield Check("blocked edges carry no weight", cut == 0, f"largest blocked weight {cut:.1e}")
     yield _near("fused and written-out attention agree", seen.slow, seen.states["knockout"], limit)
@@ -189,12 +214,13 @@ def _against_stock(
         said += f", too little to tell from rounding ({limit:.1e}): the check has no power"
     # One block of many moves less than half precision rounds, whatever the model.
     excused = window_of(kind.layers) is not None and model.dtype != torch.float32
-    return Check(_SAID[kind.name], far < limit and (excused or not powerless), said)
+    ok = far < limit and (excused or not powerless)
+    return Check(_SAID[kind.name], ok, said, near=far < moved)
 
 
-def _near(name: str, ours: Tensor, theirs: Tensor, limit: float) -> Check:
+def _near(name: str, ours: Tensor, theirs: Tensor, limit: float, *, moved: float = 0.0) -> Check:
     far = max(distance(a, b) for a, b in zip(ours, theirs, strict=True))
-    return Check(name, far < limit, f"largest difference {far:.1e}")
+    return Check(name, far < limit, f"largest difference {far:.1e}", near=far < moved)
 
 
 def _cut_weight(seen: _Seen) -> float:
