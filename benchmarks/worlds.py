@@ -2,7 +2,7 @@
 
     python benchmarks/worlds.py rates --seeds 200    # docs/worlds.csv; delete it to begin anew
     python benchmarks/worlds.py power --seeds 100    # docs/power.csv, docs/power.png
-    python benchmarks/worlds.py page                 # their tables in docs/method.md, as they stand
+    python benchmarks/worlds.py page                 # the rates in docs/method.md, as they stand
 
 Two to five seconds a world on one core; worlds are spread over the cores. In the page, worlds with
 pathways are in bold.
@@ -127,7 +127,6 @@ def page() -> None:
     shown = {"world": "world", "samples": "n", "noise": "noise", "mixture": "share of Q"}
     parts = {
         "rates": ("worlds.csv", shown | {"templates": "templates", "seeds": "seeds"}),
-        "power": ("power.csv", shown | {"seeds": "seeds"}),
     }
     text = (DOCS / "method.md").read_text(encoding="utf-8")
     for name, (file, columns) in parts.items():
