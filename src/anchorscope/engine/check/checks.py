@@ -87,7 +87,7 @@ def _in_any_precision(model: Model) -> Iterator[Check]:
     with in_float32(model):
         exact = {check.name: check for check in _checks(model)}
     for check in doubtful:
-        again = exact[check.name] if check.name in exact else check
+        again = exact.get(check.name) or check
         said = f"{check.seen}; in float32 on the same weights: {again.seen}"
         yield Check(check.name, again.ok, said)
 
