@@ -1,4 +1,4 @@
-# make demo   the main job on the bundled model, 200 questions of each set: writes runs/demo and
+# make demo   the main job on the bundled model, 160 questions of each set: writes runs/demo and
 #             prints where the report is and the two commands to look at it
 # make test   lint, types and all tests but the slow ones
 PYTHON ?= python3
@@ -16,7 +16,7 @@ setup: .venv/ready
 	touch $@
 
 demo: setup
-	$(BIN)/anchorscope run --limit 200 --out runs/demo
+	$(BIN)/anchorscope run --limit 160 --out runs/demo
 	$(BIN)/anchorscope view runs/demo --no-open
 	@echo "Look at it:"
 	@echo "  $(BIN)/anchorscope view runs/demo    # every sample, in one page"
