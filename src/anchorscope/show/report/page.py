@@ -24,8 +24,8 @@ from anchorscope.show.report.sections import repeat
 CIRCULAR = (
     "In paper mode the same probe decides who flips and how far they fall, so a deep curve and a "
     "flat one appear even when all samples follow one noisy mechanism. In strict mode the groups "
-    "come from one probe and the effect from another, but one mechanism leaves a gap there too (the "
-    "hatching). What the run shows is its finding."
+    "come from one probe and the effect from another, but one mechanism leaves a gap there too "
+    "(the hatching). What the run shows is its finding."
 )
 
 _VIEW = ": the page that `anchorscope view` writes beside this one."
