@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from kit.engine_samples import CLOSE, PREFIX, SAMPLES, cut_of, engine_states
@@ -66,6 +68,12 @@ def test_an_empty_knockout_changes_nothing_bit_for_bit(tiny):
     assert torch.equal(clean, empty)
     assert torch.equal(clean, nowhere)
     torch.testing.assert_close(clean, plain_states(tiny, [s.ids for s in SAMPLES]), **CLOSE)
+
+
+def test_a_cut_of_no_tokens_is_the_clean_pass_however_long_the_answer(tiny):
+    bare = [replace(sample, exact_question=()) for sample in SAMPLES]
+    plain = plain_states(tiny, [s.ids for s in SAMPLES])
+    torch.testing.assert_close(engine_states(tiny, bare, KNOCKOUT), plain, **CLOSE)
 
 
 def test_a_window_over_all_blocks_is_the_cumulative_knockout(tiny):

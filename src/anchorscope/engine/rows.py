@@ -68,11 +68,12 @@ def first_changed(positions: TokenPositions, keys: Sequence[int], turn_at: int) 
     """The first position of the question's own turn that a cut of `keys` can change.
 
     Keys inside the shared prefix are cut for the question's own turn, not for the prefix itself.
-    Where nothing changes it is the probe position: its state is still asked for.
+    Where the prompt stays as it is, it is the answer's first: the trunk holds the prompt alone, and
+    the answer's own tokens must be read before the probe position.
     """
-    cut, last = set(keys), len(positions.ids) - 1
-    begin = max(min(cut, default=last), turn_at)
-    return next((i for i in range(begin, last) if i not in cut and i > min(cut)), last)
+    cut, end = set(keys), min(positions.answer_at, len(positions.ids) - 1)
+    begin = max(min(cut, default=end), turn_at)
+    return next((i for i in range(begin, end) if i not in cut and i > min(cut)), end)
 
 
 def read_batch(
