@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -102,9 +102,7 @@ def rate(hits: np.ndarray, *, entity: np.ndarray | None = None) -> Estimate:
     return Estimate(share, float(low), float(high), n)
 
 
-def difference(
-    one: Estimate, other: Estimate, *, hypot: Callable[[float, float], float] = math.hypot
-) -> Estimate:
+def difference(one: Estimate, other: Estimate) -> Estimate:
     """`one - other` with an interval for two separate groups, from their own intervals.
 
     Recovers each group's variance from its interval (Zou and Donner 2008; for shares it is
@@ -112,8 +110,8 @@ def difference(
     that of the smaller group.
     """
     value = one.value - other.value
-    down = hypot(one.value - one.low, other.high - other.value)
-    up = hypot(one.high - one.value, other.value - other.low)
+    down = math.hypot(one.value - one.low, other.high - other.value)
+    up = math.hypot(one.high - one.value, other.value - other.low)
     return Estimate(value, float(value - down), float(value + up), min(one.n, other.n))
 
 
@@ -138,8 +136,7 @@ def difference_of_means(
     one, other = (
         bootstrap_mean(part, seed=draws.seed, resamples=draws.resamples) for part in parts
     )
-    # numpy's hypot: it and Python's differ in the last digit, and tables are compared bytewise.
-    return difference(one, other, hypot=np.hypot)
+    return difference(one, other)
 
 
 def weighted(estimates: Sequence[Estimate]) -> Estimate:
