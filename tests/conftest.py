@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before anything reads it: no test waits for a network
@@ -67,3 +68,35 @@ def cli(monkeypatch, capsys):
         return (0 if code is None else int(code)), out, error
 
     return run
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory):
+    """The app's desk of a tiny model whose answers are hostile text, over a run of its own."""
+    from kit.inspection_fixture import hostile_model, make_inspected
+
+    from anchorscope.app.desk import Desk
+    from anchorscope.run_folder.view import RunView
+
+    model = hostile_model()
+    desk = Desk(model, RunView.open(make_inspected(tmp_path_factory.mktemp("app") / "run", model)))
+    desk.warm()
+    return desk
+
+
+@pytest.fixture(scope="module")
+def address(desk) -> Iterator[str]:
+    """Where the desk is served while a file's tests last."""
+    from kit.app_server import served
+
+    with served(desk) as where:
+        yield where
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """A running Chromium."""
+    from kit.explore_browser import chromium
+
+    with chromium() as running:
+        yield running

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 import pytest
 from kit.app_browser import OSLO, ask, elsewhere, settled, visit
 from kit.app_server import served
-from kit.explore_browser import CHROMIUM, chromium
-from kit.inspection_fixture import hostile_model, make_inspected
+from kit.explore_browser import CHROMIUM
 
 pytest.importorskip("gradio", reason="gradio is not installed")
 pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -17,30 +15,8 @@ from anchorscope.app import visit as visits
 from anchorscope.app.desk import Desk, Growth
 from anchorscope.inspection.asking import Asked
 from anchorscope.inspection.choices import Choices
-from anchorscope.run_folder.view import RunView
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
-
-
-@pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
-    model = hostile_model()
-    folder = make_inspected(tmp_path_factory.mktemp("app") / "run", model)
-    desk = Desk(model, RunView.open(folder))
-    desk.warm()
-    return desk
-
-
-@pytest.fixture(scope="module")
-def address(desk: Desk) -> Iterator[str]:
-    with served(desk) as where:
-        yield where
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with chromium() as running:
-        yield running
 
 
 @pytest.fixture
@@ -147,6 +123,27 @@ def test_switches_add_and_remove_passes(tab) -> None:
     assert "cut in the last 2 blocks only" in tab.locator("#first .key").inner_text()
     tab.get_by_label("paper").check()
     tab.get_by_text("P(wrong) by layer, paper mode").wait_for()
+
+
+def test_no_click_is_lost_while_a_step_still_runs(tab) -> None:
+    """Three switches and two tokens without a pause: all of them count in the end."""
+    ask(tab, OSLO)
+    tab.evaluate("""() => {
+      const box = text => [...document.querySelectorAll("#switches label")]
+        .find(label => label.innerText.trim() === text).querySelector("input");
+      box("random tokens").click();
+      box("answer without question").click();
+      [...document.querySelectorAll("#mode label")]
+        .find(label => label.innerText.trim() === "paper").querySelector("input").click();
+    }""")
+    tab.get_by_text("P(wrong) by layer, paper mode").wait_for()
+    passes = "paths => paths.map(p => p.dataset.pass)"
+    tab.locator('#first path[data-pass="random"]').wait_for(state="detached")
+    assert tab.locator("#first path.belief").evaluate_all(passes) == ["clean", "knockout"]
+    tab.evaluate("""() => [...document.querySelectorAll("#first button.token")]
+      .filter(token => ["W", "h"].includes(token.innerText)).slice(0, 2)
+      .forEach(token => token.click())""")
+    settled(tab, "#first", "WhOslo")
 
 
 def test_visitors_do_not_see_each_other(browser, address) -> None:

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator
 
 import pytest
 from kit.app_browser import OSLO, ask, elsewhere, visit
-from kit.app_server import served
-from kit.explore_browser import CHROMIUM, Heard, chromium
+from kit.explore_browser import CHROMIUM, Heard
 from kit.explore_fixture import IMAGE, START, TURNED
-from kit.inspection_fixture import hostile_model, make_inspected
 
 pytest.importorskip("gradio", reason="gradio is not installed")
 pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 from anchorscope.app import visit as visits
-from anchorscope.app.desk import Desk
 from anchorscope.inspection import panel as panels
-from anchorscope.run_folder.view import RunView
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
 SEEN = "U+202EgnorwU+202C"  # what is left of the direction marks
@@ -29,27 +24,6 @@ CLICK = """([what, share]) => {
   const places = [...document.querySelectorAll(what)];
   if (places.length) places[Math.floor(share * places.length)].click();
 }"""
-
-
-@pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
-    model = hostile_model()
-    folder = make_inspected(tmp_path_factory.mktemp("app") / "run", model)
-    desk = Desk(model, RunView.open(folder))
-    desk.warm()
-    return desk
-
-
-@pytest.fixture(scope="module")
-def address(desk: Desk) -> Iterator[str]:
-    with served(desk) as where:
-        yield where
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with chromium() as running:
-        yield running
 
 
 def harmed(tab, heard: Heard) -> list[str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from kit.explore_browser import CHROMIUM, chromium, open_page, rows_of
+from kit.explore_browser import CHROMIUM, open_page, rows_of
 from kit.explore_fixture import make_tokens
 from kit.show_fixture import make_run
 from scipy.special import expit
@@ -22,12 +22,6 @@ from anchorscope.show.explore.page import write_view
 pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
 LAYER = 5
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with chromium() as running:
-        yield running
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from kit.explore_browser import CHROMIUM, chromium, open_page
+from kit.explore_browser import CHROMIUM, open_page
 from kit.explore_fixture import ANSWER, IMAGE, START, make_evil
 from kit.show_fixture import SUBJECTS
 
@@ -19,12 +19,6 @@ pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
 SEEN = "U+202EgnorwU+202C"  # what is left of the direction marks
 WALK = 20  # seconds
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with chromium() as running:
-        yield running
 
 
 @pytest.fixture(scope="module")

@@ -21,6 +21,10 @@ KEPT = 3600  # seconds that a visitor's answers are kept without a step
 QUEUE = 16  # visitors' steps that may wait; further ones are told to come back
 _ONE = {"concurrency_id": "model", "concurrency_limit": 1, "api_visibility": "private"}
 _STEP = {**_ONE, "show_progress": "minimal"}
+# gradio drops what is clicked while the same step still runs. A switch turned then must count when
+# that step ends; of clicks on tokens every one must.
+_LAST = {**_STEP, "trigger_mode": "always_last"}
+_EACH = {**_STEP, "trigger_mode": "multiple"}
 
 
 def page(desk: Desk) -> gr.Blocks:
@@ -59,9 +63,10 @@ def _on_questions(desk: Desk, of: Asking, switches: list, shown: list) -> None:
     inputs = [of.question, of.dataset, visit, *switches]
     gr.on([of.ask.click, of.question.submit], ask, inputs, shown, **_STEP)
     # In the browser alone; then asked as if it had been typed.
-    of.picked.input(None, of.picked, of.question, js="text => text", api_visibility="private").then(
-        ask, inputs, shown, **_STEP
-    )
+    of.picked.input(
+        None, of.picked, of.question, js="text => text", api_visibility="private",
+        trigger_mode="always_last",
+    ).then(ask, inputs, shown, **_LAST)  # fmt: skip
     gr.on([of.beside.click, of.subject.submit], ask_beside, [visit, *switches], shown, **_STEP)
     of.dataset.input(
         lambda name: gr.Dropdown(desk.questions(name), value=None), of.dataset, of.picked, **_STEP
@@ -86,10 +91,10 @@ def _on_changes(desk: Desk, cut: Changing, switches: list, shown: list) -> None:
 
     inputs = [visit, *switches]
     turned = [cut.changes.input, cut.window.input, cut.heads.submit, cut.mode.input]
-    gr.on(turned, redraw, inputs, shown, **_STEP)
-    cut.again.click(restore, inputs, shown, **_STEP)
+    gr.on(turned, redraw, inputs, shown, **_LAST)
+    cut.again.click(restore, inputs, shown, **_LAST)
     for side, panel in enumerate(shown[:2]):
-        panel.select(toggle(side), inputs, shown, **_STEP)
+        panel.select(toggle(side), inputs, shown, **_EACH)
 
 
 def _switches(changes: Any, subject: Any, window: Any, heads: Any, mode: Any) -> Switches:
