@@ -106,13 +106,31 @@ def attend(
     if view.weights or view.watch or special:
         out, weights = _written_out(query * scale, pair, bias, softcap, s_aux, kept, view.watch)
     else:
-        # Faster on CPU and GPU alike than repeating the keys for grouped queries.
-        grouped = query.shape[1] != key.shape[1]
-        out = scaled_dot_product_attention(
-            query, *pair, attn_mask=bias, scale=scale, enable_gqa=grouped
-        )
-        weights = None
+        out, weights = _in_one_kernel(query, pair, bias, scale), None
     return layout.pack(out.transpose(1, 2)), weights
+
+
+def _in_one_kernel(query: Tensor, pair: Pair, bias: Tensor, scale: float) -> Tensor:
+    """Values [row, head, query, head width], by torch's fused kernel.
+
+    Queries that share a key head are asked one after the other, as more queries of that head. On a
+    GPU this takes a third of the time of the kernel's own grouping, but not where each head has
+    one query; on a CPU it takes longer.
+    """
+    rows, heads, steps, width = query.shape
+    groups = pair[0].shape[1]
+    if groups == heads or steps == 1 or query.device.type != "cuda":
+        # Faster than repeating the keys for grouped queries.
+        return scaled_dot_product_attention(
+            query, *pair, attn_mask=bias, scale=scale, enable_gqa=groups != heads
+        )
+    if bias.shape[1] == 1:
+        bias = bias.repeat(1, 1, heads // groups, 1)
+    else:
+        bias = bias.reshape(rows, groups, -1, bias.shape[-1])
+    queries = query.reshape(rows, groups, -1, width)
+    out = scaled_dot_product_attention(queries, *pair, attn_mask=bias, scale=scale)
+    return out.reshape(rows, heads, steps, -1)
 
 
 def own_heads(of: Tensor, heads: int) -> Tensor:

@@ -1,0 +1,89 @@
+"""Fused norms, gates and rotary embeddings against the models' own code, and put back whole.
+
+The kernels are Triton's. Without a GPU they run in its interpreter, where Triton is installed.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+import pytest
+import torch
+from kit.tiny import ARCHITECTURES, tiny_lm
+
+from anchorscope.engine.fused import norms, put_into
+from anchorscope.engine.fused.alike import alike
+
+triton = pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
+IDS = torch.arange(3, 20)[None]
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@torch.no_grad()
+def test_a_fused_norm_is_the_models_own(architecture: str) -> None:
+    lm = tiny_lm(architecture)
+    modules = [m for m in lm.modules() if type(m).__name__.endswith("RMSNorm")]
+    for module in modules:
+        torch.nn.init.normal_(module.weight)
+        fused, x = norms.ours(module), torch.randn(1, 5, len(module.weight))
+        assert fused is not None
+        torch.testing.assert_close(fused(x), module(x))
+
+
+def test_a_norm_of_another_kind_is_left_alone() -> None:
+    class OddRMSNorm(torch.nn.RMSNorm):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x) * 1.01
+
+    assert norms.ours(torch.nn.RMSNorm(8, eps=1e-6)) is not None
+    assert norms.ours(OddRMSNorm(8, eps=1e-6)) is None
+    assert norms.ours(torch.nn.LayerNorm(8)) is None
+
+
+def test_alike_is_rounding_alone() -> None:
+    x = torch.randn(4, 64).to(torch.bfloat16)
+    assert alike(lambda x: x / 3, lambda x: (x.float() / 3).to(x.dtype), x)
+    assert not alike(lambda x: x / 3, lambda x: x / 2.8, x)
+    assert not alike(lambda x: x, lambda x: x.float(), x)
+
+
+@triton
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_a_fused_model_gives_what_it_gave(architecture: str) -> None:
+    lm = tiny_lm(architecture).eval()
+    with torch.no_grad():
+        plain = lm(IDS).logits
+        take_out = put_into(lm)
+        fused = [m for m in lm.modules() if "forward" in m.__dict__]
+        torch.testing.assert_close(lm(IDS).logits, plain)
+    assert fused
+    lm(IDS).logits.sum().backward()  # the own code, which has gradients
+    assert next(lm.parameters()).grad is not None
+    take_out()
+    assert not any("forward" in m.__dict__ for m in lm.modules())
+
+
+@triton
+def test_the_kernels_of_a_llama_are_all_in_use() -> None:
+    lm = tiny_lm("llama").eval()
+    take_out = put_into(lm)
+    kinds = {type(m).__name__ for m in lm.modules() if "forward" in m.__dict__}
+    take_out()
+    assert kinds == {"LlamaRMSNorm", "LlamaMLP", "LlamaAttention"}
+
+
+@triton
+@torch.no_grad()
+def test_kernels_against_torch() -> None:
+    from torch.nn.functional import gelu, silu
+    from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
+
+    from anchorscope.engine.fused.kernels import gated, rotated
+
+    gate, up = torch.randn(7, 333), torch.randn(7, 333)
+    torch.testing.assert_close(gated(gate, up, "silu"), silu(gate) * up)
+    torch.testing.assert_close(gated(gate, up, "gelu"), gelu(gate, approximate="tanh") * up)
+    query, key = torch.randn(1, 3, 5, 12), torch.randn(1, 1, 5, 12)
+    cos, sin = torch.randn(1, 5, 12), torch.randn(1, 5, 12)
+    both = rotated(query, cos, sin), rotated(key, cos, sin)
+    torch.testing.assert_close(both, apply_rotary_pos_emb(query, key, cos, sin))
