@@ -88,7 +88,7 @@ def mark(
 
 def job(model: Model, size: Size) -> None:
     """Answers, clean states and states under each intervention, brought to the host and let go."""
-    budget = Budget.of(model.device)
+    budget = Budget.of(model)
     how = {"blocks": model.blocks, "turn_at": size.prefix, "seed": 0}
     none = torch.tensor([-1], device=model.device)
     prompts = make_prompts(size)
@@ -129,7 +129,7 @@ class Windows:
         """States [row, layer, width], every window in one pass."""
         found = {}
         for batch, states in read_rows(
-            self.lease, self.trunk, self.rows, budget=Budget.of(self.lease.model.device)
+            self.lease, self.trunk, self.rows, budget=Budget.of(self.lease.model)
         ):
             found |= {row.number: state for row, state in zip(batch, states, strict=True)}
         return torch.stack([found[row.number] for row in self.rows])

@@ -94,7 +94,7 @@ def read_all(
     lease: Lease, trunk: Trunk, rows: Sequence[Row], read: Callable, layer: int, states: dict
 ) -> None:
     """Reads all rows; `states` gets each row's at the layer, the newer one first."""
-    budget = Budget.of(lease.model.device)
+    budget = Budget.of(lease.model)
     for batch, found in read(lease, trunk, rows, budget=budget, depth=layer):
         for row, state in zip(batch, found[:, -1].float().cpu(), strict=True):
             key = (row.number, row.intervention.name)

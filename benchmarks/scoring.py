@@ -27,7 +27,7 @@ from anchorscope.run_folder.view import RunView
 
 def answer_alone(model, prompts: list[tuple[int, ...]], max_tokens: int) -> None:
     """The answers as a run writes them, and nothing else."""
-    answerer, budget = Answerer(model, max_tokens=max_tokens), Budget.of(model.device)
+    answerer, budget = Answerer(model, max_tokens=max_tokens), Budget.of(model)
     with Lease(model) as lease:
         stop = min(map(len, prompts)) - 1
         prefix = read_prefix(lease, shared_prefix(prompts, stop=stop))

@@ -26,7 +26,7 @@ def run(model: Model, job: Job, clock: Clock) -> tuple[list[list[int]], Tensor, 
     """Answers, clean states and knocked-out states [row, layer, width]."""
     answers, clean, knocked = {}, {}, {}
     last = dict(zip(job.asked, (len(row) - 1 for row in job.rows), strict=True))
-    budget = Budget.of(model.device)
+    budget = Budget.of(model)
     with Lease(model) as lease:
         with clock.of("generate"):
             stop = min(at for exact in job.exact for at in exact)

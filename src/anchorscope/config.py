@@ -99,7 +99,10 @@ class Config:
         "cuda:N, or mps.",
     )
     shard: int | None = _field(
-        None, changes=False, help="Questions between two saves; None: 64, on a GPU 1024."
+        None, changes=False, help="Questions between two saves; None: 64 to 512, on a GPU 1024."
+    )
+    batch_tokens: int | None = _field(
+        None, changes=False, help="Tokens that go through the model at once; None: by its memory."
     )
     trust_remote_code: bool = _field(
         False, changes=False, help="Run code that comes with a hub model."
@@ -123,6 +126,8 @@ class Config:
         _at_least(self, "max_tokens", 1)
         if self.shard is not None:
             _at_least(self, "shard", 1)
+        if self.batch_tokens is not None:
+            _at_least(self, "batch_tokens", 1)
         if not 0 <= self.shots <= 4:
             raise UserError(f"shots is {self.shots}. Accepted: 0 to 4.")
         if self.limit is not None:

@@ -51,6 +51,7 @@ def run(
     revision: Annotated[str | None, option("revision")] = default_of("revision"),
     adapter: Annotated[str | None, option("adapter")] = default_of("adapter"),
     shard: Annotated[int | None, option("shard")] = default_of("shard"),
+    batch_tokens: Annotated[int | None, option("batch_tokens")] = default_of("batch_tokens"),
     trust_remote_code: Annotated[bool, option("trust_remote_code", "--trust-remote-code")] = False,
 ) -> None:
     """Asks a model questions, cuts the flow from the question, and writes the ΔP figure and report.

@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from anchorscope.engine.check import require_understood
-from anchorscope.engine.limits.bounds import Bounds, bounds_of, note, noted_of
+from anchorscope.engine.limits.bounds import Bounds, bounds_of, kind_of, note, noted_of
 from anchorscope.errors import UserError
 from anchorscope.models import Model, load_model
 from anchorscope.pathways.grouping import check_grouping
@@ -15,7 +15,9 @@ from anchorscope.pipeline.request import command_of, described
 from anchorscope.pipeline.stages import Run
 from anchorscope.run_folder.identity import git_revision, versions, weights_hash
 
-_SHARD = {"cpu": 64, "cuda": 1024}
+_SHARD = {"cpu": 512, "cuda": 1024}  # questions between two saves, at most
+_LEAST, _OPERATIONS = 64, 1 << 43  # of a shard on a CPU: one to two minutes there
+_TOKENS = 64  # of a question with its answer and interventions, about
 
 
 def load(run: Run, model: Any) -> Model:
@@ -44,9 +46,7 @@ def _load(run: Run, asked: Any) -> Model:
         "dtype": str(model.dtype).removeprefix("torch."),
     }
     before = store.info.get("model", facts)
-    if before.get("device") == str(model.device) and "bounds" in before:
-        # Those it began with: other batches would round otherwise.
-        note(model.lm, replace(noted_of(model.lm), bounds=Bounds(**before["bounds"])))
+    _bound(model, before, c.batch_tokens)
     if any(before[name] != fact for name, fact in facts.items()):
         raise UserError(
             f"{store.path} was begun with other weights or another dtype "
@@ -57,10 +57,20 @@ def _load(run: Run, asked: Any) -> Model:
     return model
 
 
+def _bound(model: Model, before: dict[str, Any], tokens: int | None) -> None:
+    """Notes the bounds a run began with, since other batches would round otherwise."""
+    bounds = bounds_of(model)
+    if before.get("device") == str(model.device) and "bounds" in before:
+        bounds = Bounds(**before["bounds"])
+    elif tokens is not None:
+        bounds = bounds._replace(tokens=tokens)
+    note(model.lm, replace(noted_of(model.lm), bounds=bounds))
+
+
 def _save_facts(run: Run, model: Model, facts: dict[str, Any]) -> None:
     """Everything that a reader needs to repeat the run."""
     store, config = run.store, run.config
-    shard = config.shard or _SHARD.get(model.device.type, _SHARD["cpu"])
+    shard = config.shard or _shard_of(model)
     name = {name: getattr(model, name) for name in ("name", "source", "revision", "adapter")}
     shape = {"blocks": model.blocks, "width": model.parts.width}
     here = {"device": str(model.device), "why": model.why, "bounds": bounds_of(model)._asdict()}
@@ -77,3 +87,13 @@ def _save_facts(run: Run, model: Model, facts: dict[str, Any]) -> None:
             "started": before.get("started") or time.strftime("%Y-%m-%d %H:%M"),
         }
     )
+
+
+def _shard_of(model: Model) -> int:
+    """How many questions are saved together: fewer of a model that is slow on a CPU."""
+    size = _SHARD[kind_of(model)]
+    if kind_of(model) == "cpu":
+        weights = sum(p.numel() for block in model.parts.blocks for p in block.parameters())
+        while size > _LEAST and size * _TOKENS * 2 * weights > _OPERATIONS:
+            size //= 2
+    return size

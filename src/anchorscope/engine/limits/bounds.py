@@ -9,19 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
+import psutil
 from torch import nn
 
 from anchorscope.models import Model
 
 # Tokens of one pass: large enough for matrix products to run at full speed, small enough that a
 # batch's scores stay far below the weights in memory.
-TOKENS = {"cpu": 1024, "cuda": 32768}
-# The prefix lies in the memory of every row that is written to; on a CPU more rows than fit into
-# these bytes hardly decode faster.
-_WRITTEN = 64 << 20
+TOKENS = {"cpu": 4096, "cuda": 32768}
+# Keys and values of rows that answers are written to, on a CPU: a share of all memory, not of what
+# is free just now, so that two runs on a machine make the same batches. The prefix lies in every
+# row; more rows than fit into a GiB do not decode faster.
+_SHARE, _WRITTEN = 16, 1 << 30
+_PER_TOKEN = 2 << 20  # bytes of all memory for each token of a pass
 _LEAST = 256  # tokens; less would crawl, and memory that runs out is still caught
 # Of what is free a half for packs, a quarter for keys and values; the rest is for what nobody
 # counted: fragments, logits, the states of answers.
@@ -81,9 +85,29 @@ def proved_up_to(longest: int, lm: nn.Module, lease: Any) -> bool:
 def bounds_of(model: Model) -> Bounds:
     """The bounds noted for a model; those usual for its device where none were."""
     noted = noted_of(model.lm)
-    usual = Bounds(TOKENS[kind_of(model)], _WRITTEN if kind_of(model) == "cpu" else None)
-    bounds = noted.bounds or usual
+    bounds = noted.bounds or usual_bounds(kind_of(model), all_memory())
     return bounds._replace(tokens=min(noted.largest or bounds.tokens, bounds.tokens))
+
+
+def usual_bounds(kind: str, memory: int) -> Bounds:
+    """The bounds on a device where nothing was measured, with so many bytes of main memory."""
+    if kind != "cpu":
+        return Bounds(TOKENS[kind], None)
+    tokens = min(TOKENS["cpu"], max(_LEAST, _power_of_two(memory // _PER_TOKEN)))
+    return Bounds(tokens, min(_WRITTEN, _power_of_two(memory // _SHARE)))
+
+
+def all_memory() -> int:
+    """The bytes of main memory this process may use at most: the machine's, or its container's."""
+    limit = Path("/sys/fs/cgroup/memory.max")
+    text = limit.read_text().strip() if limit.is_file() else ""
+    total = psutil.virtual_memory().total
+    return min(total, int(text)) if text.isdecimal() else total
+
+
+def _power_of_two(number: int) -> int:
+    """The largest power of two that is not larger."""
+    return 1 << max(0, number.bit_length() - 1)
 
 
 def kind_of(model: Model) -> str:
@@ -96,5 +120,5 @@ def bounds_within(free: int, token: float, *, most: int = TOKENS["cuda"]) -> Bou
     tokens = most
     while tokens > _LEAST and tokens * token > free / _PACKS:
         tokens //= 2
-    keys = 1 << max(0, (free // _KEYS).bit_length() - 1)
+    keys = _power_of_two(free // _KEYS)
     return Bounds(tokens, keys, keys)

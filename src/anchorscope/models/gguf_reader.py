@@ -1,0 +1,57 @@
+"""A GGUF file read once, and unpacked by all cores.
+
+transformers parses the header anew for the config, the tokenizer and the weights, some 300,000
+strings each time, and older versions unpack one tensor after the other. The header was most of the
+time of a conversion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import gguf
+import joblib
+import numpy as np
+
+_ROWS = 256  # fewer are not worth another thread
+
+
+class Reader(gguf.GGUFReader):
+    """gguf's own reader over a plain array: each slice of a memory map costs three times as much."""
+
+    @property
+    def data(self) -> Any:
+        return self._data
+
+    @data.setter
+    def data(self, mapped: np.ndarray) -> None:
+        self._data = mapped.view(np.ndarray)
+
+
+@contextmanager
+def read_once() -> Iterator[None]:
+    """Inside, whoever opens a GGUF file gets the same reader, and unpacks with all cores."""
+    before = gguf.GGUFReader, gguf.dequantize
+    reader = cache(Reader)
+
+    def open_file(path: str | Path, mode: str = "r") -> Reader:
+        return reader(str(path))
+
+    with ThreadPoolExecutor(joblib.cpu_count()) as pool:
+
+        def unpack(data: np.ndarray, kind: Any) -> np.ndarray:
+            if len(data) < 2 * _ROWS:
+                return before[1](data, kind)
+            parts = np.array_split(data, min(4 * joblib.cpu_count(), len(data) // _ROWS))
+            return np.concatenate(list(pool.map(lambda part: before[1](part, kind), parts)))
+
+        gguf.GGUFReader, gguf.dequantize = open_file, unpack
+        try:
+            yield
+        finally:
+            gguf.GGUFReader, gguf.dequantize = before
