@@ -115,8 +115,9 @@ def test_a_prompt_knows_where_its_question_stands(bundled, style):
     assert text[prompt.question.start : prompt.question.stop] == question
     assert text.count("The sky") == text.count("Earth") == 1
     assert has_chat(bundled)
-    inside = [i for i, (a, b) in zip(prompt.ids, prompt.question_offsets(), strict=True)
-              if b > 0 and a < len(question)]  # fmt: skip
+    start, stop = prompt.question
+    inside = [i for i, (a, b) in zip(prompt.ids, prompt.offsets, strict=True)
+              if b > start and a < stop]  # fmt: skip
     assert bundled.tokenizer.decode(inside).strip() == question
 
 

@@ -40,7 +40,7 @@ def made(
     asked = text.format(subject)
     marks = tuple(Span(asked.index(s), asked.index(s) + len(s)) for s in (*spans, subject))
     prompt = make_prompt(model, asked, shots=SHOTS, style="text")
-    offsets, written = prompt.question_offsets(), len(prompt.ids)
+    written = len(prompt.ids)
     ids = tuple(model.tokenizer(answer, add_special_tokens=False)["input_ids"])
     id = f"{dataset}:test:{number}"
     known = {"relation": relation, "popularity": popularity, "entity": f"{dataset}-{subject}"}
@@ -59,8 +59,8 @@ def made(
         spans=tuple(sorted(marks)),
         answer_span=Span(0, len(answer)),
         prompt_ids=prompt.ids,
-        question_tokens=tokens_of([Span(0, len(asked))], offsets),
-        exact_question=tokens_of(marks, offsets),
+        question_tokens=tokens_of([prompt.question], prompt.offsets),
+        exact_question=tokens_of(marks, prompt.offsets, start=prompt.question.start),
         exact_answer=tuple(range(written, written + len(ids))),
     )
 

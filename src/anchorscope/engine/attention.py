@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
@@ -24,6 +25,8 @@ from anchorscope.engine.layout import Layout
 from anchorscope.engine.masks import NAME, NotUnderstood, checked
 from anchorscope.engine.memory import Memory, Pair
 
+# Without cuDNN, which plans anew for every length of rows: 50 ms for each of hundreds in a run.
+_KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 _WHERE = "_attn_implementation_internal"
 # Shown every block's attention weights [row, head, query, key] before they meet the values.
 Watch = Callable[[Tensor], None]
@@ -113,13 +116,12 @@ def attend(
 def _in_one_kernel(query: Tensor, pair: Pair, bias: Tensor, scale: float) -> Tensor:
     """Values [row, head, query, head width], by torch's fused kernel.
 
-    Queries that share a key head are asked one after the other, as more queries of that head. On a
-    GPU this takes a third of the time of the kernel's own grouping, but not where each head has
-    one query; on a CPU it takes longer.
+    On a GPU, queries that share a key head are asked one after the other, as more queries of that
+    head: a third of the time of the kernel's own grouping. On a CPU it would take longer.
     """
     rows, heads, steps, width = query.shape
     groups = pair[0].shape[1]
-    if groups == heads or steps == 1 or query.device.type != "cuda":
+    if query.device.type != "cuda":
         # Faster than repeating the keys for grouped queries.
         return scaled_dot_product_attention(
             query, *pair, attn_mask=bias, scale=scale, enable_gqa=groups != heads
@@ -129,7 +131,8 @@ def _in_one_kernel(query: Tensor, pair: Pair, bias: Tensor, scale: float) -> Ten
     else:
         bias = bias.reshape(rows, groups, -1, bias.shape[-1])
     queries = query.reshape(rows, groups, -1, width)
-    out = scaled_dot_product_attention(queries, *pair, attn_mask=bias, scale=scale)
+    with sdpa_kernel(_KERNELS):
+        out = scaled_dot_product_attention(queries, *pair, attn_mask=bias, scale=scale)
     return out.reshape(rows, heads, steps, -1)
 
 

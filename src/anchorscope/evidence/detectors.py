@@ -20,7 +20,7 @@ from anchorscope.errors import UserError
 from anchorscope.evidence.pieces import Piece, PromptMaker
 from anchorscope.evidence.shards import Shards, budget_of, evidence_name
 from anchorscope.models import Model
-from anchorscope.models.prompts import make_prompt
+from anchorscope.models.prompts import make_prompts
 from anchorscope.records import Sample
 
 _WORDS = ("True", "False")
@@ -41,9 +41,10 @@ def read_p_true(shards: Shards, prompts: PromptMaker) -> None:
 def p_true(shards: Shards, samples: Sequence[Sample], *, style: str) -> dict[str, float]:
     """P("True") as a share of P("True") + P("False"), by question."""
     lease, model = shards.lease, shards.lease.model
-    asked = {s.id: make_prompt(model, ask(s), shots=(), style=style).ids for s in samples}
-    if not asked:
+    if not samples:
         return {}
+    prompts = make_prompts(model, [ask(s) for s in samples], shots=(), style=style)
+    asked = {s.id: prompt.ids for s, prompt in zip(samples, prompts, strict=True)}
     stop = min(map(len, asked.values())) - 1
     prefix = read_prefix(lease, shared_prefix(list(asked.values()), stop=stop))
     true, false = (_first_tokens(model, word) for word in _WORDS)

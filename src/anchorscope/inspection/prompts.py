@@ -45,8 +45,7 @@ class RunPrompts:
         sample = self.by_text.get(text) if own else None
         prompt = self.bound.prompt(text)
         question = sample.question if sample else _new(text, self.samples[0].question.dataset)
-        offsets = prompt.question_offsets()
-        whole = tokens_of([Span(0, len(text))], offsets)
+        whole = tokens_of([prompt.question], prompt.offsets)
         if not whole:
             raise UserError(
                 "The tokenizer drops every character of this question. Ask in other letters."
@@ -58,7 +57,7 @@ class RunPrompts:
             spans=spans,
             prompt_ids=prompt.ids,
             question_tokens=whole,
-            exact_question=tokens_of(spans.spans, offsets),
+            exact_question=tokens_of(spans.spans, prompt.offsets, start=prompt.question.start),
         )
 
     def _spans(self, question: Question, sample: Sample | None) -> QuestionSpans:
@@ -80,7 +79,8 @@ class RunPrompts:
         if not starts:
             raise UserError(f"The question does not contain {part!r}, so it cannot be cut.")
         spans = [Span(at, at + len(part)) for at in starts]
-        return tokens_of(spans, self.bound.prompt(text).question_offsets())
+        prompt = self.bound.prompt(text)
+        return tokens_of(spans, prompt.offsets, start=prompt.question.start)
 
     def _check_length(self, prompt: Prompt) -> None:
         config = self.model.lm.config.get_text_config()

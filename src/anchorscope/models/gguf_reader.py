@@ -22,7 +22,7 @@ _ROWS = 256  # fewer are not worth another thread
 
 
 class Reader(gguf.GGUFReader):
-    """gguf's own reader over a plain array: each slice of a memory map costs three times as much."""
+    """gguf's own reader over a plain array: slices of a memory map cost three times as much."""
 
     @property
     def data(self) -> Any:

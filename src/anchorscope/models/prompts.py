@@ -23,37 +23,47 @@ class Prompt:
     """A prompt as tokens, and which characters each token covers."""
 
     ids: tuple[int, ...]
-    offsets: tuple[Span, ...]  # characters of the whole prompt text
+    offsets: tuple[tuple[int, int], ...]  # characters of the whole prompt text
     question: Span  # where the question stands in that text
-
-    def question_offsets(self) -> list[Span]:
-        """The tokens' offsets counted from the question's first character."""
-        start = self.question.start
-        return [Span(a - start, b - start) for a, b in self.offsets]
 
 
 def make_prompt(model: Model, question: str, *, shots: Sequence[Shot], style: str) -> Prompt:
     """The prompt for a question in a settled style, `chat` or `text`."""
+    return make_prompts(model, [question], shots=shots, style=style)[0]
+
+
+def make_prompts(
+    model: Model, questions: Sequence[str], *, shots: Sequence[Shot], style: str
+) -> list[Prompt]:
+    """The prompts for questions in a settled style; tokenised together, which all cores share."""
+    texts = [_text(model, question, shots, style) for question in questions]
+    # A chat template writes its own special tokens; plain text gets the tokenizer's.
+    coded = model.tokenizer(
+        texts, add_special_tokens=style == "text", return_offsets_mapping=True, verbose=False
+    )
+    parts = zip(questions, texts, coded["input_ids"], coded["offset_mapping"], strict=True)
+    return [
+        Prompt(ids=tuple(ids), offsets=tuple(offsets), question=_place(model, question, text))
+        for question, text, ids, offsets in parts
+    ]
+
+
+def _text(model: Model, question: str, shots: Sequence[Shot], style: str) -> str:
     if style == "chat":
-        text = _chat(model.tokenizer, question, shots)
-    else:
-        text = "".join(f"Q: {shot.question}\nA: {shot.answer}\n\n" for shot in shots)
-        text += f"Q: {question}\nA:"
+        return _chat(model.tokenizer, question, shots)
+    text = "".join(f"Q: {shot.question}\nA: {shot.answer}\n\n" for shot in shots)
+    return text + f"Q: {question}\nA:"
+
+
+def _place(model: Model, question: str, text: str) -> Span:
+    """Where the question stands in the text of its prompt."""
     start = text.rfind(question)
     if start < 0:
         raise UserError(
             f"The chat template of {model.name} changes the question {question!r}, so its tokens "
             "cannot be found. Use the prompt style `text`."
         )
-    # A chat template writes its own special tokens; plain text gets the tokenizer's.
-    coded = model.tokenizer(
-        text, add_special_tokens=style == "text", return_offsets_mapping=True, verbose=False
-    )
-    return Prompt(
-        ids=tuple(coded["input_ids"]),
-        offsets=tuple(Span(*pair) for pair in coded["offset_mapping"]),
-        question=Span(start, start + len(question)),
-    )
+    return Span(start, start + len(question))
 
 
 def has_chat(model: Model) -> bool:

@@ -16,8 +16,8 @@ from anchorscope.engine.lease import Lease
 from anchorscope.engine.trunk import read_prefix, shared_prefix
 from anchorscope.errors import UserError
 from anchorscope.models import Model
-from anchorscope.models.prompts import has_chat, make_prompt
-from anchorscope.records import Question, QuestionSet, Span
+from anchorscope.models.prompts import has_chat, make_prompts
+from anchorscope.records import Question, QuestionSet
 from anchorscope.spans.answer import answer_span
 from anchorscope.spans.characters import tokens_of
 from anchorscope.spans.entity import entity_of
@@ -47,20 +47,18 @@ def prompts_of(
     shots: int,
 ) -> list[Prompted]:
     """Each question with its prompt, token positions and entity, in the set's order."""
-    prompts = []
-    for question, of in zip(questions, spans, strict=True):
-        prompt = make_prompt(model, question.text, shots=questions.shots[:shots], style=style)
-        offsets = prompt.question_offsets()
-        prompts.append(
-            Prompted(
-                question=replace(question, entity=entity_of(question, of)),
-                spans=of,
-                prompt_ids=prompt.ids,
-                question_tokens=tokens_of([Span(0, len(question.text))], offsets),
-                exact_question=tokens_of(of.spans, offsets),
-            )
+    texts = [question.text for question in questions]
+    prompts = make_prompts(model, texts, shots=questions.shots[:shots], style=style)
+    return [
+        Prompted(
+            question=replace(question, entity=entity_of(question, of)),
+            spans=of,
+            prompt_ids=prompt.ids,
+            question_tokens=tokens_of([prompt.question], prompt.offsets),
+            exact_question=tokens_of(of.spans, prompt.offsets, start=prompt.question.start),
         )
-    return prompts
+        for question, of, prompt in zip(questions, spans, prompts, strict=True)
+    ]
 
 
 def common_prefix(prompts: Sequence[Prompted]) -> tuple[int, ...]:
@@ -120,7 +118,7 @@ def _bare_share(
     """The share of bare answers to the first questions of a set, asked in this style."""
     texts = [question.text for question in questions.questions[:TRIED]]
     kept = questions.shots[:shots]
-    ids = [make_prompt(lease.model, text, shots=kept, style=style).ids for text in texts]
+    ids = [p.ids for p in make_prompts(lease.model, texts, shots=kept, style=style)]
     prefix = read_prefix(lease, shared_prefix(ids, stop=min(map(len, ids)) - 1))
     answerer = Answerer(lease.model, max_tokens=max_tokens)
     answers = answerer.answer(lease, prefix, texts, ids).answers

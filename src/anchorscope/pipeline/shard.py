@@ -27,6 +27,7 @@ from anchorscope.models import Model
 from anchorscope.pipeline.prepare import Shard
 from anchorscope.pipeline.prompts import Prompted
 from anchorscope.pipeline.stages import Run
+from anchorscope.pipeline.writer import Writer
 from anchorscope.records import Answer, Sample, Verdict
 from anchorscope.run_folder.samples import from_frame, to_frame
 from anchorscope.run_folder.states import save_states, shard_name
@@ -53,15 +54,17 @@ def ask_and_read(
     """
     samples: list[Sample] = []
     run.progress.start(name, sum(map(len, shards)))
-    with run.stage(name) as stage:
-        reader = ShardReader(
+    with (
+        run.stage(name) as stage,
+        ShardReader(
             lease=lease,
             store=run.store,
             answerer=Answerer(lease.model, max_tokens=run.config.max_tokens),
             passes=passes,
             seed=run.config.seed,
             exact_question=exact_question,
-        )
+        ) as reader,
+    ):
         for shard in shards:
             samples += reader.samples(shard)
             stage["tokens"] = reader.tokens
@@ -71,7 +74,11 @@ def ask_and_read(
 
 @dataclass
 class ShardReader:
-    """What stays the same over the shards that one process computes."""
+    """What stays the same over the shards that one process computes.
+
+    A shard's files are written while the next one is computed; all are there when the `with`
+    block ends.
+    """
 
     lease: Lease
     store: Store
@@ -82,13 +89,21 @@ class ShardReader:
     tokens: int = 0  # fed so far
     budget: Budget = field(init=False)
     prefix: Prefix = field(init=False)
+    writer: Writer = field(init=False)
 
     def __post_init__(self) -> None:
         self.budget = Budget.of(self.lease.model)
         self.prefix = Prefix((), None)
 
+    def __enter__(self) -> ShardReader:
+        self.writer = Writer()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.writer.close()
+
     def samples(self, shard: Shard) -> list[Sample]:
-        """The samples of one shard, its files stored; what is on disk is not done again."""
+        """The samples of one shard, its files on their way; what is on disk is not done again."""
         answers = f"answers/{shard.number:05d}.parquet"
         missing = [cut for cut in self.passes if not self._has(cut.name, shard)]
         answered = self.store.has(answers) and self._has(CLEAN.name, shard)
@@ -99,12 +114,12 @@ class ShardReader:
         # All passes again where one is missing: rounding depends on what shares a batch, and a
         # continued run must equal an unbroken one to the last digit.
         samples, caught, states = self._read(shard.prompts, stored)
+        self.writer.wait()  # for the shard before: two at most are in memory
         if stored is None:
             # Their states first: answers without them would have to be written again.
             for name in CAUGHT:
                 self._save(name, shard, caught[name])
-            frame = to_frame(samples)
-            self.store.write(answers, frame.to_parquet)
+            self.writer.soon(lambda: self.store.write(answers, to_frame(samples).to_parquet))
         for cut in missing:
             self._save(cut.name, shard, states[cut.name])
         return samples
@@ -203,6 +218,9 @@ class ShardReader:
         return self.store.has(shard_name(name, shard.number))
 
     def _save(self, name: str, shard: Shard, states: StatesById) -> None:
+        self.writer.soon(lambda: self._write(name, shard, states))
+
+    def _write(self, name: str, shard: Shard, states: StatesById) -> None:
         model = self.lease.model
         shape = (0, model.blocks, model.parts.width)
         stacked = np.stack(list(states.values())) if states else np.empty(shape, np.float32)

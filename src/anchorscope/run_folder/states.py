@@ -28,7 +28,7 @@ def shard_name(intervention: str, number: int) -> str:
 
 def save_states(store: Store, name: str, ids: Sequence[str], states: np.ndarray) -> None:
     """Stores states [question, layer, width] as they come: in half precision where they fit it."""
-    broken = [id for id, state in zip(ids, states, strict=True) if not np.isfinite(state).all()]
+    broken = [id for id, state in zip(ids, states, strict=True) if not _finite(state)]
     if broken:
         raise UserError(
             f"{len(broken)} states for {name} are NaN or infinite (first: {broken[0]}). "
@@ -37,6 +37,14 @@ def save_states(store: Store, name: str, ids: Sequence[str], states: np.ndarray)
     tensors = {"states": np.ascontiguousarray(states)}
     meta = {"ids": json.dumps(list(ids))}
     store.write(name, lambda path: save_file(tensors, path, metadata=meta))
+
+
+def _finite(states: np.ndarray) -> bool:
+    """Whether every number is finite; of halves by their bits, in a third of numpy's time."""
+    if states.dtype != np.float16:
+        return bool(np.isfinite(states).all())
+    exponent = np.uint16(0x7C00)  # all ones in a NaN and in an infinity
+    return not ((np.ascontiguousarray(states).view(np.uint16) & exponent) == exponent).any()
 
 
 def save_blocks(

@@ -87,18 +87,28 @@ def _idle(char: str) -> bool:
     return char.isspace() or unicodedata.category(char).startswith("P")
 
 
-def tokens_of(spans: Sequence[Span], offsets: Sequence[tuple[int, int]]) -> tuple[int, ...]:
+def tokens_of(
+    spans: Sequence[Span], offsets: Sequence[tuple[int, int]], *, start: int = 0
+) -> tuple[int, ...]:
     """The indices of the tokens that share a character with a span.
 
-    `offsets` are the tokenizer's half-open character ranges, in the same text as the spans.
+    `offsets` are the tokenizer's half-open character ranges, in a text in which that of the spans
+    begins at `start`.
     A leading space in a token does no harm: " Paris" overlaps "Paris" whether its range
     counts the space or not, and a token that is only the space beside a span does not. A
     character split over several byte tokens gives all of them, as they share its range.
     Special tokens have an empty range and are not taken. A lone space whose range the
     tokenizer trimmed to nothing is taken strictly inside a span: it leaves no hole there.
     """
+    if not spans:
+        return ()
+    shifted = [(start + a, start + b) for a, b in spans]
+    low, high = min(a for a, _ in shifted), max(b for _, b in shifted)
     return tuple(
         index
-        for index, (start, stop) in enumerate(offsets)
-        if any(max(start, a) < min(stop, b) if start < stop else a < start < b for a, b in spans)
+        for index, (first, stop) in enumerate(offsets)
+        # First what is cheap to tell: most tokens of a prompt lie outside every span.
+        if stop > low
+        and first < high
+        and any(max(first, a) < min(stop, b) if first < stop else a < first < b for a, b in shifted)
     )

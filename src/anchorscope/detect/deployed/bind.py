@@ -41,7 +41,7 @@ class Bound:
         start = len(self.before)
         return Prompt(
             ids=tuple(coded["input_ids"]),
-            offsets=tuple(Span(*pair) for pair in coded["offset_mapping"]),
+            offsets=tuple(coded["offset_mapping"]),
             question=Span(start, start + len(question)),
         )
 
@@ -50,7 +50,7 @@ class Bound:
         asked = Question(id="", dataset="", text=question, answers=())
         finder = "auto" if self.finder in ("given", "model", "spacy") else self.finder
         (marked,) = find_spans([asked], finder=finder)
-        return tokens_of(marked.spans, prompt.question_offsets())
+        return tokens_of(marked.spans, prompt.offsets, start=prompt.question.start)
 
     def answer_tokens(self, question: str, answer: str) -> tuple[int, ...]:
         """The tokens of an answer that stands after the prompt."""
@@ -110,7 +110,7 @@ def bind_prompts(
         prompt = bound.prompt(example.question)
         if prompt.ids != example.prompt_ids:
             return None
-        own = tokens_of([Span(0, len(example.question))], prompt.question_offsets())
+        own = tokens_of([prompt.question], prompt.offsets)
         bound.shared = bound.shared[: own[0]]
     return bound
 

@@ -1,0 +1,34 @@
+"""Files written beside the computing: in order, whole, and errors are not lost."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from anchorscope.pipeline.writer import Writer
+
+
+def test_work_is_done_in_order_in_another_thread() -> None:
+    done: list[tuple[int, str]] = []
+    writer = Writer()
+    for number in range(20):
+        writer.soon(lambda n=number: done.append((n, threading.current_thread().name)))
+    writer.close()
+    assert [number for number, _ in done] == list(range(20))
+    assert threading.current_thread().name not in {name for _, name in done}
+
+
+def test_an_error_comes_out_and_nothing_is_written_after_it() -> None:
+    writer, done = Writer(), []
+
+    def fail() -> None:
+        raise OSError("the disk is full")
+
+    writer.soon(lambda: done.append("before"))
+    writer.soon(fail)
+    writer.soon(lambda: done.append("after"))
+    with pytest.raises(OSError, match="full"):
+        writer.close()
+    assert "writer" not in " ".join(thread.name for thread in threading.enumerate())
+    assert done == ["before"]
