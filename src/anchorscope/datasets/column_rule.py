@@ -67,6 +67,9 @@ def split_of(row: Row, default: str, where: str) -> str:
     return SPLITS.get(split, split)
 
 
+_HALF = re.compile("[\ud800-\udfff]")  # of a character: a lone surrogate
+
+
 def _first(row: Row, *columns: str) -> object:
     return next((row[column] for column in columns if row.get(column) is not None), None)
 
@@ -78,7 +81,7 @@ def _text(value: object, column: str, where: str) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise UserError(f"{where}: {column} must be text, not {_short(value)}.")
     text = str(value).strip()
-    if any("\ud800" <= char <= "\udfff" for char in text):
+    if _HALF.search(text):
         raise UserError(f"{where}: {column} holds half a character (a lone surrogate).")
     return text
 
