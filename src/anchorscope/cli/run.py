@@ -28,6 +28,8 @@ def run(
     data: Data = DATA,
     limit: Limit = LIMIT,
     out: Out = Path("runs/main"),
+    columns: Annotated[str | None, option("columns")] = default_of("columns"),
+    verdicts: Annotated[str | None, option("verdicts")] = default_of("verdicts"),
     prompt: Annotated[str, option("prompt")] = default_of("prompt"),
     shots: Annotated[int, option("shots")] = default_of("shots"),
     max_tokens: Annotated[int, option("max_tokens")] = default_of("max_tokens"),
