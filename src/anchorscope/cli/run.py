@@ -71,7 +71,8 @@ def run(
     if robust and ranks.first():
         typer.echo(view.robust.round(2).to_string(index=False))
     if ranks.first():
-        typer.echo(f"Report: {view.path / 'report.html'}")
+        report = view.path / "report.html"
+        typer.echo(f"Report: {report}" if report.is_file() else f"Tables: {view.path / 'tables'}")
 
 
 def config_of(options: dict[str, Any]) -> Config:
