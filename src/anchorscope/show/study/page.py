@@ -14,7 +14,7 @@ import pandas as pd
 from anchorscope.records import MODES, Mode
 from anchorscope.run_folder.view import RunView, records
 from anchorscope.show.canvas import save_figure
-from anchorscope.show.delta_p import MODE_TITLES, plot_delta_p
+from anchorscope.show.delta_p import plot_delta_p
 from anchorscope.show.report.findings import FINDINGS, NOT_SHOWN
 from anchorscope.show.report.markup import Safe, join, table, tag
 from anchorscope.show.report.page import CIRCULAR, own_file, replace_page
@@ -26,7 +26,8 @@ _POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
     "form-action 'none'"
 )
-_WIDE = ".study img { width: 100%; background: #fff; border-radius: 6px; }"
+_STYLE = ".study img { max-width: 100%; height: auto; border-radius: 6px; }"
+_PANEL = 430  # pixels of width for each model of a panel
 
 
 class Failed(NamedTuple):
@@ -72,7 +73,7 @@ def page(study: ShownStudy) -> str:
         Safe('<meta name="color-scheme" content="light dark">'),
         Safe('<link rel="icon" href="data:,">'),
         tag("title", study.title),
-        tag("style", Safe(own_file("page.css") + _WIDE)),
+        tag("style", Safe(own_file("page.css") + _STYLE)),
     )
     body = tag("body", tag("main", *_parts(study), class_="study"))
     return f"<!doctype html>\n{tag('html', head, body, lang='en')}\n"
@@ -114,11 +115,8 @@ def _figure(folder: Path, panel: ShownPanel, mode: Mode) -> Safe:
     source = f"data:image/png;base64,{base64.b64encode(picture).decode()}"
     models = ", ".join(run.model_name for run in panel.runs)
     alt = f"ΔP by layer in {mode} mode: {models}"
-    return tag(
-        "figure",
-        Safe(tag("img", src=source, alt=alt).removesuffix("</img>")),
-        tag("figcaption", f"{MODE_TITLES[mode]}."),
-    )
+    image = tag("img", src=source, alt=alt, width=_PANEL * len(panel.runs))
+    return tag("figure", Safe(image.removesuffix("</img>")))
 
 
 def file_name(title: str) -> str:
@@ -137,7 +135,7 @@ def findings_table(study: ShownStudy) -> Safe:
         "right",
         "AUROC",
         "Gap, paper",
-        "Gap, strict",
+        "Gap, strict (one mechanism)",
         "Power",
     ]
     rows = [_finding(study.folder, row) for row in records(study.table)]
