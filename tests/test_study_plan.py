@@ -169,15 +169,16 @@ def test_everything_wrong_is_said_at_once_and_nothing_is_made(cli, tmp_path: Pat
 
 
 def test_disk_memory_and_hours_are_asked_for_first(tmp_path: Path) -> None:
-    study = tiny_study(tmp_path, {"small": Maker("llama")})
+    maker = {"small": Maker("llama")}
     huge = Size(blocks=80, width=10**9, block_weights=10**12, head_weights=1, weights=10**12)
-    checked = check_study(study, tmp_path / "out", H200, sizes={"small": huge}, max_hours=0.01)
+    study = tiny_study(tmp_path, maker, {"small": huge})
+    checked = check_study(study, tmp_path / "out", H200, max_hours=0.01)
     said = " ".join(checked.problems)
     assert "GB free, and the run folders need about" in said
     assert "small: its weights take 2000.0 GB, and one device has 141 GB" in said
     assert "--max-hours is 0.01" in said
-    small = check_study(study, tmp_path / "out", H200, sizes={"small": SIZE})
-    assert small.problems == []
+    study = tiny_study(tmp_path, maker, {"small": SIZE})
+    assert check_study(study, tmp_path / "out", H200).problems == []
 
 
 def test_plan_prints_the_cost_of_each_model(cli, tmp_path: Path) -> None:

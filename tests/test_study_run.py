@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import sys
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -16,6 +18,14 @@ from anchorscope.run_folder.view import RunView
 BROKEN = "no <script>alert(1)</script> weights"
 
 
+class WithoutPlotly(Maker):
+    """A maker from whose turn on the package plotly cannot be imported."""
+
+    def __call__(self):
+        sys.modules["plotly"] = None  # type: ignore[assignment]
+        return super().__call__()
+
+
 def broken() -> None:
     raise RuntimeError(BROKEN)
 
@@ -24,10 +34,15 @@ def broken() -> None:
 def studied(tmp_path_factory: pytest.TempPathFactory):
     """The folder of a study whose second model fails, and the makers of the others."""
     folder = tmp_path_factory.mktemp("study")
-    makers = {"small": Maker("llama"), "broken": broken, "large": Maker("qwen3")}
-    asked = tiny_study(folder, makers)
-    sizes = {"small": size_from(CONFIGS["llama"]())}
-    result = study(asked, out=folder / "out", sizes=sizes)
+    makers = {"small": Maker("llama"), "broken": broken, "large": WithoutPlotly("qwen3")}
+    asked = tiny_study(folder, makers, {"small": size_from(CONFIGS["llama"]())})
+    before = sys.modules.get("plotly")
+    try:
+        result = study(asked, out=folder / "out")
+    finally:
+        sys.modules.pop("plotly")
+        if before is not None:
+            sys.modules["plotly"] = before
     return folder / "out", makers, asked, result
 
 
@@ -98,11 +113,10 @@ def test_the_page_shows_the_panels_and_runs_no_script(studied) -> None:
     assert "Two &lt;tiny&gt; models" in page and "Tiny &amp; random" in page
     assert page.count('<img src="data:image/png;base64,') == 2  # paper mode, strict mode
     links = re.findall(r'href="([^"]+)"', page)
-    assert {link for link in links if link != "data:,"} == {
-        "small/report.html",
-        "large/report.html",
-    }
-    assert all((out / link).is_file() for link in links if link != "data:,")
+    # The second run was made without plotly: it has everything but the report.
+    assert [link for link in links if link != "data:,"] == ["small/report.html"] * len(DATA)
+    assert (out / "small" / "report.html").is_file()
+    assert not (out / "large" / "report.html").exists()
     stems = {file.stem for file in (out / "figures").iterdir()}
     assert stems == {"delta_p_Tiny-random", "delta_p_Tiny-random_strict"}
 
@@ -123,3 +137,23 @@ def test_the_same_call_goes_on(studied) -> None:
     assert (makers["small"].calls, makers["large"].calls) == (1, 1)
     assert (out / "small" / "tables" / "layers.csv").stat().st_mtime_ns == before
     assert set(pd.read_csv(out / "study.csv")["state"]) == {"finished"}
+
+
+@pytest.mark.slow
+def test_the_quick_study_in_one_command(cli, bundled, tmp_path: Path) -> None:
+    """The bundled model by the command line; a second call with the same words does nothing."""
+    words = ("study", "quick", "--limit", 64, "--out", tmp_path / "quick")
+    options = ("max_tokens=8", "resamples=100", "folds=3", "fold_seeds=1", "prompt=text")
+    words += tuple(word for option in options for word in ("--option", option))
+    code, out, _ = cli(*words)
+    assert (code, out.strip()) == (0, f"Study: {tmp_path / 'quick' / 'study.html'}")
+    table = pd.read_csv(tmp_path / "quick" / "study.csv")
+    assert list(table["dataset"]) == ["atlas", "atlas-compare"]
+    assert (table["right"] + table["wrong"] + table["abstained"] == 64).all()
+    costs = pd.read_csv(tmp_path / "quick" / "costs.csv")
+    assert costs["tokens_plan"].item() == pytest.approx(costs["tokens"].item(), rel=0.5)
+    assert costs["disk_plan"].item() == pytest.approx(costs["disk"].item(), rel=0.3)
+    run = tmp_path / "quick" / "SmolLM2-135M-Instruct" / "run.json"
+    before = run.stat().st_mtime_ns
+    assert cli(*words)[0] == 0
+    assert run.stat().st_mtime_ns == before

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from anchorscope.datasets import load_questions
-from anchorscope.pipeline.study.file import Study, StudyModel
+from anchorscope.pipeline.study.file import Made, Study, StudyModel
+from anchorscope.pipeline.study.sizes import Size
 from kit.tiny import tiny_lm, tiny_tokenizer
 
 DATA = ("atlas", "atlas-compare")
@@ -42,14 +43,21 @@ class Maker:
         return tiny_lm(self.architecture, self.seed), tiny_tokenizer()
 
 
-def tiny_study(folder: Path, makers: dict[str, Callable[[], Any]]) -> Study:
+def tiny_study(
+    folder: Path, makers: dict[str, Callable[[], Any]], sizes: dict[str, Size] | None = None
+) -> Study:
     """The study of these models, all in one panel."""
     verdicts = random_verdicts(folder / "verdicts.csv")
     return Study(
         title="Two <tiny> models",
         data=DATA,
         models=tuple(
-            StudyModel(name=name, model=name, panel="Tiny & random", build=make)
+            StudyModel(
+                name=name,
+                model=name,
+                panel="Tiny & random",
+                made=Made(make=make, size=(sizes or {}).get(name)),
+            )
             for name, make in makers.items()
         ),
         options={**OPTIONS, "verdicts": str(verdicts)},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -65,20 +65,16 @@ def check_study(
     out: Path,
     on: Hardware,
     *,
-    sizes: Mapping[str, Size] | None = None,
     max_hours: float | None = None,
     here: bool = True,
 ) -> Checked:
     """The study checked whole; nothing slow is started and no folder is made.
 
-    `sizes` are those of models that Python makes, by name. `here`: whether this machine's disk and
-    memory must hold it, as when it is to start.
+    `here`: whether this machine's disk and memory must hold it, as when it is to start.
     """
     problems: list[str] = []
     sets = _sets(study, problems)
-    planned = [
-        _planned(study, model, sets, out, on, sizes or {}, problems, here) for model in study.models
-    ]
+    planned = [_planned(study, model, sets, out, on, problems, here) for model in study.models]
     checked = Checked(planned=[p for p in planned if p], sets=sets, problems=problems)
     if here:
         problems += _room(checked, out, on)
@@ -122,20 +118,15 @@ def _planned(
     sets: Sequence[QuestionSet],
     out: Path,
     on: Hardware,
-    sizes: Mapping[str, Size],
     problems: list[str],
     here: bool,
 ) -> Planned | None:
     config = _tried(lambda: study.config(model), model.name, problems)
     if config is None:
         return None
-    size = sizes.get(model.name)
-    if size is None and model.build is None:
-        size = _tried(lambda: size_of(config), model.name, problems)
-    if size is None and not here and (known := known_config(model.model)) is not None:
-        problems.pop()  # a plan needs no more than the shape, and that is known
-        size = size_from(known)
-    tokenizer = None if model.build or size is None else tokenizer_of(config)
+    made = model.made
+    size = made.size if made else _size(model, config, problems, here)
+    tokenizer = made.tokenizer if made else tokenizer_of(config) if size else None
     counts = count_tokens(sets, tokenizer, config.shots)
     if config.verdicts and len(sets) == len(study.data):
         _tried(lambda: resolve(None, list(sets), config), model.name, problems)
@@ -143,9 +134,22 @@ def _planned(
         model=model,
         config=config,
         counts=counts,
-        forecast=None if size is None else estimate(config, counts, on, size=size),
+        forecast=None
+        if size is None
+        else estimate(config, counts, on, size=size, answer=made and made.answer),
         finished=_finished(out / model.name, problems),
     )
+
+
+def _size(model: StudyModel, config: Config, problems: list[str], here: bool) -> Size | None:
+    """The model's size; a plan without a connection knows the shapes of the shipped studies."""
+    missing: list[str] = []
+    size = _tried(lambda: size_of(config), model.name, missing)
+    known = None if here or size else known_config(model.model)
+    if known is not None:
+        return size_from(known)
+    problems += missing
+    return size
 
 
 def _finished(folder: Path, problems: list[str]) -> bool:

@@ -12,16 +12,26 @@ from typing import Any
 
 from anchorscope.config import EVIDENCE, Config
 from anchorscope.errors import UserError, unknown
+from anchorscope.pipeline.study.sizes import Size
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:  # the same parser, before it came with Python
     import tomli as tomllib
 
-Build = Callable[[], Any]  # gives the model when its turn comes: what `run` takes as `model`
 _KEYS = ("title", "data", "options", "models")
 _OWN = ("model", "name", "panel")  # of a model; all else are options of its run
 _SET_BY_STUDY = ("model", "data")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Made:
+    """A model that Python makes when its turn comes, and what the plan may know of it."""
+
+    make: Callable[[], Any]  # gives what `load_model` takes: a model, or model and tokenizer
+    size: Size | None = None
+    tokenizer: Any = None
+    answer: float | None = None  # tokens of an answer on average
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +42,7 @@ class StudyModel:
     model: str  # as `anchorscope run --model` takes it
     panel: str
     options: Mapping[str, Any] = field(default_factory=dict)
-    build: Build | None = None  # instead of `model`, for one that is made in Python
+    made: Made | None = None  # instead of `model`, which is then a name only
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +137,7 @@ def study_of(content: Mapping[str, Any], where: str) -> Study:
         raise UserError(f"{where}: options must be a table, [options].")
     study = Study(
         title=str(content.get("title", Path(where).stem)),
-        data=tuple(data),
+        data=tuple(data or ()),
         models=tuple(_model(each, where) for each in models),
         options=dict(options),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -14,7 +15,7 @@ import pandas as pd
 from anchorscope.claims.table import claims_table
 from anchorscope.pipeline.study.check import Planned
 from anchorscope.pipeline.study.file import Study
-from anchorscope.run_folder.view import RunView, records, where
+from anchorscope.run_folder.view import RunView, records, values, where
 from anchorscope.show.report.claims_table import claim_inputs
 from anchorscope.show.report.headline import headline
 from anchorscope.show.study.page import Failed, ShownPanel, ShownStudy, write_page
@@ -41,7 +42,8 @@ class Outcome:
     planned: Planned
     view: RunView | None
     error: str | None
-    peak: float  # bytes
+    peak: float  # bytes of memory
+    disk: float  # bytes of its folder
 
 
 def write_overview(study: Study, folder: Path, outcomes: Sequence[Outcome]) -> Path:
@@ -94,14 +96,15 @@ def _finished(outcome: Outcome, view: RunView) -> list[dict[str, Any]]:
 
 def _numbers(view: RunView, dataset: str, title: str) -> dict[str, Any]:
     """The counts of verdicts, and the finding with the numbers at its layer."""
-    verdicts = where(view.samples, dataset=dataset)["verdict"].value_counts()
+    verdicts = Counter(values(where(view.samples, dataset=dataset), "verdict"))
     (found,) = records(where(view.verdict, dataset=dataset))
     head = headline(view, dataset, title)
     gap = head.strict_gap
     return {
         "n": found["n"],
-        **{name: int(verdicts.get(name, 0)) for name in ("right", "wrong")},
-        "abstained": int(verdicts.get("abstain", 0)),
+        "right": verdicts["right"],
+        "wrong": verdicts["wrong"],
+        "abstained": verdicts["abstain"],
         "layer": found["layer"],
         "auroc": head.auroc.value,
         "auroc_low": head.auroc.low,
@@ -126,24 +129,22 @@ def write_costs(folder: Path, outcomes: Sequence[Outcome]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "costs.csv"
     before = pd.read_csv(file).set_index("model") if file.is_file() else pd.DataFrame()
-    rows = [_cost(outcome, folder, before) for outcome in outcomes]
+    rows = [_cost(outcome, before) for outcome in outcomes]
     _replace(file, pd.DataFrame(rows, columns=list(COSTS)))
 
 
-def _cost(outcome: Outcome, folder: Path, before: pd.DataFrame) -> dict[str, Any]:
+def _cost(outcome: Outcome, before: pd.DataFrame) -> dict[str, Any]:
     name, forecast = outcome.planned.model.name, outcome.planned.forecast
     stages = outcome.view.info["stages"] if outcome.view else {}
-    run_folder = folder / name
+    taken = {"disk": outcome.disk, "peak_memory": outcome.peak}
+    if outcome.planned.finished and name in before.index:  # it took nothing now
+        taken = {column: before[column][name] for column in taken}
     row: dict[str, Any] = {
         "model": name,
         "questions": sum(of.questions for of in outcome.planned.counts),
         "tokens": sum(stage["tokens"] for stage in stages.values()) or math.nan,
         "seconds": _seconds(stages, tuple(stages)),
-        "disk": sum(f.stat().st_size for f in run_folder.rglob("*") if f.is_file()),
-        # A run that was finished before held nothing now.
-        "peak_memory": before["peak_memory"].get(name, outcome.peak)
-        if outcome.planned.finished and len(before)
-        else outcome.peak,
+        **taken,
     }
     row |= {f"{part}_seconds": _seconds(stages, names) for part, names in _STAGES.items()}
     if forecast is not None:

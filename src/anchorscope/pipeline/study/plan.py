@@ -105,7 +105,7 @@ def estimate(
     seconds = {
         "model": size.bytes(config.dtype) / LOAD + (0 if on.is_cpu else CHECKS),
         "answers and states": _forward(config, sets, on, devices, flops, states, size),
-        "analysis": _analysis(sets, size, analysis_cores or min(on.cores, MAX_CORES)),
+        "analysis": _analysis(sets, size, analysis_cores, on),
         "report": REPORT,
     }
     return Forecast(
@@ -156,10 +156,14 @@ def _shard(config: Config, on: Hardware) -> int:
     return config.shard or SHARD.get(on.kind, 1024)
 
 
-def _analysis(sets: Sequence[TokenCount], size: Size, cores: int) -> float:
-    """Seconds of probes and strict mode: dataset after dataset, layers side by side."""
-    total = 0.0
-    for of in sets:
-        layer = LAYER + of.questions * (LAYER_QUESTION + LAYER_WIDTH * size.width)
-        total += math.ceil(size.blocks / cores) * layer + DATASET
-    return total
+def _analysis(sets: Sequence[TokenCount], size: Size, cores: int | None, on: Hardware) -> float:
+    """Seconds of probes and strict mode, layers side by side.
+
+    On one machine dataset after dataset; spread over `cores`, all layers of all datasets at once.
+    """
+    layers = [LAYER + of.questions * (LAYER_QUESTION + LAYER_WIDTH * size.width) for of in sets]
+    if cores is None:
+        rounds = math.ceil(size.blocks / min(on.cores, MAX_CORES))
+        return sum(rounds * layer + DATASET for layer in layers)
+    rounds = math.ceil(size.blocks * len(sets) / cores)
+    return rounds * max(layers) + DATASET * math.ceil(len(sets) / cores)

@@ -17,11 +17,10 @@ from typing import Any
 from anchorscope.errors import UserError
 from anchorscope.models import Model, load_model
 from anchorscope.pipeline.run import run
-from anchorscope.pipeline.study.check import Checked, Planned, check_study, this_machine
-from anchorscope.pipeline.study.file import Study, read_study
+from anchorscope.pipeline.study.check import Planned, check_study, this_machine
+from anchorscope.pipeline.study.file import Made, Study, StudyModel, read_study
 from anchorscope.pipeline.study.hardware import Hardware
 from anchorscope.pipeline.study.overview import Outcome, write_costs, write_overview
-from anchorscope.pipeline.study.sizes import Size
 from anchorscope.progress import Progress, Quiet
 from anchorscope.run_folder.store import read_info
 from anchorscope.run_folder.view import RunView
@@ -41,14 +40,13 @@ def study(
     *,
     out: str | Path,
     on: Hardware | None = None,
-    sizes: Mapping[str, Size] | None = None,
     max_hours: float | None = None,
     progress: Progress | None = None,
 ) -> StudyResult:
     """The study in folder `out`, continued where it stopped; checked whole before it starts.
 
     `study` is a shipped name, a .toml file, or a `Study`, whose models may be made by a function
-    when their turn comes: `StudyModel(name=..., model=..., panel=..., build=function)`.
+    when their turn comes: `StudyModel(name=..., model=..., panel=..., made=Made(make=function))`.
 
     Example:
         result = study("quick", out="runs/quick")
@@ -57,7 +55,7 @@ def study(
     """
     study = study if isinstance(study, Study) else read_study(study)
     folder, listener = Path(out).expanduser(), progress or Quiet()
-    checked = check_study(study, folder, on or this_machine(), sizes=sizes, max_hours=max_hours)
+    checked = check_study(study, folder, on or this_machine(), max_hours=max_hours)
     checked.require_sound()
     outcomes: list[Outcome] = []
     for number, planned in enumerate(checked.planned, start=1):
@@ -84,11 +82,11 @@ def _outcome(planned: Planned, folder: Path, progress: Progress) -> Outcome:
         progress.note(f"{name} failed: {said}")
         report.parent.mkdir(parents=True, exist_ok=True)
         report.write_text("".join(traceback.format_exception(error)), encoding="utf-8")
-        return Outcome(planned=planned, view=None, error=said, peak=peak_memory())
+        return Outcome(planned=planned, view=None, error=said, **_taken(folder / name))
     finally:
         _let_go()
     report.unlink(missing_ok=True)
-    return Outcome(planned=planned, view=view, error=None, peak=peak_memory())
+    return Outcome(planned=planned, view=view, error=None, **_taken(folder / name))
 
 
 def _run(planned: Planned, folder: Path, progress: Progress) -> RunView:
@@ -98,20 +96,24 @@ def _run(planned: Planned, folder: Path, progress: Progress) -> RunView:
     the run find them in run.json.
     """
     model: Any = None
-    if planned.model.build is not None:
+    if planned.model.made is not None:
         model = planned.model.model  # a name is enough for a folder that is finished
         if not (read_info(folder) or {}).get("finished"):
-            model = _made(planned)
+            model = _make(planned.model, planned.model.made)
     return run(model, out=folder, config=planned.config, progress=progress)
 
 
-def _made(planned: Planned) -> Model:
+def _make(model: StudyModel, made: Made) -> Model:
     """The model that a function gives, under the study's name for it."""
-    assert planned.model.build is not None
-    made = planned.model.build()
-    lm, tokenizer = made if isinstance(made, tuple) else (made, None)
-    loaded = load_model(lm, tokenizer=tokenizer)
-    return replace(loaded, name=planned.model.name, source=planned.model.model)
+    parts = made.make()
+    lm, tokenizer = parts if isinstance(parts, tuple) else (parts, None)
+    return replace(load_model(lm, tokenizer=tokenizer), name=model.name, source=model.model)
+
+
+def _taken(folder: Path) -> dict[str, float]:
+    """The memory and disk that a run took, before anybody removes anything of it."""
+    files = (file for file in folder.rglob("*") if file.is_file())
+    return {"peak": peak_memory(), "disk": float(sum(file.stat().st_size for file in files))}
 
 
 def _said(error: Exception) -> str:
@@ -142,10 +144,3 @@ def peak_memory() -> float:
         return float("nan")
     unit = 1 if sys.platform == "darwin" else 1024
     return float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit)
-
-
-def plan(
-    study: Study, out: Path, on: Hardware, *, sizes: Mapping[str, Size] | None = None
-) -> Checked:
-    """What the study would cost on this hardware, and what is wrong with it."""
-    return check_study(study, out, on, sizes=sizes, here=False)
