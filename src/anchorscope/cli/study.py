@@ -40,10 +40,10 @@ def study(
         typer.Option(help="NAME=VALUE: an option of `anchorscope run` for each run. Repeatable."),
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(help="Handed to each run, as `anchorscope run --workers`.")
+        int | None, typer.Option(help="Handed to each run as its option workers.")
     ] = None,
     ray: Annotated[
-        str | None, typer.Option(help="Handed to each run, as `anchorscope run --ray`.")
+        str | None, typer.Option(help="Handed to each run as its option ray.")
     ] = None,
     gpus: Annotated[
         int | None, typer.Option(help="Count on so many GPUs; this machine's if not given.")
