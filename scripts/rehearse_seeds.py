@@ -35,14 +35,17 @@ from transformers.utils import logging
 
 from anchorscope.datasets import load_questions
 from anchorscope.pipeline.study.check import this_machine
-from anchorscope.pipeline.study.file import Made, Study, StudyModel, read_study
+from anchorscope.pipeline.study.file import Made, Study, StudyModel
 from anchorscope.pipeline.study.known import KNOWN
 from anchorscope.pipeline.study.sizes import size_from
 from anchorscope.pipeline.study.study import StudyResult, study
 from anchorscope.pipeline.study.told import as_markdown
 
 FILES = ("popqa", "triviaqa", "hotpotqa", "nq_open")
-SEEDS = ("Llama-3.2-1B", "Llama-3.2-3B", "Qwen3-8B", "Qwen3-32B")
+SEEDS = {  # model -> panel, as in the shipped study
+    "Llama-3.2-1B": "Llama-3.2", "Llama-3.2-3B": "Llama-3.2", "Qwen3-8B": "Qwen3",
+    "Qwen3-32B": "Qwen3",
+}  # fmt: skip
 TINY = {
     "num_hidden_layers": 4, "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2,
     "head_dim": 16, "intermediate_size": 128, "initializer_range": 0.2,
@@ -121,24 +124,17 @@ def data_of(folder: Path | None) -> tuple[str, ...]:
 
 
 def study_of(options: argparse.Namespace) -> Study:
-    """The shipped study of the seeds with random models in it."""
+    """The shipped study `seeds` with random models in it."""
     data = data_of(options.data)
     verdicts = draw_verdicts(options.out / "verdicts.csv", data, options.questions)
     models = []
-    for model in read_study("seeds").models:
-        if model.name not in options.models.split(","):
-            continue
-        llama = model.name.startswith("Llama")
-        place = options.llama_tokenizer if llama else options.qwen_tokenizer
-        shape = KNOWN[model.name] | (TINY if options.tiny else {})
-        make = RandomModel(model.name, shape, tokenizer_at(place))
-        made = Made(
-            make=make,
-            size=size_from(make.config),
-            tokenizer=make.tokenizer,
-            answer=ANSWER,
-        )
-        models.append(StudyModel(name=model.name, model=model.model, panel=model.panel, made=made))
+    for name in options.models.split(","):
+        place = options.llama_tokenizer if name.startswith("Llama") else options.qwen_tokenizer
+        shape = KNOWN[name] | (TINY if options.tiny else {})
+        make = RandomModel(name, shape, tokenizer_at(place))
+        size = size_from(make.config)
+        made = Made(make=make, size=size, tokenizer=make.tokenizer, answer=ANSWER)
+        models.append(StudyModel(name=name, model=name, panel=SEEDS[name], made=made))
     settings = {"limit": options.questions, "prompt": "text", "max_tokens": ANSWER}
     settings |= {"verdicts": str(verdicts)}
     if options.tiny:

@@ -42,9 +42,7 @@ def study(
     workers: Annotated[
         int | None, typer.Option(help="Handed to each run as its option workers.")
     ] = None,
-    ray: Annotated[
-        str | None, typer.Option(help="Handed to each run as its option ray.")
-    ] = None,
+    ray: Annotated[str | None, typer.Option(help="Handed to each run as its option ray.")] = None,
     gpus: Annotated[
         int | None, typer.Option(help="Count on so many GPUs; this machine's if not given.")
     ] = None,

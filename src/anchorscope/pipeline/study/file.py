@@ -14,11 +14,6 @@ from anchorscope.config import EVIDENCE, Config
 from anchorscope.errors import UserError, unknown
 from anchorscope.pipeline.study.sizes import Size
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:  # the same parser, before it came with Python
-    import tomli as tomllib
-
 _KEYS = ("title", "data", "options", "models")
 _OWN = ("model", "name", "panel")  # of a model; all else are options of its run
 _SET_BY_STUDY = ("model", "data")
@@ -118,9 +113,19 @@ def read_study(place: str | Path) -> Study:
         raise unknown("study", place, shipped(), "Or the path of a .toml file.")
     text = (named or path).read_text(encoding="utf-8")
     try:
-        return study_of(tomllib.loads(text), str(place))
-    except tomllib.TOMLDecodeError as error:
+        content = _toml(text)
+    except ValueError as error:
         raise UserError(f"{place} is no TOML: {error}.") from error
+    return study_of(content, str(place))
+
+
+def _toml(text: str) -> dict[str, Any]:
+    """The content of a TOML text; a ValueError where it is none."""
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:  # the same parser, before it came with Python
+        import tomli as tomllib
+    return tomllib.loads(text)
 
 
 def study_of(content: Mapping[str, Any], where: str) -> Study:
@@ -148,8 +153,8 @@ def study_of(content: Mapping[str, Any], where: str) -> Study:
 def value_of(text: str) -> Any:
     """The value that TOML reads in a text, `3` or `["a"]`; the text itself where it reads none."""
     try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+        return _toml(f"value = {text}")["value"]
+    except ValueError:
         return text
 
 
