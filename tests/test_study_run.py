@@ -89,7 +89,9 @@ def test_claims_compare_models_within_their_panel(studied) -> None:
     assert {"small", "large"} <= set(claims["model"])
     first = claims[claims["claim"] == "two-pathways"]
     assert len(first) == 4
-    assert not first["strict_verdict"].isin(["holds"]).any()  # random verdicts
+    # Random verdicts: two pathways are shown of no model, so no claim about them is, of any model.
+    assert set(claims["strict_verdict"]) <= {"not shown", "not measured"}
+    assert "holds" in set(claims["paper_verdict"])
 
 
 def test_costs_are_what_the_runs_recorded(studied) -> None:

@@ -56,10 +56,10 @@ def claims_table(
 
 def _without_pathways(runs: Sequence[ClaimInputs]) -> set[tuple[str, str]]:
     """Model and dataset wherever strict mode's finding is not two pathways."""
-    places = itertools.chain(*(((run, name) for name in run.titles) for run in runs))
     return {
         (run.model, name)
-        for run, name in places
+        for run in runs
+        for name in run.titles
         if run.verdict_of(name)["finding"] != "two-pathways"
     }
 
