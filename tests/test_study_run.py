@@ -21,8 +21,13 @@ BROKEN = "no <script>alert(1)</script> weights"
 class WithoutPlotly(Maker):
     """A maker from whose turn on the package plotly cannot be imported."""
 
+    def __init__(self, architecture: str, before: Maker) -> None:
+        super().__init__(architecture)
+        self.before, self.alone = before, False
+
     def __call__(self):
         sys.modules["plotly"] = None  # type: ignore[assignment]
+        self.alone = self.before.last is not None and self.before.last() is None
         return super().__call__()
 
 
@@ -34,7 +39,8 @@ def broken() -> None:
 def studied(tmp_path_factory: pytest.TempPathFactory):
     """The folder of a study whose second model fails, and the makers of the others."""
     folder = tmp_path_factory.mktemp("study")
-    makers = {"small": Maker("llama"), "broken": broken, "large": WithoutPlotly("qwen3")}
+    small = Maker("llama")
+    makers = {"small": small, "broken": broken, "large": WithoutPlotly("qwen3", before=small)}
     asked = tiny_study(folder, makers, {"small": size_from(CONFIGS["llama"]())})
     before = sys.modules.get("plotly")
     try:
@@ -52,6 +58,7 @@ def test_a_model_that_fails_does_not_stop_the_others(studied) -> None:
     assert result.errors == {"broken": f"RuntimeError: {BROKEN}"}
     assert "in broken" in (out / "errors" / "broken.txt").read_text()  # the traceback
     assert (makers["small"].calls, makers["large"].calls) == (1, 1)
+    assert makers["large"].alone  # the model before it was let go of when it was made
 
 
 def test_study_csv_has_a_row_for_each_model_and_dataset(studied) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import random
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -37,10 +38,13 @@ class Maker:
 
     def __init__(self, architecture: str, seed: int = 0) -> None:
         self.architecture, self.seed, self.calls = architecture, seed, 0
+        self.last: weakref.ref[Any] | None = None  # the model it made, while anybody holds it
 
     def __call__(self) -> tuple[Any, Any]:
         self.calls += 1
-        return tiny_lm(self.architecture, self.seed), tiny_tokenizer()
+        lm = tiny_lm(self.architecture, self.seed)
+        self.last = weakref.ref(lm)
+        return lm, tiny_tokenizer()
 
 
 def tiny_study(

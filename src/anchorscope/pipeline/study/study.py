@@ -61,6 +61,7 @@ def study(
     for number, planned in enumerate(checked.planned, start=1):
         listener.note(f"{planned.model.name} ({number} of {len(checked.planned)})")
         outcomes.append(_outcome(planned, folder, listener))
+        _let_go()  # out here no frame and no traceback holds the model any more
         write_costs(folder, outcomes)
     write_overview(study, folder, outcomes)
     return StudyResult(
@@ -83,14 +84,12 @@ def _outcome(planned: Planned, folder: Path, progress: Progress) -> Outcome:
         report.parent.mkdir(parents=True, exist_ok=True)
         report.write_text("".join(traceback.format_exception(error)), encoding="utf-8")
         return Outcome(planned=planned, view=None, error=said, **_taken(folder / name))
-    finally:
-        _let_go()
     report.unlink(missing_ok=True)
     return Outcome(planned=planned, view=view, error=None, **_taken(folder / name))
 
 
 def _run(planned: Planned, folder: Path, progress: Progress) -> RunView:
-    """The finished run of one model.
+    """The finished run of one model. Options of `run` itself, beside its config, belong here.
 
     Its questions are loaded by their names once more, so that other processes that take part in
     the run find them in run.json.
