@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from anchorscope import ranks
 from anchorscope.errors import UserError
 from anchorscope.models import Model, load_model
 from anchorscope.pipeline.run import run
@@ -62,8 +63,10 @@ def study(
         listener.note(f"{planned.model.name} ({number} of {len(checked.planned)})")
         outcomes.append(_outcome(planned, folder, listener))
         _let_go()  # out here no frame and no traceback holds the model any more
-        write_costs(folder, outcomes)
-    write_overview(study, folder, outcomes)
+        if ranks.first():
+            write_costs(folder, outcomes)
+    if ranks.first():
+        write_overview(study, folder, outcomes)
     return StudyResult(
         path=folder,
         runs={o.planned.model.name: o.view for o in outcomes if o.view is not None},
