@@ -17,13 +17,12 @@ from __future__ import annotations
 
 import argparse
 import csv
-import json
 import random
 import re
 import shutil
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -147,8 +146,8 @@ def study_of(options: argparse.Namespace) -> Study:
 class Lines:
     """A listener that prints a line a stage."""
 
-    def __init__(self, then: Callable[[], None]) -> None:
-        self.begun, self.then = time.monotonic(), then
+    def __init__(self) -> None:
+        self.begun = time.monotonic()
 
     def start(self, stage: str, total: int) -> None:
         print(f"{time.monotonic() - self.begun:8.1f} s  {stage} ({total})", flush=True)
@@ -157,15 +156,7 @@ class Lines:
         return None
 
     def note(self, text: str) -> None:
-        self.then()
         print(f"{time.monotonic() - self.begun:8.1f} s  {text}", flush=True)
-
-
-def drop_states(out: Path) -> None:
-    """Removes the states of finished runs: a disk that holds one model's need not hold four's."""
-    for info in out.glob("*/run.json"):
-        if json.loads(info.read_text(encoding="utf-8")).get("finished"):
-            shutil.rmtree(info.parent / "states", ignore_errors=True)
 
 
 def bring(result: StudyResult, to: Path) -> None:
@@ -216,8 +207,13 @@ def main() -> None:
     ):
         sys.exit("Give --data, --llama-tokenizer and --qwen-tokenizer, or --tiny.")
     asked = study_of(options)
-    listener = Lines((lambda: drop_states(options.out)) if options.drop_states else lambda: None)
-    result = study(asked, out=options.out, on=this_machine(), progress=listener)
+    result = study(
+        asked,
+        out=options.out,
+        on=this_machine(),
+        drop_states=options.drop_states,
+        progress=Lines(),
+    )
     print(told(result))
     if options.bring:
         bring(result, options.bring)

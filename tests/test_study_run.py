@@ -141,8 +141,12 @@ def test_the_same_call_goes_on(studied) -> None:
         options=asked.options,
         models=tuple(m for m in models if m is not None),
     )
-    result = study(mended, out=out)
+    disk = pd.read_csv(out / "costs.csv").set_index("model")["disk"]
+    result = study(mended, out=out, drop_states=True)
     assert result.errors == {}
+    assert not (out / "small" / "states").exists()
+    costs = pd.read_csv(out / "costs.csv").set_index("model")
+    assert costs["disk"]["small"] == disk["small"]  # what it took when it ran
     assert (makers["small"].calls, makers["large"].calls) == (1, 1)
     assert (out / "small" / "tables" / "layers.csv").stat().st_mtime_ns == before
     assert set(pd.read_csv(out / "study.csv")["state"]) == {"finished"}

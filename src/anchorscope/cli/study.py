@@ -49,6 +49,9 @@ def study(
     gpu_kind: Annotated[
         str | None, typer.Option(help="Count on h200, h100, a100, a100-40, l40s, or cpu.")
     ] = None,
+    drop_states: Annotated[
+        bool, typer.Option("--drop-states", help="Remove the states of each run that is finished.")
+    ] = False,
     max_hours: Annotated[
         float | None, typer.Option(help="Do not start where the plan says more hours.")
     ] = None,
@@ -74,7 +77,9 @@ def study(
         show_plan(check_study(asked, folder, on, here=False), on)
         return
     with Bar() as bar:
-        result = run_study(asked, out=folder, on=on, max_hours=max_hours, progress=bar)
+        result = run_study(
+            asked, out=folder, on=on, max_hours=max_hours, drop_states=drop_states, progress=bar
+        )
     if ranks.first():
         typer.echo(f"Study: {result.path / 'study.html'}")
     if result.errors:

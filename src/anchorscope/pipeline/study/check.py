@@ -48,9 +48,10 @@ class Checked:
         """Hours of what is not finished yet."""
         return sum(p.forecast.hours for p in self.planned if p.forecast and not p.finished)
 
-    @property
-    def disk(self) -> float:
-        return sum(p.forecast.disk for p in self.planned if p.forecast and not p.finished)
+    def disk(self, *, drop_states: bool = False) -> float:
+        """Bytes of what is not finished yet; of the largest alone where states are dropped."""
+        sizes = [p.forecast.disk for p in self.planned if p.forecast and not p.finished]
+        return max(sizes, default=0.0) if drop_states else sum(sizes)
 
     def require_sound(self) -> None:
         """Raises with the whole list where anything is wrong."""
@@ -66,6 +67,7 @@ def check_study(
     on: Hardware,
     *,
     max_hours: float | None = None,
+    drop_states: bool = False,
     here: bool = True,
 ) -> Checked:
     """The study checked whole; nothing slow is started and no folder is made.
@@ -77,7 +79,7 @@ def check_study(
     planned = [_planned(study, model, sets, out, on, problems, here) for model in study.models]
     checked = Checked(planned=[p for p in planned if p], sets=sets, problems=problems)
     if here:
-        problems += _room(checked, out, on)
+        problems += _room(checked, checked.disk(drop_states=drop_states), out, on)
     if max_hours is not None and checked.hours > max_hours:
         problems.append(
             f"It would take about {checked.hours:.1f} hours, and --max-hours is {max_hours:g}. "
@@ -157,15 +159,16 @@ def _finished(folder: Path, problems: list[str]) -> bool:
     return bool(info and info.get("finished"))
 
 
-def _room(checked: Checked, out: Path, on: Hardware) -> list[str]:
+def _room(checked: Checked, disk: float, out: Path, on: Hardware) -> list[str]:
     """What this machine has not enough of."""
     problems = []
     there = next(p for p in (out.absolute(), *out.absolute().parents) if p.exists())
     free = shutil.disk_usage(there).free
-    if checked.disk > free:
+    if disk > free:
         problems.append(
             f"{there} has {free / GB:.1f} GB free, and the run folders need about "
-            f"{checked.disk / GB:.1f} GB. Choose another --out, or ask fewer questions (--limit)."
+            f"{disk / GB:.1f} GB. Choose another --out, ask fewer questions (--limit), or give "
+            "--drop-states."
         )
     if not os.access(there, os.W_OK):
         problems.append(f"{there} cannot be written. Choose another --out.")

@@ -7,6 +7,7 @@ goes on where it was stopped.
 from __future__ import annotations
 
 import gc
+import shutil
 import sys
 import traceback
 from collections.abc import Mapping
@@ -42,9 +43,13 @@ def study(
     out: str | Path,
     on: Hardware | None = None,
     max_hours: float | None = None,
+    drop_states: bool = False,
     progress: Progress | None = None,
 ) -> StudyResult:
     """The study in folder `out`, continued where it stopped; checked whole before it starts.
+
+    `drop_states` removes the states of each run when it is finished: they are most of the disk, and
+    only a further analysis would read them again.
 
     `study` is a shipped name, a .toml file, or a `Study`, whose models may be made by a function
     when their turn comes: `StudyModel(name=..., model=..., panel=..., made=Made(make=function))`.
@@ -56,13 +61,17 @@ def study(
     """
     study = study if isinstance(study, Study) else read_study(study)
     folder, listener = Path(out).expanduser(), progress or Quiet()
-    checked = check_study(study, folder, on or this_machine(), max_hours=max_hours)
+    checked = check_study(
+        study, folder, on or this_machine(), max_hours=max_hours, drop_states=drop_states
+    )
     checked.require_sound()
     outcomes: list[Outcome] = []
     for number, planned in enumerate(checked.planned, start=1):
         listener.note(f"{planned.model.name} ({number} of {len(checked.planned)})")
         outcomes.append(_outcome(planned, folder, listener))
         _let_go()  # out here no frame and no traceback holds the model any more
+        if drop_states and outcomes[-1].view is not None:
+            shutil.rmtree(folder / planned.model.name / "states", ignore_errors=True)
         if ranks.first():
             write_costs(folder, outcomes)
     if ranks.first():
