@@ -143,7 +143,10 @@ def test_empty_files(tmp_path: Path, name: str, content: str) -> None:
 
 
 KINDS = ".jsonl, .jsonl.gz, .json, .csv, .tsv, .parquet"
-NAMES = "atlas, atlas-compare, popqa, triviaqa, hotpotqa, nq"
+NAMES = (
+    "atlas, atlas-compare, popqa, triviaqa, hotpotqa, nq, simpleqa, simpleqa-verified, "
+    "webquestions, sciq"
+)
 
 
 def test_unknown_names_and_kinds(tmp_path: Path) -> None:
@@ -151,9 +154,9 @@ def test_unknown_names_and_kinds(tmp_path: Path) -> None:
     (tmp_path / "noextension").write_bytes(b"")
     for data, message in {
         "popqaa": f"Unknown dataset or file 'popqaa'. Accepted: {NAMES}. "
-        f"Or an existing file: {KINDS}.",
+        f"Or hub:ORG/NAME, or an existing file: {KINDS}.",
         "no/such.csv": f"Unknown dataset or file 'no/such.csv'. Accepted: {NAMES}. "
-        f"Or an existing file: {KINDS}.",
+        f"Or hub:ORG/NAME, or an existing file: {KINDS}.",
         str(tmp_path): f"{tmp_path} is a folder. Give one file: {KINDS}.",
         tmp_path / "q.xlsx": f"Unknown kind of file 'q.xlsx'. Accepted: {KINDS}.",
         tmp_path / "noextension": f"Unknown kind of file 'noextension'. Accepted: {KINDS}.",

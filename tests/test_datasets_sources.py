@@ -233,6 +233,10 @@ def test_where_the_hub_has_the_datasets() -> None:
         "triviaqa": ("mandarjoshi/trivia_qa", "unfiltered.nocontext", "validation"),
         "hotpotqa": ("hotpotqa/hotpot_qa", "distractor", "validation"),
         "nq": ("google-research-datasets/nq_open", None, "validation"),
+        "simpleqa": ("basicv8vc/SimpleQA", None, "test"),
+        "simpleqa-verified": ("google/simpleqa-verified", None, "eval"),
+        "webquestions": ("stanfordnlp/web_questions", None, "test"),
+        "sciq": ("allenai/sciq", None, "test"),
     }
 
 

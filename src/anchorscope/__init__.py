@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from anchorscope.models import Model, load_model
     from anchorscope.pipeline.own_states.analyse import analyse
     from anchorscope.pipeline.run import run
+    from anchorscope.pipeline.study.study import study
     from anchorscope.records import Question, QuestionSet
     from anchorscope.run_folder.view import RunView
     from anchorscope.show import plot_delta_p
@@ -38,6 +39,7 @@ _HOME = {
     "load_questions": "datasets",
     "plot_delta_p": "show",
     "run": "pipeline.run",
+    "study": "pipeline.study.study",
 }
 
 __all__ = [
@@ -55,6 +57,7 @@ __all__ = [
     "load_questions",
     "plot_delta_p",
     "run",
+    "study",
 ]
 
 

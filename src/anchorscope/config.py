@@ -52,6 +52,11 @@ class Config:
     data: tuple[str, ...] = _field(
         ("atlas", "atlas-compare"), changes=True, help="Names of question sets, or files."
     )
+    columns: str | None = _field(
+        None,
+        changes=True,
+        help="What the columns are called: question=...,answers=..., for files and hub: sets.",
+    )
     limit: int | None = _field(400, changes=True, help="Questions of each set; None is all.")
     seed: int = _field(0, changes=True, help="Seed of sampling, folds, controls and intervals.")
     prompt: PromptStyle = _field(
@@ -59,6 +64,9 @@ class Config:
     )
     shots: int = _field(4, changes=True, help="Worked examples in front of the question, 0 to 4.")
     max_tokens: int = _field(16, changes=True, help="Tokens an answer may have.")
+    verdicts: str | None = _field(
+        None, changes=True, help="A file (id, right) whose verdicts stand instead of the judge's."
+    )
     finder: Finder = _field("auto", changes=True, help="Who marks the exact question tokens.")
     keys: Keys = _field(
         "exact", changes=True, help="What the knockout cuts: exact, question, random, matched."

@@ -20,8 +20,12 @@ from anchorscope.run_folder import table_columns
 from anchorscope.stats.intervals import holm
 
 
-def claims_table(runs: Sequence[ClaimInputs]) -> pd.DataFrame:
+def claims_table(
+    runs: Sequence[ClaimInputs], *, compared: Sequence[Sequence[ClaimInputs]] | None = None
+) -> pd.DataFrame:
     """One row per claim and dataset; two-pathways first.
+
+    `compared` are the groups of runs in which models are compared by size; all in one by default.
 
     The p-values are Holm's, over all claims of the table but the first one: whether there are two
     pathways is the question the run is for, and is answered at its own level.
@@ -30,7 +34,7 @@ def claims_table(runs: Sequence[ClaimInputs]) -> pd.DataFrame:
     its datasets, its number is what one mechanism, a kind of question or a continuum gives as
     well, and the claim is `not shown`, whichever side of its bound the number lies on.
     """
-    claims = list(_claims(runs))
+    claims = list(_claims(runs, [runs] if compared is None else compared))
     columns = {mode: _columns([getattr(claim, mode) for claim in claims], claims) for mode in MODES}
     without = _without_pathways(runs)
     for place, claim in enumerate(claims):
@@ -52,10 +56,10 @@ def claims_table(runs: Sequence[ClaimInputs]) -> pd.DataFrame:
 
 def _without_pathways(runs: Sequence[ClaimInputs]) -> set[tuple[str, str]]:
     """Model and dataset wherever strict mode's finding is not two pathways."""
-    places = itertools.chain(*(((run, name) for name in run.titles) for run in runs))
     return {
         (run.model, name)
-        for run, name in places
+        for run in runs
+        for name in run.titles
         if run.verdict_of(name)["finding"] != "two-pathways"
     }
 
@@ -65,12 +69,14 @@ def _places(claim: Claim) -> set[tuple[str, str]]:
     return set(itertools.product(claim.model.split(", "), claim.dataset.split(",")))
 
 
-def _claims(runs: Sequence[ClaimInputs]) -> itertools.chain[Claim]:
+def _claims(
+    runs: Sequence[ClaimInputs], compared: Sequence[Sequence[ClaimInputs]]
+) -> itertools.chain[Claim]:
     families = (
         two_pathways, curve_claims, dataset_claims, group_claims, evidence_claims, reading_claims,
     )  # fmt: skip
     each = (family(run) for family in families for run in runs)
-    return itertools.chain(*each, model_claims(runs))
+    return itertools.chain(*each, *(model_claims(group) for group in compared))
 
 
 def _columns(readings: Sequence[Measured], claims: Sequence[Claim]) -> dict[str, list]:

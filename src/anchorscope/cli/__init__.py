@@ -18,6 +18,7 @@ from anchorscope.cli.doctor import doctor
 from anchorscope.cli.figure import figure
 from anchorscope.cli.run import run
 from anchorscope.cli.simulate import simulate
+from anchorscope.cli.study import study
 from anchorscope.cli.view import view
 from anchorscope.errors import UserError
 
@@ -29,6 +30,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(run)
+app.command()(study)
 app.command()(figure)
 app.command()(claims)
 app.command()(view)

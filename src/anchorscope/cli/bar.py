@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from contextlib import suppress
 from types import TracebackType
 
 from rich.console import Console
@@ -67,10 +68,12 @@ class Bar:
 def quiet_libraries() -> None:
     """Stops the progress bars and advice of the libraries underneath: ours is the one to see."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    from datasets.utils.logging import disable_progress_bar
     from transformers.utils import logging as transformers_logging
 
-    disable_progress_bar()
+    with suppress(ImportError):  # without it only sets of the hub are out of reach
+        from datasets.utils.logging import disable_progress_bar
+
+        disable_progress_bar()
     transformers_logging.disable_progress_bar()
     transformers_logging.set_verbosity_error()
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)

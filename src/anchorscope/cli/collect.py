@@ -16,6 +16,8 @@ def collect(
     model: Annotated[str, option("model")] = default_of("model"),
     data: Data = DATA,
     limit: Limit = LIMIT,
+    columns: Annotated[str | None, option("columns")] = default_of("columns"),
+    verdicts: Annotated[str | None, option("verdicts")] = default_of("verdicts"),
     prompt: Annotated[str, option("prompt")] = default_of("prompt"),
     shots: Annotated[int, option("shots")] = default_of("shots"),
     max_tokens: Annotated[int, option("max_tokens")] = default_of("max_tokens"),

@@ -28,6 +28,8 @@ def run(
     data: Data = DATA,
     limit: Limit = LIMIT,
     out: Out = Path("runs/main"),
+    columns: Annotated[str | None, option("columns")] = default_of("columns"),
+    verdicts: Annotated[str | None, option("verdicts")] = default_of("verdicts"),
     prompt: Annotated[str, option("prompt")] = default_of("prompt"),
     shots: Annotated[int, option("shots")] = default_of("shots"),
     max_tokens: Annotated[int, option("max_tokens")] = default_of("max_tokens"),
@@ -70,7 +72,8 @@ def run(
     if robust and ranks.first():
         typer.echo(view.robust.round(2).to_string(index=False))
     if ranks.first():
-        typer.echo(f"Report: {view.path / 'report.html'}")
+        report = view.path / "report.html"
+        typer.echo(f"Report: {report}" if report.is_file() else f"Tables: {view.path / 'tables'}")
 
 
 def config_of(options: dict[str, Any]) -> Config:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from anchorscope.datasets.column_rule import check_columns, draft, original_id, split_of
+from anchorscope.datasets.hub.columns import Columns
 from anchorscope.datasets.source import Draft, Row, Source
 from anchorscope.errors import UserError, unknown
 
@@ -22,9 +23,14 @@ SPLIT_WORDS = ("train", "dev", "validation", "test")
 NOT_READABLE = (OSError, EOFError, ValueError, RecursionError, csv.Error, zlib.error)
 
 
-def from_file(path: Path, sources: Iterable[Source]) -> tuple[Source, list[Draft]]:
-    """The file's dataset, one of `known` or the file's own, and its questions as drafts."""
+def from_file(
+    path: Path, sources: Iterable[Source], columns: Columns | None = None
+) -> tuple[Source, list[Draft]]:
+    """The file's dataset, one of `sources` or the file's own, and its questions as drafts."""
     rows = read_rows(path)
+    if columns is not None:
+        columns.check(rows[0], path.name)
+        rows = [columns.normal(row) for row in rows]
     source = recognise(path, rows, sources)
     normal = [source.normal(row) for row in rows]
     check_columns(normal, path.name)

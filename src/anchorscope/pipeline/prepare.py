@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 
 from anchorscope.answers.generate import write_lines
+from anchorscope.answers.given_verdicts import count, read_verdicts
 from anchorscope.config import Finder
 from anchorscope.engine.lease import Lease
 from anchorscope.evidence.pieces import PromptMaker
 from anchorscope.pipeline.prompts import Prompted, Style, common_prefix, prompts_of, settle_style
 from anchorscope.pipeline.stages import Run
+from anchorscope.records import Verdict
 from anchorscope.spans.question import agreement, find_spans
 
 
@@ -35,13 +37,28 @@ def prepare(run: Run, lease: Lease) -> list[Shard]:
     """All questions as prompts in shards, dataset after dataset; the same in every process."""
     with run.stage("preparation"):
         shards: list[Shard] = []
+        verdicts = _verdicts(run)
         for questions in run.sets:
-            prompts = _prompts(run, lease, questions.name, run.config.finder)
+            prompts = [
+                replace(prompt, verdict=verdicts.get(prompt.question.id))
+                for prompt in _prompts(run, lease, questions.name, run.config.finder)
+            ]
             shards += cut_into_shards(
                 prompts, questions.name, run.store.info["shard"], first=len(shards)
             )
         _save_agreement(run)
     return shards
+
+
+def _verdicts(run: Run) -> dict[str, Verdict]:
+    """The verdicts that a file gives, counted in run.json; none where no file was named."""
+    verdicts = read_verdicts(run.config.verdicts)
+    if verdicts:
+        ids = (question.id for each in run.sets for question in each)
+        counted = count(verdicts, ids, str(run.config.verdicts))
+        run.progress.note(counted.sentence(str(run.config.verdicts)))
+        run.store.save_info({"verdicts": asdict(counted)})
+    return verdicts
 
 
 def exact_question_by(run: Run, lease: Lease, finder: Finder) -> dict[str, tuple[int, ...]]:

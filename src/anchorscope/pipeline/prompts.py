@@ -17,7 +17,7 @@ from anchorscope.engine.trunk import read_prefix, shared_prefix
 from anchorscope.errors import UserError
 from anchorscope.models import Model
 from anchorscope.models.prompts import has_chat, make_prompts
-from anchorscope.records import Question, QuestionSet
+from anchorscope.records import Question, QuestionSet, Verdict
 from anchorscope.spans.answer import answer_span
 from anchorscope.spans.characters import tokens_of
 from anchorscope.spans.entity import entity_of
@@ -36,6 +36,7 @@ class Prompted:
     prompt_ids: tuple[int, ...]
     question_tokens: tuple[int, ...]
     exact_question: tuple[int, ...]  # E_Q
+    verdict: Verdict | None = None  # on the answer to come, where a file gives it
 
 
 def prompts_of(

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from anchorscope.answers.given_verdicts import count, read_verdicts, verdicts_hash
 from anchorscope.config import Config
 from anchorscope.datasets import load_questions
 from anchorscope.errors import UserError
@@ -35,12 +36,16 @@ def resolve(
         load_pipeline()  # said before anything slow starts, where it is missing
     # What is asked is known by its content: the same file under another path is the same run.
     asked = {"data": [each.name for each in sets], "questions": questions_hash(sets)}
-    return config, sets, config.identity() | asked
+    verdicts = read_verdicts(config.verdicts)
+    if verdicts:
+        count(verdicts, (q.id for each in sets for q in each), str(config.verdicts))
+    content = {"columns": None, "verdicts": verdicts_hash(verdicts)}
+    return config, sets, config.identity() | asked | content
 
 
 def question_sets(questions: Any, config: Config) -> list[QuestionSet]:
     """The question sets of a run, no name twice."""
-    load = partial(load_questions, limit=config.limit, seed=config.seed)
+    load = partial(load_questions, limit=config.limit, seed=config.seed, columns=config.columns)
     if questions is None:
         sets = [load(name) for name in config.data]
     elif isinstance(questions, QuestionSet):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -130,7 +131,10 @@ def _show(run: Run) -> None:
     with run.stage("report"):
         view = RunView.open(run.store.path, unfinished_ok=True)
         write_figures(view)
-        write_report(view)
+        if find_spec("plotly") is None:
+            run.progress.note("report.html needs the package plotly, which is not here: left out")
+        else:
+            write_report(view)
     run.store.save_info({"finished": True, **_extras(run.config)})
 
 

@@ -232,9 +232,10 @@ def mark_answer(
 ) -> Sample:
     """The answer judged, and its entity found without a look at the gold answer.
 
-    A `verdict` that is given stands instead of the judge's, who needs accepted answers.
+    A `verdict` that is given, here or with the prompt, stands instead of the judge's, who needs
+    accepted answers.
     """
-    question = prompt.question
+    question, verdict = prompt.question, verdict or prompt.verdict
     span = answer_span(answer.text, question=question.text)
     tokens = tokens_of([span], answer_offsets(model, answer)) if span else ()
     said = answer.text[span.start : span.stop] if span else answer.text

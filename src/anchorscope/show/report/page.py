@@ -33,7 +33,11 @@ _VIEW = ": the page that `anchorscope view` writes beside this one."
 
 def write_report(run: RunView) -> Path:
     """The path of report.html in the run folder, replaced whole."""
-    text, file = page(run), run.path / "report.html"
+    return replace_page(run.path / "report.html", page(run))
+
+
+def replace_page(file: Path, text: str) -> Path:
+    """The file, written whole or left as it was."""
     draft = file.with_name(f".{file.name}.partial")
     try:
         draft.write_text(text, encoding="utf-8")
@@ -47,7 +51,7 @@ def page(run: RunView) -> str:
     """The whole page as text."""
     import plotly.offline  # here: slow to import, and only the report needs it
 
-    library, script = Safe(plotly.offline.get_plotlyjs()), Safe(_own("page.js"))
+    library, script = Safe(plotly.offline.get_plotlyjs()), Safe(own_file("page.js"))
     title = f"{run.model_name}: where its sense of truth comes from"
     head = tag(
         "head",
@@ -57,13 +61,14 @@ def page(run: RunView) -> str:
         Safe('<meta name="color-scheme" content="light dark">'),
         Safe('<link rel="icon" href="data:,">'),
         tag("title", title),
-        tag("style", Safe(_own("page.css"))),
+        tag("style", Safe(own_file("page.css"))),
     )
     body = tag("body", tag("main", *_parts(run)), tag("script", library), tag("script", script))
     return f"<!doctype html>\n{tag('html', head, body, lang='en')}\n"
 
 
-def _own(name: str) -> str:
+def own_file(name: str) -> str:
+    """The text of a file that the pages are made with: style or script."""
     return resources.files("anchorscope.show.report").joinpath(name).read_text(encoding="utf-8")
 
 

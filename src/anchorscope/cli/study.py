@@ -1,0 +1,133 @@
+"""`anchorscope study`: many models on many datasets, one command, one page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from anchorscope import ranks
+from anchorscope.errors import UserError
+
+if TYPE_CHECKING:
+    from anchorscope.pipeline.study.check import Checked
+    from anchorscope.pipeline.study.hardware import Hardware
+
+
+def study(
+    file: Annotated[
+        str, typer.Argument(help="A .toml file, or quick, seeds, paper, or replication.")
+    ],
+    out: Annotated[
+        Path | None, typer.Option(help="The study's folder; runs/<study> if not given.")
+    ] = None,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Print what it would cost, and start nothing.")
+    ] = False,
+    limit: Annotated[
+        str | None, typer.Option(help="Questions of each set, or `all`, above what the file says.")
+    ] = None,
+    place: Annotated[
+        list[str] | None,
+        typer.Option(help="NAME=PLACE: where a model or dataset of the study lies. Repeatable."),
+    ] = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option(help="NAME=VALUE: an option of `anchorscope run` for each run. Repeatable."),
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Handed to each run as its option workers.")
+    ] = None,
+    ray: Annotated[str | None, typer.Option(help="Handed to each run as its option ray.")] = None,
+    gpus: Annotated[
+        int | None, typer.Option(help="Count on so many GPUs; this machine's if not given.")
+    ] = None,
+    gpu_kind: Annotated[
+        str | None, typer.Option(help="Count on h200, h100, a100, a100-40, l40s, or cpu.")
+    ] = None,
+    drop_states: Annotated[
+        bool, typer.Option("--drop-states", help="Remove the states of each run that is finished.")
+    ] = False,
+    max_hours: Annotated[
+        float | None, typer.Option(help="Do not start where the plan says more hours.")
+    ] = None,
+) -> None:
+    """Runs every model of a study on all its datasets, and writes study.html over them.
+
+    Checked whole before it starts. A model that fails does not stop the others; the same command
+    goes on where it was stopped. Exit code 1 where a model failed.
+    """
+    from anchorscope.cli.bar import Bar, quiet_libraries
+    from anchorscope.pipeline.study.check import check_study, this_machine
+    from anchorscope.pipeline.study.file import read_study
+    from anchorscope.pipeline.study.study import study as run_study
+
+    given = {"limit": limit and _limit(limit), "workers": workers, "ray": ray}
+    options = {name: value for name, value in given.items() if value is not None}
+    asked = read_study(file).with_places(_pairs(place or [], "--place"))
+    asked = asked.with_options(options | _options(option or []))
+    folder = out or Path("runs") / Path(file).stem
+    on = this_machine(gpus, gpu_kind)
+    quiet_libraries()
+    if plan:
+        show_plan(check_study(asked, folder, on, here=False), on)
+        return
+    with Bar() as bar:
+        result = run_study(
+            asked, out=folder, on=on, max_hours=max_hours, drop_states=drop_states, progress=bar
+        )
+    if ranks.first():
+        typer.echo(f"Study: {result.path / 'study.html'}")
+    if result.errors:
+        names, count = ", ".join(result.errors), len(result.errors)
+        typer.echo(
+            f"{count} of {len(asked.models)} models failed ({names}): study.csv and study.html say "
+            "why. The same command tries them again.",
+            err=True,
+        )
+        raise typer.Exit(1)
+
+
+def _limit(text: str) -> int | str:
+    from anchorscope.cli.run import limit_of
+
+    return "all" if text == "all" else limit_of(text) or "all"
+
+
+def _pairs(texts: list[str], flag: str) -> dict[str, str]:
+    pairs = [text.partition("=") for text in texts]
+    for name, _, value in pairs:
+        if not name or not value:
+            raise UserError(f"{flag} takes NAME=VALUE, not '{name}{value}'.")
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def _options(texts: list[str]) -> dict[str, Any]:
+    """Options with their values as TOML reads them; what it cannot read is text."""
+    from anchorscope.pipeline.study.file import value_of
+
+    return {name: value_of(text) for name, text in _pairs(texts, "--option").items()}
+
+
+def show_plan(checked: Checked, on: Hardware) -> None:
+    """Prints the plan as a table, the totals, what it rests on, and what is wrong."""
+    from anchorscope.pipeline.study.told import COLUMNS, notes, plan_rows
+
+    console, rows = Console(highlight=False), plan_rows(checked)
+    work, time = COLUMNS[1:7], COLUMNS[7:]  # two tables: one would be wider than a terminal
+    for names in (work, time):
+        table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+        table.add_column(COLUMNS[0])
+        for name in names:
+            table.add_column(name, justify="right", no_wrap=True)
+        for row in rows:
+            table.add_row(row[0], *(row[COLUMNS.index(name)] for name in names))
+        console.print(table)
+        console.print()
+    for note in notes(checked, on):
+        console.print(note, markup=False, soft_wrap=True)
+    checked.require_sound()

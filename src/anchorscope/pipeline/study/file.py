@@ -1,0 +1,193 @@
+"""A study as a value: models, datasets and options, from a TOML file or one that is shipped."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from anchorscope.config import EVIDENCE, Config
+from anchorscope.errors import UserError, unknown
+from anchorscope.pipeline.study.sizes import Size
+
+_KEYS = ("title", "data", "options", "models")
+_OWN = ("model", "name", "panel")  # of a model; all else are options of its run
+_SET_BY_STUDY = ("model", "data")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Made:
+    """A model that Python makes when its turn comes, and what the plan may know of it."""
+
+    make: Callable[[], Any]  # gives what `load_model` takes: a model, or model and tokenizer
+    size: Size | None = None
+    tokenizer: Any = None
+    answer: float | None = None  # tokens of an answer on average
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyModel:
+    """One model of a study: where it comes from, its panel, and options of its own."""
+
+    name: str  # of its folder, and what --place calls it
+    model: str  # as `anchorscope run --model` takes it
+    panel: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    made: Made | None = None  # instead of `model`, which is then a name only
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """Models by datasets; each model is one run over all datasets."""
+
+    title: str
+    data: tuple[str, ...]
+    models: tuple[StudyModel, ...]
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def config(self, model: StudyModel) -> Config:
+        """What the run of this model is asked for."""
+        options = {**self.options, **model.options}
+        return Config(**read_options(options), model=model.model, data=self.data)
+
+    @property
+    def panels(self) -> dict[str, list[StudyModel]]:
+        """The models of each panel, in the file's order."""
+        panels: dict[str, list[StudyModel]] = {}
+        for model in self.models:
+            panels.setdefault(model.panel, []).append(model)
+        return panels
+
+    def with_places(self, places: Mapping[str, str]) -> Study:
+        """The same study with models and datasets taken from other places, by name."""
+        names = {model.name for model in self.models} | {*self.data}
+        for name in places.keys() - names:
+            raise unknown("model or dataset to place", name, sorted(names))
+        models = [replace(m, model=places.get(m.name, m.model)) for m in self.models]
+        return replace(self, models=tuple(models), data=tuple(places.get(d, d) for d in self.data))
+
+    def with_options(self, options: Mapping[str, Any]) -> Study:
+        """The same study with options that stand above those of the file."""
+        models = [
+            replace(m, options={k: v for k, v in m.options.items() if k not in options})
+            for m in self.models
+        ]
+        return replace(self, models=tuple(models), options={**self.options, **options})
+
+
+def read_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options as a file writes them, as `Config` takes them; its names alone are accepted."""
+    accepted = [f.name for f in fields(Config) if f.name not in _SET_BY_STUDY]
+    read: dict[str, Any] = {}
+    for name, value in options.items():
+        name = name.replace("-", "_")
+        if name not in accepted:
+            raise unknown("option of a run", name, accepted)
+        if name == "limit" and value == "all":
+            value = None
+        if name == "evidence" and isinstance(value, str):
+            value = {"all": EVIDENCE, "none": ()}.get(value, value.split(","))
+        read[name] = tuple(value) if isinstance(value, list) else value
+    return read
+
+
+def shipped() -> dict[str, Any]:
+    """The studies that come with the package, by name."""
+    folder = resources.files("anchorscope.pipeline.study") / "shipped"
+    return {
+        file.name.removesuffix(".toml"): file
+        for file in sorted(folder.iterdir(), key=lambda file: file.name)
+        if file.name.endswith(".toml")
+    }
+
+
+def read_study(place: str | Path) -> Study:
+    """The study that a shipped name or a .toml file holds."""
+    named = shipped().get(str(place))
+    path = Path(place).expanduser()
+    if named is None and not path.is_file():
+        raise unknown("study", place, shipped(), "Or the path of a .toml file.")
+    text = (named or path).read_text(encoding="utf-8")
+    try:
+        content = _toml(text)
+    except ValueError as error:
+        raise UserError(f"{place} is no TOML: {error}.") from error
+    return study_of(content, str(place))
+
+
+def _toml(text: str) -> dict[str, Any]:
+    """The content of a TOML text; a ValueError where it is none."""
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:  # the same parser, before it came with Python
+        import tomli as tomllib
+    return tomllib.loads(text)
+
+
+def study_of(content: Mapping[str, Any], where: str) -> Study:
+    """The study that a file's content asks for."""
+    for key in content.keys() - set(_KEYS):
+        raise unknown(f"part of {where}", key, _KEYS)
+    data, models = content.get("data"), content.get("models")
+    if not _texts(data) or not isinstance(models, list) or not models:
+        raise UserError(
+            f"{where} needs data (a list of names or files) and one [[models]] at least."
+        )
+    options = content.get("options", {})
+    if not isinstance(options, Mapping):
+        raise UserError(f"{where}: options must be a table, [options].")
+    study = Study(
+        title=str(content.get("title", Path(where).stem)),
+        data=tuple(data or ()),
+        models=tuple(_model(each, where) for each in models),
+        options=dict(options),
+    )
+    check_names([model.name for model in study.models], where)
+    return study
+
+
+def value_of(text: str) -> Any:
+    """The value that TOML reads in a text, `3` or `["a"]`; the text itself where it reads none."""
+    try:
+        return _toml(f"value = {text}")["value"]
+    except ValueError:
+        return text
+
+
+def _texts(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(v, str) for v in value)
+
+
+def _model(value: object, where: str) -> StudyModel:
+    if not isinstance(value, Mapping) or not isinstance(value.get("model"), str):
+        raise UserError(f"{where}: each [[models]] needs model, a hub id, a folder or a file.")
+    source = value["model"]
+    name = str(value.get("name", folder_name(source)))
+    return StudyModel(
+        name=name,
+        model=source,
+        panel=str(value.get("panel", name)),
+        options={key: of for key, of in value.items() if key not in _OWN},
+    )
+
+
+def folder_name(model: str) -> str:
+    """The last part of a model's name, as a folder may be called."""
+    last = model.rstrip("/").rsplit("/", 1)[-1].removesuffix(".gguf")
+    return re.sub(r"[^\w.+-]", "-", last).lstrip(".-") or "model"
+
+
+def check_names(names: Sequence[str], where: str) -> None:
+    """Raises where two models would share a folder, or a name cannot be one."""
+    for name in names:
+        if names.count(name) > 1:
+            raise UserError(f"{where} has two models named '{name}'. Give one of them a name.")
+        if folder_name(name) != name or name in _RESERVED:
+            raise UserError(f"{where}: '{name}' cannot be a folder's name. Give another name.")
+
+
+_RESERVED = ("figures", "errors")  # folders of the study itself

@@ -1,0 +1,169 @@
+"""What a run costs before it starts: passes, tokens, FLOPs, bytes, seconds; every constant here.
+
+The floor is two operations for each weight of the blocks and each token, and the head where a
+token is chosen. The rest is what was measured around it; `docs/scale.md` says where and how far
+the forecast was off.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from anchorscope.config import Config
+from anchorscope.engine.interventions import Intervention
+from anchorscope.engine.passes import (
+    ANSWER_ONLY,
+    CAUGHT,
+    KNOCKOUT,
+    MATCHED,
+    QUESTION,
+    RANDOM,
+    passes_of,
+)
+from anchorscope.evidence.pieces import passes_of_pieces
+from anchorscope.pipeline.study.hardware import Hardware, reached
+from anchorscope.pipeline.study.sizes import Size
+from anchorscope.pipeline.study.tokens import TokenCount
+
+# Tokens. SmolLM2-135M, prompts as text, 64 questions of PopQA, TriviaQA, HotpotQA, NQ, atlas.
+ANSWER = 3.3  # of an answer
+_LENGTHS = {  # of a row: a share of question + answer, and tokens beside the answer
+    KNOCKOUT.name: (0.65, 0), RANDOM.name: (0.86, 0), MATCHED.name: (0.81, 0),
+    QUESTION.name: (0, 3), ANSWER_ONLY.name: (0, 1),
+}  # fmt: skip
+# Seconds.
+LOAD = 1.0e9  # bytes/s from disk into the device; assumed
+CHECKS = 15.0  # s to prove a model understood and measure its bounds; assumed
+PYTHON = 2e-3  # s a question: prompt, spans, judge; assumed (prompts alone take 0.5 ms)
+STORE = 0.7e9  # bytes/s that are written, read again and hashed; assumed
+# Core-seconds of the analysis of one layer of one dataset: a constant, a question, a question and
+# a unit of width. `anchorscope simulate --world no-effect`, 400 and 1,600 samples, 4 to 24 layers,
+# width 64 and 1,024, one core of a Xeon that was shared with other work.
+LAYER, LAYER_QUESTION, LAYER_WIDTH = 0.55, 1.35e-3, 1.0e-6
+DATASET = 5.0  # s a dataset: the finding over sets of folds, and its power
+REPORT = 15.0  # s a run: figures and report
+MAX_CORES = 16  # processes of the analysis on one machine
+SHARD = {"cpu": 64}  # questions; 1,024 on a GPU
+# Bytes.
+_STATE = 2  # of a number of a state, in half precision
+_ROW = 40  # of pathways.parquet, a question, layer and mode
+_SAMPLE = 2000  # of a question's row in samples.parquet and answers/
+_FIXED = 6e6  # figures, report, tables
+_ROOM = 1.15  # of a device's memory that weights need at least, with a little for a pass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forecast:
+    """What one run is expected to cost."""
+
+    questions: int
+    passes: int  # rows that go through the model beside the answers
+    tokens: float  # as run.json counts them
+    flops: float
+    weights: float  # bytes
+    disk: float  # bytes of the run folder
+    devices: int  # that one copy of the model needs
+    gpus: int  # that are held
+    seconds: Mapping[str, float]  # by stage
+
+    @property
+    def hours(self) -> float:
+        return sum(self.seconds.values()) / 3600
+
+    @property
+    def gpu_hours(self) -> float:
+        return self.gpus * self.hours
+
+
+def estimate(
+    config: Config,
+    sets: Sequence[TokenCount],
+    on: Hardware,
+    *,
+    size: Size,
+    answer: float | None = None,
+    analysis_cores: int | None = None,
+) -> Forecast:
+    """The forecast of one run of a model of this size on these questions.
+
+    `answer` is the mean length of an answer in tokens. The analysis runs on one machine, with up to
+    16 of its cores, unless `analysis_cores` are given.
+    """
+    answer = min(config.max_tokens, ANSWER) if answer is None else answer
+    cuts = (*passes_of(config), *passes_of_pieces(config))
+    rows = [row for cut in cuts for row in _rows(cut)]
+    questions = sum(of.questions for of in sets)
+    tokens = sum(of.prefix + of.questions * _tokens(of.question, answer, rows) for of in sets)
+    # Attention mass, for the matched control, takes the answer once more and is no pass of its own.
+    through = tokens + questions * (answer + 1)
+    flops = 2 * size.block_weights * through + 2 * size.head_weights * questions * (answer + 1)
+    states = questions * size.blocks * size.width * _STATE * (len(CAUGHT) + len(cuts))
+    disk = states + questions * (2 * size.blocks * _ROW + _SAMPLE) + _FIXED
+    devices = math.ceil(size.bytes(config.dtype) * _ROOM / on.memory)
+    seconds = {
+        "model": size.bytes(config.dtype) / LOAD + (0 if on.is_cpu else CHECKS),
+        "answers and states": _forward(config, sets, on, devices, flops, states, size),
+        "analysis": _analysis(sets, size, analysis_cores, on),
+        "report": REPORT,
+    }
+    return Forecast(
+        questions=questions,
+        passes=questions * len(rows),
+        tokens=tokens,
+        flops=flops,
+        weights=size.bytes(config.dtype),
+        disk=disk,
+        devices=devices,
+        gpus=max(on.gpus, devices),
+        seconds=seconds,
+    )
+
+
+def _rows(cut: Intervention) -> list[tuple[float, float]]:
+    """The rows of a pass: each a share of question + answer, and tokens beside the answer."""
+    window = 0 if cut.layers == "cumulative" else int(cut.layers.partition(":")[2] or 1)
+    return [_LENGTHS.get(cut.name, _LENGTHS[KNOCKOUT.name])] * (window + 1)
+
+
+def _tokens(question: float, answer: float, rows: Sequence[tuple[float, float]]) -> float:
+    """The tokens of one question: its answer and its rows."""
+    lengths = [s * (question + answer) + (0 if s else answer + more) for s, more in rows]
+    return question + answer + sum(lengths)
+
+
+def _forward(
+    config: Config,
+    sets: Sequence[TokenCount],
+    on: Hardware,
+    devices: int,
+    flops: float,
+    states: float,
+    size: Size,
+) -> float:
+    """Seconds of answers and states. A shard is the least that a worker takes."""
+    shards = sum(math.ceil(of.questions / _shard(config, on)) for of in sets)
+    workers = max(1, on.gpus // devices)
+    busiest = math.ceil(shards / workers) / shards  # the share of the worker with the most
+    questions = sum(of.questions for of in sets)
+    # Devices that hold one model together work one after the other.
+    passes = flops / (on.products * reached(size.block_weights, on))
+    return busiest * (passes + questions * PYTHON + states / STORE)
+
+
+def _shard(config: Config, on: Hardware) -> int:
+    return config.shard or SHARD.get(on.kind, 1024)
+
+
+def _analysis(sets: Sequence[TokenCount], size: Size, cores: int | None, on: Hardware) -> float:
+    """Seconds of probes and strict mode, layers side by side.
+
+    On one machine dataset after dataset; spread over `cores`, all layers of all datasets at once.
+    """
+    layers = [LAYER + of.questions * (LAYER_QUESTION + LAYER_WIDTH * size.width) for of in sets]
+    if cores is None:
+        rounds = math.ceil(size.blocks / min(on.cores, MAX_CORES))
+        return sum(rounds * layer + DATASET for layer in layers)
+    rounds = math.ceil(size.blocks * len(sets) / cores)
+    return rounds * max(layers) + DATASET * math.ceil(len(sets) / cores)

@@ -1,0 +1,112 @@
+"""How large a model is, from its config alone: nothing of its weights is read or downloaded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from anchorscope.config import Config
+from anchorscope.errors import UserError
+from anchorscope.models import bundled
+from anchorscope.models.converted_folder import folder_of
+
+_BYTES = {"float32": 4}  # of one weight; every other dtype here has two
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """What the cost of a pass depends on."""
+
+    blocks: int
+    width: int
+    block_weights: int  # of all blocks: each token goes through them
+    head_weights: int  # only where a token is chosen
+    weights: int  # all of them, tied ones once
+
+    def bytes(self, dtype: str = "auto") -> int:
+        """The bytes of the weights as they are held while they are used."""
+        return self.weights * _BYTES.get(dtype, 2)
+
+
+def size_of(config: Config) -> Size:
+    """The size of the model that a run is asked for, from its config on disk or on the hub."""
+    return size_from(_transformers_config(config))
+
+
+def size_from(config: Any) -> Size:
+    """The size of a model with this config of transformers; its weights are never made."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    from anchorscope.models.parts import find_parts
+
+    with torch.device("meta"):
+        lm = AutoModelForCausalLM.from_config(config)
+    parts = find_parts(lm)
+    return Size(
+        blocks=len(parts.blocks),
+        width=parts.width,
+        block_weights=sum(_weights(block) for block in parts.blocks),
+        head_weights=_weights(parts.head),
+        weights=_weights(lm),
+    )
+
+
+def _weights(module: Any) -> int:
+    return sum(weight.numel() for weight in module.parameters())
+
+
+def place_of(model: str) -> tuple[str, dict[str, str]]:
+    """Where config and tokenizer lie, and with which options transformers reads them there."""
+    path = Path(model).expanduser()
+    file = bundled.bundled_file() if model == "bundled" else path
+    if file is None:
+        return bundled.HUB_ID, {}
+    if file.suffix == ".gguf":
+        if not file.is_file():
+            raise UserError(f"There is no file {file}. Give the path of a .gguf file.")
+        folder = folder_of(file)
+        if (folder / "config.json").exists():
+            return str(folder), {}
+        return str(file.parent), {"gguf_file": file.name}
+    if path.is_dir() and not (path / "config.json").exists():
+        raise UserError(f"The folder {path} holds no config.json.")
+    is_path = path.exists() or len(model.split("/")) > 2 or model.startswith((".", "/", "~"))
+    if is_path and not path.is_dir():
+        raise UserError(f"There is no model at '{model}'.")
+    return (str(path) if is_path else model), {}
+
+
+def _transformers_config(config: Config) -> Any:
+    from transformers import AutoConfig
+
+    place, options = place_of(config.model)
+    try:
+        return AutoConfig.from_pretrained(
+            place,
+            revision=config.revision,
+            trust_remote_code=config.trust_remote_code,
+            **options,
+        )
+    except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(". ")
+        raise UserError(
+            f"The config of '{config.model}' could not be read: {reason}. Is the name right, and "
+            "may you read it from here (a licence to accept, `hf auth login`, a connection)?"
+        ) from error
+
+
+def tokenizer_of(config: Config) -> Any | None:
+    """The model's own tokenizer; None where it cannot be had without converting the model."""
+    from transformers import AutoTokenizer
+
+    try:
+        place, options = place_of(config.model)
+        if options:  # a .gguf file whose conversion is not on disk yet
+            return None
+        return AutoTokenizer.from_pretrained(
+            place, revision=config.revision, trust_remote_code=config.trust_remote_code
+        )
+    except (UserError, OSError, ValueError, KeyError, ImportError, RuntimeError):
+        return None

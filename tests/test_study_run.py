@@ -1,0 +1,172 @@
+"""A study run whole on tiny models: its tables, its page, a model that fails, and going on."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from kit.study_fixture import DATA, Maker, tiny_study
+from kit.tiny import CONFIGS
+
+from anchorscope.pipeline.study.sizes import size_from
+from anchorscope.pipeline.study.study import study
+from anchorscope.run_folder.view import RunView
+
+BROKEN = "no <script>alert(1)</script> weights"
+
+
+class WithoutPlotly(Maker):
+    """A maker from whose turn on the package plotly cannot be imported."""
+
+    def __init__(self, architecture: str, before: Maker) -> None:
+        super().__init__(architecture)
+        self.before, self.alone = before, False
+
+    def __call__(self):
+        sys.modules["plotly"] = None  # type: ignore[assignment]
+        self.alone = self.before.last is not None and self.before.last() is None
+        return super().__call__()
+
+
+def broken() -> None:
+    raise RuntimeError(BROKEN)
+
+
+@pytest.fixture(scope="module")
+def studied(tmp_path_factory: pytest.TempPathFactory):
+    """The folder of a study whose second model fails, and the makers of the others."""
+    folder = tmp_path_factory.mktemp("study")
+    small = Maker("llama")
+    makers = {"small": small, "broken": broken, "large": WithoutPlotly("qwen3", before=small)}
+    asked = tiny_study(folder, makers, {"small": size_from(CONFIGS["llama"]())})
+    before = sys.modules.get("plotly")
+    try:
+        result = study(asked, out=folder / "out")
+    finally:
+        sys.modules.pop("plotly")
+        if before is not None:
+            sys.modules["plotly"] = before
+    return folder / "out", makers, asked, result
+
+
+def test_a_model_that_fails_does_not_stop_the_others(studied) -> None:
+    out, makers, _, result = studied
+    assert list(result.runs) == ["small", "large"]
+    assert result.errors == {"broken": f"RuntimeError: {BROKEN}"}
+    assert "in broken" in (out / "errors" / "broken.txt").read_text()  # the traceback
+    assert (makers["small"].calls, makers["large"].calls) == (1, 1)
+    assert makers["large"].alone  # the model before it was let go of when it was made
+
+
+def test_study_csv_has_a_row_for_each_model_and_dataset(studied) -> None:
+    out, *_ = studied
+    table = pd.read_csv(out / "study.csv")
+    assert [*zip(table["model"], table["dataset"], strict=True)] == [
+        (model, name) for model in ("small", "broken", "large") for name in DATA
+    ]
+    assert set(table[table["state"] == "failed"]["error"]) == {f"RuntimeError: {BROKEN}"}
+    for row in table[table["state"] == "finished"].to_dict("records"):
+        view = RunView.open(out / row["folder"])
+        (found,) = view.verdict[view.verdict["dataset"] == row["dataset"]].to_dict("records")
+        assert (row["finding"], row["layer"], row["n"]) == (
+            found["finding"], found["layer"], found["n"],
+        )  # fmt: skip
+        samples = view.samples[view.samples["dataset"] == row["dataset"]]
+        assert row["right"] == (samples["verdict"] == "right").sum()
+        probes = view.probes
+        at = probes[(probes["dataset"] == row["dataset"]) & (probes["layer"] == row["layer"])]
+        assert row["auroc"] == pytest.approx(at["auroc"].item())
+
+
+def test_verdicts_of_the_file_stand_in_the_samples(studied) -> None:
+    out, _, asked, _ = studied
+    given = pd.read_csv(asked.options["verdicts"]).set_index("id")["right"]
+    view = RunView.open(out / "small")
+    samples = view.samples.set_index("id")
+    assert (samples["verdict"].map({"right": 1, "wrong": 0}) == given[samples.index]).all()
+    assert view.info["verdicts"] == {"given": 200, "judged": 0, "unknown": 0}
+
+
+def test_claims_compare_models_within_their_panel(studied) -> None:
+    out, *_ = studied
+    claims = pd.read_csv(out / "claims.csv")
+    assert {"small", "large"} <= set(claims["model"])
+    first = claims[claims["claim"] == "two-pathways"]
+    assert len(first) == 4
+    # Random verdicts: two pathways are shown of no model, so no claim about them is, of any model.
+    assert set(claims["strict_verdict"]) <= {"not shown", "not measured"}
+    assert "holds" in set(claims["paper_verdict"])
+
+
+def test_costs_are_what_the_runs_recorded(studied) -> None:
+    out, *_ = studied
+    costs = pd.read_csv(out / "costs.csv").set_index("model")
+    stages = RunView.open(out / "small").info["stages"]
+    assert costs["seconds"]["small"] == pytest.approx(sum(s["seconds"] for s in stages.values()))
+    assert costs["tokens"]["small"] == sum(s["tokens"] for s in stages.values())
+    bytes_ = sum(f.stat().st_size for f in (out / "small").rglob("*") if f.is_file())
+    assert costs["disk"]["small"] == bytes_
+    assert costs["disk_plan"]["small"] == pytest.approx(bytes_, rel=0.3)
+    assert costs.loc["large"].isna()["tokens_plan"]  # its size was not told
+
+
+def test_the_page_shows_the_panels_and_runs_no_script(studied) -> None:
+    out, *_ = studied
+    page = (out / "study.html").read_text(encoding="utf-8")
+    assert "default-src 'none'; style-src 'unsafe-inline'; img-src data:" in page
+    assert "<script" not in page
+    assert "no &lt;script&gt;alert(1)&lt;/script&gt; weights" in page
+    assert "Two &lt;tiny&gt; models" in page and "Tiny &amp; random" in page
+    assert page.count('<img src="data:image/png;base64,') == 2  # paper mode, strict mode
+    links = re.findall(r'href="([^"]+)"', page)
+    # The second run was made without plotly: it has everything but the report.
+    assert [link for link in links if link != "data:,"] == ["small/report.html"] * len(DATA)
+    assert (out / "small" / "report.html").is_file()
+    assert not (out / "large" / "report.html").exists()
+    stems = {file.stem for file in (out / "figures").iterdir()}
+    assert stems == {"delta_p_Tiny-random", "delta_p_Tiny-random_strict"}
+
+
+def test_the_same_call_goes_on(studied) -> None:
+    """Finished runs are not done again; what failed is tried again, and its error is gone."""
+    out, makers, asked, _ = studied
+    before = (out / "small" / "tables" / "layers.csv").stat().st_mtime_ns
+    models = [m if m.name != "broken" else None for m in asked.models]
+    mended = type(asked)(
+        title=asked.title,
+        data=asked.data,
+        options=asked.options,
+        models=tuple(m for m in models if m is not None),
+    )
+    disk = pd.read_csv(out / "costs.csv").set_index("model")["disk"]
+    result = study(mended, out=out, drop_states=True)
+    assert result.errors == {}
+    assert not (out / "small" / "states").exists()
+    costs = pd.read_csv(out / "costs.csv").set_index("model")
+    assert costs["disk"]["small"] == disk["small"]  # what it took when it ran
+    assert (makers["small"].calls, makers["large"].calls) == (1, 1)
+    assert (out / "small" / "tables" / "layers.csv").stat().st_mtime_ns == before
+    assert set(pd.read_csv(out / "study.csv")["state"]) == {"finished"}
+
+
+@pytest.mark.slow
+def test_the_quick_study_in_one_command(cli, bundled, tmp_path: Path) -> None:
+    """The bundled model by the command line; a second call with the same words does nothing."""
+    words = ("study", "quick", "--limit", 64, "--out", tmp_path / "quick")
+    options = ("max_tokens=8", "resamples=100", "folds=3", "fold_seeds=1", "prompt=text")
+    words += tuple(word for option in options for word in ("--option", option))
+    code, out, _ = cli(*words)
+    assert (code, out.strip()) == (0, f"Study: {tmp_path / 'quick' / 'study.html'}")
+    table = pd.read_csv(tmp_path / "quick" / "study.csv")
+    assert list(table["dataset"]) == ["atlas", "atlas-compare"]
+    assert (table["right"] + table["wrong"] + table["abstained"] == 64).all()
+    costs = pd.read_csv(tmp_path / "quick" / "costs.csv")
+    assert costs["tokens_plan"].item() == pytest.approx(costs["tokens"].item(), rel=0.5)
+    assert costs["disk_plan"].item() == pytest.approx(costs["disk"].item(), rel=0.3)
+    run = tmp_path / "quick" / "SmolLM2-135M-Instruct" / "run.json"
+    before = run.stat().st_mtime_ns
+    assert cli(*words)[0] == 0
+    assert run.stat().st_mtime_ns == before
