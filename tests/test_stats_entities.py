@@ -84,7 +84,7 @@ def test_columns_of_groups_equal_a_loop_over_entities(blocks):
 
 def test_questions_of_an_entity_are_drawn_together():
     entity = np.array(["b", "a", "b", "c", "a", "b"])
-    (times,) = resample_counts(6, seed=0, resamples=500, entity=entity)
+    times = resample_counts(6, seed=0, resamples=500, entity=entity).T
     for name in "abc":
         of = times[:, entity == name]
         assert (of == of[:, :1]).all()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -17,13 +17,14 @@ import pandas as pd
 from anchorscope.config import Config, Delta, unit_of
 from anchorscope.engine.interventions import Intervention
 from anchorscope.engine.passes import passes_of
-from anchorscope.evidence.shards import HeldOut, Shards
-from anchorscope.models import Model
-from anchorscope.models.prompts import make_prompt
 from anchorscope.probes.labelled import Covariates
 from anchorscope.probes.readings import Readings
 from anchorscope.records import Shot
 from anchorscope.stats.intervals import Draws
+
+if TYPE_CHECKING:  # tables are made in processes that need no model, and should not wait for torch
+    from anchorscope.evidence.shards import HeldOut, Shards
+    from anchorscope.models import Model
 
 Tables = dict[str, pd.DataFrame]  # by name, as under tables/
 
@@ -39,6 +40,8 @@ class PromptMaker:
 
     def prompt(self, text: str, *, dataset: str) -> tuple[int, ...]:
         """The tokens of a question, asked as the questions of that dataset were."""
+        from anchorscope.models.prompts import make_prompt
+
         return make_prompt(self.model, text, shots=self.shots[dataset], style=self.style).ids
 
 
