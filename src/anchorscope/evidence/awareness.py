@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pandas as pd
-from sklearn.preprocessing import StandardScaler
 
 from anchorscope.engine.passes import CLEAN, QUESTION_ONLY
 from anchorscope.evidence.groups import PREDICTED, Subset, groups_of
@@ -116,8 +115,9 @@ def cross_fitted(x: np.ndarray, label: np.ndarray, fold: np.ndarray, *, C: float
 
 def _score(x: np.ndarray, label: np.ndarray, at: np.ndarray) -> np.ndarray:
     """Higher: more like label 1."""
-    scaler = StandardScaler().fit(x)
-    x, at = (np.asarray(scaler.transform(of)) for of in (x, at))
+    middle, spread = x.mean(axis=0), x.std(axis=0)
+    spread = np.where(spread > 10 * np.finfo(float).eps * np.abs(middle), spread, 1.0)
+    x, at = (x - middle) / spread, (at - middle) / spread
     if x.shape[1] == 1:
         return at[:, 0] * np.sign(x[label == 1].mean() - x[label == 0].mean())
     fitted = fit_logistic(x, label, ridge=1.0)  # enough to keep a separable fold finite

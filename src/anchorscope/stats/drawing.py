@@ -14,23 +14,23 @@ import numpy as np
 
 _BLOCK = 4_000_000  # numbers drawn at a time, so that memory stays flat for large n
 # Draws that a process keeps: layers, predictors and units ask for the same ones again and again.
-_KEPT_BYTES = 2**26
+_KEPT_BYTES = 2**27
 _kept: dict[tuple, np.ndarray] = {}
 _one_at_a_time = threading.Lock()
 
 
 def kept(key: tuple, draw: Callable[[], np.ndarray]) -> np.ndarray:
-    """What `draw` gives, made once for each key; the first made are forgotten first."""
-    counts = _kept.get(key)
-    if counts is None:
-        counts = draw()
-        counts.setflags(write=False)
-        with _one_at_a_time:
-            total = sum(of.nbytes for of in _kept.values()) + counts.nbytes
+    """What `draw` gives, made once for each key; what was not asked for longest is forgotten."""
+    with _one_at_a_time:
+        drawn = _kept.pop(key, None)
+        if drawn is None:
+            drawn = draw()
+            drawn.setflags(write=False)
+            total = sum(of.nbytes for of in _kept.values()) + drawn.nbytes
             while _kept and total > _KEPT_BYTES:
                 total -= _kept.pop(next(iter(_kept))).nbytes
-            _kept[key] = counts
-    return counts
+        _kept[key] = drawn
+    return drawn
 
 
 def resample_counts(
