@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from anchorscope.pathways.heterogeneity import two_humps
+from anchorscope.pathways.humps import two_humps
 from anchorscope.pathways.one_law import Known, one_law
 from anchorscope.pathways.two_pathways.looks import PROBES, TOLD, Logits, look_closely
 from anchorscope.stats.intervals import Draws
