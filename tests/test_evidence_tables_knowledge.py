@@ -15,11 +15,11 @@ from sklearn.preprocessing import StandardScaler
 
 from anchorscope.evidence.answer_only import question_probe_table
 from anchorscope.evidence.awareness import awareness_table, cross_fitted
-from anchorscope.evidence.boundary import boundary_model_table, boundary_table, read_abstained
+from anchorscope.evidence.boundary import boundary_model_table, boundary_table
 from anchorscope.probes.fold_probes import fold_logits
 from anchorscope.probes.labelled import Covariates
 from anchorscope.probes.probe_set import ProbeSet
-from anchorscope.probes.readings import Readings
+from anchorscope.probes.readings import Readings, read_abstained
 from anchorscope.show.evidence.awareness import settled_layer
 from anchorscope.stats.intervals import difference, rate
 from anchorscope.stats.logistic import fit_logistic

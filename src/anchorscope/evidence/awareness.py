@@ -8,14 +8,15 @@ against those of the group's probe: what it could rediscover of one probe does n
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 import pandas as pd
 
-from anchorscope.engine.passes import CLEAN, QUESTION_ONLY
+from anchorscope.engine.passes import CLEAN, KNOCKOUT, QUESTION_ONLY
 from anchorscope.evidence.groups import PREDICTED, Subset, groups_of
-from anchorscope.evidence.pieces import Piece, PieceInputs, Tables
+from anchorscope.evidence.pieces import Part, Piece, PieceInputs, Tables
 from anchorscope.parallel import OnDone, in_parallel
 from anchorscope.pathways.grouping import ROLES, pathways, regroup
 from anchorscope.probes.fold_probes import fold_logits
@@ -25,6 +26,7 @@ from anchorscope.probes.linear_probe import DEFAULT_C
 from anchorscope.probes.readings import Readings
 from anchorscope.records import MODES, Mode
 from anchorscope.run_folder import table_columns
+from anchorscope.run_folder.states import StoredStates
 from anchorscope.stats.logistic import fit_logistic
 from anchorscope.stats.ranking import auroc_interval
 
@@ -52,7 +54,7 @@ class _Task:
 
 def awareness_table(
     readings: Readings,
-    states: Mapping[str, np.ndarray],
+    states: Mapping[str, np.ndarray | StoredStates],
     *,
     covariates: Covariates,
     model: str,
@@ -61,12 +63,14 @@ def awareness_table(
     grouping: str = "per-layer",
     seed: int = 0,
     resamples: int = RESAMPLES,
+    layers: Sequence[int] | None = None,
     workers: int | None = None,
     progress: OnDone | None = None,
 ) -> pd.DataFrame:
     """One row per layer, mode, subset and predictor: cross-fitted AUROC of Q against A.
 
-    `states` holds "clean" [question, layer, width] and may hold "question-only".
+    `states` holds "clean" [question, layer, width] and may hold "question-only". `layers` (from
+    1; all of them without it) are the ones asked for.
     Predictors: the state, the signed clean logit of
     the effect's probe, its size (margin), both with popularity and length (simple), and the state
     at the last question token. Within a predicted class (strict mode)
@@ -99,7 +103,9 @@ def awareness_table(
                 records.append((layer, task.mode, subset, name, area.n, *area[:3]))
         return records
 
-    of_layers = in_parallel(work, readings.layer_numbers, workers=workers, progress=progress)
+    of_layers = in_parallel(
+        work, layers or readings.layer_numbers, workers=workers, progress=progress
+    )
     rows = [(model, dataset, *row) for of_layer in of_layers for row in of_layer]
     return pd.DataFrame(rows, columns=list(table_columns.EVIDENCE["awareness"]))
 
@@ -110,7 +116,7 @@ def _asked(tasks: Sequence[_Task]) -> list[tuple[_Task, Subset]]:
 
 def _state_scores(
     tasks: Sequence[_Task],
-    states: Mapping[str, np.ndarray],
+    states: Mapping[str, np.ndarray | StoredStates],
     layer: int,
     *,
     chosen: np.ndarray,
@@ -208,17 +214,28 @@ def _chosen(n: int, seed: int) -> np.ndarray:
     return chosen
 
 
-def _tables(inputs: PieceInputs) -> Tables:
+def _parts(inputs: PieceInputs) -> list[Part]:
+    """A layer each, with what it needs alone: a part is sent to another process."""
+    logits = {name: inputs.readings.logits[name] for name in (CLEAN.name, KNOCKOUT.name)}
+    readings = replace(inputs.readings, logits=logits)
+    states = {name: of for name, of in inputs.states.items() if name in PIECE.loads}
+    inputs = replace(inputs, readings=readings, states=states, abstained=None, rows={})
+    return [partial(_tables, inputs, layer) for layer in inputs.layers]
+
+
+def _tables(inputs: PieceInputs, layer: int) -> Tables:
     table = awareness_table(
         inputs.readings,
-        {name: of for name, of in inputs.states.items() if name in PIECE.loads},
+        inputs.states,
         covariates=inputs.covariates,
         C=inputs.config.C,
         seed=inputs.config.seed,
         resamples=min(inputs.config.resamples, RESAMPLES),
+        layers=[layer],
+        workers=1,
         **inputs.names,
     )
     return {"awareness": table}
 
 
-PIECE = Piece(tables=_tables, loads=(CLEAN.name, QUESTION_ONLY))
+PIECE = Piece(parts=_parts, loads=(CLEAN.name, QUESTION_ONLY))
