@@ -170,6 +170,8 @@ def test_awareness_reads_a_planted_direction_and_not_the_logit():
     how = {"covariates": nothing, "resamples": 100, "C": 0.1}
     table = awareness_table(readings, {"clean": states}, **how, **OF)
     assert set(table["predictor"]) == {"state", "signed-logit", "margin", "simple"}
+    second = awareness_table(readings, {"clean": states}, layers=[2], **how, **OF)
+    assert second.equals(table.query("layer == 2").reset_index(drop=True))
     for subset in ("all", "predicted-right", "predicted-wrong"):
         at = {"mode": "strict", "subset": subset}
         assert row(table, layer=2, predictor="state", **at)["low"] > 0.75

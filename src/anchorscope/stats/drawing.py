@@ -14,7 +14,7 @@ import numpy as np
 
 _BLOCK = 4_000_000  # numbers drawn at a time, so that memory stays flat for large n
 # Draws that a process keeps: layers, predictors and units ask for the same ones again and again.
-_KEPT_BYTES = 2**27
+_KEPT_BYTES = 2**26
 _kept: dict[tuple, np.ndarray] = {}
 _one_at_a_time = threading.Lock()
 
