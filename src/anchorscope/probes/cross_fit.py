@@ -40,7 +40,7 @@ def cross_fit(
     """
     z, fold = np.asarray(z), np.asarray(fold)
     check_states(states, ids=ids, z=z, fold=fold)
-    check_folds(fold)
+    _check_folds(fold)
     check_enough(z, fold, dataset=dataset)
     probes = fit_probes(
         states["clean"],
@@ -168,8 +168,7 @@ def _fit_layer(
     return weights.reshape(kinds, folds, -1), intercept.reshape(kinds, folds)
 
 
-def check_folds(fold: np.ndarray) -> None:
-    """Raise a UserError where folds are not numbered from 0 without a gap."""
+def _check_folds(fold: np.ndarray) -> None:
     present = np.unique(fold)
     if len(present) < 3 or not np.array_equal(present, np.arange(len(present))):
         raise UserError(
