@@ -15,10 +15,11 @@ from sklearn.preprocessing import StandardScaler
 
 from anchorscope.evidence.answer_only import question_probe_table
 from anchorscope.evidence.awareness import awareness_table, cross_fitted
-from anchorscope.evidence.boundary import boundary_model_table, boundary_table, read_abstained
+from anchorscope.evidence.boundary import boundary_model_table, boundary_table
+from anchorscope.probes.fold_probes import fold_logits
 from anchorscope.probes.labelled import Covariates
 from anchorscope.probes.probe_set import ProbeSet
-from anchorscope.probes.readings import Readings
+from anchorscope.probes.readings import Readings, read_abstained
 from anchorscope.show.evidence.awareness import settled_layer
 from anchorscope.stats.intervals import difference, rate
 from anchorscope.stats.logistic import fit_logistic
@@ -169,6 +170,8 @@ def test_awareness_reads_a_planted_direction_and_not_the_logit():
     how = {"covariates": nothing, "resamples": 100, "C": 0.1}
     table = awareness_table(readings, {"clean": states}, **how, **OF)
     assert set(table["predictor"]) == {"state", "signed-logit", "margin", "simple"}
+    second = awareness_table(readings, {"clean": states}, layers=[2], **how, **OF)
+    assert second.equals(table.query("layer == 2").reset_index(drop=True))
     for subset in ("all", "predicted-right", "predicted-wrong"):
         at = {"mode": "strict", "subset": subset}
         assert row(table, layer=2, predictor="state", **at)["low"] > 0.75
@@ -196,9 +199,12 @@ def test_a_pathway_that_is_the_predicted_class_is_known_by_the_logit_alone():
 def test_no_fold_has_a_say_in_its_own_scores():
     rng = np.random.default_rng(0)
     x, label, fold = rng.normal(size=(100, 12)), np.arange(100) % 2 * 1.0, np.arange(100) % 5
+    turned = np.where(fold == 2, 1 - label, label)
     for columns in (x, x[:, :1], x[:, :3]):
-        turned = np.where(fold == 2, 1 - label, label)
-        one, other = (cross_fitted(columns, y, fold, C=0.1) for y in (label, turned))
+        if columns is x:
+            one, other = (fold_logits(x, y[None], fold, C=0.1)[0] for y in (label, turned))
+        else:
+            one, other = (cross_fitted(columns, y, fold) for y in (label, turned))
         # Fits that share a batch may differ in the last digits.
         assert np.allclose(one[fold == 2], other[fold == 2], atol=1e-5)
         if columns.shape[1] > 1:  # of one column only its side is learnt, which may stay

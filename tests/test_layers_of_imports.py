@@ -95,8 +95,21 @@ def test_a_circle_would_be_found():
     assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"d"}}) == [["b", "c"]]
 
 
-@pytest.mark.parametrize("module", ["anchorscope", "anchorscope.cli", "anchorscope.show"])
-def test_help_and_figures_do_not_wait_for_torch(module):
+# What processes import that make a run's tables and figures: there may be sixteen of them.
+IN_PROCESSES = [
+    "anchorscope.probes.cross_fit",
+    "anchorscope.pathways.parts",
+    "anchorscope.evidence.answer_only",
+    "anchorscope.evidence.awareness",
+    "anchorscope.evidence.boundary",
+    "anchorscope.show.figures",
+]
+
+
+@pytest.mark.parametrize(
+    "module", ["anchorscope", "anchorscope.cli", "anchorscope.show", *IN_PROCESSES]
+)
+def test_help_figures_and_processes_do_not_wait_for_torch(module):
     code = f"import sys, {module}; print(*sorted(sys.modules))"
     loaded = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True

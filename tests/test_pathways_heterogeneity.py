@@ -9,6 +9,7 @@ from sklearn.mixture import GaussianMixture
 
 from anchorscope.pathways.group_adds import adds
 from anchorscope.pathways.heterogeneity import reliability, shape
+from anchorscope.pathways.humps import two_humps
 from anchorscope.pathways.refit import Mahalanobis, refit
 
 
@@ -53,6 +54,21 @@ def test_bic_is_scikit_learns():
     bic = [GaussianMixture(k, n_init=5, random_state=0).fit(values[:, None]).bic(values[:, None])
            for k in (1, 2)]  # fmt: skip
     assert shape(values).bic == pytest.approx(bic[0] - bic[1], abs=0.3)
+
+
+@pytest.mark.parametrize("apart", [0.0, 3.0])
+def test_two_humps_are_scikit_learns_mixture(apart):
+    values = np.random.default_rng(5).exponential(2, size=300)
+    values[:100] += apart
+    x = (values - values.mean()) / values.std()
+    halves = [[x[x <= np.median(x)].mean()], [x[x >= np.median(x)].mean()]]
+    options = {"means_init": halves, "reg_covar": 1e-4, "max_iter": 300, "random_state": 0}
+    model = GaussianMixture(2, **options).fit(x[:, None])
+    one = 300 * np.log(2 * np.pi) + 300 + 2 * np.log(300)
+    humps = two_humps(values)
+    assert humps.bic == pytest.approx(one - model.bic(x[:, None]), abs=1e-9)
+    means, spread = model.means_.ravel(), np.sqrt(model.covariances_.mean())
+    assert humps.separation == pytest.approx(abs(means[0] - means[1]) / spread, abs=1e-9)
 
 
 def test_a_group_adds_what_nothing_else_says_and_no_more():

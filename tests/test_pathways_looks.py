@@ -8,7 +8,7 @@ import pytest
 from anchorscope.pathways.one_law import Known, one_law
 from anchorscope.pathways.two_pathways.finding import pooled, together
 from anchorscope.pathways.two_pathways.looks import Logits, look_closely
-from anchorscope.pathways.two_pathways.power import power
+from anchorscope.pathways.two_pathways.power import power, shown_in_worlds
 from anchorscope.pathways.two_pathways.told import told
 from anchorscope.pathways.two_pathways.two_lines import two_lines_p
 from anchorscope.records import Estimate
@@ -124,6 +124,13 @@ def test_the_p_of_two_lines_is_uniform_enough_under_one():
 def test_power_grows_with_the_samples():
     few, many = (power(*planted(all_pushed, n=n), DRAWS, worlds=10) for n in (80, 800))
     assert many >= 0.9 and few < many
+
+
+def test_a_world_is_the_same_whoever_looks_at_it():
+    logits, known = planted(by_any_amount, n=150)
+    parts = [shown_in_worlds(logits, known, DRAWS, some) for some in (range(3), range(3, 8))]
+    assert parts[0] + parts[1] == shown_in_worlds(logits, known, DRAWS, range(8))
+    assert len(set(parts[0] + parts[1])) == 2  # some show two pathways, and some do not
 
 
 def test_sets_of_folds_are_put_together():

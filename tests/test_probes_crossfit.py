@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from anchorscope.errors import UserError
-from anchorscope.probes.cross_fit import cross_fit
+from anchorscope.probes.cross_fit import cross_fit, fit_and_read_layer, stacked
 from anchorscope.probes.folds import PROBES, ProbeName, entity_folds, training_rows
 from anchorscope.probes.probe_set import ProbeSet
 from anchorscope.probes.readings import read
@@ -52,6 +52,31 @@ def test_readings_are_the_stored_weights_on_the_raw_states():
             )
             expected = dot + probes.intercept[p, f, k]
             assert readings.logits[name][p, i, k] == pytest.approx(expected, rel=1e-9, abs=1e-9)
+
+
+def test_a_layer_at_a_time_gives_the_same_bits():
+    run = a_run()
+    rest = {key: value for key, value in run.items() if key != "states"}
+    readings, probes = fit(run)
+    alone = [
+        fit_and_read_layer({n: of[:, k] for n, of in run["states"].items()}, layer=k + 1, **rest)
+        for k in range(LAYERS)
+    ]
+    together = stacked([of for of, _ in alone])
+    assert np.array_equal(together.weights, probes.weights)
+    assert np.array_equal(together.intercept, probes.intercept)
+    for k, (_, logits) in enumerate(alone):
+        for name, of in logits.items():
+            assert np.array_equal(of, readings.logits[name][:, :, k])
+
+
+def test_a_broken_layer_is_named():
+    run = a_run()
+    rest = {key: value for key, value in run.items() if key != "states"}
+    layer = run["states"]["clean"][:, 1].copy()
+    layer[4, 2] = np.inf
+    with pytest.raises(UserError, match=r"layer 2 .* made:test:4"):
+        fit_and_read_layer({"clean": layer}, layer=2, **rest)
 
 
 def test_labels_of_the_held_out_fold_have_no_say_in_its_readings():

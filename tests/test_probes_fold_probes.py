@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from anchorscope.errors import UserError
-from anchorscope.probes.fold_probes import fit_fold_probes
+from anchorscope.probes.fold_probes import fit_fold_probes, fold_logits
 from anchorscope.probes.linear_probe import LinearProbe
 
 
@@ -45,3 +45,23 @@ def test_states_that_are_no_numbers_are_named():
     x[5, 2] = np.nan
     with pytest.raises(UserError, match="row 5, column 2"):
         fit_fold_probes(x, label, fold)
+
+
+def test_tasks_fitted_together_are_the_tasks_fitted_alone():
+    rng = np.random.default_rng(3)
+    x, fold = rng.normal(size=(150, 30)), rng.integers(0, 5, size=150)
+    labels = (x[:, :2].T + rng.normal(size=(2, 150)) > 0).astype(float)
+    labels[1, ::3] = np.nan  # none of the second task's questions
+    together = fold_logits(x, labels, fold, C=0.5)
+    for task, logits in zip(labels, together, strict=True):
+        own = ~np.isnan(task)
+        alone = fit_fold_probes(x[own], task[own], fold[own], C=0.5).logits(x[own])
+        assert logits[own] == pytest.approx(alone, abs=1e-4)
+        assert np.isnan(logits[~own]).all()
+
+
+def test_a_task_with_too_few_of_a_class_has_no_logits():
+    x, fold = np.random.default_rng(4).normal(size=(60, 10)), np.arange(60) % 3
+    labels = np.array([np.arange(60) % 2, np.arange(60) < 3], dtype=float)
+    logits = fold_logits(x, labels, fold, least=5)
+    assert np.isfinite(logits[0]).all() and np.isnan(logits[1]).all()

@@ -7,7 +7,8 @@ import pytest
 from scipy.stats import norm
 from sklearn.metrics import roc_auc_score
 
-from anchorscope.stats.drawing import design_effect, resample_counts
+from anchorscope.stats import drawing
+from anchorscope.stats.drawing import design_effect, drawn_sums, resample_counts
 from anchorscope.stats.intervals import (
     Draws,
     bootstrap_mean,
@@ -84,7 +85,7 @@ def test_columns_of_groups_equal_a_loop_over_entities(blocks):
 
 def test_questions_of_an_entity_are_drawn_together():
     entity = np.array(["b", "a", "b", "c", "a", "b"])
-    (times,) = resample_counts(6, seed=0, resamples=500, entity=entity)
+    times = resample_counts(6, seed=0, resamples=500, entity=entity).T
     for name in "abc":
         of = times[:, entity == name]
         assert (of == of[:, :1]).all()
@@ -180,3 +181,19 @@ def test_planted_blocks_fool_the_bootstrap_of_questions_only():
         by_question, by_entity = coverage(draw)
         assert by_question < 0.75
         assert 0.91 <= by_entity <= 0.98
+
+
+def test_draws_that_are_kept_are_the_draws_made_anew(monkeypatch):
+    """What was forgotten for want of room is drawn again, the same."""
+    entity = np.arange(40) // 2
+    columns = np.random.default_rng(0).standard_normal((40, 3))
+    first = drawn_sums(columns, seed=1, resamples=50, entity=entity)
+    again = drawn_sums(columns, seed=1, resamples=50, entity=entity)
+    monkeypatch.setattr(drawing, "_KEPT_BYTES", 0)
+    for n in (5, 6, 7):
+        resample_counts(n, seed=0, resamples=20)
+    assert len(drawing._kept) == 1
+    anew = drawn_sums(columns, seed=1, resamples=50, entity=entity)
+    assert np.array_equal(first, again) and np.array_equal(first, anew)
+    rows = np.random.default_rng(1).multinomial(20, np.full(20, 1 / 20), size=50)
+    assert first == pytest.approx(np.repeat(rows, 2, axis=1) @ columns)

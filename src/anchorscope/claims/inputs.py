@@ -13,7 +13,7 @@ import pandas as pd
 from anchorscope.pathways.effects import Delta, delta_p
 from anchorscope.records import MODES, Mode
 from anchorscope.run_folder.table_columns import EVIDENCE
-from anchorscope.stats.drawing import resample_counts
+from anchorscope.stats.drawing import drawn_sums
 
 FEWEST = 5  # samples a group must have for a layer's mean to count in a curve
 
@@ -94,20 +94,12 @@ class ClaimInputs:
         effect = np.nan_to_num(delta_p(clean, knockout, delta=self.unit))
         pathway = by_layer("pathway")
         entity, group = self.entities(pathway.index), pathway.to_numpy()
-        q, a, whole = group == "Q", group == "A", np.ones((1, len(group)))
-        drawn = [
-            (_means(times, effect, q), _means(times, effect, a))
-            for times in resample_counts(
-                len(group), seed=self.seed, resamples=self.resamples, entity=entity
-            )
-        ]
-        drawn_q, drawn_a = (np.concatenate(of) for of in zip(*drawn, strict=True))
-        return Curves(
-            q=_means(whole, effect, q)[0],
-            a=_means(whole, effect, a)[0],
-            drawn_q=drawn_q,
-            drawn_a=drawn_a,
-        )
+        member = [group == which for which in ("Q", "A")]
+        columns = np.hstack([*member, *(effect * of for of in member)])
+        drawn = drawn_sums(columns, seed=self.seed, resamples=self.resamples, entity=entity)
+        q, a = _means(columns.sum(axis=0)[None])
+        drawn_q, drawn_a = _means(drawn)
+        return Curves(q=q[0], a=a[0], drawn_q=drawn_q, drawn_a=drawn_a)
 
 
 def from_tables(
@@ -142,8 +134,14 @@ def _entity_by_id(samples: pd.DataFrame) -> dict[str, str]:
     return {str(id): str(entity) for id, entity in named if entity}
 
 
-def _means(times: np.ndarray, effect: np.ndarray, member: np.ndarray) -> np.ndarray:
-    """The group's mean effect by layer, [resample, layer]; NaN where it has too few samples."""
-    count = times @ member
-    total = times @ (effect * member)
-    return np.where(count >= FEWEST, total / np.maximum(count, 1), np.nan)
+def _means(sums: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The mean effect of Q and of A by layer, [resample, layer]; NaN where it has too few samples.
+
+    `sums` [resample, 4 × layer] are the numbers of Q and of A, and the sums of their effects.
+    """
+    count_q, count_a, total_q, total_a = np.split(sums, 4, axis=1)
+    q, a = (
+        np.where(count >= FEWEST, total / np.maximum(count, 1), np.nan)
+        for count, total in ((count_q, total_q), (count_a, total_a))
+    )
+    return q, a

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
 import numpy as np
 import pandas as pd
 
 from anchorscope.engine.passes import ANSWER_ONLY, QUESTION_ONLY
 from anchorscope.evidence.groups import effect_rows, groups_of
-from anchorscope.evidence.pieces import Piece, PieceInputs, Tables
+from anchorscope.evidence.pieces import Part, Piece, PieceInputs, Tables
 from anchorscope.parallel import in_parallel
 from anchorscope.pathways.effects import Delta
 from anchorscope.probes.fold_probes import fit_fold_probes
@@ -16,6 +21,7 @@ from anchorscope.probes.linear_probe import DEFAULT_C, Balance
 from anchorscope.probes.readings import Readings
 from anchorscope.records import MODES, Estimate
 from anchorscope.run_folder import table_columns
+from anchorscope.run_folder.states import StoredStates
 from anchorscope.stats.intervals import Draws
 from anchorscope.stats.ranking import auroc_interval
 
@@ -45,7 +51,7 @@ def answer_only_table(
 
 
 def question_probe_table(
-    states: np.ndarray,
+    states: np.ndarray | StoredStates,
     *,
     z: np.ndarray,
     fold: np.ndarray,
@@ -55,6 +61,7 @@ def question_probe_table(
     balance: Balance = "weights",
     seed: int = 0,
     resamples: int = 1000,
+    layers: Sequence[int] | None = None,
     workers: int | None = None,
     entity: np.ndarray | None = None,
 ) -> pd.DataFrame:
@@ -62,7 +69,7 @@ def question_probe_table(
 
     `states` [question, layer, width]; a question without one (NaN) is left out. Every question is
     read by a probe of the other folds, as the paper probes are trained. With `entity` [question]
-    entities are drawn for the intervals.
+    entities are drawn for the intervals. `layers` (from 1; all without it) are those asked for.
     """
     about = np.arange(len(z)) if entity is None else entity
 
@@ -76,31 +83,42 @@ def question_probe_table(
         drawn = {"seed": seed, "resamples": resamples, "entity": about[whole][read]}
         return auroc_interval(label[read], score[read], **drawn)
 
-    layers = range(1, states.shape[1] + 1)
+    depth = states.layers if isinstance(states, StoredStates) else states.shape[1]
+    layers = layers or range(1, depth + 1)
     areas = in_parallel(work, layers, workers=workers)
     rows = [(model, dataset, layer, *of) for layer, of in zip(layers, areas, strict=True)]
     return pd.DataFrame(rows, columns=list(table_columns.EVIDENCE["question_probe"]))
 
 
-def _tables(inputs: PieceInputs) -> Tables:
-    tables, config = {}, inputs.config
+def _parts(inputs: PieceInputs) -> list[Part]:
+    """The effects of the pass at once, and the question's own probe layer by layer."""
+    parts: list[Part] = []
     if ANSWER_ONLY.name in inputs.readings.logits:
-        options = {"unit": inputs.unit, "draws": inputs.draws}
-        tables["answer_only"] = answer_only_table(inputs.readings, **inputs.names, **options)
+        parts.append(partial(_effects, replace(inputs, states={}, abstained=None, rows={})))
     if QUESTION_ONLY in inputs.states:
-        tables["question_probe"] = question_probe_table(
-            inputs.states[QUESTION_ONLY],
-            z=inputs.readings.z,
-            fold=inputs.readings.fold,
-            model=inputs.model,
-            dataset=inputs.dataset,
-            C=config.C,
-            balance=config.balance,
-            seed=config.seed,
-            resamples=config.resamples,
-            entity=inputs.readings.entity,
-        )
-    return tables
+        how = {
+            "z": inputs.readings.z,
+            "fold": inputs.readings.fold,
+            "model": inputs.model,
+            "dataset": inputs.dataset,
+            "C": inputs.config.C,
+            "balance": inputs.config.balance,
+            "seed": inputs.config.seed,
+            "resamples": inputs.config.resamples,
+            "entity": inputs.readings.entity,
+        }
+        states = inputs.states[QUESTION_ONLY]
+        parts += [partial(_question_probe, states, [layer], **how) for layer in inputs.layers]
+    return parts
 
 
-PIECE = Piece(tables=_tables, loads=(QUESTION_ONLY,))
+def _effects(inputs: PieceInputs) -> Tables:
+    options = {"unit": inputs.unit, "draws": inputs.draws}
+    return {"answer_only": answer_only_table(inputs.readings, **inputs.names, **options)}
+
+
+def _question_probe(states: np.ndarray | StoredStates, layers: Sequence[int], **how: Any) -> Tables:
+    return {"question_probe": question_probe_table(states, layers=layers, workers=1, **how)}
+
+
+PIECE = Piece(parts=_parts, loads=(QUESTION_ONLY,))

@@ -7,25 +7,26 @@ against those of the group's probe: what it could rediscover of one probe does n
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 import pandas as pd
-from sklearn.preprocessing import StandardScaler
 
-from anchorscope.engine.passes import CLEAN, QUESTION_ONLY
+from anchorscope.engine.passes import CLEAN, KNOCKOUT, QUESTION_ONLY
 from anchorscope.evidence.groups import PREDICTED, Subset, groups_of
-from anchorscope.evidence.pieces import Piece, PieceInputs, Tables
+from anchorscope.evidence.pieces import Part, Piece, PieceInputs, Tables
 from anchorscope.parallel import OnDone, in_parallel
 from anchorscope.pathways.grouping import ROLES, pathways, regroup
-from anchorscope.probes.fold_probes import fit_fold_probes
+from anchorscope.probes.fold_probes import fold_logits
 from anchorscope.probes.folds import MIN_PER_CLASS
 from anchorscope.probes.labelled import Covariates
 from anchorscope.probes.linear_probe import DEFAULT_C
 from anchorscope.probes.readings import Readings
 from anchorscope.records import MODES, Mode
 from anchorscope.run_folder import table_columns
+from anchorscope.run_folder.states import StoredStates
 from anchorscope.stats.logistic import fit_logistic
 from anchorscope.stats.ranking import auroc_interval
 
@@ -34,7 +35,6 @@ MOST = 2000  # questions: more would cost time and move nothing
 # Paper mode compares all samples; within ŷ only strict mode can say anything.
 ASKED: Mapping[Mode, tuple[Subset, ...]] = {"paper": ("all",), "strict": PREDICTED}
 RESAMPLES = 300  # at most, behind each of its many AUROC intervals
-FEW_COLUMNS = 8  # no state is as narrow
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,10 +47,14 @@ class _Task:
     logit: np.ndarray
     subsets: Mapping[str, np.ndarray] = field(repr=False)
 
+    def rows(self, subset: Subset, layer: int) -> np.ndarray:
+        """Which questions of a subset have a pathway at layer k, [question] bool."""
+        return self.subsets[subset][:, layer - 1] & ~np.isnan(self.scored[:, layer - 1])
+
 
 def awareness_table(
     readings: Readings,
-    states: Mapping[str, np.ndarray],
+    states: Mapping[str, np.ndarray | StoredStates],
     *,
     covariates: Covariates,
     model: str,
@@ -59,12 +63,14 @@ def awareness_table(
     grouping: str = "per-layer",
     seed: int = 0,
     resamples: int = RESAMPLES,
+    layers: Sequence[int] | None = None,
     workers: int | None = None,
     progress: OnDone | None = None,
 ) -> pd.DataFrame:
     """One row per layer, mode, subset and predictor: cross-fitted AUROC of Q against A.
 
-    `states` holds "clean" [question, layer, width] and may hold "question-only".
+    `states` holds "clean" [question, layer, width] and may hold "question-only". `layers` (from
+    1; all of them without it) are the ones asked for.
     Predictors: the state, the signed clean logit of
     the effect's probe, its size (margin), both with popularity and length (simple), and the state
     at the last question token. Within a predicted class (strict mode)
@@ -77,34 +83,78 @@ def awareness_table(
 
     def work(layer: int) -> list[tuple]:
         records, k = [], layer - 1
-        for task in tasks:
-            columns = _columns(task, states, covariates, layer)
-            for subset in ASKED[task.mode]:
-                rows = chosen & task.subsets[subset][:, k] & ~np.isnan(task.scored[:, k])
-                for name, x in columns.items():
-                    used = rows & np.isfinite(x).all(axis=1)
-                    score = cross_fitted(x[used], task.learnt[used, k], readings.fold[used], C=C)
-                    read = ~np.isnan(score)
-                    scored = task.scored[used, k][read]
-                    about = entity[used][read]
-                    area = auroc_interval(
-                        scored, score[read], seed=seed, resamples=resamples, entity=about
-                    )
-                    records.append((layer, task.mode, subset, name, area.n, *area[:3]))
+        scores = _state_scores(tasks, states, layer, chosen=chosen, fold=readings.fold, C=C)
+        for task, subset in _asked(tasks):
+            rows = chosen & task.rows(subset, layer)
+            for name, x in _few_columns(task, covariates, layer).items():
+                used = rows & np.isfinite(x).all(axis=1)
+                score = cross_fitted(x[used], task.learnt[used, k], readings.fold[used])
+                scores[task.mode, subset, name] = _spread(score, used)
+            for name in (of for of in PREDICTORS if (task.mode, subset, of) in scores):
+                score = scores[task.mode, subset, name]
+                read = ~np.isnan(score)
+                area = auroc_interval(
+                    task.scored[read, k],
+                    score[read],
+                    seed=seed,
+                    resamples=resamples,
+                    entity=entity[read],
+                )
+                records.append((layer, task.mode, subset, name, area.n, *area[:3]))
         return records
 
-    of_layers = in_parallel(work, readings.layer_numbers, workers=workers, progress=progress)
+    of_layers = in_parallel(
+        work, layers or readings.layer_numbers, workers=workers, progress=progress
+    )
     rows = [(model, dataset, *row) for of_layer in of_layers for row in of_layer]
     return pd.DataFrame(rows, columns=list(table_columns.EVIDENCE["awareness"]))
 
 
-def cross_fitted(x: np.ndarray, label: np.ndarray, fold: np.ndarray, *, C: float) -> np.ndarray:
+def _asked(tasks: Sequence[_Task]) -> list[tuple[_Task, Subset]]:
+    return [(task, subset) for task in tasks for subset in ASKED[task.mode]]
+
+
+def _state_scores(
+    tasks: Sequence[_Task],
+    states: Mapping[str, np.ndarray | StoredStates],
+    layer: int,
+    *,
+    chosen: np.ndarray,
+    fold: np.ndarray,
+    C: float,
+) -> dict[tuple[str, str, str], np.ndarray]:
+    """The cross-fitted scores [question] of states, by mode, subset and predictor; NaN: none.
+
+    All modes, subsets and folds learn from the same matrix, at once.
+    """
+    asked, scores = _asked(tasks), {}
+    for name, predictor in (("clean", "state"), ("question-only", "question-only")):
+        if name not in states:
+            continue
+        x = np.asarray(states[name][:, layer - 1], dtype=np.float64)
+        used = chosen & np.isfinite(x).all(axis=1)
+        labels = [
+            np.where(task.rows(subset, layer), task.learnt[:, layer - 1], np.nan)[used]
+            for task, subset in asked
+        ]
+        logits = fold_logits(x[used], np.array(labels), fold[used], C=C, least=MIN_PER_CLASS)
+        for (task, subset), own in zip(asked, logits, strict=True):
+            scores[task.mode, subset, predictor] = _spread(own, used)
+    return scores
+
+
+def _spread(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """The values of some questions among all of them, [question]; NaN for the others."""
+    everywhere = np.full(len(rows), np.nan)
+    everywhere[rows] = values
+    return everywhere
+
+
+def cross_fitted(x: np.ndarray, label: np.ndarray, fold: np.ndarray) -> np.ndarray:
     """The score of label 1 that each row gets from the other folds; NaN where they hold too few.
 
-    One column needs only the side on which label 1 lies, a few a logistic model, a state a probe.
+    One column needs only the side on which label 1 lies, a few a logistic model.
     """
-    if x.shape[1] > FEW_COLUMNS:
-        return fit_fold_probes(x, label, fold, C=C, least=MIN_PER_CLASS).logits(x)
     score = np.full(len(x), np.nan)
     for number in np.unique(fold):
         rows = fold == number
@@ -116,8 +166,9 @@ def cross_fitted(x: np.ndarray, label: np.ndarray, fold: np.ndarray, *, C: float
 
 def _score(x: np.ndarray, label: np.ndarray, at: np.ndarray) -> np.ndarray:
     """Higher: more like label 1."""
-    scaler = StandardScaler().fit(x)
-    x, at = (np.asarray(scaler.transform(of)) for of in (x, at))
+    middle, spread = x.mean(axis=0), x.std(axis=0)
+    spread = np.where(spread > 10 * np.finfo(float).eps * np.abs(middle), spread, 1.0)
+    x, at = (x - middle) / spread, (at - middle) / spread
     if x.shape[1] == 1:
         return at[:, 0] * np.sign(x[label == 1].mean() - x[label == 0].mean())
     fitted = fit_logistic(x, label, ridge=1.0)  # enough to keep a separable fold finite
@@ -140,21 +191,14 @@ def _number(pathway: np.ndarray) -> np.ndarray:
     return np.where(pathway == "Q", 1.0, np.where(pathway == "A", 0.0, np.nan))
 
 
-def _columns(
-    task: _Task, states: Mapping[str, np.ndarray], covariates: Covariates, layer: int
-) -> dict[str, np.ndarray]:
-    """Predictor -> its columns [question, column]."""
-    k = layer - 1
-    logit = task.logit[:, k]
-    columns = {
-        "state": np.asarray(states["clean"][:, k], dtype=np.float64),
+def _few_columns(task: _Task, covariates: Covariates, layer: int) -> dict[str, np.ndarray]:
+    """Predictor -> its columns [question, column]: all but the states."""
+    logit = task.logit[:, layer - 1]
+    return {
         "signed-logit": logit[:, None],
         "margin": np.abs(logit)[:, None],
         "simple": np.column_stack([logit, np.abs(logit), _filled(covariates.columns)]),
     }
-    if "question-only" in states:
-        columns["question-only"] = np.asarray(states["question-only"][:, k], dtype=np.float64)
-    return columns
 
 
 def _filled(columns: np.ndarray) -> np.ndarray:
@@ -170,17 +214,28 @@ def _chosen(n: int, seed: int) -> np.ndarray:
     return chosen
 
 
-def _tables(inputs: PieceInputs) -> Tables:
+def _parts(inputs: PieceInputs) -> list[Part]:
+    """A layer each, with what it needs alone: a part is sent to another process."""
+    logits = {name: inputs.readings.logits[name] for name in (CLEAN.name, KNOCKOUT.name)}
+    readings = replace(inputs.readings, logits=logits)
+    states = {name: of for name, of in inputs.states.items() if name in PIECE.loads}
+    inputs = replace(inputs, readings=readings, states=states, abstained=None, rows={})
+    return [partial(_tables, inputs, layer) for layer in inputs.layers]
+
+
+def _tables(inputs: PieceInputs, layer: int) -> Tables:
     table = awareness_table(
         inputs.readings,
-        {name: of for name, of in inputs.states.items() if name in PIECE.loads},
+        inputs.states,
         covariates=inputs.covariates,
         C=inputs.config.C,
         seed=inputs.config.seed,
         resamples=min(inputs.config.resamples, RESAMPLES),
+        layers=[layer],
+        workers=1,
         **inputs.names,
     )
     return {"awareness": table}
 
 
-PIECE = Piece(tables=_tables, loads=(CLEAN.name, QUESTION_ONLY))
+PIECE = Piece(parts=_parts, loads=(CLEAN.name, QUESTION_ONLY))

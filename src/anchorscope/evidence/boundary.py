@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 from scipy.stats import fisher_exact, mannwhitneyu, norm
 
-from anchorscope.evidence.groups import PREDICTED, groups_of
-from anchorscope.evidence.pieces import Piece, PieceInputs, Tables
+from anchorscope.evidence.groups import PREDICTED, Subset, groups_of
+from anchorscope.evidence.pieces import Part, Piece, PieceInputs, Tables
 from anchorscope.pathways.grouping import ROLES
 from anchorscope.probes.labelled import Covariates
-from anchorscope.probes.probe_set import ProbeSet
 from anchorscope.probes.readings import Readings
 from anchorscope.records import MODES, Mode
 from anchorscope.run_folder import table_columns
@@ -32,7 +32,6 @@ from anchorscope.stats.intervals import (
 from anchorscope.stats.logistic import fit_logistic
 
 TERMS = ("pathway", "logit", "margin", "popularity", "length")
-NO_CLASS = -1  # neither right nor wrong, and in no fold
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +51,8 @@ def boundary_table(
     dataset: str,
     abstained: Readings | None = None,
     grouping: str = "per-layer",
+    modes: Sequence[Mode] = MODES,
+    subsets: Sequence[Subset] = PREDICTED,
     seed: int = 0,
     resamples: int = 1000,
 ) -> pd.DataFrame:
@@ -68,11 +69,11 @@ def boundary_table(
     measures = _measures(readings, popularity, abstained)
     draws = Draws(seed=seed, resamples=resamples)
     rows = []
-    for mode in MODES:
-        pathway, subsets = _groups(readings, abstained, mode, grouping)
-        for name, measure, layer in itertools.product(PREDICTED, measures, readings.layer_numbers):
+    for mode in modes:
+        pathway, members = _groups(readings, abstained, mode, grouping)
+        for name, measure, layer in itertools.product(subsets, measures, readings.layer_numbers):
             k = layer - 1
-            here = subsets[name][:, k] & ~np.isnan(measure.values)
+            here = members[name][:, k] & ~np.isnan(measure.values)
             if not here.any() and measure.name == "popularity" and np.isnan(popularity).all():
                 continue
             q, a = (
@@ -227,38 +228,32 @@ def _design(columns: Mapping[str, np.ndarray], right: np.ndarray) -> dict[str, n
     return design
 
 
-def read_abstained(
-    probes: ProbeSet,
-    states: Mapping[str, np.ndarray],
-    *,
-    ids: Sequence[str],
-    entity: np.ndarray | None = None,
-) -> Readings:
-    """Readings of abstentions, from states [question, layer, width] of each pass.
+def _parts(inputs: PieceInputs) -> list[Part]:
+    """The comparisons of each mode and predicted class, and the model of all terms."""
+    logits = {name: inputs.readings.logits[name] for name in ("clean", "knockout")}
+    readings = replace(inputs.readings, logits=logits)
+    inputs = replace(inputs, readings=readings, states={}, rows={})
+    pairs = itertools.product(MODES, PREDICTED)
+    return [partial(_compared_in, inputs, *pair) for pair in pairs] + [partial(_model, inputs)]
 
-    They have no class to learn, so no probe was trained on them and every fold's may read them.
-    """
-    logits = {name: probes.mean_logits(of) for name, of in states.items()}
-    nothing = np.full(len(ids), NO_CLASS)
-    return Readings(
-        ids=tuple(ids), z=nothing, fold=nothing, probes=probes.probes, logits=logits, entity=entity
+
+def _compared_in(inputs: PieceInputs, mode: Mode, subset: Subset) -> Tables:
+    table = boundary_table(
+        inputs.readings,
+        popularity=inputs.covariates.log_popularity,
+        abstained=inputs.abstained,
+        modes=[mode],
+        subsets=[subset],
+        seed=inputs.config.seed,
+        resamples=inputs.config.resamples,
+        **inputs.names,
     )
+    return {"boundary": table}
 
 
-def _tables(inputs: PieceInputs) -> Tables:
-    return {
-        "boundary": boundary_table(
-            inputs.readings,
-            popularity=inputs.covariates.log_popularity,
-            abstained=inputs.abstained,
-            seed=inputs.config.seed,
-            resamples=inputs.config.resamples,
-            **inputs.names,
-        ),
-        "boundary_model": boundary_model_table(
-            inputs.readings, covariates=inputs.covariates, **inputs.names
-        ),
-    }
+def _model(inputs: PieceInputs) -> Tables:
+    table = boundary_model_table(inputs.readings, covariates=inputs.covariates, **inputs.names)
+    return {"boundary_model": table}
 
 
-PIECE = Piece(tables=_tables, needs_abstained=True)
+PIECE = Piece(parts=_parts, needs_abstained=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -17,15 +17,19 @@ import pandas as pd
 from anchorscope.config import Config, Delta, unit_of
 from anchorscope.engine.interventions import Intervention
 from anchorscope.engine.passes import passes_of
-from anchorscope.evidence.shards import HeldOut, Shards
-from anchorscope.models import Model
-from anchorscope.models.prompts import make_prompt
+from anchorscope.parallel import OnDone, in_parallel
 from anchorscope.probes.labelled import Covariates
 from anchorscope.probes.readings import Readings
 from anchorscope.records import Shot
+from anchorscope.run_folder.states import StoredStates
 from anchorscope.stats.intervals import Draws
 
+if TYPE_CHECKING:  # tables are made in processes that need no model, and should not wait for torch
+    from anchorscope.evidence.shards import HeldOut, Shards
+    from anchorscope.models import Model
+
 Tables = dict[str, pd.DataFrame]  # by name, as under tables/
+Part = Callable[[], Tables]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +43,8 @@ class PromptMaker:
 
     def prompt(self, text: str, *, dataset: str) -> tuple[int, ...]:
         """The tokens of a question, asked as the questions of that dataset were."""
+        from anchorscope.models.prompts import make_prompt
+
         return make_prompt(self.model, text, shots=self.shots[dataset], style=self.style).ids
 
 
@@ -51,7 +57,8 @@ class PieceInputs:
     config: Config
     readings: Readings  # under every intervention that was run
     covariates: Covariates
-    states: Mapping[str, np.ndarray] = field(default_factory=dict)  # of the passes a piece `loads`
+    # Of the passes a piece `loads`, [question, layer, width]; of a run, read a layer at a time.
+    states: Mapping[str, np.ndarray | StoredStates] = field(default_factory=dict)
     abstained: Readings | None = None  # of questions without a class
     rows: Mapping[str, pd.DataFrame] = field(default_factory=dict)  # of evidence/<name>, by name
 
@@ -60,6 +67,11 @@ class PieceInputs:
         """What begins every row, and how samples are grouped."""
         grouping = self.config.grouping
         return {"model": self.model, "dataset": self.dataset, "grouping": grouping}
+
+    @property
+    def layers(self) -> range:
+        """The layers k, from 1."""
+        return self.readings.layer_numbers
 
     @property
     def draws(self) -> Draws:
@@ -78,7 +90,9 @@ def _no_passes(config: Config) -> tuple[Intervention, ...]:
 class Piece:
     """One piece of evidence."""
 
-    tables: Callable[[PieceInputs], Tables]  # of one dataset
+    tables: Callable[[PieceInputs], Tables] | None = None  # of one dataset
+    # The same in parts that any process can compute; the rows of a table in the parts' order.
+    parts: Callable[[PieceInputs], Sequence[Part]] | None = None
     across: Callable[[Tables, Config], Tables] | None = None  # of all datasets together
     passes: Callable[[Config], tuple[Intervention, ...]] = _no_passes  # beside every run's
     probed: tuple[str, ...] = ()  # states the probes read for it, beside those of `passes`
@@ -113,14 +127,19 @@ def probed_of(config: Config) -> tuple[str, ...]:
     return (*read, *(name for piece in pieces for name in piece.probed))
 
 
-def evidence_tables(names: Sequence[str], inputs: Sequence[PieceInputs]) -> Tables:
+def evidence_tables(
+    names: Sequence[str], inputs: Sequence[PieceInputs], *, progress: OnDone | None = None
+) -> Tables:
     """The tables of the pieces asked for, by name, all datasets together."""
-    frames: dict[str, list[pd.DataFrame]] = {}
     pieces = [piece_of(name) for name in names]
-    for of_dataset in inputs:
-        for piece in pieces:
-            for name, table in piece.tables(of_dataset).items():
-                frames.setdefault(name, []).append(table)
+    parts = [part for of in inputs for piece in pieces if piece.parts for part in piece.parts(of)]
+    frames: dict[str, list[pd.DataFrame]] = {}
+    for tables in (
+        *in_parallel(lambda part: part(), parts, progress=progress),
+        *(piece.tables(of) for of in inputs for piece in pieces if piece.tables),
+    ):
+        for name, table in tables.items():
+            frames.setdefault(name, []).append(table)
     tables = {name: pd.concat(of, ignore_index=True) for name, of in frames.items()}
     for piece in pieces:
         if piece.across is not None and len(inputs) > 1:

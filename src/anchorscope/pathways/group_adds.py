@@ -6,18 +6,16 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import expit
-from sklearn.linear_model import LogisticRegression
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 
 from anchorscope.pathways.effects import flips
 from anchorscope.probes.labelled import Covariates
 from anchorscope.probes.readings import Readings
 from anchorscope.records import Estimate
 from anchorscope.stats.intervals import Draws, bootstrap_mean
+from anchorscope.stats.logistic import fit_logistic
 from anchorscope.stats.ranking import auroc
 
-_C = 1.0  # a light penalty on standardised columns: enough to keep a separable fold finite
+_RIDGE = 1.0  # a light penalty on standardised columns: enough to keep a separable fold finite
 _TINY = 1e-9
 
 
@@ -67,8 +65,11 @@ def _cross_fitted(x: np.ndarray, y: np.ndarray, fold: np.ndarray) -> np.ndarray:
     for rows in (fold == number for number in np.unique(fold)):
         if len(np.unique(y[~rows])) < 2:
             continue
-        model = make_pipeline(StandardScaler(), LogisticRegression(C=_C)).fit(x[~rows], y[~rows])
-        logit[rows] = model.decision_function(x[rows])
+        middle, spread = x[~rows].mean(axis=0), x[~rows].std(axis=0)
+        scaled = (x - middle) / np.where(spread > 0, spread, 1.0)
+        fitted = fit_logistic(scaled[~rows], y[~rows], ridge=_RIDGE)
+        if fitted is not None:
+            logit[rows] = scaled[rows] @ fitted[0][1:] + fitted[0][0]
     return logit
 
 

@@ -107,14 +107,27 @@ def kinds_share(clean: np.ndarray, other: np.ndarray, known: Known) -> float:
 def _lines(
     clean: np.ndarray, other: np.ndarray, fold: np.ndarray, predicted: np.ndarray
 ) -> tuple[np.ndarray, int]:
-    fitted, parameters = np.empty_like(clean), 0
-    for mine in (predicted == which for which in np.unique(predicted)):
-        for rows in (mine & (fold == number) for number in np.unique(fold[mine])):
-            enough = rows.sum() >= FEWEST
-            source = rows if enough else mine
-            fitted[rows] = _predict(clean[source], other[source], clean[rows])
-            parameters += 2 * int(enough)
-    return fitted, parameters
+    """Each fold's and class's own line, [question], and the number of their parameters."""
+    of_class = np.unique(predicted, return_inverse=True)[1]
+    numbers, of_fold = np.unique(fold, return_inverse=True)
+    group = of_class * len(numbers) + of_fold
+    size = np.bincount(group)
+    enough = size >= FEWEST
+    fitted = _grouped_lines(clean, other, group)
+    if not enough[group].all():
+        fitted = np.where(enough[group], fitted, _grouped_lines(clean, other, of_class))
+    return fitted, 2 * int(enough.sum())
+
+
+def _grouped_lines(x: np.ndarray, y: np.ndarray, group: np.ndarray) -> np.ndarray:
+    """The least-squares line through each group's points at these points, [question]."""
+    size = np.maximum(np.bincount(group), 1)
+    middle, height = (np.bincount(group, of) / size for of in (x, y))
+    apart = x - middle[group]
+    variance = np.bincount(group, apart * apart) / size
+    together = np.bincount(group, apart * (y - height[group])) / size
+    slope = np.divide(together, variance, out=np.zeros(len(size)), where=variance > 0)
+    return height[group] + slope[group] * apart
 
 
 def _predict(x: np.ndarray, y: np.ndarray, at: np.ndarray) -> np.ndarray:

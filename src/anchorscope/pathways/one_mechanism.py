@@ -22,13 +22,15 @@ so what they give is inside the band.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
+from scipy.special import expit
 
-from anchorscope.pathways.effects import Delta, delta_p, prediction
+from anchorscope.pathways.effects import Delta, prediction
 from anchorscope.pathways.one_law import Fit, Known, Law, correlation, one_law, upper_correlation
+from anchorscope.stats.drawing import kept
 from anchorscope.stats.intervals import percentile_interval
 
 _BLOCK = 1_000_000  # simulated logits at a time
@@ -92,75 +94,110 @@ def gaps(
     simulations: int = 500,
     points: Delta = "points",
     shared: float | None = None,
+    laws: tuple[Fit, Fit] | None = None,
 ) -> dict[Delta, Gap]:
     """The gap in points and in logits, each with its null band.
 
     `points` may be "relative": the unit that the ΔP of the run counts in. `shared` is the
     correlation of the two probes' noise (`shared_by_control`); None takes the observed one.
     Within a predicted class the law is that of the class: a bend between the classes is still one
-    mechanism.
+    mechanism. `laws`: what the logits of group and effect follow, where it is known already.
     """
     n = len(pair.known.fold)
     if n < 3:
         return {unit: _gap(np.nan, np.array([np.nan]), pair) for unit in UNITS}
     observed = _gaps(pair, pair.group_knockout[None], pair.effect_knockout[None], points)
-    rng = np.random.default_rng(seed)
-    size = max(1, _BLOCK // n)
-    counts = [min(size, simulations - start) for start in range(0, simulations, size)]
-    drawn = [_gaps(pair, *_simulate(pair, rng, count, shared), points) for count in counts]
+    drawn = [
+        _gaps(pair, *simulated, points)
+        for simulated in _simulate(pair, laws or laws_of(pair), seed, simulations, shared)
+    ]
     return {
         unit: _gap(observed[unit][0], np.concatenate([d[unit] for d in drawn]), pair)
         for unit in UNITS
     }
 
 
+def laws_of(pair: Pair) -> tuple[Fit, Fit]:
+    """What the logits of group and effect follow."""
+    group, effect = (
+        one_law(getattr(pair, f"{role}_clean"), getattr(pair, f"{role}_knockout"), pair.known,
+                law=pair.law)
+        for role in ("group", "effect")
+    )  # fmt: skip
+    return group, effect
+
+
 def shared_by_control(control: Pair) -> float:
     """The most that two probes' noise may go together, from a pair read under the control."""
-    seen = correlation(*(_fit(control, role).residual for role in ("group", "effect")))
-    return upper_correlation(seen, len(control.known.fold))
+    return shared_by_laws(*laws_of(control))
 
 
-def _fit(pair: Pair, role: str) -> Fit:
-    clean, knockout = getattr(pair, f"{role}_clean"), getattr(pair, f"{role}_knockout")
-    return one_law(clean, knockout, pair.known, law=pair.law)
+def shared_by_laws(group: Fit, effect: Fit) -> float:
+    """The same from what the logits follow under the control."""
+    return upper_correlation(correlation(group.residual, effect.residual), len(group.residual))
 
 
 def _simulate(
-    pair: Pair, rng: np.random.Generator, count: int, shared: float | None
-) -> tuple[np.ndarray, np.ndarray]:
-    """Knocked-out logits [simulation, question] of both probes under one mechanism."""
-    group, effect = _fit(pair, "group"), _fit(pair, "effect")
+    pair: Pair, laws: tuple[Fit, Fit], seed: int, simulations: int, shared: float | None
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Knocked-out logits [simulation, question] of both probes under one mechanism, in blocks."""
+    group, effect = laws
     shared = correlation(group.residual, effect.residual) if shared is None else shared
-    first, second = rng.standard_normal((2, count, len(pair.known.fold)))
-    second = shared * first + np.sqrt(1 - shared**2) * second
-    return group.fitted + group.noise * first, effect.fitted + effect.noise * second
+    n = len(pair.known.fold)
+    rng, size = np.random.default_rng(seed), max(1, _BLOCK // n)
+
+    def draw() -> np.ndarray:
+        counts = [min(size, simulations - start) for start in range(0, simulations, size)]
+        return np.concatenate([rng.standard_normal((2, of, n)) for of in counts], axis=1)
+
+    # The same noise serves all layers, modes and classes that have as many samples.
+    noise = kept(("noise", n, seed, simulations), draw)
+    for start in range(0, simulations, size):
+        first, second = noise[:, start : start + size]
+        second = shared * first + np.sqrt(1 - shared**2) * second if shared < 1 else first
+        yield group.fitted + group.noise * first, effect.fitted + effect.noise * second
 
 
 def _gaps(
     pair: Pair, group_knockout: np.ndarray, effect_knockout: np.ndarray, points: Delta
 ) -> dict[Delta, np.ndarray]:
     """The gap of each simulation [simulation], by unit; NaN where a group is empty."""
-    flipped = (group_knockout > 0) != (pair.group_clean > 0)
-    clean = np.broadcast_to(pair.effect_clean, effect_knockout.shape)
-    gaps_by_unit: dict[Delta, np.ndarray] = {}
-    for unit in UNITS:
-        effect = delta_p(clean, effect_knockout, delta=points if unit == "points" else unit)
-        classes = pair.known.predicted
-        parts = [classes == which for which in np.unique(classes)]
-        gaps_by_unit[unit] = _stratified([(effect[:, rows], flipped[:, rows]) for rows in parts])
-    return gaps_by_unit
+    flipped = ((group_knockout > 0) != (pair.group_clean > 0)).astype(np.float64)
+    classes = pair.known.predicted
+    member = (classes[:, None] == np.unique(classes)).astype(np.float64)  # [question, class]
+    q = flipped @ member
+    return {
+        unit: _stratified(effect @ member, (effect * flipped) @ member, q, member.sum(axis=0))
+        for unit in UNITS
+        for effect in [_effect(pair.effect_clean, effect_knockout, points, unit)]
+    }
 
 
-def _stratified(parts: Sequence[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
-    """The mean gap over strata [simulation], each weighted by how much it says of a gap."""
-    total, weights = 0.0, 0.0
-    for effect, flipped in parts:
-        q, n = flipped.sum(axis=1), flipped.shape[1]
-        a, in_q = n - q, (effect * flipped).sum(axis=1)
-        gap = in_q / np.maximum(q, 1) - (effect.sum(axis=1) - in_q) / np.maximum(a, 1)
-        weight = q * a / n  # none where a group is empty
-        total, weights = total + weight * gap, weights + weight
-    return np.where(weights > 0, total / np.where(weights > 0, weights, 1), np.nan)
+def _effect(clean: np.ndarray, other: np.ndarray, points: Delta, unit: Delta) -> np.ndarray:
+    """ΔP of simulated logits [simulation, question], as `delta_p` has it but for its last digit.
+
+    `delta_p` is exact where both probabilities are next to 1, and takes three times as long.
+    """
+    towards = np.where(clean > 0, 1.0, -1.0)
+    if unit == "logit":
+        return towards * (other - clean)
+    before = expit(towards * clean)
+    change = 100 * (expit(towards * other) - before)
+    return change / before if points == "relative" else change
+
+
+def _stratified(total: np.ndarray, in_q: np.ndarray, q: np.ndarray, n: np.ndarray) -> np.ndarray:
+    """The mean gap over strata [simulation], each weighted by how much it says of a gap.
+
+    Sums of the effect over all and over Q, and numbers of Q, are [simulation, stratum]; n is the
+    number of samples [stratum].
+    """
+    a = n - q
+    gap = in_q / np.maximum(q, 1) - (total - in_q) / np.maximum(a, 1)
+    weight = q * a / n  # none where a group is empty
+    weights = weight.sum(axis=1)
+    mean = (weight * gap).sum(axis=1) / np.where(weights > 0, weights, 1)
+    return np.where(weights > 0, mean, np.nan)
 
 
 def _gap(value: float, drawn: np.ndarray, pair: Pair) -> Gap:

@@ -9,7 +9,7 @@ import numpy as np
 from anchorscope.pathways.effects import flips, prediction
 from anchorscope.probes.readings import Readings
 from anchorscope.records import Estimate
-from anchorscope.stats.drawing import resample_counts, shared_entities
+from anchorscope.stats.drawing import drawn_sums, shared_entities
 from anchorscope.stats.intervals import percentile_interval, weighted
 
 
@@ -53,8 +53,7 @@ def kappa_interval(
         drawn = np.random.default_rng(seed).multinomial(n, cells / n, size=resamples)
     else:
         each = _each_cell(one, other)
-        counts = resample_counts(len(one), seed=seed, resamples=resamples, entity=entity)
-        drawn = np.concatenate([times @ each for times in counts])
+        drawn = drawn_sums(each, seed=seed, resamples=resamples, entity=entity)
     return percentile_interval(value, _kappa(drawn), n)
 
 

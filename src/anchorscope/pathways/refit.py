@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from sklearn.preprocessing import StandardScaler
+from scipy.linalg import cholesky, solve_triangular
 
 from anchorscope.probes.fold_probes import fit_fold_probes
 from anchorscope.probes.folds import training_rows
@@ -13,6 +13,7 @@ from anchorscope.probes.linear_probe import DEFAULT_C, Balance
 from anchorscope.records import Estimate
 from anchorscope.stats.ranking import auroc_interval
 
+_FLOOR = 1e-4  # of the mean variance: with less given to every direction, digits would be lost
 MOST_ROWS = 512  # clean training states behind a covariance: more costs time and changes little
 
 
@@ -68,33 +69,47 @@ class Mahalanobis:
 
     Works in the space of the rows, so that width may be far larger than the number of states:
     scikit-learn's LedoitWolf (the same distances to 2e-15, tested) takes 23 s for 512 states of
-    width 2,048, and this 0.4 s.
+    width 2,048, and this 0.1 s.
     """
 
     def __init__(self, states: np.ndarray, *, seed: int = 0) -> None:
         if len(states) > MOST_ROWS:
             rows = np.random.default_rng(seed).choice(len(states), MOST_ROWS, replace=False)
             states = states[np.sort(rows)]
-        self.scaler = StandardScaler().fit(states)
-        x = np.asarray(self.scaler.transform(states))
-        n, width = x.shape
-        gram = x @ x.T / n
-        self.kept = 1 - _shrinkage(x, gram)
-        self.floor = (1 - self.kept) * np.trace(gram) / width  # variance given to every direction
-        variance, rows = np.linalg.eigh(gram)
-        used = variance > 1e-10 * variance.max()
-        self.variance = variance[used]
-        self.axes = x.T @ rows[:, used] / np.sqrt(n * self.variance)  # [width, axis]
+        self.middle, spread = states.mean(axis=0), states.std(axis=0)
+        # What varies by rounding alone does not vary.
+        still = spread <= 10 * np.finfo(float).eps * np.abs(self.middle)
+        self.spread = np.where(still, 1.0, spread)
+        self.cloud = (states - self.middle) / self.spread
+        n, width = self.cloud.shape
+        gram = self.cloud @ self.cloud.T / n
+        self.kept = 1 - _shrinkage(self.cloud, gram)
+        size = np.trace(gram) / width
+        self.floor = (1 - self.kept) * size  # variance given to every direction
+        # With a full-rank cloud there is no direction left over, and its floor may be zero.
+        self.thin = not self.floor > _FLOOR * size
+        if self.thin:
+            self.variance, rows = np.linalg.eigh(gram)
+            used = self.variance > 1e-10 * self.variance.max()
+            self.variance = self.variance[used]
+            self.axes = self.cloud.T @ rows[:, used] / np.sqrt(n * self.variance)  # [width, axis]
+        else:
+            self.factor = cholesky(np.eye(n) * self.floor + self.kept * gram, lower=True)
 
     def __call__(self, states: np.ndarray) -> np.ndarray:
         """The distance of each state, [question]."""
-        x = np.asarray(self.scaler.transform(states))
-        along = x @ self.axes
-        inside = (along**2 / (self.kept * self.variance + self.floor)).sum(axis=1)
-        outside = np.maximum((x**2).sum(axis=1) - (along**2).sum(axis=1), 0)
-        # With a full-rank cloud there is no direction left over, and its floor may be zero.
-        rest = outside / self.floor if self.floor > 0 else np.zeros_like(outside)
-        return np.sqrt(inside + rest)
+        x = (states - self.middle) / self.spread
+        square = (x**2).sum(axis=1)
+        if self.thin:
+            along = (x @ self.axes) ** 2
+            inside = (along / (self.kept * self.variance + self.floor)).sum(axis=1)
+            outside = np.maximum(square - along.sum(axis=1), 0)
+            rest = outside / self.floor if self.floor > 0 else np.zeros_like(outside)
+            return np.sqrt(inside + rest)
+        # Woodbury's identity: the inverse of floor + kept · cloud'cloud/n, times x on both sides.
+        solved = solve_triangular(self.factor, self.cloud @ x.T, lower=True)
+        within = self.kept / len(self.cloud) * (solved**2).sum(axis=0)
+        return np.sqrt((square - within) / self.floor)
 
 
 def _shrinkage(x: np.ndarray, gram: np.ndarray) -> float:

@@ -12,8 +12,8 @@ from anchorscope.pathways.class_collapse import ClassCollapse, class_collapse
 from anchorscope.pathways.effects import Delta, delta_p, flips, prediction
 from anchorscope.pathways.grouping import ROLES
 from anchorscope.pathways.heterogeneity import NO_SHAPE, Reliability, Shape, reliability, shape
-from anchorscope.pathways.one_law import Known, Law, factors_of, fit_line, kinds_share, one_law
-from anchorscope.pathways.one_mechanism import CLASSES, Gap, Pair, gaps, shared_by_control
+from anchorscope.pathways.one_law import Fit, Known, Law, factors_of, fit_line, kinds_share, one_law
+from anchorscope.pathways.one_mechanism import CLASSES, Gap, Pair, gaps, shared_by_laws
 from anchorscope.pathways.probe_agreement import Agreement, agreement
 from anchorscope.pathways.two_pathways.looks import Logits, Look, Road, look_closely
 from anchorscope.probes.labelled import Covariates
@@ -119,6 +119,7 @@ class _Layer:
         self.factors = factors_of(covariates)
         self.entity = covariates and covariates.entity
         self.control = self._stronger_control()
+        self._laws: dict[tuple[str, ...], Fit] = {}
 
     def of(self, probe: str, intervention: str = "clean") -> np.ndarray:
         return self.readings.at(self.layer, probe, intervention)[self.read]
@@ -151,6 +152,22 @@ class _Layer:
             return self.z == int(subset[1])
         return prediction(self.of(probe)) == (subset == "wrong")
 
+    def law(self, subset: str, probe: str, intervention: str = "knockout", *, classes: str) -> Fit:
+        """What a probe's logits follow within a subset; ŷ is that of the probe `classes`.
+
+        Within a class the law is that class's own, so that a bend between the classes does not
+        pass for something the samples have of their own. Gaps, agreement and shapes ask for the
+        same laws.
+        """
+        split = subset in ("both", "right", "wrong")
+        key = (subset, probe, intervention, classes if split else "")
+        if key not in self._laws:
+            rows = self.rows(subset, probe=classes)
+            known = self.known(classes).take(rows)
+            clean, other = self.of(probe)[rows], self.of(probe, intervention)[rows]
+            self._laws[key] = one_law(clean, other, known if split else known.together())
+        return self._laws[key]
+
     def _stronger_control(self) -> str:
         """Of random and matched tokens the control that moves the logits more."""
         moved = {}
@@ -173,43 +190,47 @@ def _same_gap(at: _Layer, draws: StrictDraws) -> float:
 def _gaps(at: _Layer, draws: StrictDraws) -> dict[tuple[Mode, str, Delta], Gap]:
     gaps_by_key: dict[tuple[Mode, str, Delta], Gap] = {}
     for mode, name in itertools.product(draws.modes, draws.classes):
+        group, effect = ROLES[mode]
+        laws = at.law(name, group, classes=effect), at.law(name, effect, classes=effect)
         shared = None
         if mode == "strict" and at.control:
-            shared = shared_by_control(_pair(at, mode, at.control).within(name))
+            control = (at.law(name, probe, at.control, classes=effect) for probe in ROLES[mode])
+            shared = shared_by_laws(*control)
         drawn = gaps(
-            _pair(at, mode, "knockout").within(name),
+            _pair(at, mode).within(name),
             seed=draws.seed,
             simulations=draws.simulations,
             points=draws.points,
             shared=shared,
+            laws=laws,
         )
         gaps_by_key |= {(mode, name, unit): gap for unit, gap in drawn.items()}
     return gaps_by_key
 
 
-def _pair(at: _Layer, mode: Mode, intervention: str) -> Pair:
+def _pair(at: _Layer, mode: Mode) -> Pair:
     group, effect = ROLES[mode]
     return Pair(
         group_clean=at.of(group),
-        group_knockout=at.of(group, intervention),
+        group_knockout=at.of(group, "knockout"),
         effect_clean=at.of(effect),
-        effect_knockout=at.of(effect, intervention),
+        effect_knockout=at.of(effect, "knockout"),
         known=at.known(),
     )
 
 
 def _reliability(at: _Layer, subset: str, draws: StrictDraws) -> Reliability:
     """How far a and b agree on the residuals within a class."""
+
+    def left(intervention: str) -> tuple[np.ndarray, np.ndarray]:
+        one, other = (at.law(subset, probe, intervention, classes="b") for probe in ("a", "b"))
+        return one.residual, other.residual
+
     rows = at.rows(subset, probe="b")
-
-    def left(probe: str, intervention: str) -> np.ndarray:
-        return _residuals(at, rows, subset, probe=probe, classes="b", intervention=intervention)
-
-    control = (left("a", at.control), left("b", at.control)) if at.control else None
-    seen = (left("a", "knockout"), left("b", "knockout"))
     entity = None if at.entity is None else at.entity[rows]
     drawn = {"seed": draws.seed, "resamples": draws.resamples}
-    return reliability(seen, control, entity=entity, **drawn)
+    control = left(at.control) if at.control else None
+    return reliability(left("knockout"), control, entity=entity, **drawn)
 
 
 def _shape(at: _Layer, subset: str, seed: int) -> Shape:
@@ -217,29 +238,10 @@ def _shape(at: _Layer, subset: str, seed: int) -> Shape:
     rows = at.rows(subset, probe="paper")
     if not rows.any():
         return NO_SHAPE
-    left = _residuals(at, rows, subset, probe="paper", classes="paper")
+    left = at.law(subset, "paper", classes="paper").residual
     # Both classes together are turned the same way round: towards ŷ.
     towards = np.where(at.of("paper")[rows] > 0, 1.0, -1.0) if subset == "both" else 1.0
     return shape(towards * left, seed=seed, entity=None if at.entity is None else at.entity[rows])
-
-
-def _residuals(
-    at: _Layer,
-    rows: np.ndarray,
-    subset: str,
-    *,
-    probe: str,
-    classes: str,
-    intervention: str = "knockout",
-) -> np.ndarray:
-    """What is left of a probe's logits after the law, fitted within the subset.
-
-    Within a class the law is that class's own, so that a bend between the classes does not pass
-    for something the samples have of their own.
-    """
-    known = at.known(classes).take(rows)
-    known = known if subset in ("both", "right", "wrong") else known.together()
-    return one_law(at.of(probe)[rows], at.of(probe, intervention)[rows], known).residual
 
 
 def _beyond_control(at: _Layer, draws: StrictDraws) -> Estimate:

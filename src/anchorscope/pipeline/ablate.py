@@ -21,9 +21,10 @@ from anchorscope.errors import unknown
 from anchorscope.evidence.pieces import Tables
 from anchorscope.pathways.effects import delta_p
 from anchorscope.pathways.grouping import pathways
+from anchorscope.pathways.parts import draws_of
 from anchorscope.pathways.strict_layer import examine_layer
 from anchorscope.pathways.two_pathways.finding import choose_layer
-from anchorscope.pipeline.analyse import draws_of, finding_at
+from anchorscope.pipeline.analyse import finding_at
 from anchorscope.pipeline.prepare import Shard, exact_question_by
 from anchorscope.pipeline.shard import ask_and_read
 from anchorscope.pipeline.stages import Run

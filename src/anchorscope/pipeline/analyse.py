@@ -5,76 +5,83 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from anchorscope.claims.inputs import from_tables
 from anchorscope.claims.table import claims_table
-from anchorscope.config import Config, unit_of
+from anchorscope.config import Config
 from anchorscope.engine.passes import CLEAN, KNOCKOUT, MATCHED, RANDOM, passes_of
-from anchorscope.errors import UserError
 from anchorscope.evidence.pieces import Tables
 from anchorscope.parallel import in_parallel
-from anchorscope.pathways.group_adds import group_adds
-from anchorscope.pathways.grouping import pathways_table
-from anchorscope.pathways.refit import refit
-from anchorscope.pathways.strict_layer import (
-    StrictDraws,
-    StrictLayer,
-    close_up,
-    examine_layer,
-)
-from anchorscope.pathways.strict_tables import (
-    LayerEvidence,
-    answer_only_gaps,
-    strict_table,
-    verdict_table,
-)
-from anchorscope.pathways.tables import controls_table, layers_table, probes_table
+from anchorscope.pathways.parts import Asked, States, examined_again, parts_of
+from anchorscope.pathways.strict_layer import StrictLayer
+from anchorscope.pathways.strict_tables import strict_table, verdict_table
 from anchorscope.pathways.two_pathways.finding import Finding, choose_layer, find
-from anchorscope.pathways.two_pathways.power import power
+from anchorscope.pathways.two_pathways.power import share_of
 from anchorscope.pipeline.stages import Run
-from anchorscope.probes.cross_fit import cross_fit
-from anchorscope.probes.folds import entity_folds
+from anchorscope.probes.cross_fit import probes_of_layer, stacked
 from anchorscope.probes.labelled import Labelled
+from anchorscope.probes.probe_set import ProbeSet
 from anchorscope.probes.readings import Readings
-from anchorscope.records import Sample
+from anchorscope.records import MODES, Sample
 from anchorscope.run_folder.samples import to_frame
-from anchorscope.run_folder.states import StateBank, load_states
+from anchorscope.run_folder.states import StateBank
 
 # What strict mode reads by every set of folds; the matched control where a run has one.
 _HELD = (CLEAN.name, KNOCKOUT.name, RANDOM.name, MATCHED.name)
-States = Mapping[str, np.ndarray]  # pass -> [question, layer, width]
 
 
 def train_and_read(
-    run: Run, answers: Sequence[Labelled], *, passes: Sequence[str], shards: int
+    run: Run, answers: Sequence[Labelled], *, passes: Sequence[str]
 ) -> dict[str, Readings]:
-    """The readings of every dataset under these passes; the probes go to probes/<dataset>."""
+    """The readings of every dataset under these passes; the probes go to probes/<dataset>.
+
+    Layers of all datasets are spread over processes, each of which reads its own from disk.
+    """
     with run.stage("probes"):
-        return {of.dataset: _train_and_read(run, of, passes, shards) for of in answers}
+        banks = {of.dataset: StateBank(run.store.path, list(of.ids)) for of in answers}
+        work = {
+            (of.dataset, layer): _layer_of(run, of, banks[of.dataset], layer, passes)
+            for of in answers
+            for layer in range(1, banks[of.dataset].layers + 1)
+        }
+        run.progress.start("probes", len(work))
+        fitted = in_parallel(
+            lambda part: part(), list(work.values()), progress=lambda *_: run.progress.advance()
+        )
+        by_dataset: dict[str, list] = {of.dataset: [] for of in answers}
+        for (dataset, _), layer in zip(work, fitted, strict=True):
+            by_dataset[dataset].append(layer)
+        return {of.dataset: _joined(run, of, by_dataset[of.dataset]) for of in answers}
 
 
-def _train_and_read(run: Run, answers: Labelled, passes: Sequence[str], shards: int) -> Readings:
-    config, load = run.config, partial(load_states, run.store, ids=answers.ids, shards=shards)
-    states = {name: load(name) for name in _HELD if name == CLEAN.name or name in passes}
-    run.progress.start(f"probes of {answers.dataset}", states[CLEAN.name].shape[1])
-    readings, probes = cross_fit(
-        states,
+def _layer_of(
+    run: Run, answers: Labelled, bank: StateBank, layer: int, passes: Sequence[str]
+) -> partial:
+    names = tuple(dict.fromkeys((CLEAN.name, *passes)))
+    how = {"C": run.config.C, "balance": run.config.balance}
+    of = {"ids": answers.ids, "z": answers.z, "fold": answers.fold}
+    return partial(probes_of_layer, bank, layer, names, **of, **how)
+
+
+def _joined(
+    run: Run, answers: Labelled, layers: Sequence[tuple[ProbeSet, Mapping[str, np.ndarray]]]
+) -> Readings:
+    """The readings of a dataset's layers, whose probes are saved."""
+    probes = stacked([of for of, _ in layers])
+    probes.save(run.store.file(f"probes/{answers.dataset}"))
+    names = layers[0][1]
+    return Readings(
         ids=answers.ids,
         z=answers.z,
         fold=answers.fold,
-        C=config.C,
-        balance=config.balance,
-        dataset=answers.dataset,
-        progress=lambda done, total: run.progress.advance(),
+        probes=probes.probes,
+        logits={name: np.stack([of[name] for _, of in layers], axis=2) for name in names},
+        entity=answers.covariates.entity,
     )
-    probes.save(run.store.file(f"probes/{answers.dataset}"))
-    # One pass in memory at a time: only its logits stay.
-    others = {n: probes.logits(load(n), answers.fold) for n in passes if n not in states}
-    entity = answers.covariates.entity
-    return replace(readings, logits={**readings.logits, **others}, entity=entity)
 
 
 def pathway_tables(
@@ -82,40 +89,51 @@ def pathway_tables(
 ) -> Tables:
     """The tables of ΔP, probes, controls and strict mode, all datasets together."""
     with run.stage("pathways"):
-        frames = [_pathway_tables(run, of, readings[of.dataset]) for of in answers]
+        asked = [_asked(run, of, readings[of.dataset]) for of in answers]
+        parts = {(n, key): part for n, of in enumerate(asked) for key, part in parts_of(of).items()}
+        run.progress.start("pathways", len(parts))
+        results = in_parallel(
+            lambda part: part(), list(parts.values()), progress=lambda *_: run.progress.advance()
+        )
+        frames = []
+        for number, of in enumerate(asked):
+            mine = zip(parts, results, strict=True)
+            frames.append(_tables(of, {key: result for (n, key), result in mine if n == number}))
         names = frames[0].keys()
         return {n: pd.concat([of[n] for of in frames], ignore_index=True) for n in names}
 
 
-def _pathway_tables(run: Run, answers: Labelled, readings: Readings) -> Tables:
-    config, dataset = run.config, answers.dataset
-    every_run = (CLEAN.name, *(cut.name for cut in passes_of(config)))
+def _asked(run: Run, answers: Labelled, readings: Readings) -> Asked:
+    every_run = (CLEAN.name, *(cut.name for cut in passes_of(run.config)))
     own = {name: readings.logits[name] for name in every_run if name in readings.logits}
     readings = replace(readings, logits=own)
-    bank = StateBank(run.store.path, list(answers.ids))
-    of = {"model": run.model_name, "dataset": dataset}
-    drawn = {"seed": config.seed, "resamples": config.resamples}
-    rows = pathways_table(readings, dataset=dataset, grouping=config.grouping)
-    evidence = _strict_layers(run, bank, readings, answers)
-    layer = choose_layer(readings)
-    held = [name for name in _HELD if name in readings.logits]
-    states = {name: bank.layer(name, layer)[:, None] for name in held}
-    finding = finding_at(layer, states, evidence[layer].examined, answers, config)
-    planted = power(*close_up(readings, layer, answers.covariates), draws_of(config))
-    finding = replace(finding, power=planted)
+    return Asked(
+        model=run.model_name,
+        config=run.config,
+        answers=answers,
+        readings=readings,
+        bank=StateBank(run.store.path, list(answers.ids)),
+        layer=choose_layer(readings),
+        held=tuple(name for name in _HELD if name in own),
+    )
+
+
+def _tables(of: Asked, results: Mapping[tuple[str, Any], Any]) -> Tables:
+    """The tables of a dataset from the results of its parts."""
+    names = {"model": of.model, "dataset": of.answers.dataset}
+    by_mode = [results["mode", mode] for mode in MODES]
+    layers = [results["layer", layer] for layer in of.readings.layer_numbers]
+    again = [result for (kind, _), result in results.items() if kind == "folds"]
+    shown = [one for (kind, _), some in results.items() if kind == "worlds" for one in some]
+    examined = [layers[of.layer - 1].examined, *(seen for seen in again if seen is not None)]
+    finding = replace(find(examined), power=share_of(shown))
     return {
-        "pathways": rows,
-        "layers": layers_table(
-            rows,
-            model=run.model_name,
-            delta=config.delta,
-            entity_by_id=readings.entity_by_id,
-            **drawn,
-        ),
-        "probes": probes_table(readings, model=run.model_name, dataset=dataset, **drawn),
-        "controls": controls_table(readings, **of, delta=config.delta),
-        "strict": strict_table(list(evidence.values()), **of),
-        "verdict": verdict_table(finding, **of),
+        name: pd.concat([tables[name] for tables in by_mode], ignore_index=True)
+        for name in ("pathways", "layers")
+    } | {
+        **results["tables", ""],
+        "strict": strict_table(layers, **names),
+        "verdict": verdict_table(finding, **names),
     }
 
 
@@ -134,44 +152,6 @@ def save(run: Run, samples: Sequence[Sample], answers: Sequence[Labelled], table
                 store.write(f"tables/{name}.csv", partial(table.to_csv, index=False))
 
 
-def _strict_layers(
-    run: Run, bank: StateBank, readings: Readings, answers: Labelled
-) -> dict[int, LayerEvidence]:
-    """Strict mode's evidence by layer; each layer's states are read where they are needed."""
-    config, draws = run.config, draws_of(run.config)
-    chosen = choose_layer(readings)
-
-    def work(layer: int) -> LayerEvidence:
-        return LayerEvidence(
-            examined=examine_layer(
-                readings,
-                layer,
-                draws,
-                covariates=answers.covariates,
-                closely=layer == chosen,
-            ),
-            refit=refit(
-                bank.layer(CLEAN.name, layer),
-                bank.layer(KNOCKOUT.name, layer),
-                readings.at(layer, "paper", KNOCKOUT.name),
-                z=answers.z,
-                fold=answers.fold,
-                C=config.C,
-                balance=config.balance,
-                seed=config.seed,
-                resamples=config.resamples,
-                entity=answers.covariates.entity,
-            ),
-            adds=group_adds(readings, layer, answers.covariates, draws),
-            answer_only=answer_only_gaps(readings, layer, draws),
-        )
-
-    layers = readings.layer_numbers
-    run.progress.start(f"evidence of {answers.dataset}", len(layers))
-    evidence = in_parallel(work, layers, progress=lambda done, total: run.progress.advance())
-    return dict(zip(layers, evidence, strict=True))
-
-
 def finding_at(
     layer: int, states: States, first: StrictLayer, answers: Labelled, config: Config
 ) -> Finding:
@@ -180,21 +160,6 @@ def finding_at(
     `first` is what the run's own folds showed; for every further set of folds the probes are
     trained anew.
     """
-    examined = [first]
-    for seed in range(1, config.fold_seeds):
-        fold = entity_folds(answers.entities, folds=config.folds, seed=config.seed + seed)
-        try:
-            again, _ = cross_fit(
-                states, ids=answers.ids, z=answers.z, fold=fold, C=config.C, balance=config.balance
-            )
-        except UserError:
-            continue  # these folds leave a probe too few of a class; verdict.csv counts the sets
-        draws = replace(draws_of(config), seed=config.seed + seed)
-        seen = examine_layer(again, 1, draws, covariates=answers.covariates, closely=True)
-        examined.append(replace(seen, layer=layer))
-    return find(examined)
-
-
-def draws_of(config: Config) -> StrictDraws:
-    """How many draws a config asks for, and in which unit."""
-    return StrictDraws(seed=config.seed, resamples=config.resamples, points=unit_of(config.delta))
+    seeds = range(1, config.fold_seeds)
+    again = [examined_again(layer, states, answers, config, seed=seed) for seed in seeds]
+    return find([first, *(seen for seen in again if seen is not None)])

@@ -8,7 +8,6 @@ import numpy as np
 
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.passes import CLEAN, KNOCKOUT
-from anchorscope.evidence.boundary import read_abstained
 from anchorscope.evidence.pieces import (
     Piece,
     PieceInputs,
@@ -24,9 +23,9 @@ from anchorscope.pipeline.shard import ask_and_read
 from anchorscope.pipeline.stages import Run
 from anchorscope.probes.labelled import Labelled
 from anchorscope.probes.probe_set import ProbeSet
-from anchorscope.probes.readings import Readings
+from anchorscope.probes.readings import Readings, read_abstained
 from anchorscope.records import Sample
-from anchorscope.run_folder.states import load_states, shard_name
+from anchorscope.run_folder.states import StateBank, StoredStates, load_states, shard_name
 
 
 def read_evidence(
@@ -79,7 +78,7 @@ def tables_of_evidence(
     shards: int,
 ) -> Tables:
     """The tables of the evidence asked for, by name, all datasets together."""
-    with run.stage("evidence"):
+    with run.stage("evidence tables"):
         inputs = [_inputs(run, of, readings[of.dataset], samples, shards) for of in answers]
         return evidence_tables(run.config.evidence, inputs)
 
@@ -90,6 +89,7 @@ def _inputs(
     pieces = pieces_of(run.config)
     loads, rows = ({n for p in pieces for n in getattr(p, of)} for of in ("loads", "rows"))
     states = [n for n in sorted(loads) if run.store.has(shard_name(n, 0))]
+    bank = StateBank(run.store.path, list(answers.ids))
     rows = [n for n in rows if all(run.store.has(evidence_name(n, i)) for i in range(shards))]
     return PieceInputs(
         model=run.model_name,
@@ -97,7 +97,7 @@ def _inputs(
         config=run.config,
         readings=readings,
         covariates=answers.covariates,
-        states={name: load_states(run.store, name, answers.ids, shards) for name in states},
+        states={name: StoredStates(bank, name) for name in states},
         abstained=_abstained(run, answers.dataset, samples, shards),
         rows={name: stored_rows(run.store, name, answers.dataset, shards=shards) for name in rows},
     )

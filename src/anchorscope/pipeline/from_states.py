@@ -44,7 +44,7 @@ def write_tables(
     run: Run, samples: Sequence[Sample], answers: Labelled, *, passes: Sequence[str]
 ) -> None:
     """Every table of a run from the one shard of states of each pass."""
-    readings = train_and_read(run, [answers], passes=passes, shards=1)
+    readings = train_and_read(run, [answers], passes=passes)
     tables = pathway_tables(run, [answers], readings)
     tables |= tables_of_evidence(run, [answers], readings, samples, shards=1)
     save(run, samples, [answers], tables)

@@ -23,8 +23,9 @@ from anchorscope.engine.passes import CLEAN, KNOCKOUT, MATCHED, RANDOM
 from anchorscope.errors import UserError
 from anchorscope.evidence.pieces import Tables
 from anchorscope.parallel import in_parallel
+from anchorscope.pathways.parts import draws_of
 from anchorscope.pathways.strict_layer import examine_layer
-from anchorscope.pipeline.analyse import draws_of, finding_at
+from anchorscope.pipeline.analyse import finding_at
 from anchorscope.pipeline.stages import Run
 from anchorscope.probes.cross_fit import cross_fit
 from anchorscope.probes.labelled import Labelled, labelled

@@ -82,7 +82,7 @@ def _go(run: Run, model: Any) -> RunView:
         read_variants(run, lease, shards)
         read_evidence(run, lease, shards, samples)
         readings = ranks.by_first(
-            lambda: train_and_read(run, answers, passes=probed_of(run.config), shards=len(shards))
+            lambda: train_and_read(run, answers, passes=probed_of(run.config))
         )
         read_evidence_with_probes(run, lease, shards, samples, answers, readings)
         asked = ask_otherwise(run, lease, shards, samples) if run.config.robust else []

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +15,8 @@ from anchorscope.probes.folds import PROBES, check_enough, training_rows
 from anchorscope.probes.linear_probe import DEFAULT_C, Balance
 from anchorscope.probes.many_fits import class_weights, fit_many, to_single
 from anchorscope.probes.probe_set import ProbeSet
-from anchorscope.probes.readings import Readings, check_states, read
+from anchorscope.probes.readings import Readings, check_layer, check_states, read
+from anchorscope.run_folder.states import StateBank
 
 
 def cross_fit(
@@ -64,13 +67,7 @@ def fit_probes(
     progress: OnDone | None = None,
 ) -> ProbeSet:
     """The probes trained on clean states [question, layer, width], for each fold held out."""
-    folds, layers = int(fold.max()) + 1, clean.shape[1]
-    learns = np.array(
-        [
-            [training_rows(fold, held_out=held_out, probe=probe) for held_out in range(folds)]
-            for probe in PROBES
-        ]
-    )  # [probe, fold, question]
+    layers, learns = clean.shape[1], learners(fold)
 
     def fit_layer(layer: int) -> tuple[np.ndarray, np.ndarray]:
         x = np.asarray(clean[:, layer], dtype=np.float64)
@@ -86,6 +83,61 @@ def fit_probes(
         balance=balance,
         calibrated=calibrate,
     )
+
+
+def learners(fold: np.ndarray) -> np.ndarray:
+    """Who learns from what, [probe, fold, question] bool."""
+    held_out = range(int(fold.max()) + 1)
+    return np.array(
+        [[training_rows(fold, held_out=of, probe=probe) for of in held_out] for probe in PROBES]
+    )
+
+
+def fit_and_read_layer(
+    states: Mapping[str, np.ndarray],
+    *,
+    layer: int,
+    ids: Sequence[str],
+    z: np.ndarray,
+    fold: np.ndarray,
+    C: float = DEFAULT_C,
+    balance: Balance = "weights",
+) -> tuple[ProbeSet, dict[str, np.ndarray]]:
+    """The probes of layer k alone, and their logits [probe, question] under every pass.
+
+    `states` maps a pass to the layer's states [question, width]. The same as `cross_fit` gives of
+    that layer: for callers who hold a layer at a time.
+    """
+    for name, of in states.items():
+        check_layer(of, name=name, layer=layer, ids=ids)
+    learns = learners(fold)
+    x = np.asarray(states["clean"], dtype=np.float64)
+    weights, intercept = _fit_layer(x, z, fold, learns, C=C, balance=balance, calibrate=True)
+    probes = ProbeSet(
+        probes=PROBES,
+        weights=weights[:, :, None],
+        intercept=intercept[:, :, None],
+        n_train=learns.sum(axis=2),
+        C=float(C),
+        balance=balance,
+        calibrated=True,
+    )
+    logits = {name: probes.logits(of[:, None], fold)[:, :, 0] for name, of in states.items()}
+    return probes, logits
+
+
+def probes_of_layer(
+    bank: StateBank, layer: int, passes: Sequence[str], **how: Any
+) -> tuple[ProbeSet, dict[str, np.ndarray]]:
+    """`fit_and_read_layer` on the states of these passes in a run folder."""
+    return fit_and_read_layer({n: bank.layer(n, layer) for n in passes}, layer=layer, **how)
+
+
+def stacked(layers: Sequence[ProbeSet]) -> ProbeSet:
+    """The probes of single layers as those of all layers, in their order."""
+    weights = np.concatenate([of.weights for of in layers], axis=2)
+    intercept = np.concatenate([of.intercept for of in layers], axis=2)
+    return replace(layers[0], weights=weights, intercept=intercept)
 
 
 def _fit_layer(

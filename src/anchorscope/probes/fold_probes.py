@@ -59,3 +59,38 @@ def fit_fold_probes(
         weights=dict(zip(keys, weights, strict=True)),
         intercept=dict(zip(keys, intercept.tolist(), strict=True)),
     )
+
+
+def fold_logits(
+    x: np.ndarray,
+    labels: np.ndarray,
+    fold: np.ndarray,
+    *,
+    C: float = DEFAULT_C,
+    balance: Balance = "weights",
+    least: int = 1,
+) -> np.ndarray:
+    """The logits [task, question] that fold probes give, for several tasks on the same states.
+
+    `labels` [task, question] are 0 or 1, NaN for a question that is none of the task's. All tasks
+    and folds are fitted at once; NaN where the other folds hold fewer than `least` of a class.
+    """
+    x = np.asarray(x, dtype=np.float64)
+    check_finite(x)
+    member, ones = ~np.isnan(labels), labels == 1
+    task, number = (of.ravel() for of in np.indices((len(labels), int(fold.max(initial=0)) + 1)))
+    learns = member[task] & (fold != number[:, None])  # [fit, question]
+    reads = member[task] & (fold == number[:, None])
+    hits = (learns & ones[task]).sum(axis=1)
+    enough = np.minimum(hits, learns.sum(axis=1) - hits) >= max(least, 1)
+    kept = enough & reads.any(axis=1)
+    logits = np.full(labels.shape, np.nan)
+    if not kept.any():
+        return logits
+    learns, y = learns[kept], ones[task[kept]].astype(np.float64)
+    fits = fit_many(x, y, class_weights(y, learns, balance), np.full(len(learns), float(C)))
+    weights, intercept = to_single(*fits, x, learns)
+    every = weights.astype(np.float64) @ x.T + intercept[:, None]
+    for place, rows, own in zip(task[kept], reads[kept], every, strict=True):
+        logits[place, rows] = own[rows]
+    return logits

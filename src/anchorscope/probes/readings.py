@@ -10,6 +10,8 @@ import numpy as np
 from anchorscope.errors import UserError, unknown
 from anchorscope.probes.probe_set import ProbeSet
 
+NO_CLASS = -1  # neither right nor wrong, and in no fold
+
 
 @dataclass(frozen=True, kw_only=True)
 class Readings:
@@ -88,6 +90,24 @@ def read(
     )
 
 
+def read_abstained(
+    probes: ProbeSet,
+    states: Mapping[str, np.ndarray],
+    *,
+    ids: Sequence[str],
+    entity: np.ndarray | None = None,
+) -> Readings:
+    """Readings of abstentions, from states [question, layer, width] of each pass.
+
+    They have no class to learn, so no probe was trained on them and every fold's may read them.
+    """
+    logits = {name: probes.mean_logits(of) for name, of in states.items()}
+    nothing = np.full(len(ids), NO_CLASS)
+    return Readings(
+        ids=tuple(ids), z=nothing, fold=nothing, probes=probes.probes, logits=logits, entity=entity
+    )
+
+
 def check_states(
     states: Mapping[str, np.ndarray], *, ids: Sequence[str], z: np.ndarray, fold: np.ndarray
 ) -> None:
@@ -110,7 +130,7 @@ def check_states(
             )
     for layer in range(shape[1]):
         for name, of in states.items():
-            _check_layer(of[:, layer], name=name, layer=layer + 1, ids=ids)
+            check_layer(of[:, layer], name=name, layer=layer + 1, ids=ids)
 
 
 def _check_fit(probes: ProbeSet, clean: np.ndarray, fold: np.ndarray) -> None:
@@ -123,7 +143,8 @@ def _check_fit(probes: ProbeSet, clean: np.ndarray, fold: np.ndarray) -> None:
         )
 
 
-def _check_layer(x: np.ndarray, *, name: str, layer: int, ids: Sequence[str]) -> None:
+def check_layer(x: np.ndarray, *, name: str, layer: int, ids: Sequence[str]) -> None:
+    """Raise a UserError where states [question, width] of layer k are broken."""
     finite = np.isfinite(x).all(axis=1)
     if finite.all():
         return

@@ -86,13 +86,15 @@ def load_states(store: Store, intervention: str, ids: Sequence[str], shards: int
     place = {id: row for row, id in enumerate(ids)}
     out: np.ndarray | None = None
     for number in range(shards):
-        ids_here, states = _read(store.file(shard_name(intervention, number)))
-        if out is None:
-            out = np.full((len(ids), *states.shape[1:]), np.nan, dtype=np.float32)
-        here = [(place[id], row) for row, id in enumerate(ids_here) if id in place]
-        if here:
-            to, of = map(list, zip(*here, strict=True))
-            out[to] = states[of]
+        with safe_open(store.file(shard_name(intervention, number)), framework="numpy") as file:
+            ids_here = json.loads(file.metadata()["ids"])
+            if out is None:
+                shape = file.get_slice("states").get_shape()
+                out = np.full((len(ids), *shape[1:]), np.nan, dtype=np.float32)
+            here = [(place[id], row) for row, id in enumerate(ids_here) if id in place]
+            if here:  # a shard of another dataset is not read
+                to, of = map(list, zip(*here, strict=True))
+                out[to] = file.get_tensor("states")[of]
     assert out is not None, "a run has one shard at least"
     return out
 
@@ -107,11 +109,6 @@ def _mapped(path: Path, ids: Sequence[str]) -> np.ndarray | None:
         return None
     shape, start = tuple(states["shape"]), 8 + size + states["data_offsets"][0]
     return np.memmap(path, dtype="<f4", mode="r", offset=start, shape=shape)
-
-
-def _read(path: Path) -> tuple[list[str], np.ndarray]:
-    with safe_open(path, framework="numpy") as file:
-        return json.loads(file.metadata()["ids"]), file.get_tensor("states")
 
 
 class StateBank:
@@ -170,3 +167,18 @@ class StateBank:
             to, of = [place for place, _ in here], [row for _, row in here]
             out[to] = states[of]
         return out
+
+
+class StoredStates:
+    """The states [question, layer, width] of one pass on disk: `[:, k]` reads that layer alone."""
+
+    def __init__(self, bank: StateBank, name: str) -> None:
+        self.bank, self.name = bank, name
+
+    @property
+    def layers(self) -> int:
+        return self.bank.layers
+
+    def __getitem__(self, at: tuple[slice, int]) -> np.ndarray:
+        rows, layer = at
+        return self.bank.layer(self.name, layer + 1)[rows]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -23,6 +24,7 @@ FORMATS: tuple[Format, ...] = ("png", "svg", "pdf")
 PANEL_WIDTH, PANEL_HEIGHT = 3.5, 2.55  # inches: one panel fills a column, two fill a page
 TEXT, SMALL = 8.0, 6.5  # points
 INK, FAINT = "#222222", "#666666"
+_DPI = 200
 _LINE = 0.155  # inches of height per line of legend or caption
 
 
@@ -154,10 +156,29 @@ def save_figure(
         "pdf": {"CreationDate": None},
     }
     files: list[Path] = []
-    with mpl.rc_context({"svg.hashsalt": "anchorscope", "pdf.fonttype": 42}):
+    with mpl.rc_context({"svg.hashsalt": "anchorscope", "pdf.fonttype": 42}), _laid_out(figure):
         for form in formats:
             file = stem.with_name(f"{stem.name}.{form}")
             metadata = cast(Any, undated[form])
-            figure.savefig(file, format=form, dpi=200, facecolor="white", metadata=metadata)
+            figure.savefig(file, format=form, dpi=_DPI, facecolor="white", metadata=metadata)
             files.append(file)
     return tuple(files)
+
+
+@contextmanager
+def _laid_out(figure: Figure) -> Iterator[None]:
+    """The figure with its panels in place: otherwise every format would place them, and draw the
+    figure twice to do so.
+    """
+    engine, dpi = figure.get_layout_engine(), figure.dpi
+    if engine is None:
+        yield
+        return
+    figure.set_dpi(_DPI)
+    engine.execute(figure)
+    figure.set_layout_engine(None)
+    try:
+        yield
+    finally:
+        figure.set_layout_engine(engine)
+        figure.set_dpi(dpi)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 from matplotlib.axes import Axes
@@ -11,6 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from anchorscope.errors import UserError
+from anchorscope.parallel import default_workers, in_parallel
 from anchorscope.run_folder.view import RunView
 from anchorscope.show import canvas
 from anchorscope.show.curves import (
@@ -70,10 +72,27 @@ def _draw_interventions(ax: Axes, run: RunView, dataset: str) -> None:
         canvas.draw(ax, series)
 
 
-def write_figures(run: RunView) -> list[Path]:
+def write_figures(run: RunView, *, workers: int | None = None) -> list[Path]:
     """The files under figures/: ΔP in each mode and in both, probes, controls, other evidence."""
-    # Drawn one after the other, so that only one figure is in memory at a time.
-    drawn: dict[str, Callable[[], Figure]] = {
+    names = list(_figures(run))
+    shares = min(workers or default_workers(), len(names))
+    # Each process opens the run once and has one figure in memory at a time.
+    dealt = [names[start::shares] for start in range(shares)]
+    drawn = in_parallel(partial(_write, run.path), dealt, workers=workers)
+    files = dict(zip(chain(*dealt), chain(*drawn), strict=True))
+    return [file for name in names for file in files[name]]
+
+
+def _write(path: Path, names: Sequence[str]) -> list[tuple[Path, ...]]:
+    """The files of each of these figures."""
+    run = RunView.open(path, unfinished_ok=True)
+    figures = _figures(run)
+    return [canvas.save_figure(figures[name](), path / "figures" / name) for name in names]
+
+
+def _figures(run: RunView) -> dict[str, Callable[[], Figure]]:
+    """How each figure of a run is drawn, by its name."""
+    return {
         "delta_p": partial(plot_delta_p, run, mode="paper"),
         "delta_p_strict": partial(plot_delta_p, run, mode="strict"),
         "delta_p_both": partial(plot_delta_p, run, mode="both"),
@@ -81,10 +100,6 @@ def write_figures(run: RunView) -> list[Path]:
         "controls": partial(plot_controls, run),
         **{shown.name: partial(shown.draw, run) for shown in pieces_of(run)},
     }
-    folder = run.path / "figures"
-    return [
-        file for name, draw in drawn.items() for file in canvas.save_figure(draw(), folder / name)
-    ]
 
 
 def _views(runs: Sequence[RunView] | RunView) -> list[RunView]:

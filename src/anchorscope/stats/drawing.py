@@ -7,28 +7,90 @@ no two questions share an entity, questions are drawn.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable
 
 import numpy as np
 
 _BLOCK = 4_000_000  # numbers drawn at a time, so that memory stays flat for large n
-_COUNTS_BLOCK = 2_000_000
+# Draws that a process keeps: layers, predictors and units ask for the same ones again and again.
+_KEPT_BYTES = 2**26
+_kept: dict[tuple, np.ndarray] = {}
+_one_at_a_time = threading.Lock()
+
+
+def kept(key: tuple, draw: Callable[[], np.ndarray]) -> np.ndarray:
+    """What `draw` gives, made once for each key; what was not asked for longest is forgotten."""
+    with _one_at_a_time:
+        drawn = _kept.pop(key, None)
+        if drawn is None:
+            drawn = draw()
+            drawn.setflags(write=False)
+            total = sum(of.nbytes for of in _kept.values()) + drawn.nbytes
+            while _kept and total > _KEPT_BYTES:
+                total -= _kept.pop(next(iter(_kept))).nbytes
+        _kept[key] = drawn
+    return drawn
 
 
 def resample_counts(
     n: int, *, seed: int, resamples: int, entity: np.ndarray | None = None
-) -> Iterator[np.ndarray]:
-    """How often each of n questions is drawn, [resample, question], a block at a time."""
-    rng, size = np.random.default_rng(seed), max(1, _COUNTS_BLOCK // max(n, 1))
+) -> np.ndarray:
+    """How often each of n questions is drawn, [question, resample], as small whole numbers."""
     number = shared_entities(entity, n)
-    drawn = n if number is None else int(number.max()) + 1
+    if number is None:
+        return _multinomial(n, seed, resamples)
+    return _multinomial(int(number.max()) + 1, seed, resamples)[number]
+
+
+def drawn_sums(
+    columns: np.ndarray, *, seed: int, resamples: int, entity: np.ndarray | None = None
+) -> np.ndarray:
+    """The sum of each column [question, column] over the questions drawn, [resample, column].
+
+    An entity's questions are added up first: one matrix product over the entities.
+    """
+    number, resampled = shared_entities(entity, len(columns)), []
+    if number is not None:
+        columns = np.stack([np.bincount(number, weights=of) for of in columns.T], axis=1)
+    times = _multinomial(len(columns), seed, resamples)
+    size = max(1, _BLOCK // max(1, len(columns)))
     for start in range(0, resamples, size):
-        count = min(size, resamples - start)
-        if n == 0:
-            yield np.zeros((count, 0))
-        else:
-            times = rng.multinomial(drawn, np.full(drawn, 1 / drawn), size=count)
-            yield (times if number is None else times[:, number]).astype(np.float64)
+        block = times[:, start : start + size].astype(np.float64)
+        resampled.append(block.T @ columns)
+    return np.concatenate(resampled)
+
+
+def uniform_counts(n: int, *, seed: int, resamples: int) -> np.ndarray:
+    """How often each of n is drawn with replacement, [n, resample]; another stream of draws."""
+
+    def draw() -> np.ndarray:
+        rng = np.random.default_rng(seed)
+        return np.concatenate([counts_of_rows(rng, n, size) for size in blocks(resamples, n)], 1)
+
+    return kept(("uniform", n, seed, resamples), draw)
+
+
+def counts_of_rows(rng: np.random.Generator, n: int, size: int) -> np.ndarray:
+    """How often each of n is drawn in n draws, [n, resample], for `size` resamples."""
+    flat = resampled_rows(rng, n, size) * size + np.arange(size)[:, None]
+    return _small(np.bincount(flat.ravel(), minlength=size * n).reshape(n, size))
+
+
+def _multinomial(n: int, seed: int, resamples: int) -> np.ndarray:
+    def draw() -> np.ndarray:
+        rng, parts = np.random.default_rng(seed), []
+        for size in blocks(resamples, max(1, n)):
+            parts.append(_small(rng.multinomial(n, np.full(n, 1 / max(1, n)), size=size).T))
+        return np.concatenate(parts, axis=1)
+
+    return kept(("multinomial", n, seed, resamples), draw)
+
+
+def _small(counts: np.ndarray) -> np.ndarray:
+    """Counts in a byte each where they fit one, as they all but always do."""
+    fits = counts.size == 0 or counts.max() < 256
+    return np.ascontiguousarray(counts, dtype=np.uint8 if fits else np.int64)
 
 
 def shared_entities(entity: np.ndarray | None, n: int) -> np.ndarray | None:

@@ -15,12 +15,11 @@ from scipy.stats import norm
 
 from anchorscope.records import Estimate
 from anchorscope.stats.drawing import (
-    blocks,
     design_effect,
+    drawn_sums,
     entities_in,
-    resample_counts,
-    resampled_rows,
     shared_entities,
+    uniform_counts,
 )
 
 LEVEL = 0.95
@@ -61,12 +60,11 @@ def bootstrap_mean(
         return Estimate(np.nan, np.nan, np.nan, n)
     if n == 1:
         return Estimate(float(values[0]), np.nan, np.nan, n)
-    rng = np.random.default_rng(seed)
     if number is None:
-        means = [values[resampled_rows(rng, n, size)].mean(axis=1) for size in blocks(resamples, n)]
+        means = values @ uniform_counts(n, seed=seed, resamples=resamples) / n
     else:
-        means = _entity_means(rng, values, number[order], resamples)
-    return percentile_interval(float(values.mean()), np.concatenate(means), n)
+        means = _entity_means(values, number[order], seed=seed, resamples=resamples)
+    return percentile_interval(float(values.mean()), means, n)
 
 
 def percentile_interval(value: float, drawn: np.ndarray, n: int) -> Estimate:
@@ -181,12 +179,9 @@ def drawn_means(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Each column's mean over its members in each draw, [resample, column], and their number."""
     member = member & ~np.isnan(values)
-    weights, values = member.astype(np.float64), np.where(member, values, 0.0)
-    drawn = [
-        _divide(times @ values, times @ weights)
-        for times in resample_counts(len(values), seed=seed, resamples=resamples, entity=entity)
-    ]
-    return np.concatenate(drawn), member.sum(axis=0)
+    columns = np.hstack([np.where(member, values, 0.0), member])
+    sums = drawn_sums(columns, seed=seed, resamples=resamples, entity=entity)
+    return _divide(*np.split(sums, 2, axis=1)), member.sum(axis=0)
 
 
 def holm(p: Sequence[float]) -> np.ndarray:
@@ -205,17 +200,17 @@ def holm(p: Sequence[float]) -> np.ndarray:
 
 
 def _entity_means(
-    rng: np.random.Generator, values: np.ndarray, number: np.ndarray, resamples: int
-) -> list[np.ndarray]:
-    """The mean over all questions of the entities drawn, [resample], in blocks.
+    values: np.ndarray, number: np.ndarray, *, seed: int, resamples: int
+) -> np.ndarray:
+    """The mean over all questions of the entities drawn, [resample].
 
     With a single entity there is nothing to draw, and no interval.
     """
     total, size = np.bincount(number, weights=values), np.bincount(number)
     if len(size) == 1:
-        return [np.full(resamples, np.nan)]
-    rows = (resampled_rows(rng, len(size), block) for block in blocks(resamples, len(size)))
-    return [total[drawn].sum(axis=1) / size[drawn].sum(axis=1) for drawn in rows]
+        return np.full(resamples, np.nan)
+    times = uniform_counts(len(size), seed=seed, resamples=resamples)
+    return (total @ times) / (size.astype(np.float64) @ times)
 
 
 def _entity_difference(

@@ -16,7 +16,7 @@ from typing import Literal, get_args
 import numpy as np
 from scipy.stats import chi2
 
-from anchorscope.pathways.heterogeneity import two_humps
+from anchorscope.pathways.humps import two_humps
 from anchorscope.pathways.one_law import (
     LAWS,
     Fit,

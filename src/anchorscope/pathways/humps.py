@@ -1,0 +1,97 @@
+"""The best mixture of two Gaussians in one dimension, and how much better it is than one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from sklearn.cluster import KMeans
+
+_STEPS, _SMALL = 300, 1e-3  # of expectation and maximisation; the gain at which they end
+_LEAST = 1e-4  # added to each variance: no hump may become a point
+_EPS = 10 * np.finfo(np.float64).eps
+
+
+@dataclass(frozen=True, kw_only=True)
+class Humps:
+    """The best mixture of two Gaussians."""
+
+    bic: float  # of one component less that of two; above 0: two fit better
+    separation: float  # distance of the means over the pooled spread
+    lower: np.ndarray  # [shift], which belong to the lower hump
+
+
+class _Mixture(NamedTuple):
+    """Two components, [2] each."""
+
+    weight: np.ndarray
+    mean: np.ndarray
+    variance: np.ndarray
+
+
+def two_humps(shifts: np.ndarray, *, seed: int = 0) -> Humps:
+    """Shifts [shift] with some spread, parted in two.
+
+    scikit-learn's GaussianMixture gives the same (to 1e-12, tested) in three times the time: its
+    steps are for any number of dimensions.
+    """
+    n, spread = len(shifts), shifts.std()
+    x = (shifts - shifts.mean()) / spread
+    mixture = _settled(x, _begun(x, seed))
+    weighted = _log_weighted(x, mixture)  # [2, shift]
+    likelihood = float(np.logaddexp(*weighted).mean())
+    two = -2 * n * likelihood + 5 * np.log(n) + 2 * n * np.log(spread)  # in the shifts' own unit
+    # GaussianMixture(1) gives this to 4e-16 (tested) in 24 ms, and this takes 9 µs.
+    one = n * np.log(2 * np.pi * shifts.var()) + n + 2 * np.log(n)
+    means, low = mixture.mean, int(np.argmin(mixture.mean))
+    # The wider component would claim both ends; beyond its own mean a hump is one-sided.
+    lower = (x < means[low]) | ((weighted.argmax(axis=0) == low) & (x < means[1 - low]))
+    return Humps(
+        bic=float(one - two),
+        separation=float(abs(means[0] - means[1]) / np.sqrt(mixture.variance.mean())),
+        lower=lower,
+    )
+
+
+def _begun(x: np.ndarray, seed: int) -> _Mixture:
+    """Weights and variances of two clusters, and the means of the two halves.
+
+    Begun once from the two halves: over 60 samples of 200 the BIC was 1.6 worse at most, and 0.4
+    better, than the best of ten random starts.
+    """
+    once: Any = 1  # scikit-learn's types know of "auto" alone
+    cluster = KMeans(2, n_init=once, random_state=seed).fit(x[:, None]).labels_
+    middle = np.median(x)
+    halves = np.array([x[x <= middle].mean(), x[x >= middle].mean()])
+    share = (cluster == np.arange(2)[:, None]).astype(np.float64)
+    return _maximised(x, share)._replace(mean=halves)
+
+
+def _settled(x: np.ndarray, mixture: _Mixture) -> _Mixture:
+    """The mixture after steps of expectation and maximisation."""
+    before = -np.inf
+    for _ in range(_STEPS):
+        weighted = _log_weighted(x, mixture)
+        whole = np.logaddexp(*weighted)
+        mixture = _maximised(x, np.exp(weighted - whole))
+        likelihood = float(whole.mean())
+        if abs(likelihood - before) < _SMALL:
+            break
+        before = likelihood
+    return mixture
+
+
+def _maximised(x: np.ndarray, share: np.ndarray) -> _Mixture:
+    """The components of samples that belong to them by these shares [2, shift]."""
+    size = share.sum(axis=1) + _EPS
+    mean = share @ x / size
+    variance = (share * (x - mean[:, None]) ** 2).sum(axis=1) / size + _LEAST
+    return _Mixture(size / size.sum(), mean, variance)
+
+
+def _log_weighted(x: np.ndarray, mixture: _Mixture) -> np.ndarray:
+    """Log of weight times density, [2, shift]."""
+    weight, mean, variance = (of[:, None] for of in mixture)
+    scaled = (x - mean) ** 2 / variance
+    return np.log(weight) - 0.5 * (np.log(2 * np.pi * variance) + scaled)

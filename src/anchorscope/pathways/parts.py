@@ -1,0 +1,151 @@
+"""What strict mode asks of one dataset, in parts that any process can compute.
+
+A part reads the states it needs from the run folder, a layer at a time, and nothing of the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from anchorscope.config import Config, unit_of
+from anchorscope.engine.passes import CLEAN, KNOCKOUT
+from anchorscope.errors import UserError
+from anchorscope.pathways.group_adds import group_adds
+from anchorscope.pathways.grouping import pathways_table
+from anchorscope.pathways.refit import refit
+from anchorscope.pathways.strict_layer import StrictDraws, StrictLayer, close_up, examine_layer
+from anchorscope.pathways.strict_tables import LayerEvidence, answer_only_gaps
+from anchorscope.pathways.tables import controls_table, layers_table, probes_table
+from anchorscope.pathways.two_pathways.power import WORLDS, shown_in_worlds
+from anchorscope.probes.cross_fit import cross_fit
+from anchorscope.probes.folds import entity_folds
+from anchorscope.probes.labelled import Labelled
+from anchorscope.probes.readings import Readings
+from anchorscope.records import MODES, Mode
+from anchorscope.run_folder.states import StateBank
+
+_WORLDS_AT_ONCE = 3  # planted worlds of one part
+States = Mapping[str, np.ndarray]  # pass -> [question, layer, width]
+Tables = dict[str, pd.DataFrame]
+Part = Callable[[], Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """One dataset, and the layer at which its finding is made."""
+
+    model: str
+    config: Config
+    answers: Labelled
+    readings: Readings
+    bank: StateBank
+    layer: int  # k, from 1
+    held: tuple[str, ...]  # passes that further sets of folds read
+
+
+def parts_of(of: Asked) -> dict[tuple[str, Any], Part]:
+    """The parts of a dataset by kind and number, those that take longest first."""
+    layers = sorted(of.readings.layer_numbers, key=lambda layer: layer != of.layer)
+    worlds = [range(at, min(at + _WORLDS_AT_ONCE, WORLDS)) for at in
+              range(0, WORLDS, _WORLDS_AT_ONCE)]  # fmt: skip
+    return {
+        **{("folds", seed): partial(_other_folds, of, seed) for seed in _other_seeds(of.config)},
+        **{("mode", mode): partial(_tables_of_mode, of, mode) for mode in MODES},
+        **{("layer", layer): partial(_evidence_at, of, layer) for layer in layers},
+        **{("worlds", some.start): partial(_worlds, of, some) for some in worlds},
+        ("tables", ""): partial(_tables, of),
+    }
+
+
+def _other_seeds(config: Config) -> range:
+    return range(1, config.fold_seeds)
+
+
+def draws_of(config: Config) -> StrictDraws:
+    """How many draws a config asks for, and in which unit."""
+    return StrictDraws(seed=config.seed, resamples=config.resamples, points=unit_of(config.delta))
+
+
+def examined_again(
+    layer: int, states: States, answers: Labelled, config: Config, *, seed: int
+) -> StrictLayer | None:
+    """A layer examined under another set of folds, for which the probes are trained anew.
+
+    `states` are [question, 1, width]. None where these folds leave a probe too few of a class;
+    verdict.csv counts the sets.
+    """
+    fold = entity_folds(answers.entities, folds=config.folds, seed=config.seed + seed)
+    how = {"C": config.C, "balance": config.balance}
+    try:
+        again, _ = cross_fit(states, ids=answers.ids, z=answers.z, fold=fold, **how)
+    except UserError:
+        return None
+    draws = replace(draws_of(config), seed=config.seed + seed)
+    seen = examine_layer(again, 1, draws, covariates=answers.covariates, closely=True)
+    return replace(seen, layer=layer)
+
+
+def _other_folds(of: Asked, seed: int) -> StrictLayer | None:
+    states = {name: of.bank.layer(name, of.layer)[:, None] for name in of.held}
+    return examined_again(of.layer, states, of.answers, of.config, seed=seed)
+
+
+def _evidence_at(of: Asked, layer: int) -> LayerEvidence:
+    config, answers, readings, draws = of.config, of.answers, of.readings, draws_of(of.config)
+    covariates = answers.covariates
+    return LayerEvidence(
+        examined=examine_layer(
+            readings, layer, draws, covariates=covariates, closely=layer == of.layer
+        ),
+        refit=refit(
+            of.bank.layer(CLEAN.name, layer),
+            of.bank.layer(KNOCKOUT.name, layer),
+            readings.at(layer, "paper", KNOCKOUT.name),
+            z=answers.z,
+            fold=answers.fold,
+            C=config.C,
+            balance=config.balance,
+            seed=config.seed,
+            resamples=config.resamples,
+            entity=covariates.entity,
+        ),
+        adds=group_adds(readings, layer, covariates, draws),
+        answer_only=answer_only_gaps(readings, layer, draws),
+    )
+
+
+def _worlds(of: Asked, worlds: range) -> list[bool]:
+    logits, known = close_up(of.readings, of.layer, of.answers.covariates)
+    return shown_in_worlds(logits, known, draws_of(of.config), worlds)
+
+
+def _tables_of_mode(of: Asked, mode: Mode) -> Tables:
+    config, readings = of.config, of.readings
+    rows = pathways_table(
+        readings, dataset=of.answers.dataset, modes=(mode,), grouping=config.grouping
+    )
+    layers = layers_table(
+        rows,
+        model=of.model,
+        delta=config.delta,
+        entity_by_id=readings.entity_by_id,
+        seed=config.seed,
+        resamples=config.resamples,
+    )
+    return {"pathways": rows, "layers": layers}
+
+
+def _tables(of: Asked) -> Tables:
+    names = {"model": of.model, "dataset": of.answers.dataset}
+    return {
+        "probes": probes_table(
+            of.readings, **names, seed=of.config.seed, resamples=of.config.resamples
+        ),
+        "controls": controls_table(of.readings, **names, delta=of.config.delta),
+    }

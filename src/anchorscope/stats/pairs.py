@@ -1,0 +1,74 @@
+"""AUROC in many resamples at once: how many pairs of a wrong and a right answer are in order."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from anchorscope.stats.drawing import blocks, counts_of_rows, kept
+
+_BLOCK = 250  # resamples at a time, so that memory stays flat
+
+
+def counts_of_classes(right: int, wrong: int, *, seed: int, resamples: int) -> np.ndarray:
+    """How often each right and then each wrong answer is drawn, [right + wrong, resample]."""
+
+    def draw() -> np.ndarray:
+        rng = np.random.default_rng(seed)
+        parts = [
+            np.concatenate([counts_of_rows(rng, n, size) for n in (right, wrong)])
+            for size in blocks(resamples, right + wrong)
+        ]
+        return np.concatenate(parts, axis=1)
+
+    return kept(("classes", right, wrong, seed, resamples), draw)
+
+
+def counts_by_class(
+    wrong: int, right: int, *, seed: int, resamples: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """How often each wrong and each right answer is drawn, [answer, resample] each."""
+    rng, parts = np.random.default_rng(seed), []
+    for done in range(0, resamples, _BLOCK):
+        size = min(_BLOCK, resamples - done)
+        parts.append([rng.multinomial(n, np.full(n, 1 / n), size).T for n in (wrong, right)])
+    of_wrong, of_right = (np.concatenate(of, axis=1) for of in zip(*parts, strict=True))
+    return of_wrong, of_right
+
+
+def placed(
+    wrong: np.ndarray, right: np.ndarray, of_wrong: np.ndarray, of_right: np.ndarray
+) -> np.ndarray:
+    """How many pairs each resample puts the right way round, ties half, [resample].
+
+    `right` scores are sorted; counts are [wrong, resample] and [right, resample]. Counts added up
+    turn "how many right answers lie below" into a look-up.
+    """
+    below = np.searchsorted(right, wrong, "left")  # right answers below each wrong one
+    upto = np.searchsorted(right, wrong, "right")
+    total = np.zeros(of_wrong.shape[1])
+    for start in range(0, len(total), _BLOCK):
+        part = slice(start, start + _BLOCK)
+        ranks = np.zeros((len(right) + 1, len(total[part])))
+        np.cumsum(of_right[:, part], axis=0, out=ranks[1:])
+        lower = ranks[below]
+        if (below != upto).any():
+            lower = (lower + ranks[upto]) / 2
+        total[part] = np.einsum("wr,wr->r", lower, of_wrong[:, part])
+    return total
+
+
+def weighted(
+    score: np.ndarray,
+    wrong: np.ndarray,
+    right: np.ndarray,
+    of_wrong: np.ndarray,
+    of_right: np.ndarray,
+) -> np.ndarray:
+    """AUROC of each resample, [resample]; NaN where it leaves one class alone.
+
+    `wrong` and `right` are places in `score`; counts are [wrong, resample], [right, resample].
+    """
+    order = np.argsort(score[right], kind="stable")
+    total = placed(score[wrong], score[right][order], of_wrong, of_right[order])
+    pairs = of_wrong.sum(axis=0, dtype=np.float64) * of_right.sum(axis=0, dtype=np.float64)
+    return np.divide(total, pairs, out=np.full(len(total), np.nan), where=pairs > 0)
