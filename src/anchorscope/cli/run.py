@@ -52,6 +52,12 @@ def run(
     adapter: Annotated[str | None, option("adapter")] = default_of("adapter"),
     shard: Annotated[int | None, option("shard")] = default_of("shard"),
     trust_remote_code: Annotated[bool, option("trust_remote_code", "--trust-remote-code")] = False,
+    workers: Annotated[int | None, option("workers")] = default_of("workers"),
+    threads: Annotated[int | None, option("threads")] = default_of("threads"),
+    ray: Annotated[str | None, option("ray")] = default_of("ray"),
+    gpus_per_worker: Annotated[int | None, option("gpus_per_worker")] = None,
+    rank: Annotated[int | None, option("rank")] = default_of("rank"),
+    world_size: Annotated[int | None, option("world_size")] = default_of("world_size"),
 ) -> None:
     """Asks a model questions, cuts the flow from the question, and writes the ΔP figure and report.
 
