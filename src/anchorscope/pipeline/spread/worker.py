@@ -1,0 +1,92 @@
+"""A worker: it holds the model and does one task after another, writing its files itself."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from anchorscope.answers.generate import Answerer
+from anchorscope.engine.lease import Lease
+from anchorscope.evidence.shards import Part, PartDone, Shards
+from anchorscope.models import Model
+from anchorscope.models.parts import find_parts
+from anchorscope.pipeline.evidence import read_part, shards_on_disk
+from anchorscope.pipeline.model import load
+from anchorscope.pipeline.prepare import prepare
+from anchorscope.pipeline.shard import ShardReader
+from anchorscope.pipeline.spread.proof import prove
+from anchorscope.pipeline.spread.tasks import Job, Outline, Prepare, Prepared, Read, ReadPiece, Task
+from anchorscope.pipeline.stages import Run
+from anchorscope.run_folder.store import Store
+
+_FACTS = ("name", "source", "revision", "tokenizer", "why", "adapter")
+
+
+class Worker:
+    """The model of a run, loaded once, and what its tasks share."""
+
+    def __init__(self, job: Job) -> None:
+        store = Store(Path(job.folder), info=dict(job.info))
+        self.run = Run(store=store, config=job.config, sets=job.sets)
+        self.lease = Lease(load(self.run, None))
+        self.lease.__enter__()
+        prove(store, self.lease)
+        self._reader: ShardReader | None = None
+        self._through: Shards | None = None
+
+    def do(self, task: Task) -> Any:
+        """What a task gives: for one that reads, the tokens fed; its states are on disk."""
+        if isinstance(task, Prepare):
+            return self._prepare()
+        return self._read(task) if isinstance(task, Read) else self._read_piece(task)
+
+    def _prepare(self) -> Prepared:
+        shards = prepare(self.run, self.lease)
+        outline = outline_of(self.lease.model)
+        return Prepared(info=self.run.store.info, shards=shards, outline=outline)
+
+    def _read(self, task: Read) -> int:
+        reader = self._reader_for(task)
+        reader.exact_question = task.exact_question
+        before = reader.tokens
+        reader.samples(task.shard)
+        return reader.tokens - before
+
+    def _reader_for(self, task: Read) -> ShardReader:
+        """The last task's reader where it fits: it has read what stands before the questions."""
+        last, config = self._reader, self.run.config
+        if last is None or (str(last.store.path), last.passes) != (task.folder, task.passes):
+            last = self._reader = ShardReader(
+                lease=self.lease,
+                store=Store(Path(task.folder), info=self.run.store.info),
+                answerer=Answerer(self.lease.model, max_tokens=config.max_tokens),
+                passes=task.passes,
+                seed=config.seed,
+            )
+        return last
+
+    def _read_piece(self, task: ReadPiece) -> int:
+        if self._through is None:
+            self._through = shards_on_disk(self.run, self.lease, count=task.shards)
+        part = Part(stage=task.stage, numbers=frozenset({task.number}))
+        through = replace(self._through, part=part)
+        with suppress(PartDone):
+            read_part(self.run, through, task.piece, layers=task.layers)
+        return 0
+
+
+def outline_of(model: Model) -> Outline:
+    """The model without its weights."""
+    facts = {name: getattr(model, name) for name in _FACTS}
+    return Outline(facts=facts, kind=type(model.lm), config=model.lm.config)
+
+
+def model_of(outline: Outline) -> Model:
+    """A model of that shape that computes nothing, for the process that has workers."""
+    with torch.device("meta"):
+        lm = outline.kind(outline.config)
+    return Model(lm=lm.eval(), parts=find_parts(lm), **outline.facts)
