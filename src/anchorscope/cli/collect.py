@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from anchorscope import ranks
-from anchorscope.cli.run import DATA, LIMIT, Data, Limit, Out, config_of, option
+from anchorscope.cli.run import DATA, LIMIT, Data, Limit, Out, config_of, option, rank_done
 from anchorscope.config import default_of
 
 
@@ -45,5 +45,7 @@ def collect(
 
     with Bar() as bar:
         folder = collect_states(out=out, config=config, progress=bar)
-    if ranks.first():
+    if rank is not None:
+        typer.echo(rank_done(config))
+    elif ranks.first():
         typer.echo(f"Ready for `anchorscope detect eval {folder}` and `detect train {folder}`.")

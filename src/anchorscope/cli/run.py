@@ -70,12 +70,23 @@ def run(
 
     with Bar() as bar:
         view = run_pipeline(out=out, config=config, progress=bar)
+    if rank is not None:
+        typer.echo(rank_done(config))
+        return
     if ablate and ranks.first():
         typer.echo(view.ablation.round(2).to_string(index=False))
     if robust and ranks.first():
         typer.echo(view.robust.round(2).to_string(index=False))
     if ranks.first():
         typer.echo(f"Report: {view.path / 'report.html'}")
+
+
+def rank_done(config: Config) -> str:
+    """What is said at the end of one rank."""
+    return (
+        f"The shards of rank {config.rank} of {config.world_size} are done. When all ranks are, the"
+        " same command without --rank and --world-size finishes the run."
+    )
 
 
 def config_of(options: dict[str, Any]) -> Config:

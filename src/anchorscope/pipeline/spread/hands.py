@@ -52,7 +52,7 @@ class Hands:
             ids = (prompt.question.id for prompt in shard.prompts)
             return None if exact_question is None else {id: exact_question[id] for id in ids}
 
-        folder, cuts = str(run.store.path), tuple(passes)
+        folder, cuts = str(run.store.path.absolute()), tuple(passes)
         tasks = [
             Read(folder=folder, shard=shard, passes=cuts, exact_question=exact(shard))
             for shard in shards

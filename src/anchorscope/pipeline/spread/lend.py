@@ -40,6 +40,9 @@ def lent(run: Run, model: Any) -> Iterator[Lent]:
         prepared = hands.prepare()
         kept = {name: of for name, of in prepared.info.items() if name not in _OWNERS}
         run.store.save_info(kept)
+        facts = kept["model"]
+        run.progress.note(f"{facts['name']}: {facts['why']}")
+        run.progress.note(f"prompts as {facts['prompt']}: {facts['prompt_why']}")
         run = replace(run, hands=hands)
         with Lease(model_of(prepared.outline)) as lease:
             yield Lent(run, lease, prepared.shards)
@@ -71,5 +74,5 @@ def _local_hands(run: Run) -> Hands:
 
 def job_of(run: Run) -> Job:
     """What a worker must know, as things stand now."""
-    store = run.store
-    return Job(folder=str(store.path), config=run.config, sets=run.sets, info=store.info)
+    folder, info = str(run.store.path.absolute()), run.store.info
+    return Job(folder=folder, config=run.config, sets=run.sets, info=info)

@@ -92,7 +92,7 @@ def serve() -> None:
     """The worker's side: messages in, answers out, until the input ends."""
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what libraries print must not be taken for an answer
-    _be_quiet()
+    be_quiet()
     messages: queue.Queue[Job | Task] = queue.Queue()
     threading.Thread(target=_listen, args=(messages,), daemon=True).start()
     worker: Worker | None = None
@@ -110,7 +110,8 @@ def _listen(messages: queue.Queue[Job | Task]) -> None:
             os._exit(1)  # whoever asked is gone, and nobody waits for what is under way
 
 
-def _be_quiet() -> None:
+def be_quiet() -> None:
+    """Stops the progress bars of the libraries underneath: the run has its own."""
     from transformers.utils import logging
 
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
