@@ -18,6 +18,7 @@ from typing import Any
 import psutil
 
 from anchorscope.errors import UserError
+from anchorscope.run_folder.remote import Remote
 from anchorscope.run_folder.whole import create_whole, machine, on_disk
 
 OWNER = "owner.json"
@@ -31,8 +32,8 @@ class Busy(UserError):
 class Owner:
     """A folder that is ours until the `with` block ends."""
 
-    def __init__(self, folder: Path) -> None:
-        self.file = folder / OWNER
+    def __init__(self, folder: Path, *, remote: Remote | None = None) -> None:
+        self.file, self.remote = folder / OWNER, remote
         self.about = {
             "host": machine(),
             "process": os.getpid(),
@@ -47,12 +48,13 @@ class Owner:
             while not create_whole(self.file, json.dumps(self.about, indent=1).encode()):
                 other = _read(self.file)
                 if other is not None and self._alive(other):
-                    raise Busy(
-                        f"{self.file.parent} is being written by process {other.get('process')} on "
-                        f"{other.get('host')}, since {other.get('since')}. Wait until it is done, "
-                        "or stop it; the same command then continues."
-                    )
+                    raise _busy(str(self.file.parent), other)
                 self._remove(other)
+        try:
+            self._claim()
+        except BaseException:
+            self.file.unlink(missing_ok=True)
+            raise
         threading.Thread(target=self._beat, daemon=True).start()
         return self
 
@@ -65,6 +67,8 @@ class Owner:
         self._left.set()
         if self.still():
             self.file.unlink(missing_ok=True)
+            if self.remote is not None:
+                self.remote.remove(OWNER)
 
     def still(self) -> bool:
         """Whether nobody took the folder for left."""
@@ -81,16 +85,25 @@ class Owner:
 
     def _beat(self) -> None:
         while not self._left.wait(_BEAT):
-            with suppress(OSError):
+            with suppress(OSError, UserError):
                 os.utime(self.file)
+                if self.remote is not None:
+                    self.remote.put(OWNER, self.about)
+
+    def _claim(self) -> None:
+        """Says under the run's URL whose it is; an error where another's sign of life is there."""
+        if self.remote is None:
+            return
+        claim = self.remote.get(OWNER)
+        if claim is not None:
+            other, age = claim
+            if _lives_here(other) if other.get("host") == machine() else age < _SILENT:
+                raise _busy(self.remote.url, other)
+        self.remote.put(OWNER, self.about)
 
     def _alive(self, other: dict[str, Any]) -> bool:
         if other.get("host") == machine():
-            with suppress(psutil.NoSuchProcess):
-                process = psutil.Process(int(other["process"]))
-                dead = process.status() == psutil.STATUS_ZOMBIE
-                return not dead and abs(process.create_time() - other["begun"]) < 1
-            return False
+            return _lives_here(other)
         with suppress(OSError):
             return _now_at(self.file.parent) - self.file.stat().st_mtime < _SILENT
         return False
@@ -105,6 +118,22 @@ class Owner:
                 with suppress(OSError):
                     os.link(aside, self.file)
             aside.unlink(missing_ok=True)
+
+
+def _busy(place: str, other: dict[str, Any]) -> Busy:
+    return Busy(
+        f"{place} is being written by process {other.get('process')} on {other.get('host')}, since "
+        f"{other.get('since')}. Wait until it is done, or stop it; the same command then continues."
+    )
+
+
+def _lives_here(other: dict[str, Any]) -> bool:
+    """Whether an owner of this machine is alive, and not another process under its number."""
+    with suppress(psutil.NoSuchProcess):
+        process = psutil.Process(int(other["process"]))
+        dead = process.status() == psutil.STATUS_ZOMBIE
+        return not dead and abs(process.create_time() - other["begun"]) < 1
+    return False
 
 
 def _read(file: Path) -> dict[str, Any] | None:

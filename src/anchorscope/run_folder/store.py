@@ -12,13 +12,22 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from anchorscope import ranks
 from anchorscope.errors import UserError
+from anchorscope.run_folder.listing import (
+    MANIFEST,
+    MARKERS,
+    checksum,
+    read_manifest,
+    read_marker,
+    read_markers,
+)
 from anchorscope.run_folder.owner import OWNER, Owner
+from anchorscope.run_folder.remote import RUN, Remote, remote_of
 from anchorscope.run_folder.whole import (
     Save,
     Written,
@@ -29,7 +38,6 @@ from anchorscope.run_folder.whole import (
     write_whole,
 )
 
-RUN, MANIFEST, MARKERS = "run.json", "manifest.jsonl", "markers"
 FORMAT = 2  # 1 had no markers: its manifest was appended to
 
 
@@ -40,23 +48,29 @@ class Store:
     worker notes stays with it.
     """
 
-    def __init__(self, path: Path, *, info: dict[str, Any] | None = None) -> None:
-        self.path = path
+    def __init__(
+        self, path: Path, *, info: dict[str, Any] | None = None, remote: Remote | None = None
+    ) -> None:
+        self.path, self.remote = path, remote
         self._owner: Owner | None = None
         self._whole: dict[str, tuple[int, int]] = {}  # size and time of files seen to be right
         self._info = info if info is not None or ranks.first() else read_info(path) or {}
-        self._listed = _read_manifest(path)
+        self._listed = read_manifest(path)
         if ranks.count() > 1:
-            self._listed |= _read_markers(path)
+            self._listed |= read_markers(path)
 
     @classmethod
     def open(cls, path: str | Path, identity: dict[str, Any]) -> Store:
         """The folder for a run of this identity; another run's folder is refused."""
-        path = Path(path).expanduser()
+        remote = remote_of(path)
+        path = Path(path).expanduser() if remote is None else remote.local
+        if remote is not None and ranks.first():
+            remote.begin()
+        ranks.wait()
         before = _begun(path)
         if before is not None:
             _refuse_other(path, before.get("identity", {}), identity)
-        store = cls(path)
+        store = cls(path, remote=remote)
         ranks.wait()  # all have looked before anything is written
         if before is None:
             store._begin({"identity": identity, "finished": False, "format": FORMAT})
@@ -67,7 +81,7 @@ class Store:
     @contextmanager
     def owned(self) -> Iterator[None]:
         """Until the block ends run.json is written by this process; a second owner is refused."""
-        owner = Owner(self.path)
+        owner = Owner(self.path, remote=self.remote)
         ranks.by_first(lambda: owner.__enter__() and None)
         try:
             if ranks.first():
@@ -92,9 +106,8 @@ class Store:
             self._owner.check()
         if changes.get("finished"):
             self._merge()
-        text = _json({**self.info, **changes})
-        with on_disk(self.path):
-            write_whole(self.path / RUN, lambda file: file.write(text))
+            self.send_rest()
+        self._put(RUN, _json({**self.info, **changes}))
 
     def write(self, name: str, save: Save) -> None:
         """Saves one file for good: `save` writes it to the binary file it is given."""
@@ -102,7 +115,7 @@ class Store:
             with on_disk(self.path):
                 self._mark(name, write_whole(self.file(name), save))
         ranks.wait()  # the others read it from here on
-        self._listed[name] = _read_marker(self._marker(name)) or {}
+        self._listed[name] = read_marker(self._marker(name)) or {}
         self._whole[name] = self._stamp(name)
 
     def create(self, name: str, data: bytes) -> None:
@@ -118,13 +131,23 @@ class Store:
             return False
         stamp = self._stamp(name)
         if self._whole.get(name) != stamp:
-            if stamp[0] != entry["bytes"] or _checksum(self.file(name)) != entry["sha256"]:
+            if stamp[0] != entry["bytes"] or checksum(self.file(name)) != entry["sha256"]:
                 return False
             self._whole[name] = stamp
         return stamp[0] == entry["bytes"]
 
     def file(self, name: str) -> Path:
         return self.path / name
+
+    def fetch(self) -> None:
+        """Sees what others put under the run's URL, where it has one."""
+        if self.remote is not None:
+            self.remote.fetch()
+
+    def send_rest(self) -> None:
+        """Shows the others what was not written through here, where the run has a URL."""
+        if self.remote is not None:
+            self.remote.send_rest()
 
     def _begin(self, info: dict[str, Any]) -> None:
         """Writes the first run.json; of several processes that begin at once one does."""
@@ -133,20 +156,32 @@ class Store:
             return
         with on_disk(self.path):
             made = create_whole(self.path / RUN, _json(info))
+        if made and self.remote is not None:
+            self.remote.send(RUN)
         if not made:
             _refuse_other(self.path, self.info.get("identity", {}), info["identity"])
 
     def _entry(self, name: str) -> dict[str, Any] | None:
         """What was said of a file last: by its marker, else by the manifest."""
         if ranks.count() == 1:
-            entry = _read_marker(self._marker(name))
+            entry = read_marker(self._marker(name))
             if entry is not None:
                 self._listed[name] = entry
         return self._listed.get(name)
 
     def _mark(self, name: str, written: Written) -> None:
-        text = json.dumps({"name": name, **written._asdict()}).encode()
-        write_whole(self._marker(name), lambda file: file.write(text))
+        if self.remote is not None:
+            self.remote.send(name)
+        self._put(
+            f"{MARKERS}/{name}.json", json.dumps({"name": name, **written._asdict()}).encode()
+        )
+
+    def _put(self, name: str, text: bytes) -> None:
+        """Writes a file that has no marker: markers, run.json, the manifest."""
+        with on_disk(self.path):
+            write_whole(self.path / name, lambda file: file.write(text))
+        if self.remote is not None:
+            self.remote.send(name)
 
     def _marker(self, name: str) -> Path:
         return self.path / MARKERS / f"{name}.json"
@@ -157,11 +192,9 @@ class Store:
 
     def _merge(self) -> None:
         """manifest.jsonl: every file that is done, whoever wrote it."""
-        entries = _read_manifest(self.path) | _read_markers(self.path)
+        entries = read_manifest(self.path) | read_markers(self.path)
         lines = [json.dumps(entries[name]) + "\n" for name in sorted(entries)]
-        text = "".join(lines).encode()
-        with on_disk(self.path):
-            write_whole(self.path / MANIFEST, lambda file: file.write(text))
+        self._put(MANIFEST, "".join(lines).encode())
 
 
 def read_info(path: Path) -> dict[str, Any] | None:
@@ -197,37 +230,8 @@ def _begun(path: Path) -> dict[str, Any] | None:
     return info
 
 
-def _read_manifest(path: Path) -> dict[str, dict[str, Any]]:
-    manifest, entries = path / MANIFEST, {}
-    if manifest.exists():
-        for line in manifest.read_text(encoding="utf-8").splitlines():
-            with suppress(json.JSONDecodeError):  # a line a kill tore off: its file is done again
-                entry = json.loads(line)
-                entries[entry["name"]] = entry
-    return entries
-
-
-def _read_markers(path: Path) -> dict[str, dict[str, Any]]:
-    entries = (_read_marker(file) for file in (path / MARKERS).rglob("*.json"))
-    return {entry["name"]: entry for entry in entries if entry is not None}
-
-
-def _read_marker(file: Path) -> dict[str, Any] | None:
-    with suppress(OSError, json.JSONDecodeError):
-        return json.loads(file.read_text(encoding="utf-8"))
-    return None
-
-
 def _json(info: dict[str, Any]) -> bytes:
     return (json.dumps(info, indent=1, ensure_ascii=False) + "\n").encode()
-
-
-def _checksum(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def _refuse_other(path: Path, before: dict[str, Any], now: dict[str, Any]) -> None:

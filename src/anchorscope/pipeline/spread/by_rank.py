@@ -39,7 +39,7 @@ def read_of_rank(run: Run, model: Any) -> None:
     before the questions come from all of a dataset.
     """
     model = _describe(run, model)
-    run = replace(run, store=Store(run.store.path, info=run.store.info))
+    run = replace(run, store=Store(run.store.path, info=run.store.info, remote=run.store.remote))
     with as_begun(run.config, run.store.info), Lease(load(run, model)) as lease:
         prove(run.store, lease)
         shards = prepare(run, lease)

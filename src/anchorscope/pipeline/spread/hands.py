@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
@@ -31,8 +32,8 @@ class Helper(Protocol):
 class Hands:
     """The workers of a run."""
 
-    def __init__(self, start: Callable[[int], Helper], count: int, note: Callable[[str], None]):
-        self._start, self._note = start, note
+    def __init__(self, run: Run, start: Callable[[int], Helper], count: int) -> None:
+        self._folder, self._note, self._start = run.store.path, run.progress.note, start
         self._helpers = [start(place) for place in range(count)]
 
     def prepare(self) -> Prepared:
@@ -52,12 +53,14 @@ class Hands:
             ids = (prompt.question.id for prompt in shard.prompts)
             return None if exact_question is None else {id: exact_question[id] for id in ids}
 
-        folder, cuts = str(run.store.path.absolute()), tuple(passes)
+        inside, cuts = os.path.relpath(run.store.path, self._folder), tuple(passes)
         tasks = [
-            Read(folder=folder, shard=shard, passes=cuts, exact_question=exact(shard))
+            Read(inside=inside, shard=shard, passes=cuts, exact_question=exact(shard))
             for shard in shards
         ]
-        return sum(self._all(tasks, lambda n: run.progress.advance(len(shards[n]))))
+        tokens = sum(self._all(tasks, lambda n: run.progress.advance(len(shards[n]))))
+        run.store.fetch()
+        return tokens
 
     def read_piece(
         self,
@@ -73,7 +76,9 @@ class Hands:
             ReadPiece(piece=piece, stage=stage, number=number, shards=len(sizes), layers=layers)
             for number in numbers
         ]
+        run.store.send_rest()
         self._all(tasks, lambda n: run.progress.advance(sizes[numbers[n]]))
+        run.store.fetch()
 
     def end(self) -> None:
         """Every worker stopped."""

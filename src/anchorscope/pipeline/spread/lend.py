@@ -69,10 +69,16 @@ def _local_hands(run: Run) -> Hands:
 
         return Process(lambda: job_of(run), environments[place], begun)
 
-    return Hands(start, count, run.progress.note)
+    return Hands(run, start, count)
 
 
 def job_of(run: Run) -> Job:
     """What a worker must know, as things stand now."""
-    folder, info = str(run.store.path.absolute()), run.store.info
-    return Job(folder=folder, config=run.config, sets=run.sets, info=info)
+    store = run.store
+    return Job(
+        folder=str(store.path.absolute()),
+        url=None if store.remote is None else store.remote.url,
+        config=run.config,
+        sets=run.sets,
+        info=store.info,
+    )

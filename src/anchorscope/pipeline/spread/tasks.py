@@ -17,6 +17,7 @@ class Job:
     """The run that a worker takes part in."""
 
     folder: str
+    url: str | None  # where the folder is the copy of one
     config: Config
     sets: Sequence[QuestionSet]
     info: dict[str, Any]  # run.json
@@ -34,7 +35,7 @@ class Prepare:
 class Read:
     """One shard answered and read under some passes."""
 
-    folder: str  # the run's, or one inside it where questions are asked again
+    inside: str  # the folder in the run's where questions are asked again; else "."
     shard: Shard
     passes: tuple[Intervention, ...]
     exact_question: Mapping[str, tuple[int, ...]] | None  # of this shard's questions

@@ -5,6 +5,7 @@ Tasks and counts of tokens pass through Ray; states are written by the worker an
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Callable
@@ -41,7 +42,7 @@ def ray_hands(run: Run, job: Callable[[], Job]) -> Hands:
 
         return _Actor(ray, job, begun, _options(run.config, each, count // machines or 1))
 
-    return Hands(start, count, run.progress.note)
+    return Hands(run, start, count)
 
 
 def _connect(config: Config) -> Any:
@@ -62,7 +63,7 @@ def _connect(config: Config) -> Any:
         ray.init(
             address=config.ray,
             log_to_driver=True,
-            logging_level="ERROR",
+            logging_level=logging.ERROR,
             configure_logging=False,
             **(how if local else {}),
         )

@@ -21,6 +21,7 @@ from anchorscope.pipeline.shard import ShardReader
 from anchorscope.pipeline.spread.proof import prove
 from anchorscope.pipeline.spread.tasks import Job, Outline, Prepare, Prepared, Read, ReadPiece, Task
 from anchorscope.pipeline.stages import Run
+from anchorscope.run_folder.remote import remote_of
 from anchorscope.run_folder.store import Store
 
 _FACTS = ("name", "source", "revision", "tokenizer", "why", "adapter")
@@ -30,7 +31,9 @@ class Worker:
     """The model of a run, loaded once, and what its tasks share."""
 
     def __init__(self, job: Job) -> None:
-        store = Store(Path(job.folder), info=dict(job.info))
+        remote = None if job.url is None else remote_of(job.url)
+        folder = Path(job.folder) if remote is None else remote.local
+        store = Store(folder, info=dict(job.info), remote=remote)
         self.run = Run(store=store, config=job.config, sets=job.sets)
         self.lease = Lease(load(self.run, None))
         self.lease.__enter__()
@@ -58,11 +61,12 @@ class Worker:
 
     def _reader_for(self, task: Read) -> ShardReader:
         """The last task's reader where it fits: it has read what stands before the questions."""
-        last, config = self._reader, self.run.config
-        if last is None or (str(last.store.path), last.passes) != (task.folder, task.passes):
+        last, config, own = self._reader, self.run.config, self.run.store
+        folder = own.path / task.inside
+        if last is None or (last.store.path, last.passes) != (folder, task.passes):
             last = self._reader = ShardReader(
                 lease=self.lease,
-                store=Store(Path(task.folder), info=self.run.store.info),
+                store=own if folder == own.path else Store(folder, info=own.info),
                 answerer=Answerer(self.lease.model, max_tokens=config.max_tokens),
                 passes=task.passes,
                 seed=config.seed,
@@ -71,6 +75,7 @@ class Worker:
 
     def _read_piece(self, task: ReadPiece) -> int:
         if self._through is None:
+            self.run.store.fetch()
             self._through = shards_on_disk(self.run, self.lease, count=task.shards)
         part = Part(stage=task.stage, numbers=frozenset({task.number}))
         through = replace(self._through, part=part)
