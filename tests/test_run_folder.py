@@ -76,9 +76,9 @@ def test_a_second_owner_is_refused_until_the_first_is_gone(tmp_path):
     first = python(OWNER, tmp_path / "run")
     assert first.stdout is not None and first.stdout.readline() == "mine\n"
     store = Store.open(tmp_path / "run", ONE)
-    with pytest.raises(UserError, match=f"is being written by process {first.pid} on"):
-        with store.owned():
-            raise AssertionError
+    said = f"is being written by process {first.pid} on"
+    with pytest.raises(UserError, match=said), store.owned():
+        raise AssertionError
     first.send_signal(signal.SIGKILL)
     first.wait()
     with store.owned():
@@ -90,9 +90,8 @@ def test_an_owner_elsewhere_counts_as_long_as_it_gives_signs_of_life(tmp_path):
     store = Store.open(tmp_path, ONE)
     elsewhere = {"host": "elsewhere", "process": 1, "begun": 0, "since": "then", "token": "x"}
     (tmp_path / "owner.json").write_text(json.dumps(elsewhere))
-    with pytest.raises(UserError, match="process 1 on elsewhere"):
-        with store.owned():
-            raise AssertionError
+    with pytest.raises(UserError, match="process 1 on elsewhere"), store.owned():
+        raise AssertionError
     long_ago = time.time() - 600
     os.utime(tmp_path / "owner.json", (long_ago, long_ago))
     with store.owned():

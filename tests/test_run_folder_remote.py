@@ -83,10 +83,9 @@ def test_a_second_owner_is_refused(bucket, tmp_path, monkeypatch):
     first = Store.open("s3://runs/four", ONE)
     monkeypatch.setenv("ANCHORSCOPE_CACHE", str(tmp_path / "another machine"))
     second = Store.open("s3://runs/four", ONE)
-    with first.owned():
-        with pytest.raises(UserError, match="s3://runs/four is being written by process"):
-            with second.owned():
-                raise AssertionError
+    said = "s3://runs/four is being written by process"
+    with first.owned(), pytest.raises(UserError, match=said), second.owned():
+        raise AssertionError
     assert "owner.json" not in names(bucket, "four/")
 
 

@@ -8,9 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from kit.tiny import tiny_lm, tiny_tokenizer
-
 import anchorscope
+from kit.tiny import tiny_lm, tiny_tokenizer
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "format-1"
 OPTIONS = ["--model", "model", "--data", "rivers.jsonl", "--max-tokens", "4"]

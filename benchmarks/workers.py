@@ -1,0 +1,72 @@
+"""Two workers with one thread each against one process with two, the same shards of the same run.
+
+python benchmarks/workers.py [--limit 64] [--rounds 3] [--dtype float32]
+
+What is timed is the stage "answers and states" of run.json: loading is said beside it. The rounds
+alternate, so that a busy minute of the machine does not count for one side alone. The states of
+both must be the same files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+WAYS = {"one process, two threads": ["--threads", "2"], "two workers, one thread": ["--workers", "2", "--threads", "1"]}  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--limit", type=int, default=64)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--dtype", default="float32")
+    options = parser.parse_args()
+    seconds: dict[str, list[tuple[float, float]]] = {way: [] for way in WAYS}
+    for number in range(options.rounds):
+        with tempfile.TemporaryDirectory() as folder:
+            states = []
+            for way, words in WAYS.items():
+                out = Path(folder) / way.split()[0]
+                seconds[way].append(measure(out, words, options))
+                states.append(states_of(out))
+            assert states[0] == states[1], "the two ways gave different states"
+        told = ", ".join(f"{way}: {of[-1][0]:.1f} s" for way, of in seconds.items())
+        print(f"round {number + 1}: {told}", flush=True)
+    report(seconds)
+
+
+def measure(out: Path, words: list[str], options: argparse.Namespace) -> tuple[float, float]:
+    """Seconds of the stage, and of the whole command."""
+    command = [sys.executable, "-m", "anchorscope", "detect", "collect", "--data", "atlas"]
+    command += ["--limit", str(options.limit), "--dtype", options.dtype, "--device", "cpu"]
+    command += ["--prompt", "text", "--shard", "8", "--out", str(out), *words]
+    begun = time.monotonic()
+    subprocess.run(command, check=True, capture_output=True)
+    whole = time.monotonic() - begun
+    info = json.loads((out / "run.json").read_text(encoding="utf-8"))
+    return info["stages"]["answers and states"]["seconds"], whole
+
+
+def states_of(out: Path) -> dict[str, bytes]:
+    files = sorted((out / "states").rglob("*.safetensors"))
+    return {str(path.relative_to(out)): path.read_bytes() for path in files}
+
+
+def report(seconds: dict[str, list[tuple[float, float]]]) -> None:
+    """The median of each way, and how much faster two workers are."""
+    stage = {way: statistics.median(of[0] for of in rows) for way, rows in seconds.items()}
+    whole = {way: statistics.median(of[1] for of in rows) for way, rows in seconds.items()}
+    for way in WAYS:
+        print(f"{way}: {stage[way]:.1f} s for answers and states, {whole[way]:.1f} s in all")
+    one, two = WAYS
+    print(f"two workers are {stage[one] / stage[two]:.2f} times as fast (median of the rounds)")
+
+
+if __name__ == "__main__":
+    main()
