@@ -18,7 +18,10 @@ import tempfile
 import time
 from pathlib import Path
 
-WAYS = {"one process, two threads": ["--threads", "2"], "two workers, one thread": ["--workers", "2", "--threads", "1"]}  # fmt: skip
+WAYS = {
+    "one process, two threads": ["--threads", "2"],
+    "two workers, one thread": ["--workers", "2", "--threads", "1"],
+}
 
 
 def main() -> None:
