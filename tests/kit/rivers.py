@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
+import random
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import pandas as pd
+
 import anchorscope
+from anchorscope.config import Config
+from anchorscope.pipeline.collect import collect as collect_states
 from kit.tiny import tiny_lm, tiny_tokenizer
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "format-1"
@@ -26,10 +32,43 @@ def rivers(folder: Path) -> Path:
     return place
 
 
+def half_right(place: Path) -> Path:
+    """Sixty-four questions, of which every other has the model's own answer for its gold one."""
+    draw, names = random.Random(0), set()
+    while len(names) < 64:
+        names.add("".join(draw.choice("bcdfglmnprst") + draw.choice("aeiou") for _ in range(3)))
+    rows = [
+        {"id": name, "question": f"Where does the river {name.title()} end?", "answers": ["sea"],
+         "subject": name.title()}
+        for name in sorted(names)
+    ]  # fmt: skip
+    file = place / "half.jsonl"
+    file.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    config = Config(max_tokens=4, dtype="float32", device="cpu", limit=None)
+    first = collect_states(str(place / "model"), file, out=place / "first", config=config)
+    said = pd.read_parquet(first / "samples.parquet").set_index("question")["answer"]
+    for row in rows[::2]:
+        row["answers"] = [said[row["question"]]]
+    file.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    return file
+
+
+def run(place: Path, *words: str) -> subprocess.Popen[str]:
+    """`anchorscope run` with every piece of evidence on the half-right rivers."""
+    options = ["--model", "model", "--data", "half.jsonl", "--max-tokens", "4", "--shard", "8"]
+    options += ["--resamples", "100", "--fold-seeds", "1", "--dtype", "float32"]
+    options += ["--device", "cpu", "--evidence", "all", "--ablate", "spans,where"]
+    return anchorscope_in(place, "run", *options, *words)
+
+
 def collect(place: Path, *words: str, shard: int = 2) -> subprocess.Popen[str]:
-    """`anchorscope detect collect` on the rivers, in a process of its own."""
-    main = [sys.executable, "-c", "from anchorscope.cli import main; main()"]
-    command = [*main, "detect", "collect", *OPTIONS, "--shard", str(shard), *words]
+    """`anchorscope detect collect` on the rivers."""
+    return anchorscope_in(place, "detect", "collect", *OPTIONS, "--shard", str(shard), *words)
+
+
+def anchorscope_in(place: Path, *words: str) -> subprocess.Popen[str]:
+    """The command line in a process of its own, started in this folder."""
+    command = [sys.executable, "-c", "from anchorscope.cli import main; main()", *words]
     environment = os.environ | {"PYTHONPATH": str(Path(anchorscope.__file__).parents[1])}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     return subprocess.Popen(command, cwd=place, env=environment, **pipes)
@@ -37,7 +76,7 @@ def collect(place: Path, *words: str, shard: int = 2) -> subprocess.Popen[str]:
 
 def finish(process: subprocess.Popen[str], code: int = 0) -> str:
     """What the command said; it must end with this exit code."""
-    out, error = process.communicate(timeout=300)
+    out, error = process.communicate(timeout=600)
     assert process.returncode == code, error
     return out + error
 
