@@ -83,20 +83,22 @@ def shards_on_disk(run: Run, lease: Lease, *, count: int) -> Shards:
     return Shards(lease, run.store, samples, seed=run.config.seed)
 
 
-def read_part(
-    run: Run, through: Shards, name: str, *, layers: Mapping[str, int] | None = None
-) -> None:
-    """What a piece reads of its `through.part`; `layers`, by dataset, where probes read."""
-    piece = piece_of(name)
-    if layers is None:
-        assert piece.read is not None
-        piece.read(through, prompt_maker(run, through.lease))
-        return
+def held_out_of(run: Run, through: Shards, layers: Mapping[str, int]) -> dict[str, HeldOut]:
+    """The stored probes at these layers, by dataset, as they hold out each question."""
     samples = [sample for shard in through.samples for sample in shard]
     answers = [labelled(samples, dataset, run.config) for dataset in layers]
-    held_out = {of.dataset: _held_out(run, of, layers[of.dataset]) for of in answers}
-    assert piece.read_with_probes is not None
-    piece.read_with_probes(through, held_out, run.config)
+    return {of.dataset: _held_out(run, of, layers[of.dataset]) for of in answers}
+
+
+def read_part(run: Run, through: Shards, name: str, held_out: Mapping[str, HeldOut] | None) -> None:
+    """What a piece reads of its `through.part`, with probes or before there are any."""
+    piece = piece_of(name)
+    if held_out is None:
+        assert piece.read is not None
+        piece.read(through, prompt_maker(run, through.lease))
+    else:
+        assert piece.read_with_probes is not None
+        piece.read_with_probes(through, held_out, run.config)
 
 
 def _spread(

@@ -35,6 +35,7 @@ class Hands:
     def __init__(self, run: Run, start: Callable[[int], Helper], count: int) -> None:
         self._folder, self._note, self._start = run.store.path, run.progress.note, start
         self._helpers = [start(place) for place in range(count)]
+        self._ended = False
 
     def prepare(self) -> Prepared:
         """What the first worker finds out, before there are others."""
@@ -81,7 +82,8 @@ class Hands:
         run.store.fetch()
 
     def end(self) -> None:
-        """Every worker stopped."""
+        """Every worker stopped; a lost one is not replaced any more."""
+        self._ended = True
         for helper in self._helpers:
             helper.end()
 
@@ -110,9 +112,10 @@ class Hands:
             try:
                 result = self._helpers[place].do(queue.tasks[number])
             except Lost as lost:
-                self._note(f"worker {place + 1} was lost ({lost}): {queue.tasks[number]} again")
-                self._helpers[place] = self._start(place)
                 queue.give_back(number)
+                if queue.error is None and not self._ended:
+                    self._note(f"worker {place + 1} was lost ({lost}): {queue.tasks[number]} again")
+                    self._helpers[place] = self._start(place)
             except BaseException as error:
                 queue.fail(error)
             else:

@@ -40,6 +40,7 @@ class Process:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": path, **environment},
+            start_new_session=True,  # Ctrl-C is for the run, which then ends its workers
         )
 
     def do(self, task: Task) -> Any:

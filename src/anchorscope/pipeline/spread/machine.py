@@ -79,6 +79,13 @@ def thread_environment(threads: int) -> dict[str, str]:
     return {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
 
 
+def set_threads(config: Config, info: Mapping[str, Any]) -> None:
+    """Takes as many threads as are asked for, else as the run began with."""
+    threads = config.threads or info.get("model", {}).get("threads")
+    if threads:
+        torch.set_num_threads(int(threads))
+
+
 @contextmanager
 def as_begun(config: Config, info: Mapping[str, Any]) -> Iterator[None]:
     """As many threads as the run began with: in bfloat16 sums depend on it.
@@ -86,9 +93,7 @@ def as_begun(config: Config, info: Mapping[str, Any]) -> Iterator[None]:
     What is asked for now stands above that.
     """
     before = torch.get_num_threads()
-    threads = config.threads or info.get("model", {}).get("threads")
-    if threads:
-        torch.set_num_threads(int(threads))
+    set_threads(config, info)
     try:
         yield
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -11,13 +12,14 @@ import torch
 
 from anchorscope.answers.generate import Answerer
 from anchorscope.engine.lease import Lease
-from anchorscope.evidence.shards import Part, PartDone, Shards
+from anchorscope.evidence.shards import HeldOut, Part, PartDone, Shards
 from anchorscope.models import Model
 from anchorscope.models.parts import find_parts
-from anchorscope.pipeline.evidence import read_part, shards_on_disk
+from anchorscope.pipeline.evidence import held_out_of, read_part, shards_on_disk
 from anchorscope.pipeline.model import load
 from anchorscope.pipeline.prepare import prepare
 from anchorscope.pipeline.shard import ShardReader
+from anchorscope.pipeline.spread.machine import set_threads
 from anchorscope.pipeline.spread.proof import prove
 from anchorscope.pipeline.spread.tasks import Job, Outline, Prepare, Prepared, Read, ReadPiece, Task
 from anchorscope.pipeline.stages import Run
@@ -35,11 +37,13 @@ class Worker:
         folder = Path(job.folder) if remote is None else remote.local
         store = Store(folder, info=dict(job.info), remote=remote)
         self.run = Run(store=store, config=job.config, sets=job.sets)
+        set_threads(job.config, job.info)
         self.lease = Lease(load(self.run, None))
         self.lease.__enter__()
         prove(store, self.lease)
         self._reader: ShardReader | None = None
         self._through: Shards | None = None
+        self._held_out: dict[tuple[tuple[str, int], ...], dict[str, HeldOut]] = {}
 
     def do(self, task: Task) -> Any:
         """What a task gives: for one that reads, the tokens fed; its states are on disk."""
@@ -80,8 +84,18 @@ class Worker:
         part = Part(stage=task.stage, numbers=frozenset({task.number}))
         through = replace(self._through, part=part)
         with suppress(PartDone):
-            read_part(self.run, through, task.piece, layers=task.layers)
+            read_part(self.run, through, task.piece, self._probes(task.layers))
         return 0
+
+    def _probes(self, layers: Mapping[str, int] | None) -> dict[str, HeldOut] | None:
+        """The held-out probes at these layers, by dataset."""
+        if layers is None:
+            return None
+        assert self._through is not None
+        key = tuple(sorted(layers.items()))
+        if key not in self._held_out:
+            self._held_out[key] = held_out_of(self.run, self._through, layers)
+        return self._held_out[key]
 
 
 def outline_of(model: Model) -> Outline:
