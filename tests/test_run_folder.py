@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from kit.rivers import GOLDEN, collect, contents, finish, rivers
+from kit.rivers import GOLDEN, collect_here, contents, rivers
 
 import anchorscope
 from anchorscope.errors import UserError
@@ -139,7 +139,7 @@ def test_a_folder_of_the_first_format_is_continued(tmp_path):
     info = json.loads((run / "run.json").read_text())
     (run / "run.json").write_text(json.dumps(info | {"finished": False}))
     kept = (run / "states/clean/00000.safetensors").stat().st_mtime_ns
-    finish(collect(place, "--out", "run", shard=64))
+    collect_here(place, "run", shard=64)
     assert contents(run) == before
     assert (run / "states/clean/00000.safetensors").stat().st_mtime_ns == kept
     assert json.loads((run / "run.json").read_text())["format"] == 2

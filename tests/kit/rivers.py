@@ -66,6 +66,18 @@ def collect(place: Path, *words: str, shard: int = 2) -> subprocess.Popen[str]:
     return anchorscope_in(place, "detect", "collect", *OPTIONS, "--shard", str(shard), *words)
 
 
+def collect_here(place: Path, out: str, *, shard: int = 2, **options: int) -> Path:
+    """The same in this process, which has its libraries loaded."""
+    before = Path.cwd()
+    os.chdir(place)
+    try:
+        config = Config(model="model", data=("rivers.jsonl",), max_tokens=4, device="cpu",
+                        dtype="float32", shard=shard, **options)  # fmt: skip
+        return collect_states(out=out, config=config).absolute()
+    finally:
+        os.chdir(before)
+
+
 def anchorscope_in(place: Path, *words: str) -> subprocess.Popen[str]:
     """The command line in a process of its own, started in this folder."""
     command = [sys.executable, "-c", "from anchorscope.cli import main; main()", *words]
