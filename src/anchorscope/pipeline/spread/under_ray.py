@@ -85,6 +85,7 @@ def _options(config: Config, gpus: int, on_one: int) -> dict[str, Any]:
     return {
         "num_gpus": gpus,
         "num_cpus": 0,  # threads are shared out by us
+        "scheduling_strategy": "DEFAULT" if gpus else "SPREAD",
         "max_restarts": 0,  # the queue starts another and counts
         "runtime_env": {"env_vars": variables},
     }
