@@ -4,7 +4,7 @@ python benchmarks/workers.py [--limit 64] [--rounds 3] [--dtype float32]
 
 What is timed is the stage "answers and states" of run.json: loading is said beside it. The rounds
 alternate, so that a busy minute of the machine does not count for one side alone. The states of
-both must be the same files.
+both agree to rounding: torch adds up in another order with another number of threads.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import load_file
 
 WAYS = {
     "one process, two threads": ["--threads", "2"],
@@ -38,7 +41,7 @@ def main() -> None:
                 out = Path(folder) / way.split()[0]
                 seconds[way].append(measure(out, words, options))
                 states.append(states_of(out))
-            assert states[0] == states[1], "the two ways gave different states"
+            check_alike(*states)
         told = ", ".join(f"{way}: {of[-1][0]:.1f} s" for way, of in seconds.items())
         print(f"round {number + 1}: {told}", flush=True)
     report(seconds)
@@ -56,9 +59,16 @@ def measure(out: Path, words: list[str], options: argparse.Namespace) -> tuple[f
     return info["stages"]["answers and states"]["seconds"], whole
 
 
-def states_of(out: Path) -> dict[str, bytes]:
-    files = sorted((out / "states").rglob("*.safetensors"))
-    return {str(path.relative_to(out)): path.read_bytes() for path in files}
+def states_of(out: Path) -> dict[str, np.ndarray]:
+    files = sorted((out / "states" / "clean").glob("*.safetensors"))
+    return {path.name: load_file(path)["states"].astype(np.float32) for path in files}
+
+
+def check_alike(one: dict[str, np.ndarray], two: dict[str, np.ndarray]) -> None:
+    """An error where the clean states differ by more than half precision rounds."""
+    for name, states in one.items():
+        apart = np.linalg.norm(states - two[name]) / np.linalg.norm(states)
+        assert apart < 1e-3, f"{name} differs by {apart:.1g} of its length"
 
 
 def report(seconds: dict[str, list[tuple[float, float]]]) -> None:

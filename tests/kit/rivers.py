@@ -19,7 +19,7 @@ from kit.tiny import tiny_lm, tiny_tokenizer
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "format-1"
 OPTIONS = ["--model", "model", "--data", "rivers.jsonl", "--max-tokens", "4"]
-OPTIONS += ["--device", "cpu", "--dtype", "float32"]
+OPTIONS += ["--device", "cpu", "--dtype", "float32", "--threads", "1"]
 
 
 def rivers(folder: Path) -> Path:
@@ -58,6 +58,7 @@ def run(place: Path, *words: str) -> subprocess.Popen[str]:
     options = ["--model", "model", "--data", "half.jsonl", "--max-tokens", "4", "--shard", "8"]
     options += ["--resamples", "100", "--fold-seeds", "1", "--dtype", "float32"]
     options += ["--device", "cpu", "--evidence", "all", "--ablate", "spans,where"]
+    options += ["--threads", "1"]  # in every way of spreading: sums depend on their number
     return anchorscope_in(place, "run", *options, *words)
 
 
@@ -72,7 +73,7 @@ def collect_here(place: Path, out: str, *, shard: int = 2, **options: int) -> Pa
     os.chdir(place)
     try:
         config = Config(model="model", data=("rivers.jsonl",), max_tokens=4, device="cpu",
-                        dtype="float32", shard=shard, **options)  # fmt: skip
+                        dtype="float32", shard=shard, threads=1, **options)  # fmt: skip
         return collect_states(out=out, config=config).absolute()
     finally:
         os.chdir(before)

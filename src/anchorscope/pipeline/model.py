@@ -67,7 +67,7 @@ def _save_facts(run: Run, model: Model, facts: dict[str, Any]) -> None:
     shape = {"blocks": model.blocks, "width": model.parts.width}
     here = {"device": str(model.device), "why": model.why, "bounds": bounds_of(model)._asdict()}
     if model.device.type == "cpu":
-        here["threads"] = torch.get_num_threads()  # sums in bfloat16 depend on it
+        here["threads"] = torch.get_num_threads()  # the order of sums depends on it
     before = store.info
     store.save_info(
         {

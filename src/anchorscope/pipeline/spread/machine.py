@@ -88,7 +88,7 @@ def set_threads(config: Config, info: Mapping[str, Any]) -> None:
 
 @contextmanager
 def as_begun(config: Config, info: Mapping[str, Any]) -> Iterator[None]:
-    """As many threads as the run began with: in bfloat16 sums depend on it.
+    """As many threads as the run began with: the order of sums depends on it.
 
     What is asked for now stands above that.
     """
