@@ -1,8 +1,9 @@
 """Two workers with one thread each against one process with two, the same shards of the same run.
 
-python benchmarks/workers.py [--limit 64] [--rounds 3] [--dtype float32]
+python benchmarks/workers.py [--limit 400] [--rounds 3] [--dtype float32]
 
-What is timed is the stage "answers and states" of run.json: loading is said beside it. The rounds
+What is timed is the stage "answers and states" of run.json. The second worker loads the model in it,
+so that few questions speak against workers; the whole command is said beside it. The rounds
 alternate, so that a busy minute of the machine does not count for one side alone. The states of
 both agree to rounding: torch adds up in another order with another number of threads.
 """
@@ -29,7 +30,7 @@ WAYS = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--limit", type=int, default=64)
+    parser.add_argument("--limit", type=int, default=400)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--dtype", default="float32")
     options = parser.parse_args()
