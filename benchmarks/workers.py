@@ -2,7 +2,7 @@
 
 python benchmarks/workers.py [--limit 400] [--rounds 3] [--dtype float32]
 
-What is timed is the stage "answers and states" of run.json. The second worker loads the model in it,
+What is timed is the stage "answers and states" of run.json. The second worker loads in it,
 so that few questions speak against workers; the whole command is said beside it. The rounds
 alternate, so that a busy minute of the machine does not count for one side alone. The states of
 both agree to rounding: torch adds up in another order with another number of threads.
