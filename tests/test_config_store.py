@@ -75,7 +75,7 @@ def test_a_bad_choice_is_one_sentence(given, said):
 
 def test_a_file_is_there_only_when_whole(tmp_path: Path):
     store = Store.open(tmp_path / "run", ONE)
-    store.write("a/b.txt", lambda path: path.write_text("whole"))
+    store.write("a/b.txt", lambda file: file.write(b"whole"))
     assert Store(tmp_path / "run").has("a/b.txt")
     (tmp_path / "run/a/b.txt").write_text("whale")  # as long, but another
     assert not Store(tmp_path / "run").has("a/b.txt")
@@ -83,12 +83,12 @@ def test_a_file_is_there_only_when_whole(tmp_path: Path):
     assert not Store(tmp_path / "run").has("a/b.txt")
 
 
-def test_a_torn_manifest_line_costs_one_file(tmp_path: Path):
+def test_a_torn_marker_costs_one_file(tmp_path: Path):
     store = Store.open(tmp_path / "run", ONE)
     for name in ("one", "two"):
-        store.write(name, lambda path: path.write_text("x"))
-    manifest = tmp_path / "run/manifest.jsonl"
-    manifest.write_text(manifest.read_text()[:-9])
+        store.write(name, lambda file: file.write(b"x"))
+    marker = tmp_path / "run/markers/two.json"
+    marker.write_text(marker.read_text()[:-9])
     again = Store(tmp_path / "run")
     assert again.has("one")
     assert not again.has("two")
@@ -97,8 +97,8 @@ def test_a_torn_manifest_line_costs_one_file(tmp_path: Path):
 def test_a_failed_write_leaves_nothing(tmp_path: Path):
     store = Store.open(tmp_path / "run", ONE)
 
-    def fail(path: Path) -> None:
-        path.write_text("half")
+    def fail(file) -> None:
+        file.write(b"half")
         raise OSError(28, "No space left on device")
 
     with pytest.raises(UserError, match="No space left on device"):
@@ -158,4 +158,4 @@ def test_run_json_is_readable_json(tmp_path: Path):
     store = Store.open(tmp_path / "run", ONE)
     store.save_info({"title": "Δ"})
     said = json.loads((tmp_path / "run/run.json").read_text(encoding="utf-8"))
-    assert said == {"identity": ONE, "finished": False, "title": "Δ"}
+    assert said == {"identity": ONE, "finished": False, "format": 2, "title": "Δ"}

@@ -115,6 +115,24 @@ class Config:
     trust_remote_code: bool = _field(
         False, changes=False, help="Run code that comes with a hub model."
     )
+    workers: int | None = _field(
+        None, changes=False, help="Processes that share the questions out, each with the model."
+    )
+    threads: int | None = _field(
+        None, changes=False, help="Threads of each process on a CPU; None: cores / workers."
+    )
+    ray: str | None = _field(
+        None, changes=False, help="Workers under Ray: local, auto, or a cluster's address."
+    )
+    gpus_per_worker: int | None = _field(
+        None, changes=False, help="GPUs of each worker; None: one, where there are GPUs."
+    )
+    rank: int | None = _field(
+        None, changes=False, help="Compute only the shards of this rank, from 0, and stop."
+    )
+    world_size: int | None = _field(
+        None, changes=False, help="How many ranks there are; goes with the rank."
+    )
 
     def __post_init__(self) -> None:
         for name, choices in _CHOICES.items():

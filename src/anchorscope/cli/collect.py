@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from anchorscope import ranks
-from anchorscope.cli.run import DATA, LIMIT, Data, Limit, Out, config_of, option
+from anchorscope.cli.run import DATA, LIMIT, Data, Limit, Out, config_of, option, rank_done
 from anchorscope.config import default_of
 
 
@@ -27,7 +27,14 @@ def collect(
     device: Annotated[str, option("device")] = default_of("device"),
     revision: Annotated[str | None, option("revision")] = default_of("revision"),
     adapter: Annotated[str | None, option("adapter")] = default_of("adapter"),
+    shard: Annotated[int | None, option("shard")] = default_of("shard"),
     trust_remote_code: Annotated[bool, option("trust_remote_code", "--trust-remote-code")] = False,
+    workers: Annotated[int | None, option("workers")] = default_of("workers"),
+    threads: Annotated[int | None, option("threads")] = default_of("threads"),
+    ray: Annotated[str | None, option("ray")] = default_of("ray"),
+    gpus_per_worker: Annotated[int | None, option("gpus_per_worker")] = None,
+    rank: Annotated[int | None, option("rank")] = default_of("rank"),
+    world_size: Annotated[int | None, option("world_size")] = default_of("world_size"),
 ) -> None:
     """Asks a model questions and keeps what detectors read, without the analysis of pathways.
 
@@ -40,5 +47,7 @@ def collect(
 
     with Bar() as bar:
         folder = collect_states(out=out, config=config, progress=bar)
-    if ranks.first():
+    if rank is not None:
+        typer.echo(rank_done(config))
+    elif ranks.first():
         typer.echo(f"Ready for `anchorscope detect eval {folder}` and `detect train {folder}`.")

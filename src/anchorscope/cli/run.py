@@ -55,6 +55,12 @@ def run(
     shard: Annotated[int | None, option("shard")] = default_of("shard"),
     batch_tokens: Annotated[int | None, option("batch_tokens")] = default_of("batch_tokens"),
     trust_remote_code: Annotated[bool, option("trust_remote_code", "--trust-remote-code")] = False,
+    workers: Annotated[int | None, option("workers")] = default_of("workers"),
+    threads: Annotated[int | None, option("threads")] = default_of("threads"),
+    ray: Annotated[str | None, option("ray")] = default_of("ray"),
+    gpus_per_worker: Annotated[int | None, option("gpus_per_worker")] = None,
+    rank: Annotated[int | None, option("rank")] = default_of("rank"),
+    world_size: Annotated[int | None, option("world_size")] = default_of("world_size"),
 ) -> None:
     """Asks a model questions, cuts the flow from the question, and writes the ΔP figure and report.
 
@@ -67,6 +73,9 @@ def run(
 
     with Bar() as bar:
         view = run_pipeline(out=out, config=config, progress=bar)
+    if rank is not None:
+        typer.echo(rank_done(config))
+        return
     if ablate and ranks.first():
         typer.echo(view.ablation.round(2).to_string(index=False))
     if robust and ranks.first():
@@ -74,6 +83,14 @@ def run(
     if ranks.first():
         report = view.path / "report.html"
         typer.echo(f"Report: {report}" if report.is_file() else f"Tables: {view.path / 'tables'}")
+
+
+def rank_done(config: Config) -> str:
+    """What is said at the end of one rank."""
+    return (
+        f"The shards of rank {config.rank} of {config.world_size} are done. When all ranks are, the"
+        " same command without --rank and --world-size finishes the run."
+    )
 
 
 def config_of(options: dict[str, Any]) -> Config:

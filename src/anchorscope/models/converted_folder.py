@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from pathlib import Path
+
+from anchorscope.run_folder.remote import cache_folder
 
 # A file that was changed anywhere for longer than the gaps is another file: 16 MiB in 512 pieces
 # leaves gaps of half a MiB in 253 MB, and of 8 MiB in 4 GB.
 _PIECES, _PIECE = 512, 1 << 15
 _FORMAT = 3  # of the converted folder; another number makes every file be converted again
-
-
-def cache_folder() -> Path:
-    """The folder for converted models: $ANCHORSCOPE_CACHE, or the user's cache folder."""
-    given = os.environ.get("ANCHORSCOPE_CACHE")
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(given) if given else Path(base) / "anchorscope"
 
 
 def folder_of(path: Path) -> Path:

@@ -7,14 +7,12 @@ from typing import Any
 
 from anchorscope import ranks
 from anchorscope.config import Config
-from anchorscope.engine.lease import Lease
-from anchorscope.engine.passes import knockout_of
-from anchorscope.evidence.pieces import piece_of
 from anchorscope.pipeline.evidence import read_pieces
-from anchorscope.pipeline.model import load
-from anchorscope.pipeline.prepare import prepare
 from anchorscope.pipeline.request import Questions, command_of, resolve
 from anchorscope.pipeline.shard import ask_and_read
+from anchorscope.pipeline.spread.by_rank import COLLECTED, collected_passes, read_of_rank
+from anchorscope.pipeline.spread.lend import lent
+from anchorscope.pipeline.spread.machine import check_spread
 from anchorscope.pipeline.stages import Run
 from anchorscope.progress import Progress, Quiet
 from anchorscope.run_folder.samples import to_frame
@@ -36,20 +34,22 @@ def collect(
     config, sets, identity = resolve(model, questions, config or Config())
     if config.device == ranks.TENSOR_PARALLEL:
         ranks.begin()
+    check_spread(config, model)
     store = Store.open(out, identity | {"only": "detectors"})
-    if not store.info.get("finished"):
-        store.save_info({"command": command_of(config, store.path, verb="detect collect")})
-        _collect(Run(store=store, config=config, sets=sets, progress=progress or Quiet()), model)
+    run = Run(store=store, config=config, sets=sets, progress=progress or Quiet())
+    if config.rank is not None:
+        read_of_rank(run, model)
+    elif not store.info.get("finished"):
+        with store.owned():
+            store.save_info({"command": command_of(config, store.path, verb="detect collect")})
+            _collect(run, model)
     return store.path
 
 
 def _collect(run: Run, model: Any) -> None:
-    detectors = piece_of("detectors")
-    with Lease(load(run, model)) as lease:
-        shards = prepare(run, lease)
-        passes = [knockout_of(run.config), *detectors.passes(run.config)]
-        samples = ask_and_read(run, lease, shards, passes)
-        read_pieces(run, lease, shards, samples, [detectors])
+    with lent(run, model) as (run, lease, shards):
+        samples = ask_and_read(run, lease, shards, collected_passes(run.config))
+        read_pieces(run, lease, shards, samples, COLLECTED)
     frame = to_frame(samples)
     run.store.write("samples.parquet", frame.to_parquet)
     run.store.save_info({"finished": True})

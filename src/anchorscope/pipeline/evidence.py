@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.passes import CLEAN, KNOCKOUT
 from anchorscope.evidence.pieces import (
-    Piece,
     PieceInputs,
     Tables,
     evidence_tables,
     passes_of_pieces,
+    piece_of,
     pieces_of,
 )
-from anchorscope.evidence.shards import HeldOut, Shards, evidence_name, stored_rows
+from anchorscope.evidence.shards import HeldOut, Part, Shards, evidence_name, stored_rows
 from anchorscope.pathways.two_pathways.finding import choose_layer
 from anchorscope.pipeline.prepare import Shard, prompt_maker
-from anchorscope.pipeline.shard import ask_and_read
+from anchorscope.pipeline.shard import ask_and_read, stored_answers
 from anchorscope.pipeline.stages import Run
-from anchorscope.probes.labelled import Labelled
+from anchorscope.probes.labelled import Labelled, labelled
 from anchorscope.probes.probe_set import ProbeSet
 from anchorscope.probes.readings import Readings, read_abstained
 from anchorscope.records import Sample
@@ -34,7 +36,7 @@ def read_evidence(
     """What needs no probe: further passes over the same answers, and what pieces read."""
     if passes := passes_of_pieces(run.config):
         ask_and_read(run, lease, shards, passes, name="further passes")
-    read_pieces(run, lease, shards, samples, pieces_of(run.config))
+    read_pieces(run, lease, shards, samples, run.config.evidence)
 
 
 def read_pieces(
@@ -42,14 +44,17 @@ def read_pieces(
     lease: Lease,
     shards: Sequence[Shard],
     samples: Sequence[Sample],
-    pieces: Sequence[Piece],
+    names: Sequence[str],
+    *,
+    part: Part | None = None,
 ) -> None:
-    """What these pieces read of the model before there are probes."""
+    """What these pieces read of the model before there are probes; a `part` of the shards alone."""
     with run.stage("evidence"):
         prompts, through = prompt_maker(run, lease), _shards(run, lease, shards, samples)
-        for piece in pieces:
-            if piece.read is not None:
-                piece.read(through, prompts)
+        for name in names:
+            read = piece_of(name).read
+            if read is not None:
+                read(_spread(run, replace(through, part=part), name), prompts)
 
 
 def read_evidence_with_probes(
@@ -62,11 +67,47 @@ def read_evidence_with_probes(
 ) -> None:
     """What is read by the probes that never saw the question: saliency, heads."""
     with run.stage("evidence"):
-        held_out = {of.dataset: _held_out(run, of, readings[of.dataset]) for of in answers}
+        layers = {of.dataset: choose_layer(readings[of.dataset]) for of in answers}
+        held_out = {of.dataset: _held_out(run, of, layers[of.dataset]) for of in answers}
         through = _shards(run, lease, shards, samples)
-        for piece in pieces_of(run.config):
-            if piece.read_with_probes is not None:
-                piece.read_with_probes(through, held_out, run.config)
+        for name in run.config.evidence:
+            read = piece_of(name).read_with_probes
+            if read is not None:
+                read(_spread(run, through, name, layers), held_out, run.config)
+
+
+def shards_on_disk(run: Run, lease: Lease, *, count: int) -> Shards:
+    """All shards of a run whose answers are on disk, for a worker that reads evidence."""
+    samples = [stored_answers(run.store, number) for number in range(count)]
+    return Shards(lease, run.store, samples, seed=run.config.seed)
+
+
+def held_out_of(run: Run, through: Shards, layers: Mapping[str, int]) -> dict[str, HeldOut]:
+    """The stored probes at these layers, by dataset, as they hold out each question."""
+    samples = [sample for shard in through.samples for sample in shard]
+    answers = [labelled(samples, dataset, run.config) for dataset in layers]
+    return {of.dataset: _held_out(run, of, layers[of.dataset]) for of in answers}
+
+
+def read_part(run: Run, through: Shards, name: str, held_out: Mapping[str, HeldOut] | None) -> None:
+    """What a piece reads of its `through.part`, with probes or before there are any."""
+    piece = piece_of(name)
+    if held_out is None:
+        assert piece.read is not None
+        piece.read(through, prompt_maker(run, through.lease))
+    else:
+        assert piece.read_with_probes is not None
+        piece.read_with_probes(through, held_out, run.config)
+
+
+def _spread(
+    run: Run, through: Shards, name: str, layers: Mapping[str, int] | None = None
+) -> Shards:
+    """The shards as a piece goes through them: by workers where the run has them."""
+    if run.hands is None:
+        return through
+    sizes = [len(shard) for shard in through.samples]
+    return replace(through, elsewhere=partial(run.hands.read_piece, run, name, layers, sizes))
 
 
 def tables_of_evidence(
@@ -116,10 +157,10 @@ def _abstained(run: Run, dataset: str, samples: Sequence[Sample], shards: int) -
     return read_abstained(_probes(run, dataset), states, ids=ids, entity=entity)
 
 
-def _held_out(run: Run, answers: Labelled, readings: Readings) -> HeldOut:
+def _held_out(run: Run, answers: Labelled, layer: int) -> HeldOut:
     fold = {id: int(f) for id, f in zip(answers.ids, answers.fold, strict=True)}
     probes = _probes(run, answers.dataset)
-    return HeldOut(probes=probes, fold=fold, layer=choose_layer(readings))
+    return HeldOut(probes=probes, fold=fold, layer=layer)
 
 
 def _shards(run: Run, lease: Lease, shards: Sequence[Shard], samples: Sequence[Sample]) -> Shards:

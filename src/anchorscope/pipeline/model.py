@@ -6,6 +6,8 @@ import time
 from dataclasses import asdict, replace
 from typing import Any
 
+import torch
+
 from anchorscope.engine.check import require_understood
 from anchorscope.engine.limits.bounds import Bounds, bounds_of, kind_of, note, noted_of
 from anchorscope.errors import UserError
@@ -74,6 +76,8 @@ def _save_facts(run: Run, model: Model, facts: dict[str, Any]) -> None:
     name = {name: getattr(model, name) for name in ("name", "source", "revision", "adapter")}
     shape = {"blocks": model.blocks, "width": model.parts.width}
     here = {"device": str(model.device), "why": model.why, "bounds": bounds_of(model)._asdict()}
+    if model.device.type == "cpu":
+        here["threads"] = torch.get_num_threads()  # the order of sums depends on it
     before = store.info
     store.save_info(
         {

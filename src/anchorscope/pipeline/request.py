@@ -18,6 +18,7 @@ from anchorscope.records import Question, QuestionSet
 from anchorscope.run_folder.identity import questions_hash
 from anchorscope.spans.by_spacy import load_pipeline
 
+_ONE_PART = ("rank", "world_size")  # the whole run is asked for without them
 Questions = str | Path | QuestionSet | Sequence[Question]
 
 
@@ -87,7 +88,7 @@ def command_of(config: Config, out: Path, *, verb: str = "run") -> str:
     """The command line that asks for this run."""
     words = ["anchorscope", *verb.split()]
     for name, value in asdict(config).items():
-        if value == getattr(Config(), name):
+        if value == getattr(Config(), name) or name in _ONE_PART:
             continue
         option = name if name == "C" else name.replace("_", "-")
         words += [f"--{option}"] if value is True else [f"--{option}", _written(value)]

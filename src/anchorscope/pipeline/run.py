@@ -10,7 +10,6 @@ from typing import Any
 
 from anchorscope import ranks
 from anchorscope.config import Config
-from anchorscope.engine.lease import Lease
 from anchorscope.engine.passes import passes_of
 from anchorscope.evidence.pieces import probed_of
 from anchorscope.pipeline.ablate import ablation_tables, read_variants, variants_of
@@ -20,12 +19,13 @@ from anchorscope.pipeline.evidence import (
     read_evidence_with_probes,
     tables_of_evidence,
 )
-from anchorscope.pipeline.model import load
-from anchorscope.pipeline.prepare import prepare
 from anchorscope.pipeline.request import Questions, resolve
 from anchorscope.pipeline.robust import TABLE, Choice, robust_tables, write_robust
 from anchorscope.pipeline.robust_asked import ask_otherwise
 from anchorscope.pipeline.shard import ask_and_read
+from anchorscope.pipeline.spread.by_rank import read_of_rank
+from anchorscope.pipeline.spread.lend import lent
+from anchorscope.pipeline.spread.machine import check_spread
 from anchorscope.pipeline.stages import Run
 from anchorscope.probes.labelled import Labelled, labelled
 from anchorscope.probes.readings import Readings
@@ -57,26 +57,32 @@ def run(
     config, sets, identity = resolve(model, questions, config or Config())
     # What is wrong with the choices is said before anything slow starts, and leaves no folder.
     variants_of(config)
+    check_spread(config, model)
     if config.device == ranks.TENSOR_PARALLEL:
         ranks.begin()
     store = Store.open(out, identity)
     run = Run(store=store, config=config, sets=sets, progress=progress or Quiet())
-    if not (
-        store.info.get("finished")
-        and all(
-            set(asked) <= set(store.info.get(name, ())) for name, asked in _extras(config).items()
-        )
-    ):
-        return _go(run, model)
-    if config.robust and not store.has(TABLE):
-        return _add_robust(run, model)
+    if config.rank is not None:
+        read_of_rank(run, model)
+        return RunView.open(store.path, unfinished_ok=True)
+    if not _finished(run):
+        with store.owned():
+            _go(run, model)
+    elif config.robust and not store.has(TABLE):
+        with store.owned():
+            _add_robust(run, model)
     return RunView.open(store.path)
 
 
-def _go(run: Run, model: Any) -> RunView:
+def _finished(run: Run) -> bool:
+    info = run.store.info
+    there = (set(asked) <= set(info.get(name, ())) for name, asked in _extras(run.config).items())
+    return bool(info.get("finished")) and all(there)
+
+
+def _go(run: Run, model: Any) -> None:
     """Every stage in turn; each leaves its files before the next begins."""
-    with Lease(load(run, model)) as lease:
-        shards = prepare(run, lease)
+    with lent(run, model) as (run, lease, shards):
         samples = ask_and_read(run, lease, shards, passes_of(run.config))
         answers = [labelled(samples, dataset, run.config) for dataset in run.datasets]
         read_variants(run, lease, shards)
@@ -87,7 +93,6 @@ def _go(run: Run, model: Any) -> RunView:
         read_evidence_with_probes(run, lease, shards, samples, answers, readings)
         asked = ask_otherwise(run, lease, shards, samples) if run.config.robust else []
     ranks.by_first(lambda: _finish(run, samples, answers, readings, asked, shards=len(shards)))
-    return RunView.open(run.store.path)
 
 
 def _finish(
@@ -109,12 +114,11 @@ def _finish(
     _show(run)
 
 
-def _add_robust(run: Run, model: Any) -> RunView:
+def _add_robust(run: Run, model: Any) -> None:
     """A finished run with robust.csv beside its other tables, which stay as they are."""
     before = {"ablate": run.store.info.get("ablated", ()), "evidence": run.store.info["evidence"]}
     run = replace(run, config=replace(run.config, **{n: tuple(of) for n, of in before.items()}))
-    with Lease(load(run, model)) as lease:
-        shards = prepare(run, lease)
+    with lent(run, model) as (run, lease, shards):
         samples = ask_and_read(run, lease, shards, passes_of(run.config))  # from disk
         asked = ask_otherwise(run, lease, shards, samples)
 
@@ -123,7 +127,6 @@ def _add_robust(run: Run, model: Any) -> RunView:
         _show(run)
 
     ranks.by_first(finish)
-    return RunView.open(run.store.path)
 
 
 def _show(run: Run) -> None:

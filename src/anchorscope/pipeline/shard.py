@@ -54,22 +54,36 @@ def ask_and_read(
     """
     samples: list[Sample] = []
     run.progress.start(name, sum(map(len, shards)))
-    with (
-        run.stage(name) as stage,
-        ShardReader(
+    with run.stage(name) as stage:
+        if run.hands is not None:
+            stage["tokens"] = run.hands.read(run, shards, passes, exact_question)
+            return [
+                sample for shard in shards for sample in stored_answers(run.store, shard.number)
+            ]
+        reader = ShardReader(
             lease=lease,
             store=run.store,
             answerer=Answerer(lease.model, max_tokens=run.config.max_tokens),
             passes=passes,
             seed=run.config.seed,
             exact_question=exact_question,
-        ) as reader,
-    ):
-        for shard in shards:
-            samples += reader.samples(shard)
-            stage["tokens"] = reader.tokens
-            run.progress.advance(len(shard))
+        )
+        with reader:
+            for shard in shards:
+                samples += reader.samples(shard)
+                stage["tokens"] = reader.tokens
+                run.progress.advance(len(shard))
     return samples
+
+
+def answers_name(number: int) -> str:
+    """The name of a shard's samples in the run folder."""
+    return f"answers/{number:05d}.parquet"
+
+
+def stored_answers(store: Store, number: int) -> list[Sample]:
+    """The samples of a shard that are on disk."""
+    return from_frame(pd.read_parquet(store.file(answers_name(number))))
 
 
 @dataclass
@@ -104,10 +118,10 @@ class ShardReader:
 
     def samples(self, shard: Shard) -> list[Sample]:
         """The samples of one shard, its files on their way; what is on disk is not done again."""
-        answers = f"answers/{shard.number:05d}.parquet"
+        answers = answers_name(shard.number)
         missing = [cut for cut in self.passes if not self._has(cut.name, shard)]
         answered = self.store.has(answers) and self._has(CLEAN.name, shard)
-        stored = from_frame(pd.read_parquet(self.store.file(answers))) if answered else None
+        stored = stored_answers(self.store, shard.number) if answered else None
         if stored is not None and not missing:
             return stored
         self._share_prefix(shard.prefix)

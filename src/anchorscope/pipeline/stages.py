@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Protocol
 
 from anchorscope.config import Config
 from anchorscope.errors import UserError
@@ -14,6 +15,28 @@ from anchorscope.pipeline.request import resolve
 from anchorscope.progress import Progress, Quiet
 from anchorscope.records import QuestionSet
 from anchorscope.run_folder.store import Store
+
+
+class Workers(Protocol):
+    """Other processes that have the model, as the stages see them."""
+
+    def read(
+        self,
+        run: Run,
+        shards: Sequence[Any],
+        passes: Sequence[Any],
+        exact_question: Mapping[str, tuple[int, ...]] | None,
+    ) -> int: ...
+
+    def read_piece(
+        self,
+        run: Run,
+        piece: str,
+        layers: Mapping[str, int] | None,
+        sizes: Sequence[int],
+        stage: str,
+        numbers: Sequence[int],
+    ) -> None: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +47,7 @@ class Run:
     config: Config
     sets: Sequence[QuestionSet]
     progress: Progress = field(default_factory=Quiet)
+    hands: Workers | None = None  # who computes shards; None: this process
 
     @property
     def datasets(self) -> list[str]:

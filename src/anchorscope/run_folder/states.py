@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 from safetensors import safe_open
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 
 from anchorscope.errors import UserError
 from anchorscope.run_folder.store import Store
@@ -36,7 +36,7 @@ def save_states(store: Store, name: str, ids: Sequence[str], states: np.ndarray)
         )
     tensors = {"states": np.ascontiguousarray(states)}
     meta = {"ids": json.dumps(list(ids))}
-    store.write(name, lambda path: save_file(tensors, path, metadata=meta))
+    store.write(name, lambda file: file.write(save(tensors, metadata=meta)))
 
 
 def _finite(states: np.ndarray) -> bool:
@@ -65,11 +65,10 @@ def save_blocks(
     head = json.dumps(about).encode()
     head += b" " * (-len(head) % 8)
 
-    def write(path: Path) -> None:
-        with path.open("wb") as file:
-            file.write(len(head).to_bytes(8, "little") + head)
-            for block in blocks:
-                file.write(np.ascontiguousarray(block, dtype="<f4").data)
+    def write(file: Any) -> None:
+        file.write(len(head).to_bytes(8, "little") + head)
+        for block in blocks:
+            file.write(np.ascontiguousarray(block, dtype="<f4").data)
 
     store.write(name, write)
 

@@ -14,6 +14,7 @@ from anchorscope.errors import UserError
 from anchorscope.notebook.card import card
 from anchorscope.records import Sample
 from anchorscope.run_folder import table_columns
+from anchorscope.run_folder.remote import local_folder
 from anchorscope.run_folder.samples import from_frame
 from anchorscope.run_folder.store import RUN, read_info
 from anchorscope.run_folder.table_columns import Columns
@@ -34,7 +35,7 @@ class RunView:
 
         A folder of `detect collect` has no analysis in it: only detectors ask for such a one.
         """
-        folder = Path(path).expanduser()
+        folder = local_folder(path, states=collected_ok)
         info = _read_info(folder)
         if not (unfinished_ok or info.get("finished") is True):
             raise UserError(

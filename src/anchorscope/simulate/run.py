@@ -44,11 +44,12 @@ def simulate(
     world = simulate_states(truth)
     samples = [_sample(truth, world, number) for number in range(truth.samples)]
     run = Run(store=store, config=config, sets=(), progress=progress or Quiet())
-    if not store.info.get("finished"):
-        _analyse(run, truth, world, samples)
-    if asked:
-        write_robust(store, robust_tables(run, samples, datasets=["simulated"]))
-    return publish(run)
+    with store.owned():
+        if not store.info.get("finished"):
+            _analyse(run, truth, world, samples)
+        if asked:
+            write_robust(store, robust_tables(run, samples, datasets=["simulated"]))
+        return publish(run)
 
 
 def config_of(truth: Truth, *, robust: bool = False) -> Config:

@@ -62,7 +62,8 @@ def analyse(
     if store.info.get("finished"):
         return RunView.open(store.path)
     run = Run(store=store, config=config, sets=(), progress=progress)
-    return _analyse(run, arrays, name=name, source=states)
+    with store.owned():
+        return _analyse(run, arrays, name=name, source=states)
 
 
 def _analyse(run: Run, arrays: Mapping[str, StoredArray], *, name: str, source: Any) -> RunView:

@@ -1,0 +1,101 @@
+"""Eight questions for a tiny random model, and the real command line over them."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+
+import anchorscope
+from anchorscope.config import Config
+from anchorscope.pipeline.collect import collect as collect_states
+from kit.tiny import tiny_lm, tiny_tokenizer
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "format-1"
+OPTIONS = ["--model", "model", "--data", "rivers.jsonl", "--max-tokens", "4"]
+OPTIONS += ["--device", "cpu", "--dtype", "float32", "--threads", "1"]
+
+
+def rivers(folder: Path) -> Path:
+    """A folder with the model and the questions in it, as the golden run had them."""
+    place = folder / "rivers"
+    place.mkdir()
+    tiny_lm("llama").save_pretrained(place / "model")
+    tiny_tokenizer().save_pretrained(place / "model")
+    shutil.copy(GOLDEN / "rivers.jsonl", place)
+    return place
+
+
+def half_right(place: Path) -> Path:
+    """Sixty-four questions, of which every other has the model's own answer for its gold one."""
+    draw, names = random.Random(0), set()
+    while len(names) < 64:
+        names.add("".join(draw.choice("bcdfglmnprst") + draw.choice("aeiou") for _ in range(3)))
+    rows = [
+        {"id": name, "question": f"Where does the river {name.title()} end?", "answers": ["sea"],
+         "subject": name.title()}
+        for name in sorted(names)
+    ]  # fmt: skip
+    file = place / "half.jsonl"
+    file.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    config = Config(max_tokens=4, dtype="float32", device="cpu", limit=None)
+    first = collect_states(str(place / "model"), file, out=place / "first", config=config)
+    said = pd.read_parquet(first / "samples.parquet").set_index("question")["answer"]
+    for row in rows[::2]:
+        row["answers"] = [said[row["question"]]]
+    file.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    return file
+
+
+def run(place: Path, *words: str) -> subprocess.Popen[str]:
+    """`anchorscope run` with every piece of evidence on the half-right rivers."""
+    options = ["--model", "model", "--data", "half.jsonl", "--max-tokens", "4", "--shard", "8"]
+    options += ["--resamples", "100", "--fold-seeds", "1", "--dtype", "float32"]
+    options += ["--device", "cpu", "--evidence", "all", "--ablate", "spans,where"]
+    options += ["--threads", "1"]  # in every way of spreading: sums depend on their number
+    return anchorscope_in(place, "run", *options, *words)
+
+
+def collect(place: Path, *words: str, shard: int = 2) -> subprocess.Popen[str]:
+    """`anchorscope detect collect` on the rivers."""
+    return anchorscope_in(place, "detect", "collect", *OPTIONS, "--shard", str(shard), *words)
+
+
+def collect_here(place: Path, out: str, *, shard: int = 2, **options: int) -> Path:
+    """The same in this process, which has its libraries loaded."""
+    before = Path.cwd()
+    os.chdir(place)
+    try:
+        config = Config(model="model", data=("rivers.jsonl",), max_tokens=4, device="cpu",
+                        dtype="float32", shard=shard, threads=1, **options)  # fmt: skip
+        return collect_states(out=out, config=config).absolute()
+    finally:
+        os.chdir(before)
+
+
+def anchorscope_in(place: Path, *words: str) -> subprocess.Popen[str]:
+    """The command line in a process of its own, started in this folder."""
+    command = [sys.executable, "-c", "from anchorscope.cli import main; main()", *words]
+    environment = os.environ | {"PYTHONPATH": str(Path(anchorscope.__file__).parents[1])}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(command, cwd=place, env=environment, **pipes)
+
+
+def finish(process: subprocess.Popen[str], code: int = 0) -> str:
+    """What the command said; it must end with this exit code."""
+    out, error = process.communicate(timeout=600)
+    assert process.returncode == code, error
+    return out + error
+
+
+def contents(run: Path) -> dict[str, bytes]:
+    """Every file of a run that its results are made of, by name."""
+    folders = ("answers", "states", "evidence", "tables")
+    files = [p for name in folders for p in (run / name).rglob("*") if p.is_file()]
+    return {str(p.relative_to(run)): p.read_bytes() for p in [*files, run / "samples.parquet"]}

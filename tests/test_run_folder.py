@@ -1,0 +1,148 @@
+"""A run folder of many writers: one owner, whole files, and folders of the first format."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from kit.rivers import GOLDEN, collect_here, contents, rivers
+
+import anchorscope
+from anchorscope.errors import UserError
+from anchorscope.run_folder.store import Store
+from anchorscope.run_folder.view import RunView
+
+ONE = {"model": "bundled", "limit": 8}
+OWNER = """
+import sys, time
+from anchorscope.run_folder.store import Store
+with Store.open(sys.argv[1], {"model": "bundled", "limit": 8}).owned():
+    print("mine", flush=True)
+    time.sleep(60)
+"""
+WRITER = """
+import sys
+from anchorscope.run_folder.store import Store
+store = Store.open(sys.argv[1], {"model": "bundled", "limit": 8})
+for n in range(20):
+    store.write("same.bin", lambda file: file.write(b"x" * 300_000))
+    store.write(f"own/{sys.argv[2]}-{n}", lambda file: file.write(sys.argv[2].encode() * 1000))
+"""
+
+
+def python(code: str, *words: object) -> subprocess.Popen[str]:
+    environment = os.environ | {"PYTHONPATH": str(Path(anchorscope.__file__).parents[1])}
+    command = [sys.executable, "-c", code, *map(str, words)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True)
+
+
+def test_a_marker_says_what_is_in_the_file(tmp_path):
+    store = Store.open(tmp_path, ONE)
+    frame = pd.DataFrame({"a": [1, 2], "b": ["x", "ü"]})
+    store.write("t.csv", lambda file: frame.to_csv(file, index=False))
+    store.write("t.parquet", frame.to_parquet)
+    assert (tmp_path / "t.csv").read_text(encoding="utf-8") == frame.to_csv(index=False)
+    pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "t.parquet"), frame)
+    for name in ("t.csv", "t.parquet"):
+        data = (tmp_path / name).read_bytes()
+        marker = json.loads((tmp_path / "markers" / f"{name}.json").read_text())
+        sha256 = hashlib.sha256(data).hexdigest()
+        assert marker == {"name": name, "bytes": len(data), "sha256": sha256}
+
+
+def test_many_writers_of_one_folder_leave_every_file_whole(tmp_path):
+    out = tmp_path / "run"
+    writers = [python(WRITER, out, name) for name in "abcd"]
+    assert [process.wait(120) for process in writers] == [0] * 4
+    store = Store(out)
+    assert all(store.has(f"own/{name}-{n}") for name in "abcd" for n in range(20))
+    assert store.has("same.bin")
+    assert not [path for path in out.rglob("*") if "partial" in path.name]
+    store.save_info({"finished": True})
+    lines = [json.loads(line) for line in (out / "manifest.jsonl").open()]
+    assert len(lines) == 81 and len({line["name"] for line in lines}) == 81
+
+
+def test_a_second_owner_is_refused_until_the_first_is_gone(tmp_path):
+    first = python(OWNER, tmp_path / "run")
+    assert first.stdout is not None and first.stdout.readline() == "mine\n"
+    store = Store.open(tmp_path / "run", ONE)
+    said = f"is being written by process {first.pid} on"
+    with pytest.raises(UserError, match=said), store.owned():
+        raise AssertionError
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    with store.owned():
+        store.save_info({"mine": True})
+    assert not (tmp_path / "run/owner.json").exists()
+
+
+def test_an_owner_elsewhere_counts_as_long_as_it_gives_signs_of_life(tmp_path):
+    store = Store.open(tmp_path, ONE)
+    elsewhere = {"host": "elsewhere", "process": 1, "begun": 0, "since": "then", "token": "x"}
+    (tmp_path / "owner.json").write_text(json.dumps(elsewhere))
+    with pytest.raises(UserError, match="process 1 on elsewhere"), store.owned():
+        raise AssertionError
+    long_ago = time.time() - 600
+    os.utime(tmp_path / "owner.json", (long_ago, long_ago))
+    with store.owned():
+        # Another took it for left: the next word into run.json is refused.
+        (tmp_path / "owner.json").write_text(json.dumps(elsewhere))
+        with pytest.raises(UserError, match="taken over"):
+            store.save_info({"mine": True})
+
+
+def test_what_a_killed_writer_left_is_removed(tmp_path):
+    store = Store.open(tmp_path, ONE)
+    code = f"""
+import os
+from pathlib import Path
+from anchorscope.run_folder.whole import write_whole
+write_whole(Path({str(tmp_path / "x")!r}), lambda file: os._exit(0))
+"""
+    python(code).wait()
+    assert len([p for p in tmp_path.iterdir() if p.name.endswith(".partial")]) == 1
+    with store.owned():
+        assert not [p for p in tmp_path.iterdir() if p.name.endswith(".partial")]
+
+
+def test_a_format_of_the_future_is_refused(tmp_path):
+    Store.open(tmp_path, ONE).save_info({"format": 3})
+    with pytest.raises(UserError, match="has the format 3, and this anchorscope reads up to 2"):
+        Store.open(tmp_path, ONE)
+
+
+def test_a_folder_of_the_first_format_is_read():
+    view = RunView.open(GOLDEN / "simulated")
+    assert "format" not in view.info
+    assert len(view.samples) == 60 and set(view.layers["layer"]) == {1, 2}
+    assert view.verdict["dataset"].tolist() == ["simulated"]
+    assert len(RunView.open(GOLDEN / "collected", collected_ok=True).answers) == 8
+
+
+def test_a_folder_of_the_first_format_is_continued(tmp_path):
+    """A file is taken away: it alone is made again, byte for byte."""
+    place = rivers(tmp_path)
+    before = contents(GOLDEN / "collected")
+    run = place / "run"
+    shutil.copytree(GOLDEN / "collected", run)
+    (run / "states/knockout/00000.safetensors").unlink()
+    info = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps(info | {"finished": False}))
+    kept = (run / "states/clean/00000.safetensors").stat().st_mtime_ns
+    collect_here(place, "run", shard=64)
+    assert contents(run) == before
+    assert (run / "states/clean/00000.safetensors").stat().st_mtime_ns == kept
+    assert json.loads((run / "run.json").read_text())["format"] == 2
+    names = {json.loads(line)["name"] for line in (run / "manifest.jsonl").open()}
+    golden = (GOLDEN / "collected/manifest.jsonl").open()
+    assert names == {json.loads(line)["name"] for line in golden}

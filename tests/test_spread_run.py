@@ -1,0 +1,85 @@
+"""Whole runs with every piece of evidence: however spread and killed, the tables are the same."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from kit.rivers import finish, half_right, rivers, run
+
+pytestmark = pytest.mark.slow
+SPREAD = {"workers": ["--workers", "2"], "ray": ["--ray", "local", "--workers", "2"]}
+
+
+def killed_when(process: subprocess.Popen[str], file: Path) -> None:
+    """Kills the command for good as soon as a file is there."""
+    while not file.exists():
+        assert process.poll() is None, process.communicate()[1]
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+
+
+def kill_a_worker(process: subprocess.Popen[str]) -> None:
+    """Kills the second worker when it has begun."""
+    assert process.stderr is not None
+    for line in process.stderr:
+        if match := re.search(r"worker 2 of 2 is process (\d+)", line):
+            os.kill(int(match[1]), signal.SIGKILL)
+            return
+    raise AssertionError(process.communicate())
+
+
+def tables(run: Path) -> dict[str, bytes]:
+    files = sorted((run / "tables").iterdir())
+    return {path.name: path.read_bytes() for path in files}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> Path:
+    """The model, its questions, and the run of one undisturbed process: `alone`."""
+    place = rivers(tmp_path_factory.mktemp("whole"))
+    half_right(place)
+    finish(run(place, "--out", "alone"))
+    assert len(tables(place / "alone")) > 10
+    return place
+
+
+@pytest.mark.parametrize("how", list(SPREAD))
+def test_a_killed_worker_changes_no_table(place, how):
+    process = run(place, "--out", f"worker-{how}", *SPREAD[how])
+    kill_a_worker(process)
+    assert "worker 2 was lost" in finish(process)
+    assert tables(place / f"worker-{how}") == tables(place / "alone")
+
+
+@pytest.mark.parametrize("how", list(SPREAD))
+def test_a_killed_driver_changes_no_table(place, how):
+    out = place / f"driver-{how}"
+    command = ["--out", out.name, *SPREAD[how]]
+    killed_when(run(place, *command), out / "markers/answers/00002.parquet.json")
+    assert not (out / "samples.parquet").exists()
+    finish(run(place, *command))
+    assert tables(out) == tables(place / "alone")
+
+
+def test_a_killed_rank_changes_no_table(place):
+    first, second = (["--out", "ranks", "--rank", n, "--world-size", "2"] for n in "01")
+    other = run(place, *second)
+    killed_when(run(place, *first), place / "ranks/markers/answers/00002.parquet.json")
+    finish(other)
+    finish(run(place, *first))
+    finish(run(place, "--out", "ranks"))
+    assert tables(place / "ranks") == tables(place / "alone")
+
+
+def test_questions_asked_again_are_spread_too(place):
+    """The tables of --robust, by one process and by two workers."""
+    for name, words in {"robust": [], "robust-workers": SPREAD["workers"]}.items():
+        finish(run(place, "--out", name, "--robust", *words))
+    assert tables(place / "robust") == tables(place / "robust-workers")
