@@ -14,7 +14,7 @@ from anchorscope.engine.batches import Budget
 from anchorscope.engine.check import check_model, limits, require_understood
 from anchorscope.engine.layout import Layout
 from anchorscope.engine.lease import Lease
-from anchorscope.engine.limits.bounds import noted_of
+from anchorscope.engine.limits.bounds import Bounds, Noted, note, noted_of
 from anchorscope.engine.trunk import grow_trunk, read_prefix
 from anchorscope.errors import UserError
 from anchorscope.models import load_model
@@ -144,6 +144,7 @@ def test_prompts_longer_than_any_pack_of_the_checks_are_tried_when_they_come():
         layer.self_attn.floor_scale, layer.self_attn.use_rope = 1600.0, False
         layer.self_attn.attn_temperature_tuning = True
     model = load_model(lm, tokenizer=tiny_tokenizer())
+    note(lm, Noted(bounds=Bounds(1024, None)))
     require_understood(model)
     assert noted_of(lm).proved.tokens == 1024 and noted_of(lm).largest is None
 
@@ -160,6 +161,7 @@ def test_prompts_longer_than_any_pack_of_the_checks_are_tried_when_they_come():
 
 
 def test_a_model_that_looks_at_no_places_reads_prompts_of_any_length(tiny_llama):
+    note(tiny_llama.lm, Noted(bounds=Bounds(1024, None)))
     require_understood(tiny_llama)
     ids = tuple(10 + n % 200 for n in range(1500))
     with Lease(tiny_llama) as lease:

@@ -1,12 +1,11 @@
-"""RMS norms as torch's one kernel."""
+"""RMS norms in one kernel."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
-import torch
 from torch import Tensor, nn
-from torch.nn.functional import rms_norm
 
 from anchorscope.engine.fused.alike import alike, noise
 
@@ -20,23 +19,12 @@ def ours(module: nn.Module) -> Norm | None:
         return None
     if not type(module).__name__.endswith("RMSNorm"):
         return None
+    from anchorscope.engine.fused.kernels import normed  # Triton comes with torch for GPUs
+
+    # Scaled by the weight (Llama), or by one more than it (Gemma).
+    kinds = (partial(normed, weight=weight, eps=eps, more=more) for more in (False, True))
     sample = noise(weight, 1, 3, len(weight))
-    return next((of for of in _kinds(weight, eps) if alike(module, of, sample)), None)
-
-
-def _kinds(weight: Tensor, eps: float) -> tuple[Norm, ...]:
-    """The norms in use: scaled by the weight (Llama), or by one more than it (Gemma)."""
-
-    def scaled(by: Tensor) -> Norm:
-        return lambda x: rms_norm(x, (x.shape[-1],), by.to(x.dtype), eps)
-
-    more = weight.float() + 1
-    # One more than a small weight is no number of bfloat16: in float32, then rounded once.
-    return scaled(weight), lambda x: _in_float(x, more, eps)
-
-
-def _in_float(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    return rms_norm(x.to(torch.float32), (x.shape[-1],), weight, eps).to(x.dtype)
+    return next((of for of in kinds if alike(module, of, sample)), None)
 
 
 def _epsilon(module: nn.Module) -> float | None:
