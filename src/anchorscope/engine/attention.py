@@ -16,7 +16,6 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
@@ -25,8 +24,6 @@ from anchorscope.engine.layout import Layout
 from anchorscope.engine.masks import NAME, NotUnderstood, checked
 from anchorscope.engine.memory import Memory, Pair
 
-# Without cuDNN, which plans anew for every length of rows: 50 ms for each of hundreds in a run.
-_KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 _WHERE = "_attn_implementation_internal"
 # Shown every block's attention weights [row, head, query, key] before they meet the values.
 Watch = Callable[[Tensor], None]
@@ -109,31 +106,13 @@ def attend(
     if view.weights or view.watch or special:
         out, weights = _written_out(query * scale, pair, bias, softcap, s_aux, kept, view.watch)
     else:
-        out, weights = _in_one_kernel(query, pair, bias, scale), None
-    return layout.pack(out.transpose(1, 2)), weights
-
-
-def _in_one_kernel(query: Tensor, pair: Pair, bias: Tensor, scale: float) -> Tensor:
-    """Values [row, head, query, head width], by torch's fused kernel.
-
-    On a GPU, queries that share a key head are asked one after the other, as more queries of that
-    head: a third of the time of the kernel's own grouping. On a CPU it would take longer.
-    """
-    rows, heads, steps, width = query.shape
-    groups = pair[0].shape[1]
-    if query.device.type != "cuda":
-        # Faster than repeating the keys for grouped queries.
-        return scaled_dot_product_attention(
-            query, *pair, attn_mask=bias, scale=scale, enable_gqa=groups != heads
+        # Faster on CPU and GPU alike than repeating the keys for grouped queries.
+        grouped = query.shape[1] != key.shape[1]
+        out = scaled_dot_product_attention(
+            query, *pair, attn_mask=bias, scale=scale, enable_gqa=grouped
         )
-    if bias.shape[1] == 1:
-        bias = bias.repeat(1, 1, heads // groups, 1)
-    else:
-        bias = bias.reshape(rows, groups, -1, bias.shape[-1])
-    queries = query.reshape(rows, groups, -1, width)
-    with sdpa_kernel(_KERNELS):
-        out = scaled_dot_product_attention(queries, *pair, attn_mask=bias, scale=scale)
-    return out.reshape(rows, heads, steps, -1)
+        weights = None
+    return layout.pack(out.transpose(1, 2)), weights
 
 
 def own_heads(of: Tensor, heads: int) -> Tensor:

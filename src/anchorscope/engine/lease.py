@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from anchorscope.engine.attention import CURRENT, SetBack, View, Watch, attention_named
-from anchorscope.engine.fused import fuse
 from anchorscope.engine.layout import Layout
 from anchorscope.engine.limits.borrow import borrow
 from anchorscope.engine.limits.bounds import noted_of, proved_up_to
@@ -60,7 +59,6 @@ class Lease:
                 back.callback(replace_own(block))
                 back.callback(self._begin_block(block, number).remove)
                 back.callback(block.register_forward_hook(self._keep_state).remove)
-            back.callback(fuse(self.model))
             back.callback(parts.head.register_forward_pre_hook(_contiguous).remove)
             back.callback(parts.decoder.register_forward_hook(self._come_home).remove)
             self._back = back.pop_all()
