@@ -27,11 +27,11 @@ from anchorscope.models import Model
 from anchorscope.pipeline.prepare import Shard
 from anchorscope.pipeline.prompts import Prompted
 from anchorscope.pipeline.stages import Run
-from anchorscope.pipeline.writer import Writer
 from anchorscope.records import Answer, Sample, Verdict
 from anchorscope.run_folder.samples import from_frame, to_frame
 from anchorscope.run_folder.states import save_states, shard_name
 from anchorscope.run_folder.store import Store
+from anchorscope.run_folder.writer import Writer
 from anchorscope.spans.answer import answer_span
 from anchorscope.spans.characters import tokens_of
 

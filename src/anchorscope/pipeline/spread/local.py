@@ -1,18 +1,20 @@
 """Workers as processes of this machine, talked to through their standard input and output.
 
-A worker whose run is gone reads the end of its input, and ends at once.
+Messages go through Python's own connections over the two pipes, which nobody else can open: what
+comes out of them was put in by this process or by its child. A worker whose run is gone reads the
+end of its input, and ends at once.
 """
 
 from __future__ import annotations
 
 import os
-import pickle
 import queue
 import subprocess
 import sys
 import threading
 import traceback
 from collections.abc import Callable
+from multiprocessing.connection import Connection
 from typing import Any
 
 from anchorscope.errors import UserError
@@ -42,6 +44,11 @@ class Process:
             env={**os.environ, "PYTHONPATH": path, **environment},
             start_new_session=True,  # Ctrl-C is for the run, which then ends its workers
         )
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self._to = Connection(os.dup(self.process.stdin.fileno()), readable=False)
+        self._from = Connection(os.dup(self.process.stdout.fileno()), writable=False)
+        self.process.stdin.close()  # the worker's input ends with the one end that is left
+        self.process.stdout.close()
 
     def do(self, task: Task) -> Any:
         """What the worker answers; before its first task it loads the model and proves itself."""
@@ -54,14 +61,14 @@ class Process:
     def end(self) -> None:
         self.process.kill()
         self.process.wait()
+        self._to.close()
+        self._from.close()
 
     def _ask(self, message: Job | Task) -> Any:
-        assert self.process.stdin is not None and self.process.stdout is not None
         try:
-            pickle.dump(message, self.process.stdin)
-            self.process.stdin.flush()
-            kind, content = pickle.load(self.process.stdout)
-        except (EOFError, OSError, pickle.UnpicklingError) as error:
+            self._to.send(message)
+            kind, content = self._from.recv()
+        except (EOFError, OSError) as error:
             self.process.kill()
             raise Lost(f"process {self.process.pid}, exit {self.process.wait()}") from error
         return answer_of(kind, content)
@@ -91,7 +98,7 @@ def answer(worker: Worker | None, message: Job | Task) -> tuple[Worker | None, t
 
 def serve() -> None:
     """The worker's side: messages in, answers out, until the input ends."""
-    answers = os.fdopen(os.dup(1), "wb")
+    answers = Connection(os.dup(1), readable=False)
     os.dup2(2, 1)  # what libraries print must not be taken for an answer
     be_quiet()
     messages: queue.Queue[Job | Task] = queue.Queue()
@@ -99,15 +106,15 @@ def serve() -> None:
     worker: Worker | None = None
     while True:
         worker, said = answer(worker, messages.get())
-        pickle.dump(said, answers)
-        answers.flush()
+        answers.send(said)
 
 
 def _listen(messages: queue.Queue[Job | Task]) -> None:
+    asked = Connection(os.dup(0), writable=False)
     while True:
         try:
-            messages.put(pickle.load(sys.stdin.buffer))
-        except EOFError:
+            messages.put(asked.recv())
+        except (EOFError, OSError):
             os._exit(1)  # whoever asked is gone, and nobody waits for what is under way
 
 
