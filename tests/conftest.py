@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before anything reads it: no test waits for a network
+os.environ["TRITON_INTERPRET"] = "1"  # before torch imports it: kernels run without a GPU
 
 import pytest
 import torch

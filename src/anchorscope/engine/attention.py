@@ -22,7 +22,7 @@ from transformers import AttentionInterface
 from anchorscope import ranks
 from anchorscope.engine.layout import Layout
 from anchorscope.engine.masks import NAME, NotUnderstood, checked
-from anchorscope.engine.memory import Memory, Pair
+from anchorscope.engine.memory import Forked, Growing, Memory, Pair
 
 _WHERE = "_attn_implementation_internal"
 # Shown every block's attention weights [row, head, query, key] before they meet the values.
@@ -93,8 +93,6 @@ def attend(
     donor = _donor(module)
     if donor is not None and view.set_back is not None:
         key, value = (view.set_back.keys(block, donor, packed) for packed in (key, value))
-    query, key, value = (_in_rows(layout, packed) for packed in (query, key, value))
-    pair = view.memory.join(block, key, value)
     heads = query.shape[1]
     bias = own_heads(layout.bias(block, checked(attention_mask, module), query.dtype), heads)
     if alibi is not None:
@@ -103,7 +101,17 @@ def attend(
     kept = layout.kept(block, query.dtype)
     kept = None if kept is None else own_heads(kept, heads)
     special = any(of is not None for of in (kept, softcap, s_aux, alibi))
-    if view.weights or view.watch or special:
+    written = view.weights or view.watch or special
+    memory = view.memory
+    whole = value.shape[-1] == key.shape[-1]
+    if isinstance(memory, Growing | Forked) and memory.apart and whole and not written:
+        from anchorscope.engine.fused.segments import attend_segments  # needs Triton
+
+        segments = memory.segments(block, layout, key, value)
+        return attend_segments(query, segments, bias, layout, scale), None
+    query, key, value = (layout.in_rows(packed) for packed in (query, key, value))
+    pair = memory.join(block, key, value)
+    if written:
         out, weights = _written_out(query * scale, pair, bias, softcap, s_aux, kept, view.watch)
     else:
         # Faster on CPU and GPU alike than repeating the keys for grouped queries.
@@ -128,11 +136,6 @@ def _donor(module: nn.Module) -> int | None:
     kinds = config.layer_types
     own = kinds[: len(kinds) - config.num_kv_shared_layers]
     return max(block for block, kind in enumerate(own) if kind == kinds[module.layer_idx])
-
-
-def _in_rows(layout: Layout, packed: Tensor) -> Tensor:
-    """Packed things [1, head, token, head width] in their rows, [row, head, query, head width]."""
-    return layout.unpack(packed.transpose(1, 2)).transpose(1, 2)
 
 
 def _written_out(

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -88,9 +89,23 @@ class Layout:
             flat[self.place] = packed[0]
         return flat.unflatten(0, self.query_at.shape)
 
+    def in_rows(self, packed: Tensor) -> Tensor:
+        """Packed [1, head, token, head width] in their rows, [row, head, query, head width]."""
+        return self.unpack(packed.transpose(1, 2)).transpose(1, 2)
+
+    @cached_property
+    def counts(self) -> Tensor:
+        """How many tokens each row has, [row]."""
+        return (self.query_at >= 0).sum(dim=1)
+
+    @cached_property
+    def starts(self) -> Tensor:
+        """Where each row's first token stands among the packed ones, [row]."""
+        return self.counts.cumsum(dim=0) - self.counts
+
     def last(self) -> Tensor:
         """Where each row's last token stands among the packed ones, [row]."""
-        return (self.query_at >= 0).sum(dim=1).cumsum(dim=0) - 1
+        return self.starts + self.counts - 1
 
     def token_at(self, at: Tensor) -> Tensor:
         """Where the token at a position of each row [row] stands among the packed ones, [row]."""

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from anchorscope.engine.attention import CURRENT, SetBack, View, Watch, attention_named
+from anchorscope.engine.fused import can_fuse, put_into
 from anchorscope.engine.layout import Layout
 from anchorscope.engine.limits.borrow import borrow
 from anchorscope.engine.limits.bounds import noted_of, proved_up_to
@@ -49,6 +50,7 @@ class Lease:
         forward = inspect.signature(model.lm.forward).parameters
         self._picks = "logits_to_keep" in forward
         self._first = first_position(model.parts.decoder)
+        self.apart = can_fuse(model)  # whether a kernel reads keys where they lie
 
     def __enter__(self) -> Lease:
         lm, parts = self.model.lm, self.model.parts
@@ -59,6 +61,8 @@ class Lease:
                 back.callback(replace_own(block))
                 back.callback(self._begin_block(block, number).remove)
                 back.callback(block.register_forward_hook(self._keep_state).remove)
+            if self.apart:
+                back.callback(put_into(lm))
             back.callback(parts.head.register_forward_pre_hook(_contiguous).remove)
             back.callback(parts.decoder.register_forward_hook(self._come_home).remove)
             self._back = back.pop_all()

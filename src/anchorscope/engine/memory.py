@@ -8,16 +8,29 @@ on a GPU, and products with the prefix held once were slower than the fused kern
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
+from anchorscope.engine.layout import Layout
+
 Pair = tuple[Tensor, Tensor]  # keys and values, [row, key head, position, head width]
+
+
+class Segments(NamedTuple):
+    """The keys and values of a pass where they lie, for a kernel that reads them there."""
+
+    front: Pair | None  # the prefix, [1, key head, position, head width]
+    middle: Pair  # [row or question, key head, position, head width]
+    rows: Tensor  # which of `middle` each row has, [row]
+    own: Pair | None  # the rows' own, packed: [1, token, key head, head width]
 
 
 class Memory(Protocol):
     """What a row's attention sees: the prefix, what came before, and what is new."""
+
+    apart: bool  # whether the prefix is left where it lies, for a kernel that reads it there
 
     def join(self, block: int, key: Tensor, value: Tensor) -> Pair:
         """All keys and values of a block, these new ones last."""
@@ -27,14 +40,36 @@ class Memory(Protocol):
 class Growing:
     """Keys and values written into buffers of fixed capacity, so that a step copies nothing old."""
 
-    def __init__(self, blocks: int, capacity: int, prefix: Sequence[Pair] | None = None) -> None:
-        self._prefix, self._front = prefix, prefix_length(prefix)
+    def __init__(
+        self,
+        blocks: int,
+        capacity: int,
+        prefix: Sequence[Pair] | None = None,
+        *,
+        apart: bool = False,
+    ) -> None:
+        self.apart, self._prefix = apart, prefix
+        self._front = 0 if apart else prefix_length(prefix)
         self._capacity = capacity
         self._pairs: list[Pair | None] = [None] * blocks
         self._length = [self._front] * blocks
 
     def join(self, block: int, key: Tensor, value: Tensor) -> Pair:
         """All keys and values of a block so far, [row, key head, prefix + length, head width]."""
+        pair = self._grown(block, key, value)
+        if not self.apart or self._prefix is None:
+            return pair
+        return _behind(self._prefix[block][0], pair[0]), _behind(self._prefix[block][1], pair[1])
+
+    def segments(self, block: int, layout: Layout, key: Tensor, value: Tensor) -> Segments:
+        """The same for packed keys and values [1, key head, token, head width], left in place."""
+        pair = self._grown(block, layout.in_rows(key), layout.in_rows(value))
+        front = None if self._prefix is None else self._prefix[block]
+        rows = torch.arange(len(pair[0]), device=key.device)
+        return Segments(front, pair, rows, own=None)
+
+    def _grown(self, block: int, key: Tensor, value: Tensor) -> Pair:
+        """What the buffers of a block hold, these new ones last."""
         pair = self._pairs[block] or self._begin(block, key, value)
         start = self._length[block]
         stop = start + key.shape[2]
@@ -56,7 +91,7 @@ class Growing:
                 self._pairs[block] = (_taken(pair[0], index), _taken(pair[1], index))
 
     def _begin(self, block: int, key: Tensor, value: Tensor) -> Pair:
-        prefix = None if self._prefix is None else self._prefix[block]
+        prefix = None if self._prefix is None or self.apart else self._prefix[block]
         return with_prefix(key, value, prefix, self._front + self._capacity)
 
 
@@ -64,8 +99,14 @@ class Forked:
     """Rows that leave a trunk. Nothing is kept: blocks of one shape share a pair of buffers."""
 
     def __init__(
-        self, trunk: Sequence[Pair], rows: Tensor, prefix: Sequence[Pair] | None = None
+        self,
+        trunk: Sequence[Pair],
+        rows: Tensor,
+        prefix: Sequence[Pair] | None = None,
+        *,
+        apart: bool = False,
     ) -> None:
+        self.apart = apart
         self._trunk, self._rows, self._prefix = trunk, rows, prefix
         self._front = prefix_length(prefix)
         self._buffers: dict[object, Pair] = {}
@@ -84,9 +125,17 @@ class Forked:
             buffer[:, :, stop:] = new
         return pair
 
+    def segments(self, block: int, layout: Layout, key: Tensor, value: Tensor) -> Segments:
+        """The same for packed keys and values [1, key head, token, head width], left in place."""
+        front = None if self._prefix is None else self._prefix[block]
+        own = key.transpose(1, 2).contiguous(), value.transpose(1, 2).contiguous()
+        return Segments(front, self._trunk[block], self._rows, own)
+
 
 class Joined:
     """Rows that leave a trunk, joined anew in each block: gradients need keys left as they are."""
+
+    apart = False
 
     def __init__(
         self, trunk: Sequence[Pair], rows: Tensor, prefix: Sequence[Pair] | None = None
@@ -99,10 +148,8 @@ class Joined:
         return pair[0], pair[1]
 
     def _joined(self, block: int, which: int, new: Tensor) -> Tensor:
-        parts = [_taken(self._trunk[block][which], self._rows), new]
-        if self._prefix is not None:
-            parts.insert(0, self._prefix[block][which].expand(len(new), -1, -1, -1))
-        return torch.cat(parts, dim=2)
+        own = torch.cat([_taken(self._trunk[block][which], self._rows), new], dim=2)
+        return own if self._prefix is None else _behind(self._prefix[block][which], own)
 
 
 def prefix_length(prefix: Sequence[Pair] | None) -> int:
@@ -117,6 +164,11 @@ def with_prefix(key: Tensor, value: Tensor, prefix: Pair | None, capacity: int) 
         for buffer, front in zip(pair, prefix, strict=True):
             buffer[:, :, : front.shape[2]] = front
     return pair
+
+
+def _behind(front: Tensor, own: Tensor) -> Tensor:
+    """Keys or values [row, key head, position, head width] behind those of the prefix."""
+    return torch.cat([front.expand(len(own), -1, -1, -1), own], dim=2)
 
 
 def _taken(of: Tensor, rows: Tensor) -> Tensor:

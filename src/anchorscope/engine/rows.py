@@ -89,7 +89,7 @@ def read_batch(
     The first `start` blocks are passed by; see `Lease.run`.
     """
     tokens, layout, number = lay_out(lease, trunk, batch)
-    memory = Forked(trunk.pairs, number, trunk.prefix.pairs)
+    memory = Forked(trunk.pairs, number, trunk.prefix.pairs, apart=lease.apart)
     read = lease.run(tokens, layout, memory, set_back=set_back, depth=depth, start=start)
     return read.states
 

@@ -64,7 +64,7 @@ def read_prefix(lease: Lease, ids: Sequence[int]) -> Prefix:
     if not ids:
         return Prefix((), None)
     at = torch.arange(len(ids), device=lease.model.device)[None]
-    memory = Growing(lease.model.blocks, len(ids))
+    memory = Growing(lease.model.blocks, len(ids), apart=lease.apart)
     tokens = torch.tensor([list(ids)], device=lease.model.device)
     lease.run(tokens, Layout(at, at, prefix_length=0), memory)
     pairs = (memory.own(block, len(ids)) for block in range(lease.model.blocks))
@@ -87,7 +87,7 @@ def grow_trunk(
     turns = [prompt[len(prefix) :] for prompt in prompts]
     tokens = pad_left(turns, 0, lease.model.device)
     at = pad_left([range(len(prefix), len(p)) for p in prompts], PAD, lease.model.device)
-    memory = Growing(lease.model.blocks, at.shape[1] + room, prefix.pairs)
+    memory = Growing(lease.model.blocks, at.shape[1] + room, prefix.pairs, apart=lease.apart)
     layout = Layout(at, at, prefix_length=len(prefix))
     more = None if also_at is None else torch.tensor(also_at, device=lease.model.device)
     last = lease.run(tokens, layout, memory, head=head, also_at=more)

@@ -1,0 +1,91 @@
+"""Norms, gates and rotary embeddings in one kernel each, on a GPU.
+
+Between its matrix products a block's own code passes over memory many times: 30 % of the time of
+an 8B model (docs/performance.md). What stands in for it was tried against it first, on random
+input of the model's own dtype, and is left out where they differ by more than rounding. With
+gradients the own code runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from importlib.util import find_spec
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import nn
+
+from anchorscope import ranks
+from anchorscope.engine.fused import gates, norms, rotary, trial
+from anchorscope.models import Model
+
+# Each gives a module's new forward, or None where the module is of another kind.
+_KINDS: tuple[Callable[[nn.Module], Any], ...] = (norms.ours, gates.ours, rotary.ours)
+
+
+def can_fuse(model: Model) -> bool:
+    """Whether the kernels can run: a whole model on one GPU, with Triton, and they work."""
+    devices = {weight.device for weight in model.lm.parameters()}
+    alone = devices == {model.device} and ranks.count() == 1
+    if not alone or model.device.type != "cuda" or find_spec("triton") is None:
+        return False
+    config = model.lm.config.get_text_config()
+    heads = config.num_attention_heads
+    width = getattr(config, "head_dim", None) or config.hidden_size // heads
+    key_heads = getattr(config, "num_key_value_heads", None) or heads
+    return _tried(model.device, model.dtype, heads, key_heads, width)
+
+
+@cache
+def _tried(
+    device: torch.device, dtype: torch.dtype, heads: int, key_heads: int, width: int
+) -> bool:
+    """Whether the attention kernel gives what torch's gives, tried once for a shape of heads."""
+    like = torch.zeros((), dtype=dtype, device=device)
+    return heads % key_heads == 0 and trial.works(like, heads, key_heads, width)
+
+
+@torch.no_grad()
+def put_into(lm: nn.Module) -> Callable[[], None]:
+    """Puts fused forwards into every module that has one; gives what takes them out again."""
+    ours = {module: _known(module) for module in lm.modules()}
+    new = {module: forward for module, forward in ours.items() if forward is not None}
+    for module, forward in new.items():
+        module.forward = forward
+
+    def take_out() -> None:
+        for module in new:
+            del module.forward
+
+    return take_out
+
+
+# What was tried once is not tried again: a model is lent many times.
+_KNOWN: WeakKeyDictionary[nn.Module, tuple[Any, Callable[..., Any] | None]] = WeakKeyDictionary()
+
+
+def _known(module: nn.Module) -> Callable[..., Any] | None:
+    """The fused forward of a module, tried anew where the module's dtype or place changed."""
+    weight = next(module.parameters(recurse=False), None)
+    kind = None if weight is None else (weight.dtype, weight.device)
+    kind = (kind, "forward" in module.__dict__)
+    if module not in _KNOWN or _KNOWN[module][0] != kind:
+        _KNOWN[module] = kind, _of(module)
+    return _KNOWN[module][1]
+
+
+def _of(module: nn.Module) -> Callable[..., Any] | None:
+    """The fused forward of a module, with its own for gradients; None where it has none."""
+    if "forward" in module.__dict__:  # accelerate's, which fetches weights from elsewhere
+        return None
+    forward = next((found for kind in _KINDS if (found := kind(module)) is not None), None)
+    if forward is None:
+        return None
+    own = module.forward
+
+    def either(*args: Any, **kwargs: Any) -> Any:
+        return (own if torch.is_grad_enabled() else forward)(*args, **kwargs)
+
+    return either

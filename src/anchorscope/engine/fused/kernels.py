@@ -1,0 +1,107 @@
+"""The kernels, in Triton: each reads its input once and writes its output once.
+
+They round where the models' own code rounds. Some models (Qwen2.5) have keys so large that one
+rounding less gives other attention, and other answers.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+Act = Literal["silu", "gelu"]
+_BLOCK = 2048
+
+
+@triton.jit(do_not_specialize=["count"])
+def _gate(gate, up, out, count, gelu: tl.constexpr, block: tl.constexpr):
+    at = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
+    there = at < count
+    kind = out.dtype.element_ty
+    x = tl.load(gate + at, mask=there).to(tl.float32)
+    y = tl.load(up + at, mask=there).to(tl.float32)
+    # Both activations are x times a sigmoid; gelu is the one with tanh.
+    z = 1.5957691216057308 * (x + 0.044715 * x * x * x) if gelu else x
+    active = (x * tl.sigmoid(z)).to(kind).to(tl.float32)
+    tl.store(out + at, (active * y).to(kind), mask=there)
+
+
+def gated(gate: Tensor, up: Tensor, act: Act) -> Tensor:
+    """act(gate) * up, of any shape."""
+    gate, up = gate.contiguous(), up.contiguous()
+    out, count = torch.empty_like(gate), gate.numel()
+    kernel: Any = _gate
+    kernel[(triton.cdiv(count, _BLOCK),)](gate, up, out, count, act == "gelu", _BLOCK, num_warps=8)
+    return out
+
+
+@triton.jit(do_not_specialize=["count"])
+def _norm(
+    of, weight, out, count, eps, width: tl.constexpr, padded: tl.constexpr, rows: tl.constexpr,
+    more: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64) * rows + tl.arange(0, rows)[:, None]
+    column = tl.arange(0, padded)
+    inside = (row < count) & (column < width)[None, :]
+    at = row * width + column[None, :]
+    kind = out.dtype.element_ty
+    x = tl.load(of + at, mask=inside, other=0.0).to(tl.float32)
+    scale = tl.load(weight + column, mask=column < width, other=0.0).to(tl.float32)[None, :]
+    x = x * (1.0 / tl.sqrt(tl.sum(x * x, axis=1) / width + eps))[:, None]
+    # Llama rounds before it scales; Gemma scales by one more than the weight, and rounds then.
+    x = x * (1.0 + scale) if more else x.to(kind).to(tl.float32) * scale
+    tl.store(out + at, x.to(kind), mask=inside)
+
+
+def normed(of: Tensor, weight: Tensor, eps: float, *, more: bool) -> Tensor:
+    """The RMS norm over the last dimension, scaled by the weight, or by one more than it."""
+    of = of.contiguous()
+    out, width = torch.empty_like(of), of.shape[-1]
+    count, padded = of.numel() // width, triton.next_power_of_2(width)
+    rows = max(1, _BLOCK // padded)  # heads are narrow: one row each would be too little work
+    kernel: Any = _norm
+    grid = (triton.cdiv(count, rows),)
+    kernel[grid](of, weight, out, count, eps, width, padded, rows, more, num_warps=4)
+    return out
+
+
+@triton.jit
+def _rotate(
+    of, cos, sin, out, heads: tl.constexpr, width: tl.constexpr, padded: tl.constexpr,
+    half: tl.constexpr,
+):  # fmt: skip
+    token = tl.program_id(0).to(tl.int64)
+    kind = out.dtype.element_ty
+    head = tl.arange(0, padded)[:, None]
+    at = tl.arange(0, half)[None, :]
+    there = (head < heads) & (at < width // 2)
+    angle = tl.arange(0, half)
+    known = angle < width // 2
+    low = token * width + angle
+    high = low + width // 2
+    place = token * heads * width + head * width + at
+    x = tl.load(of + place, mask=there).to(tl.float32)
+    y = tl.load(of + place + width // 2, mask=there).to(tl.float32)
+    cos_x = tl.load(cos + low, mask=known).to(tl.float32)[None, :]
+    sin_x = tl.load(sin + low, mask=known).to(tl.float32)[None, :]
+    cos_y = tl.load(cos + high, mask=known).to(tl.float32)[None, :]
+    sin_y = tl.load(sin + high, mask=known).to(tl.float32)[None, :]
+    first = (x * cos_x).to(kind).to(tl.float32) - (y * sin_x).to(kind).to(tl.float32)
+    second = (y * cos_y).to(kind).to(tl.float32) + (x * sin_y).to(kind).to(tl.float32)
+    tl.store(out + place, first.to(kind), mask=there)
+    tl.store(out + place + width // 2, second.to(kind), mask=there)
+
+
+def rotated(of: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Queries or keys [1, head, token, width] turned by angles [1, token, width], halves paired."""
+    rows = of.transpose(1, 2).contiguous()
+    _, tokens, heads, width = rows.shape
+    out = torch.empty_like(rows)
+    sizes = (heads, width, triton.next_power_of_2(heads), triton.next_power_of_2(width // 2))
+    kernel: Any = _rotate
+    kernel[(tokens,)](rows, cos.contiguous(), sin.contiguous(), out, *sizes, num_warps=4)
+    return out.transpose(1, 2)
