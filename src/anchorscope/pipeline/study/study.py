@@ -111,7 +111,9 @@ def _run(planned: Planned, folder: Path, progress: Progress) -> RunView:
         model = planned.model.model  # a name is enough for a folder that is finished
         if not (read_info(folder) or {}).get("finished"):
             model = _make(planned.model, planned.model.made)
-    return run(model, out=folder, config=planned.config, progress=progress)
+    view = run(model, out=folder, config=planned.config, progress=progress)
+    # A file may be called anything: over all runs a model has the study's name for it.
+    return RunView(view.path, {**view.info, "model": {**view.model, "name": planned.model.name}})
 
 
 def _make(model: StudyModel, made: Made) -> Model:
