@@ -150,17 +150,19 @@ def test_forty_at_once_get_what_each_gets_alone(client, address, offline):
         assert text == want.answer
         assert probability == pytest.approx(want.probability, abs=1e-5)
     after = counts(address)
-    assert {name: after[name] - before.get(name, 0) for name in after if "bucket" not in name} >= {
-        "anchorscope_answers_total": 40
-    }
     flagged = sum(one.flagged for one in offline(texts))
     name = "anchorscope_flagged_total"
     assert after[name] - before[name] == flagged
     assert after["anchorscope_queue_length"] == 0
-    for name in ("anchorscope_request_seconds_count", "anchorscope_batch_size_sum", CHAT):
+    for name in (*ONCE_EACH, CHAT):
         assert after[name] - before.get(name, 0) == 40
 
 
+ONCE_EACH = (
+    "anchorscope_answers_total",
+    "anchorscope_request_seconds_count",
+    "anchorscope_batch_size_sum",
+)
 CHAT = 'anchorscope_requests_total{path="/v1/chat/completions",status="200"}'
 
 

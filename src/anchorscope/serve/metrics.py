@@ -61,15 +61,23 @@ class Metered:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
-        begun, status = time.monotonic(), 500
+        begun, status, noted = time.monotonic(), 500, False
+
+        def note() -> None:
+            nonlocal noted
+            if not noted:
+                self._metrics.finished(scope["path"], status, time.monotonic() - begun)
+            noted = True
 
         async def noting(message: MutableMapping[str, Any]) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
+            elif not message.get("more_body", False):
+                note()  # before the client has it all: whoever was answered is counted
             await send(message)
 
         try:
             await self._app(scope, receive, noting)
         finally:
-            self._metrics.finished(scope["path"], status, time.monotonic() - begun)
+            note()
