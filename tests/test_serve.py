@@ -57,8 +57,8 @@ def test_an_answer_carries_the_score_that_the_detector_gives_offline(client, off
     assert said["probability"] == pytest.approx(want.probability, abs=1e-6)
     assert said["belief"] == pytest.approx(list(want.belief), abs=1e-6)
     assert (said["flagged"], said["answer_entity"]) == (want.flagged, want.answer_entity)
-    assert said["detector"]["name"] == "probe"
-    assert said["question"] == QUESTION
+    assert said["method"] == "probe"
+    assert (said["question"], said["answer"]) == (QUESTION, want.answer)
     assert "own prompt was used" in said["prompt"]
     assert got.usage.total_tokens == got.usage.prompt_tokens + got.usage.completion_tokens
     assert got.usage.prompt_tokens == len(f"Q: {QUESTION}\nA:")  # a token a byte
@@ -86,7 +86,7 @@ def test_a_stream_is_the_same_answer_with_a_flag_beside_each_piece(client, offli
         for piece in pieces[1:]:
             running = piece.anchorscope["running"]
             assert running["by"] == "detector probe"
-            threshold = last.anchorscope["detector"]["threshold"]
+            threshold = last.anchorscope["threshold"]
             assert running["flagged"] == (running["probability"] > threshold)
         assert last.choices[0].finish_reason in ("stop", "length")
         assert last.anchorscope["probability"] == pytest.approx(want.probability, abs=1e-6)

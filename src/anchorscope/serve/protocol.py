@@ -62,7 +62,7 @@ class Reply:
     """An answer on its way to a client: the same id, time and model in each of its chunks."""
 
     model: str
-    detector: dict[str, Any]  # name and threshold
+    detector: dict[str, Any]  # its method and threshold
     ignored: tuple[str, ...] = ()
     id: str = field(default_factory=lambda: f"chatcmpl-{uuid.uuid4().hex}")
     created: int = field(default_factory=lambda: int(time.time()))
@@ -87,8 +87,8 @@ class Reply:
 
     def score(self, scored: Scored) -> dict[str, Any]:
         """The `anchorscope` field: all that the detector says, NaN as null."""
-        said = {k: plain(v) for k, v in asdict(scored).items() if k != "answer"}
-        return said | {"detector": self.detector, "prompt": PROMPT, "ignored": list(self.ignored)}
+        said = {name: plain(value) for name, value in asdict(scored).items()}
+        return said | self.detector | {"prompt": PROMPT, "ignored": list(self.ignored)}
 
     def _head(self, kind: str) -> dict[str, Any]:
         return {"id": self.id, "object": kind, "created": self.created, "model": self.model}

@@ -50,7 +50,7 @@ class Served:
     @property
     def facts(self) -> dict[str, Any]:
         """What every answer says of the detector."""
-        return {"name": self.detector.name, "threshold": self.detector.threshold}
+        return {"method": self.detector.name, "threshold": self.detector.threshold}
 
     def warm(self) -> None:
         """Proves model and detector on one question; an error where they do not fit."""
