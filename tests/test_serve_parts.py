@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -114,8 +115,10 @@ class Gated(Served):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.reached, self.gate = threading.Event(), threading.Event()
+        self.asked: list[str] = []
 
     def score(self, questions) -> list[Scored]:
+        self.asked += questions
         self.reached.set()
         assert self.gate.wait(60)
         return super().score(questions)
@@ -146,6 +149,29 @@ def test_a_full_queue_refuses_and_those_inside_are_answered(tiny_llama):
             assert one.result().status_code == 200
         assert post(address, QUESTIONS[3]).status_code == 200
         assert 'status="503"} 1.0' in httpx.get(f"{address}/metrics").text
+
+
+@pytest.mark.parametrize("stream", ["false", "true"])
+def test_a_question_whose_client_left_is_not_asked(tiny_llama, stream):
+    served = Gated(make(tiny_llama), tiny_llama)
+    with served_here(served) as address, ThreadPoolExecutor(1) as pool:
+        first = pool.submit(post, address, QUESTIONS[0])
+        assert served.reached.wait(60)
+        host, port = address.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port))) as leaving:
+            body = f'{{"model": "LlamaForCausalLM", "stream": {stream}, "messages": '
+            body += f'[{{"role": "user", "content": "{QUESTIONS[1]}"}}]}}'
+            head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: {host}:{port}\r\n"
+            head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+            leaving.sendall((head + body).encode())
+            while "anchorscope_queue_length 1.0" not in httpx.get(f"{address}/metrics").text:
+                assert not first.done()
+        while 'status="499"} 1.0' not in httpx.get(f"{address}/metrics").text:
+            assert not first.done()
+        served.gate.set()
+        assert first.result().status_code == 200
+        assert post(address, QUESTIONS[2]).status_code == 200
+        assert served.asked == [QUESTIONS[0], QUESTIONS[2]]
 
 
 class Fragile(Served):

@@ -57,7 +57,7 @@ class _Chat:
     metrics: Metrics
     limits: Limits
 
-    async def complete(self, asked: ChatRequest) -> Response:
+    async def complete(self, asked: ChatRequest, request: Request) -> Response:
         """The answer whole, or as server-sent events."""
         question = question_of(asked, model=self.served.model.name)
         if len(question) > self.limits.characters:
@@ -73,12 +73,12 @@ class _Chat:
         )
         events: asyncio.Queue[Event] = asyncio.Queue()
         job = self._put(question, bool(asked.stream), events)
-        first = await events.get()
+        first = await _unless_left(request, job, events)
         if isinstance(first, Refusal):
             raise first
         if asked.stream:
             usage = asked.stream_options is not None and asked.stream_options.include_usage
-            lines = self._lines(reply, job, first, events, usage)
+            lines = self._lines(reply, first, events, usage)
             return StreamingResponse(lines, media_type="text/event-stream")
         assert isinstance(first, Done)
         self.metrics.answered(first.scored)
@@ -96,24 +96,20 @@ class _Chat:
         return job
 
     async def _lines(
-        self, reply: Reply, job: Job, first: Event, events: asyncio.Queue[Event], usage: bool
+        self, reply: Reply, first: Event, events: asyncio.Queue[Event], usage: bool
     ) -> AsyncIterator[str]:
         """The server-sent events of an answer."""
-        try:
-            yield _event(reply.chunk({"role": "assistant", "content": ""}))
-            event = first
-            while isinstance(event, Piece):
-                yield _event(
-                    reply.chunk({"content": event.text}, anchorscope={"running": event.running})
-                )
-                event = await events.get()
-            if isinstance(event, Refusal):
-                yield _event(event.body())
-                return
-            for line in self._last(reply, event, usage):
-                yield line
-        finally:
-            job.gone = True
+        yield _event(reply.chunk({"role": "assistant", "content": ""}))
+        event = first
+        while isinstance(event, Piece):
+            running = {"running": event.running}
+            yield _event(reply.chunk({"content": event.text}, anchorscope=running))
+            event = await events.get()
+        if isinstance(event, Refusal):
+            yield _event(event.body())
+            return
+        for line in self._last(reply, event, usage):
+            yield line
 
     def _last(self, reply: Reply, done: Done, usage: bool) -> list[str]:
         """The end of a stream: the score with the last piece, the counts if they were wanted."""
@@ -123,6 +119,25 @@ class _Chat:
         lines = [_event(reply.chunk(delta, finish=done.finish, anchorscope=score))]
         lines += [_event(reply.usage_chunk(done.usage))] if usage else []
         return [*lines, "data: [DONE]\n\n"]
+
+
+async def _unless_left(request: Request, job: Job, events: asyncio.Queue[Event]) -> Event:
+    """The first that is told of a job; a job whose client leaves before is not begun."""
+    told, left = asyncio.ensure_future(events.get()), asyncio.ensure_future(_left(request))
+    try:
+        await asyncio.wait({told, left}, return_when=asyncio.FIRST_COMPLETED)
+        if told.done():
+            return told.result()
+        job.gone = True
+        raise Refusal(499, "The client left.")
+    finally:
+        told.cancel()
+        left.cancel()
+
+
+async def _left(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 def _event(body: dict[str, Any]) -> str:

@@ -25,7 +25,7 @@ class Job:
     question: str
     stream: bool
     tell: Callable[[Event], Any]
-    gone: bool = False  # its client left
+    gone: bool = False  # its client left: not begun any more
 
 
 class Work:
