@@ -6,6 +6,7 @@ import math
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import httpx
 import numpy as np
@@ -79,7 +80,7 @@ def test_a_detector_of_tokens_runs_on_the_belief_of_its_layer(tiny_llama):
     coef = rng.standard_normal((4, WIDTH)).astype(np.float32) / 8
     beliefs = Beliefs(coef=coef, intercept=np.zeros(4), gate_layer=2)
     detector = make(tiny_llama, "mean-log-prob", {})
-    served = Served(type(detector)(**{**detector.__dict__, "beliefs": beliefs}), tiny_llama)
+    served = Served(replace(detector, beliefs=beliefs), tiny_llama)
     served.warm()
     (first, *_) = pieces_of(served, QUESTIONS[0])
     prompt = make_prompt(tiny_llama, QUESTIONS[0], shots=SHOTS, style="text").ids
