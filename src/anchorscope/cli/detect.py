@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from anchorscope.cli.collect import collect
+from anchorscope.cli.detect_serve import serve
 from anchorscope.config import help_of
 from anchorscope.errors import UserError
 
@@ -18,6 +19,7 @@ detect = typer.Typer(no_args_is_help=True, help="Detectors of wrong answers.")
 
 
 detect.command()(collect)
+detect.command()(serve)
 
 
 _Seed = Annotated[int, typer.Option(help="Seed of folds and intervals.")]
