@@ -69,10 +69,7 @@ class Work:
                 self._score(together)
             for job in jobs:
                 if job.stream and not job.gone:
-                    self.batches(1)
-                    job.tell(
-                        self._tried(lambda job=job: self._served.stream(job.question, job.tell))
-                    )
+                    self._stream(job)
 
     def _take(self) -> list[Job]:
         """The next jobs, one at least; those that cannot be asked are refused here.
