@@ -23,8 +23,8 @@ from anchorscope.detect.train import best_threshold, deployable, train
 from anchorscope.errors import UserError
 from anchorscope.run_folder.view import RunView
 
-METHODS = ("probe", "ensemble", "mlp", "mop", "mop-no-labels", "pr", "pr-fixed", "length",
-           "tfidf-question", "tfidf-both", "min-log-prob")  # fmt: skip
+METHODS = ("probe", "ensemble", "combined", "mlp", "mop", "mop-no-labels", "pr", "pr-fixed",
+           "length", "tfidf-question", "tfidf-both", "min-log-prob")  # fmt: skip
 
 
 @pytest.fixture(scope="module")

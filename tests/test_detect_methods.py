@@ -45,7 +45,9 @@ def test_the_layer_that_holds_the_truth_is_chosen():
 
 
 def test_no_detector_finds_anything_in_noise():
-    scores = evaluate(noise(layers=4), names=("probe", "mlp", "mop", "length", "auto"), folds=3)
+    scores = evaluate(
+        noise(layers=4), names=("probe", "combined", "mop", "length", "auto"), folds=3
+    )
     for split in ("random", "entity"):
         for name, found in by_detector(scores, split).items():
             assert 0.36 < found < 0.64, f"{name} finds {found} in noise: something leaks"
@@ -156,7 +158,7 @@ def test_auto_keeps_to_the_ensemble_where_nothing_is_clearly_better():
 def test_a_fit_never_looks_at_the_answers_it_is_tested_on():
     """Turning the labels of a fold round changes no score of that fold."""
     made, how = plain(n=180), {"splits": ("entity",), "folds": 3}
-    names = ("probe", "mlp", "mop", "tfidf-both", "auto")
+    names = ("probe", "combined", "mlp", "mop", "tfidf-both", "auto")
     first = evaluate(made, names=names, **how)
     tested = set(first[first["fold"] == 0]["id"])
     turned = [1 - z if id in tested else z for id, z in zip(made.ids, made.z, strict=True)]

@@ -182,6 +182,17 @@ def test_log_probs_of_a_given_answer_are_the_models(tiny_llama):
     assert one.score == pytest.approx(-float(mean), abs=1e-4)
 
 
+def test_combined_adds_the_lowest_log_probability_to_the_probe(tiny_llama):
+    probe, least = make(tiny_llama), make(tiny_llama, "min-log-prob", {})
+    tensors = probe.method.tensors() | {"weights": np.array([0.5, 2.0, -1.0])}
+    tensors["coef"] = tensors["coef"][None]
+    both = make(tiny_llama, "combined", tensors, layers=[LAYER])
+    for given in (None, "Rome"):
+        ask = {"answer": given} if given else {}
+        by = [one.score(tiny_llama, QUESTIONS[1], **ask).score for one in (probe, least, both)]
+        assert by[2] == pytest.approx(0.5 * by[0] + 2.0 * by[1] - 1.0, abs=1e-3)
+
+
 def test_an_empty_answer_has_no_probability(tiny_llama):
     one = make(tiny_llama).score(tiny_llama, QUESTIONS[0], answer=" ?! ")
     assert math.isnan(one.probability)

@@ -26,6 +26,7 @@ def material(z, states, *, entities=None, name="made-up", seed=0, log_probs=None
             log_probs=tuple(log_probs[i]),
             exact_answer=(1,),
             first_entropy=1.0,
+            dataset=name,
             entity=entities[i],
             popularity=float(i % 7),
         )
@@ -86,6 +87,20 @@ def two_pathways(n=800, seed=0, **more) -> Material:
     made = material(z, states, seed=seed, **more)
     made.memo["q"] = q
     return made
+
+
+def two_sources(n=400, direction=0, strength=1.0, seed=0, name="made-up", **more) -> Material:
+    """State and lowest log-probability each know z by themselves: two normal scores, one spread."""
+    rng = np.random.default_rng(seed)
+    z = rng.permutation(np.arange(n) % 2)
+    clean = rng.standard_normal((n, 1, 6))
+    clean[:, 0, direction] += strength * (2 * z - 1)
+    least = -5 - 0.8 * (2 * z - 1) - rng.standard_normal(n)
+    log_probs = [(float(value), -0.01) for value in least]
+    entities = [f"{name}/{i}" for i in range(n)]
+    return material(
+        z, {"clean": clean}, name=name, entities=entities, log_probs=log_probs, seed=seed, **more
+    )
 
 
 def sisters() -> list[Material]:

@@ -69,7 +69,7 @@ class _Test(NamedTuple):
 def _tests(material: Material, split: Split, folds: int, seed: int) -> list[_Test]:
     fold = outer_folds(material.z, material.entities, split=split, folds=folds, seed=seed)
     # Inner folds of the same kind: a score is judged by what it is to be used for.
-    answers = replace(material, mixed=split == "random")
+    answers = replace(material, folds_by=split)
     return [
         _Test(split, number, answers.take(fold != number, seed=seed), answers.take(fold == number))
         for number in range(folds)

@@ -1,0 +1,115 @@
+"""Probes and token probability together: what the states say, and how sure the model was.
+
+Both come with the pass that wrote the answer. The probes know more where they were trained, token
+probability holds on other questions too.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from scipy.optimize import minimize
+from scipy.special import expit
+
+from anchorscope.detect.kinds.baselines import TokenLogProb
+from anchorscope.detect.kinds.probes import Ensemble
+from anchorscope.detect.material import Material
+from anchorscope.detect.method import Method, Needs
+from anchorscope.stats.ranking import auroc
+
+_RIDGE = 1e-3  # against the mean of the losses; keeps classes that part altogether finite
+
+
+class Combined(Method):
+    """Logistic regression on the probes' held-out logit and minus the lowest log-probability.
+
+    Of several datasets a whole one is held out at a time when layers and weights are chosen: the
+    probes get the weight that they deserve on questions unlike those they learnt from.
+    """
+
+    name = "combined"
+    steady = True
+    reads_tokens = True
+
+    def lacks(self, material: Material) -> str:
+        return "" if material.has("clean") else "there are no states of 'clean'"
+
+    def decision_function(self, material: Material) -> np.ndarray:
+        """The log-odds of each answer, [question]."""
+        pairs = two_scores(self.base_.decision_function(material), material)
+        return pairs @ self.weights_[:2] + self.weights_[2]
+
+    def needs(self) -> Needs:
+        return self.base_.needs()
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        return self.base_.tensors() | {"weights": self.weights_}
+
+    def about(self) -> dict[str, Any]:
+        return self.base_.about()
+
+    def restore(self, tensors: dict[str, np.ndarray], about: dict[str, Any]) -> Method:
+        self.base_ = Ensemble()
+        self.base_.restore(tensors, about)
+        self.weights_ = tensors["weights"]
+        return self
+
+    def _choose(self, material: Material) -> None:
+        apart = material.apart()
+        self.base_ = _best_probes(apart)
+        self._held_out = two_scores(self.base_._inner_scores(apart), apart)
+        self.weights_ = fit_weights(self._held_out, material.z)
+
+    def _learn(self, material: Material) -> None:
+        self.base_._learn(material)
+        self.__dict__.pop("_held_out", None)  # a fitted detector travels without it
+
+    def _inner_scores(self, material: Material) -> np.ndarray:
+        # On the folds of every other detector, so that `auto` compares like with like. A fold's
+        # weights come from the other folds, put on one scale: their ratio is what was learnt.
+        pairs = two_scores(self.base_._inner_scores(material), material)
+        from_middle, spread = pairs - pairs.mean(axis=0), pairs.std(axis=0)
+        scores = np.zeros(len(material))
+        for fold in np.unique(material.inner):
+            held = material.inner == fold
+            weights = fit_weights(self._held_out[~held], material.z[~held])[:2]
+            if size := float(np.linalg.norm(weights * spread)):
+                scores[held] = from_middle[held] @ weights / size
+        size = float(np.linalg.norm(self.weights_[:2] * spread))
+        return size * scores + pairs.mean(axis=0) @ self.weights_[:2] + self.weights_[2]
+
+
+def _best_probes(material: Material) -> Ensemble:
+    """The mean of several layers or the best one alone, whichever has the higher inner AUROC."""
+    tried = [Ensemble(), Ensemble(size=1)]
+    for one in tried:
+        one._choose(material)
+    return max(tried, key=lambda one: auroc(material.z, one._inner_scores(material)))
+
+
+def two_scores(logit: np.ndarray, material: Material) -> np.ndarray:
+    """The probes' logit and minus the lowest log-probability of each answer, [question, 2]."""
+    return np.column_stack([logit, TokenLogProb(reduce="min").decision_function(material)])
+
+
+def fit_weights(scores: np.ndarray, z: np.ndarray) -> np.ndarray:
+    """The weight of each column of scores [question, column], and the intercept; none below 0.
+
+    Higher scores mean more likely wrong, so a weight below 0 would be luck; scikit-learn's
+    LogisticRegression cannot rule it out.
+    """
+    mean, spread = scores.mean(axis=0), scores.std(axis=0)
+    spread = np.where(spread > 0, spread, 1.0)
+    x = np.column_stack([(scores - mean) / spread, np.ones(len(z))])
+
+    def loss(w: np.ndarray) -> tuple[float, np.ndarray]:
+        logit = x @ w
+        penalty = _RIDGE * np.append(w[:-1], 0.0)
+        value = np.mean(np.logaddexp(0, logit) - z * logit) + penalty @ w / 2
+        return float(value), x.T @ (expit(logit) - z) / len(z) + penalty
+
+    bounds = [(0, None)] * scores.shape[1] + [(None, None)]
+    found = minimize(loss, np.zeros(x.shape[1]), jac=True, method="L-BFGS-B", bounds=bounds)
+    weights = found.x[:-1] / spread
+    return np.append(weights, found.x[-1] - weights @ mean)
