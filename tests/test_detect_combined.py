@@ -88,3 +88,20 @@ def test_probes_that_do_not_travel_get_little_weight():
 def test_auto_takes_combined_unless_something_is_clearly_better():
     fitted = fit_all(plain(), ("min-log-prob", "probe", "ensemble", "combined", "auto"))
     assert fitted["auto"].best_ is fitted["combined"]
+
+
+def test_far_from_training_the_shrunk_score_is_nearer_to_log_probability():
+    """Another dataset far away where the probe means nothing, one where it still holds, and one
+    that lies no further: only the distance is known, so the first gains and the second pays.
+    """
+    both = [Combined(shrink=shrink).fit(two_sources(strength=1.2)) for shrink in (False, True)]
+    tests = {
+        "lost": two_sources(direction=3, shift=6.0, seed=1, name="b"),
+        "holds": two_sources(strength=1.2, shift=6.0, seed=1, name="b"),
+        "alike": two_sources(strength=1.2, seed=1, name="b"),
+    }
+    found = {n: [auroc(of.z, one.decision_function(of)) for one in both] for n, of in tests.items()}
+    gain = {name: shrunk - whole for name, (whole, shrunk) in found.items()}
+    assert gain["lost"] > 0.05
+    assert -0.03 < gain["holds"] < 0
+    assert abs(gain["alike"]) < 0.005

@@ -23,8 +23,8 @@ from anchorscope.detect.train import best_threshold, deployable, train
 from anchorscope.errors import UserError
 from anchorscope.run_folder.view import RunView
 
-METHODS = ("probe", "ensemble", "combined", "mlp", "mop", "mop-no-labels", "pr", "pr-fixed",
-           "length", "tfidf-question", "tfidf-both", "min-log-prob")  # fmt: skip
+METHODS = ("probe", "ensemble", "combined", "combined-shrunk", "mlp", "mop", "mop-no-labels", "pr",
+           "pr-fixed", "length", "tfidf-question", "tfidf-both", "min-log-prob")  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +56,9 @@ def test_a_detector_read_again_gives_the_same_numbers(run, tmp_path, method):
     material = from_run(run, "made-up")
     for before, after in zip(made.score_of(material), again.score_of(material), strict=True):
         assert np.array_equal(before, after)
+    clean = material.layer("clean", 1)[:, None]
+    assert np.array_equal(made.distance_of(clean), again.distance_of(clean))
+    assert 0.3 < made.distance_of(clean).mean() < 0.7 < made.distance_of(clean + 9).min()
     assert again.threshold == made.threshold
     assert again.name == made.name == method
     assert again.evaluation == made.evaluation

@@ -89,12 +89,18 @@ def two_pathways(n=800, seed=0, **more) -> Material:
     return made
 
 
-def two_sources(n=400, direction=0, strength=1.0, seed=0, name="made-up", **more) -> Material:
-    """State and lowest log-probability each know z by themselves: two normal scores, one spread."""
+def two_sources(
+    n=400, direction=0, strength=1.0, shift=0.0, seed=0, name="made-up", **more
+) -> Material:
+    """State and lowest log-probability each know z by themselves: two normal scores, one spread.
+
+    A shift moves all states, in a direction that holds nothing.
+    """
     rng = np.random.default_rng(seed)
     z = rng.permutation(np.arange(n) % 2)
     clean = rng.standard_normal((n, 1, 6))
     clean[:, 0, direction] += strength * (2 * z - 1)
+    clean[:, 0, 5] += shift
     least = -5 - 0.8 * (2 * z - 1) - rng.standard_normal(n)
     log_probs = [(float(value), -0.01) for value in least]
     entities = [f"{name}/{i}" for i in range(n)]

@@ -11,6 +11,7 @@ from sklearn.metrics import roc_curve
 from anchorscope.detect.compare import detectors_table
 from anchorscope.detect.deployed.beliefs import learn_beliefs
 from anchorscope.detect.deployed.trained import Example, Trained
+from anchorscope.detect.distance import learn_distance
 from anchorscope.detect.evaluate import evaluate
 from anchorscope.detect.kinds import AUTO, METHODS, make_method, short_name
 from anchorscope.detect.material import from_run, join
@@ -74,6 +75,7 @@ def train(
         trained_on={"datasets": names, "answers": len(material), "wrong": int(material.z.sum())},
         evaluation={key: _plain(row[key]) for key in _REPORTED},
         beliefs=learn_beliefs(material),
+        distance=learn_distance(material),
         licence=licence or {"detector": "other", "model": "not recorded", "data": "not recorded"},
     )
 

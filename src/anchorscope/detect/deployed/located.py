@@ -41,6 +41,7 @@ class Scored:
     why: str = ""  # why there is no probability
     pathway: str = ""  # Q or A, as the clean state tells it; "": not known
     pathway_probability: float = np.nan  # of that pathway
+    distance: float = np.nan  # share of training answers, held out, that lie nearer; near 1: far
     belief: tuple[float, ...] = ()  # P(wrong) by the probe of each layer, 1 to L
 
     def _repr_html_(self) -> str:
@@ -154,6 +155,7 @@ def scored_answers(
         return out
     score, probability = trained.score_of(material_of([answers[n] for n in rows], states))
     belief, pathway = _beliefs(trained, clean)
+    distance = trained.distance_of(clean)
     for place, n in enumerate(rows):
         if not np.isfinite(probability[place]):
             raise UserError(
@@ -169,6 +171,7 @@ def scored_answers(
             why="",
             pathway="" if np.isnan(q) else "Q" if q > 0.5 else "A",
             pathway_probability=max(q, 1 - q),
+            distance=float(distance[place]),
             belief=tuple(belief[place].tolist()),
         )
     return out

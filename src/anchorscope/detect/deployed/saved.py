@@ -20,6 +20,7 @@ from safetensors.numpy import load, save_file
 
 from anchorscope.detect.deployed.beliefs import Beliefs
 from anchorscope.detect.deployed.trained import READ_AT, Example, Trained
+from anchorscope.detect.distance import Distance
 from anchorscope.detect.kinds import METHODS
 from anchorscope.detect.method import Platt
 from anchorscope.errors import UserError
@@ -29,6 +30,7 @@ _PLAIN = (
     "name", "model", "prompt", "threshold", "calibrated_on", "trained_on", "evaluation", "licence",
 )  # fmt: skip
 WEIGHTS, ABOUT, CARD = "detector.safetensors", "detector.json", "README.md"
+_PARTS = ("beliefs.", "distance.")  # what is kept beside the method's own weights
 _FREE = ("checksum", "licence")  # what the owner may write into detector.json by hand
 FILES = (WEIGHTS, ABOUT, CARD)
 
@@ -46,8 +48,10 @@ def save_trained(trained: Trained, folder: Path) -> Path:
     about["method"] = trained.method.about()
     about["calibration"] = asdict(trained.method.calibration_)
     about["examples"] = [asdict(one) for one in trained.examples]
-    beliefs = {} if trained.beliefs is None else trained.beliefs.tensors()
-    write_folder(folder, Stored(trained.method.tensors() | beliefs, about), model_card(trained))
+    tensors = trained.method.tensors()
+    for part in (trained.beliefs, trained.distance):
+        tensors |= {} if part is None else part.tensors()
+    write_folder(folder, Stored(tensors, about), model_card(trained))
     return folder
 
 
@@ -59,7 +63,7 @@ def load_trained(folder: Path) -> Trained:
             f"The detector in '{folder}' is of a kind '{about['name']}' that this version does "
             "not know. Update anchorscope."
         )
-    own = {name: of for name, of in tensors.items() if not name.startswith("beliefs.")}
+    own = {name: of for name, of in tensors.items() if not name.startswith(_PARTS)}
     method = METHODS[about["name"]]().restore(own, about["method"])
     method.calibration_ = Platt(**about["calibration"])
     examples = tuple(
@@ -67,8 +71,8 @@ def load_trained(folder: Path) -> Trained:
         for e in about["examples"]
     )
     plain = {name: about[name] for name in _PLAIN}
-    beliefs = Beliefs.restore(tensors)
-    return Trained(method=method, examples=examples, beliefs=beliefs, **plain)
+    parts = {"beliefs": Beliefs.restore(tensors), "distance": Distance.restore(tensors)}
+    return Trained(method=method, examples=examples, **parts, **plain)
 
 
 def write_folder(folder: Path, stored: Stored, card: str) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from anchorscope.detect.deployed.beliefs import Beliefs
+from anchorscope.detect.distance import Distance
 from anchorscope.detect.material import Material
 from anchorscope.detect.method import Method
 
@@ -37,8 +38,18 @@ class Trained:
     evaluation: dict[str, Any]  # the numbers it was accepted with
     licence: dict[str, str]
     beliefs: Beliefs | None = None  # None: saved by a version that kept none
+    distance: Distance | None = None  # from the training states; None: likewise
 
     def score_of(self, material: Material) -> tuple[np.ndarray, np.ndarray]:
         """Score and calibrated probability of each answer of the material, [question] each."""
         score = self.method.decision_function(material)
         return score, self.method.calibration_.probability(score)
+
+    def distance_of(self, clean: np.ndarray) -> np.ndarray:
+        """The share of held-out training answers that lie nearer than each of these, [question].
+
+        From states [question, layer, width]; NaN where the detector keeps no distance.
+        """
+        if self.distance is None or self.distance.layer > clean.shape[1]:
+            return np.full(len(clean), np.nan)
+        return self.distance.place(clean[:, self.distance.layer - 1])

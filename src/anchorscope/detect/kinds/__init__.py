@@ -39,6 +39,7 @@ METHODS: dict[str, Callable[[], Method]] = {
     "probe": SingleProbe,
     "ensemble": Ensemble,
     "combined": Combined,
+    "combined-shrunk": lambda: Combined(shrink=True),
     "mlp": Mlp,
     "mop": MixtureOfProbes,
     "mop-random-gate": lambda: MixtureOfProbes(gate="random"),
