@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from kit.detect_worlds import plain, two_pathways, write_run
+from kit.detect_worlds import plain, sisters, two_pathways, write_run
 from sklearn.metrics import roc_auc_score
 
 from anchorscope.detect.deployed.beliefs import learn_beliefs
@@ -162,6 +162,16 @@ def test_what_cannot_be_used_outside_a_run_is_not_trained(run):
     with pytest.raises(UserError, match=r"Unknown dataset of the run 'x'. Accepted: made-up"):
         train(run, method="probe", datasets=["x"])
     assert "popularity" not in deployable() and "mop" in deployable()
+
+
+def test_examples_of_every_dataset_are_kept(tmp_path):
+    run = RunView.open(write_run(tmp_path / "run", sisters()[:2]))
+    made = Detector.train(run, method="min-log-prob", folds=3, resamples=100)
+    again = Detector.load(made.save(tmp_path / "detector"))
+    assert again.datasets == made.datasets == ("d0", "d1")
+    assert again.examples == made.examples
+    assert {e.question for e in made.examples} >= {"What is 0/0?", "What is 1/0?"}
+    assert 'dataset="d0"' in (tmp_path / "detector" / "README.md").read_text()
 
 
 def test_too_few_answers_are_counted(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -90,6 +91,39 @@ def test_the_prompt_is_the_one_of_the_run(tiny_llama):
         assert bound.prompt(question).ids == want.ids
         assert bound.prompt(question) == want
         assert bound.prompt(question).ids[: len(bound.shared)] == bound.shared
+
+
+def test_a_detector_of_two_datasets_asks_which_prompt(tiny_llama):
+    """Each dataset's worked examples are kept; the score is that of the prompt that was named."""
+    one = make(tiny_llama)
+    other_shots = (Shot(question="What colour is grass?", answer="green"),)
+    asked = {"first": SHOTS, "second": other_shots}
+    examples = [
+        Example(
+            question=example.question,
+            prompt_ids=make_prompt(tiny_llama, example.question, shots=shots, style="text").ids,
+            dataset=name,
+        )
+        for name, shots in asked.items()
+        for example in one.examples
+    ]
+    both = replace(one, examples=tuple(examples))
+    for name, shots in asked.items():
+        want = make_prompt(tiny_llama, QUESTIONS[0], shots=shots, style="text")
+        assert both.bind(tiny_llama, dataset=name).prompt(QUESTIONS[0]) == want
+    want = one.score(tiny_llama, QUESTIONS[0], answer="Rome").probability
+    first, second = (
+        both.score(tiny_llama, QUESTIONS[0], answer="Rome", dataset=name).probability
+        for name in asked
+    )
+    assert first == pytest.approx(want, abs=1e-6)
+    assert abs(second - want) > 1e-4
+    with pytest.raises(UserError, match=r"first, second. Say which of them .* dataset= .* --as"):
+        both.score(tiny_llama, QUESTIONS[0])
+    with pytest.raises(UserError, match=r"'third'. Accepted: first, second"):
+        both.watch(tiny_llama, dataset="third")
+    alike = replace(one, examples=(*one.examples, *(replace(e, dataset="b") for e in one.examples)))
+    assert alike.score(tiny_llama, QUESTIONS[0], answer="Rome").probability == pytest.approx(want)
 
 
 def test_own_answers_batches_and_given_answers_agree(tiny_llama):

@@ -120,6 +120,10 @@ def score(
         str | None, typer.Option(help="Its PEFT adapter; default: as for the model.")
     ] = None,
     device: Annotated[str, typer.Option(help=help_of("device"))] = "auto",
+    as_dataset: Annotated[
+        str | None,
+        typer.Option("--as", help="Ask as in this dataset of its training, where these differ."),
+    ] = None,
 ) -> None:
     """Answers a question, or those of a file, and says how likely each answer is wrong."""
     rows = _asked(file, question, answer)
@@ -137,7 +141,8 @@ def score(
             adapter=adapter or (None if model else model_facts.get("adapter")),
         )  # fmt: skip
         answers = [row.get("answer") for row in rows]
-        scored = loaded.score(lm, [row["question"] for row in rows], answer=answers, progress=bar)
+        asked = [row["question"] for row in rows]
+        scored = loaded.score(lm, asked, answer=answers, dataset=as_dataset, progress=bar)
     lines = [
         json.dumps(row | _plain(asdict(one)), ensure_ascii=False, allow_nan=False)
         for row, one in zip(rows, scored, strict=True)

@@ -65,8 +65,8 @@ def train(
         name=short_name(detector),
         method=chosen,
         model={key: run.model.get(key) for key in _KEPT},
-        prompt=_prompt(run, names[0]),
-        examples=_examples(run, names[0]),
+        prompt=_prompt(run),
+        examples=tuple(example for name in names for example in _examples(run, name)),
         threshold=best_threshold(detector, material.z),
         calibrated_on=(
             f"Platt's line on held-out scores of {len(material)} answers of {', '.join(names)} "
@@ -101,21 +101,23 @@ def best_threshold(method: Method, z: np.ndarray) -> float:
     return float((least + lower.max()) / 2) if len(lower) else 0.0
 
 
-def _prompt(run: RunView, dataset: str) -> dict[str, Any]:
+def _prompt(run: RunView) -> dict[str, Any]:
     config = run.config
     return {
         "style": run.model.get("prompt", "text"),
         "shots": config.get("shots", 0),
         "max_tokens": config.get("max_tokens", 16),
         "finder": config.get("finder", "auto"),
-        "dataset": dataset,
     }
 
 
 def _examples(run: RunView, dataset: str) -> tuple[Example, ...]:
     """The first questions of the dataset whose answers are usable, with their prompts."""
     own = [s for s in run.answers if s.question.dataset == dataset and s.usable]
-    return tuple(Example(question=s.question.text, prompt_ids=s.prompt_ids) for s in own[:EXAMPLES])
+    return tuple(
+        Example(question=s.question.text, prompt_ids=s.prompt_ids, dataset=dataset)
+        for s in own[:EXAMPLES]
+    )
 
 
 def _plain(value: Any) -> Any:

@@ -32,7 +32,9 @@ class Detector(Trained):
 
     """
 
-    _bound: WeakKeyDictionary = field(default_factory=WeakKeyDictionary, repr=False, compare=False)
+    _bound: WeakKeyDictionary = field(
+        init=False, default_factory=WeakKeyDictionary, repr=False, compare=False
+    )  # by model and dataset
 
     @classmethod
     def of(cls, trained: Trained) -> Detector:
@@ -46,7 +48,9 @@ class Detector(Trained):
         return cls.of(train(view, method=method, **options))
 
     @overload
-    def score(self, model: Any, question: str, *, answer: str | None = None) -> Scored: ...
+    def score(
+        self, model: Any, question: str, *, answer: str | None = None, dataset: str | None = None
+    ) -> Scored: ...
     @overload
     def score(
         self,
@@ -54,34 +58,40 @@ class Detector(Trained):
         question: Sequence[str],
         *,
         answer: Sequence[str | None] | None = None,
+        dataset: str | None = None,
         progress: Progress | None = None,
     ) -> list[Scored]: ...
-    def score(self, model, question, *, answer=None, progress=None):
+    def score(self, model, question, *, answer=None, dataset=None, progress=None):
         """The model's own answer with its probability of being wrong, both from the same pass.
 
-        With `answer` that answer is scored instead. Lists give lists, in batches.
+        With `answer` that answer is scored instead. Lists give lists, in batches. `dataset` says
+        as which of the training datasets the questions are asked, where these differ.
         """
-        bound = self.bind(model)
+        bound = self.bind(model, dataset=dataset)
         if isinstance(question, str):
             given = None if answer is None else [answer]
             return score_all(self, bound, [question], answers=given)[0]
         return score_all(self, bound, list(question), answers=answer, progress=progress)
 
-    def watch(self, model: Any) -> Watch:
+    def watch(self, model: Any, *, dataset: str | None = None) -> Watch:
         """A `with` block around your own `model.lm.generate(...)`; it gives the scores after."""
-        return Watch(self, self.bind(model))
+        return Watch(self, self.bind(model, dataset=dataset))
 
-    def bind(self, model: Any) -> Bound:
-        """The detector's prompt for this model, found once; an error where they do not fit."""
+    def bind(self, model: Any, *, dataset: str | None = None) -> Bound:
+        """The detector's prompt for this model, found once; an error where they do not fit.
+
+        `dataset` is one of `datasets`; it may be left out where all of them are asked alike.
+        """
         if isinstance(model, str | Path):
             raise UserError(
                 f"The model was given by name ('{model}'), which would load it for every call. "
                 f"Load it once: load_model('{model}', dtype='{self.model.get('dtype')}')."
             )
         model = load_model(model)
-        bound = self._bound.get(model.lm)
+        found = self._bound.setdefault(model.lm, {})
+        bound = found.get(dataset)
         if bound is None or bound.model.tokenizer is not model.tokenizer:
-            bound = self._bound[model.lm] = bind(self, model)
+            bound = found[dataset] = bind(self, model, dataset=dataset)
         return bound
 
     def save(self, folder: str | Path) -> Path:

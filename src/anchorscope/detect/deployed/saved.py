@@ -67,8 +67,7 @@ def load_trained(folder: Path) -> Trained:
     method = METHODS[about["name"]]().restore(own, about["method"])
     method.calibration_ = Platt(**about["calibration"])
     examples = tuple(
-        Example(question=e["question"], prompt_ids=tuple(e["prompt_ids"]))
-        for e in about["examples"]
+        Example(**e | {"prompt_ids": tuple(e["prompt_ids"])}) for e in about["examples"]
     )
     plain = {name: about[name] for name in _PLAIN}
     parts = {"beliefs": Beliefs.restore(tensors), "distance": Distance.restore(tensors)}
@@ -137,6 +136,10 @@ def _loading(model: dict[str, Any]) -> str:
     return f'load_model("{model.get("source") or model["name"]}"{adapter})'
 
 
+def _naming(trained: Trained) -> str:
+    return f', dataset="{trained.datasets[0]}"' if len(trained.datasets) > 1 else ""
+
+
 def model_card(trained: Trained) -> str:
     """README.md of the folder, with the metadata that the hub reads."""
     model = trained.model
@@ -155,7 +158,7 @@ Gives the probability that a short answer of {model["name"]} to a question of fa
 from anchorscope import Detector, load_model
 
 detector = Detector.load("this folder or repository")
-scored = detector.score({_loading(model)}, "Who painted it?")
+scored = detector.score({_loading(model)}, "Who painted it?"{_naming(trained)})
 ```
 
 | | |
@@ -163,7 +166,7 @@ scored = detector.score({_loading(model)}, "Who painted it?")
 | Model | {model["name"]}, {model.get("dtype")}, revision {model.get("revision") or "–"} |
 | Weights | fingerprint {model.get("weights")} |
 | Reads | {_reads(trained)} |
-| Prompt | {trained.prompt["style"]}, {trained.prompt["shots"]} worked examples |
+| Prompt | {_asked_as(trained)} |
 | Trained on | {_learnt_from(trained.trained_on)} |
 | Probability | {trained.calibrated_on} |
 | Threshold | {trained.threshold:.3f} |
@@ -182,6 +185,13 @@ The probability holds for this model, dtype and prompt, on questions like those 
 likely an answer is wrong, not what is right. On other questions, measure first:
 `anchorscope detect eval --transfer`.
 """
+
+
+def _asked_as(trained: Trained) -> str:
+    names = trained.datasets
+    said = f"one of {_joined(names)} (dataset=, --as)" if len(names) > 1 else _joined(names)
+    how = f"{trained.prompt['style']}, {trained.prompt['shots']} worked examples"
+    return f"{how}; questions are asked as in {said}"
 
 
 def _learnt_from(on: dict[str, Any]) -> str:

@@ -21,6 +21,7 @@ class Example:
 
     question: str
     prompt_ids: tuple[int, ...]
+    dataset: str = ""  # whose worked examples stand in front
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,8 +31,8 @@ class Trained:
     name: str  # short name of the method: probe, mop, pr, ...
     method: Method
     model: dict[str, Any]  # name, source, adapter, revision, weights, dtype, blocks, width
-    prompt: dict[str, Any]  # style, shots, max_tokens, finder, dataset
-    examples: tuple[Example, ...]
+    prompt: dict[str, Any]  # style, shots, max_tokens, finder
+    examples: tuple[Example, ...]  # some of every dataset
     threshold: float  # of the probability
     calibrated_on: str
     trained_on: dict[str, Any]  # datasets and counts
@@ -39,6 +40,11 @@ class Trained:
     licence: dict[str, str]
     beliefs: Beliefs | None = None  # None: saved by a version that kept none
     distance: Distance | None = None  # from the training states; None: likewise
+
+    @property
+    def datasets(self) -> tuple[str, ...]:
+        """The datasets whose prompts it knows: questions are asked as in one of them."""
+        return tuple(dict.fromkeys(example.dataset for example in self.examples))
 
     def score_of(self, material: Material) -> tuple[np.ndarray, np.ndarray]:
         """Score and calibrated probability of each answer of the material, [question] each."""
