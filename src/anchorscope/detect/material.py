@@ -121,12 +121,14 @@ class Material:
 
     def inner_parts(self) -> list[tuple[np.ndarray, Material, Material]]:
         """For each inner fold: its mask, the material to learn from, and that held out."""
-        parts = []
-        for fold in np.unique(self.inner):
-            held = self.inner == fold
-            # Another seed inside: with the same one a fold of the rest would come out empty.
-            parts.append((held, self.take(~held, seed=self.seed + 1 + int(fold)), self.take(held)))
-        return parts
+        if "parts" not in self.memo:
+            self.memo["parts"] = [self._inner_part(int(fold)) for fold in np.unique(self.inner)]
+        return self.memo["parts"]
+
+    def _inner_part(self, fold: int) -> tuple[np.ndarray, Material, Material]:
+        held = self.inner == fold
+        # Another seed inside: with the same one a fold of the rest would come out empty.
+        return held, self.take(~held, seed=self.seed + 1 + fold), self.take(held)
 
     def apart(self) -> Material:
         """The same answers with a whole dataset in each inner fold; itself where there is one, or
