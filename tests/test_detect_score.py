@@ -82,6 +82,9 @@ def test_a_given_answer_is_scored_as_a_plain_pass_reads_it(architecture):
         assert one.probability == pytest.approx(want, abs=2e-3)  # states go through float16
         assert one.flagged == (one.probability > 0.5)
         assert one.answer_entity in one.answer == answer
+        assert (one.threshold, one.detector) == (0.5, detector.id)
+        assert one.outcome == ("wrong" if one.flagged else "right")  # no band was kept
+        assert one.calibrated_on == "0 answers of d"
 
 
 def test_the_prompt_is_the_one_of_the_run(tiny_llama):

@@ -77,6 +77,10 @@ def train(
     data: Annotated[str, typer.Option(help="Datasets of the run, by commas; default: all.")] = "",
     folds: _Folds = 5,
     seed: _Seed = 0,
+    risk: Annotated[
+        float | None,
+        typer.Option(help="Promise at most this share of wrong answers below the threshold."),
+    ] = None,
     licence: Annotated[str, typer.Option(help="Licence of the detector.")] = "other",
     model_licence: Annotated[str, typer.Option(help="Licence of the model.")] = "not recorded",
     data_licence: Annotated[str, typer.Option(help="Licence of the data.")] = "not recorded",
@@ -91,15 +95,12 @@ def train(
     licences = {"detector": licence, "model": model_licence, "data": data_licence}
     with Bar() as bar:
         detector = Detector.train(
-            run, method=method, datasets=names, folds=folds, seed=seed,
+            run, method=method, datasets=names, folds=folds, seed=seed, risk=risk,
             licence=licences, progress=bar,
         )  # fmt: skip
     detector.save(out)
-    evaluation = detector.evaluation
-    typer.echo(
-        f"{detector.method.name}: AUROC {evaluation['auroc']:.3f} "
-        f"[{evaluation['auroc_low']:.3f}, {evaluation['auroc_high']:.3f}] on unseen entities. {out}"
-    )
+    typer.echo(_accepted_with(detector))
+    typer.echo(str(out))
 
 
 @detect.command()
@@ -166,6 +167,22 @@ def push(
     from anchorscope.detect.deployed.saved import upload
 
     typer.echo(upload(folder, repository, private=not public))
+
+
+def _accepted_with(detector: Any) -> str:
+    """What a trained detector is worth, in lines."""
+    numbers, on = detector.evaluation, detector.trained_on
+    low, high = detector.band
+    lines = [
+        f"{detector.method.name}: AUROC {numbers['auroc']:.3f} [{numbers['auroc_low']:.3f}, "
+        f"{numbers['auroc_high']:.3f}] on unseen entities, from {on['answers']} answers "
+        f"({on['wrong']} wrong) of {', '.join(on['datasets'])}.",
+        f"Flags above {detector.threshold:.3f}; cannot say between {low:.3f} and {high:.3f} "
+        f"({numbers['cannot_say']:.0%} of held-out answers).",
+        f"Promised: {detector.promise}." if detector.promise else "",
+        detector.caution,
+    ]
+    return "\n".join(line for line in lines if line)
 
 
 def _asked(file: Path | None, question: str | None, answer: str | None) -> list[dict[str, Any]]:

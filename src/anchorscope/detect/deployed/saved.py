@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 import os
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +23,7 @@ from anchorscope.detect.deployed.trained import READ_AT, Example, Trained
 from anchorscope.detect.distance import Distance
 from anchorscope.detect.kinds import METHODS
 from anchorscope.detect.method import Platt
+from anchorscope.detect.threshold import Promise
 from anchorscope.errors import UserError
 
 KIND, FORMAT = "anchorscope-detector", 1
@@ -48,6 +49,9 @@ def save_trained(trained: Trained, folder: Path) -> Path:
     about["method"] = trained.method.about()
     about["calibration"] = asdict(trained.method.calibration_)
     about["examples"] = [asdict(one) for one in trained.examples]
+    about["id"], about["band"] = trained.id, trained.band and list(trained.band)
+    if trained.promise is not None:
+        about["promise"] = asdict(trained.promise) | {"says": str(trained.promise)}
     tensors = trained.method.tensors()
     for part in (trained.beliefs, trained.distance):
         tensors |= {} if part is None else part.tensors()
@@ -71,7 +75,17 @@ def load_trained(folder: Path) -> Trained:
     )
     plain = {name: about[name] for name in _PLAIN}
     parts = {"beliefs": Beliefs.restore(tensors), "distance": Distance.restore(tensors)}
-    return Trained(method=method, examples=examples, **parts, **plain)
+    return Trained(method=method, examples=examples, **parts, **plain, **_cut_of(about))
+
+
+def _cut_of(about: dict[str, Any]) -> dict[str, Any]:
+    """Band and promise, where the folder holds them."""
+    band, promise = about.get("band"), about.get("promise")
+    kept = {f.name for f in fields(Promise)}
+    return {
+        "band": band and (float(band[0]), float(band[1])),
+        "promise": promise and Promise(**{k: v for k, v in promise.items() if k in kept}),
+    }
 
 
 def write_folder(folder: Path, stored: Stored, card: str) -> None:
@@ -169,9 +183,11 @@ scored = detector.score({_loading(model)}, "Who painted it?"{_naming(trained)})
 | Prompt | {_asked_as(trained)} |
 | Trained on | {_learnt_from(trained.trained_on)} |
 | Probability | {trained.calibrated_on} |
-| Threshold | {trained.threshold:.3f} |
+| Threshold | {trained.threshold:.3f}{_unsure(trained)} |
 | Licence of the model | {trained.licence.get("model", "not recorded")} |
 | Licence of the data | {trained.licence.get("data", "not recorded")} |
+
+{trained.caution}
 
 ## Evaluation
 
@@ -185,6 +201,13 @@ The probability holds for this model, dtype and prompt, on questions like those 
 likely an answer is wrong, not what is right. On other questions, measure first:
 `anchorscope detect eval --transfer`.
 """
+
+
+def _unsure(trained: Trained) -> str:
+    said = f". Promised: {trained.promise}" if trained.promise else ""
+    if trained.band is None:
+        return said
+    return f"; cannot say between {trained.band[0]:.3f} and {trained.band[1]:.3f}{said}"
 
 
 def _asked_as(trained: Trained) -> str:
