@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from kit.detect_worlds import plain, sisters, two_pathways, write_run
+from kit.detect_worlds import material, plain, sisters, two_pathways, write_run
 from sklearn.metrics import roc_auc_score
 
 from anchorscope.detect.deployed.beliefs import learn_beliefs
@@ -201,6 +201,24 @@ def test_a_promised_risk_is_kept_with_the_detector(tmp_path):
     assert new.z[accepted].mean() < 0.14
     with pytest.raises(UserError, match=r"risk is 2. Accepted: a share between 0 and 1"):
         train(run, method="probe", risk=2)
+
+
+def test_a_warning_is_trained_where_the_run_kept_the_question_and_saved_with_it(tmp_path):
+    made = plain(n=240, layers=1)
+    rng = np.random.default_rng(0)
+    asked = rng.standard_normal((240, 1, 8))
+    asked[:, 0, 3] += 0.8 * (2 * made.z - 1)
+    states = {name: made.layer(name, 1)[:, None] for name in ("clean", "knockout")}
+    world = material(made.z, states | {"question-only": asked})
+    run = RunView.open(write_run(tmp_path / "run", [world]))
+    trained = Detector.train(run, method="probe", folds=3, resamples=100)
+    again = Detector.load(trained.save(tmp_path / "detector"))
+    assert again.before.evaluation == trained.before.evaluation
+    found = again.before.probability(asked[:, 0])
+    assert np.array_equal(found, trained.before.probability(asked[:, 0]))
+    assert roc_auc_score(made.z, found) > 0.8
+    assert again.before.evaluation["auroc"] == pytest.approx(0.87, abs=0.05)  # Φ(0.8 √2)
+    assert "reads the question alone" in (tmp_path / "detector" / "README.md").read_text()
 
 
 def test_what_the_run_did_not_keep_is_said(run, tmp_path):

@@ -121,6 +121,9 @@ def score(
         str | None, typer.Option(help="Its PEFT adapter; default: as for the model.")
     ] = None,
     device: Annotated[str, typer.Option(help=help_of("device"))] = "auto",
+    before: Annotated[
+        bool, typer.Option("--before", help="Warn before answering: read the question alone.")
+    ] = False,
     as_dataset: Annotated[
         str | None,
         typer.Option("--as", help="Ask as in this dataset of its training, where these differ."),
@@ -143,7 +146,11 @@ def score(
         )  # fmt: skip
         answers = [row.get("answer") for row in rows]
         asked = [row["question"] for row in rows]
-        scored = loaded.score(lm, asked, answer=answers, dataset=as_dataset, progress=bar)
+        scored: Any = (
+            loaded.warn(lm, asked, dataset=as_dataset)
+            if before
+            else loaded.score(lm, asked, answer=answers, dataset=as_dataset, progress=bar)
+        )
     lines = [
         json.dumps(row | _plain(asdict(one)), ensure_ascii=False, allow_nan=False)
         for row, one in zip(rows, scored, strict=True)

@@ -8,11 +8,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from anchorscope.detect.compare import detectors_table
+from anchorscope.detect.deployed.before import learn_before
 from anchorscope.detect.deployed.beliefs import learn_beliefs
 from anchorscope.detect.deployed.trained import Example, Trained
 from anchorscope.detect.distance import learn_distance
 from anchorscope.detect.evaluate import evaluate
 from anchorscope.detect.kinds import AUTO, METHODS, make_method, short_name
+from anchorscope.detect.kinds.probes import QuestionOnly
 from anchorscope.detect.material import Material, from_run, join
 from anchorscope.detect.method import Method
 from anchorscope.detect.threshold import Promise, best_threshold, risk_threshold, threshold_band
@@ -22,6 +24,8 @@ from anchorscope.progress import Progress, Quiet
 from anchorscope.run_folder.view import RunView
 
 EXAMPLES = 8
+WARNING = "question-only"
+_WARNED = ("n", "auroc", "auroc_low", "auroc_high")
 _KEPT = ("name", "source", "adapter", "revision", "weights", "dtype", "blocks", "width")
 _REPORTED = (
     "detector", "n", "wrong", "auroc", "auroc_low", "auroc_high", "auprc", "ece", "brier",
@@ -65,10 +69,12 @@ def train(
         material, calibration = _set_aside(material, risk)
     check_classes(material.z, dataset=material.name)
     tried = (*deployable(), AUTO) if method == AUTO else (method,)
+    tried = tried if QuestionOnly().lacks(material) else (*tried, WARNING)
     options = {"names": tried, "splits": ("entity",), "folds": folds, "seed": seed}
     scores = evaluate(material, **options, progress=progress)
     table = detectors_table(scores, model=run.model_name, seed=seed, resamples=resamples)
-    (row,) = [row for row in table.to_dict("records") if row["detector"] == method]
+    rows = {row["detector"]: row for row in table.to_dict("records")}
+    row, warning = rows[method], rows.get(WARNING, {})
     detector.fit(material)
     cut = _cut(detector, material, calibration, risk)
     return Trained(
@@ -88,6 +94,7 @@ def train(
         evaluation={key: _plain(row[key]) for key in _REPORTED} | {"cannot_say": cut.cannot_say},
         beliefs=learn_beliefs(material),
         distance=learn_distance(material),
+        before=learn_before(material, {key: _plain(warning.get(key)) for key in _WARNED}),
         licence=licence or {"detector": "other", "model": "not recorded", "data": "not recorded"},
     )
 

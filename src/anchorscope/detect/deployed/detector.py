@@ -13,6 +13,7 @@ from anchorscope.detect.deployed.located import Scored
 from anchorscope.detect.deployed.saved import fetch, load_trained, save_trained, upload
 from anchorscope.detect.deployed.score import score_all
 from anchorscope.detect.deployed.trained import Trained
+from anchorscope.detect.deployed.warn import Warned, warn_all
 from anchorscope.detect.deployed.watch import Watch
 from anchorscope.detect.train import train
 from anchorscope.errors import UserError
@@ -72,6 +73,23 @@ class Detector(Trained):
             given = None if answer is None else [answer]
             return score_all(self, bound, [question], answers=given)[0]
         return score_all(self, bound, list(question), answers=answer, progress=progress)
+
+    @overload
+    def warn(self, model: Any, question: str, *, dataset: str | None = None) -> Warned: ...
+    @overload
+    def warn(
+        self, model: Any, question: Sequence[str], *, dataset: str | None = None
+    ) -> list[Warned]: ...
+    def warn(self, model, question, *, dataset=None):
+        """How likely the answer will be wrong, from the question alone; lists give lists."""
+        if self.before is None:
+            raise UserError(
+                "This detector has no warning before the answer: the run it was trained on kept no "
+                "states of the question. Train one on a run of `anchorscope detect collect`."
+            )
+        asked = [question] if isinstance(question, str) else list(question)
+        warned = warn_all(self.before, self.bind(model, dataset=dataset), asked, self.id)
+        return warned[0] if isinstance(question, str) else warned
 
     def watch(self, model: Any, *, dataset: str | None = None) -> Watch:
         """A `with` block around your own `model.lm.generate(...)`; it gives the scores after."""

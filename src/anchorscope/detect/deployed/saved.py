@@ -18,6 +18,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save_file
 
+from anchorscope.detect.deployed.before import Before
 from anchorscope.detect.deployed.beliefs import Beliefs
 from anchorscope.detect.deployed.trained import READ_AT, Example, Trained
 from anchorscope.detect.distance import Distance
@@ -31,7 +32,7 @@ _PLAIN = (
     "name", "model", "prompt", "threshold", "calibrated_on", "trained_on", "evaluation", "licence",
 )  # fmt: skip
 WEIGHTS, ABOUT, CARD = "detector.safetensors", "detector.json", "README.md"
-_PARTS = ("beliefs.", "distance.")  # what is kept beside the method's own weights
+_PARTS = ("beliefs.", "distance.", "before.")  # what is kept beside the method's own weights
 _FREE = ("checksum", "licence")  # what the owner may write into detector.json by hand
 FILES = (WEIGHTS, ABOUT, CARD)
 
@@ -50,10 +51,11 @@ def save_trained(trained: Trained, folder: Path) -> Path:
     about["calibration"] = asdict(trained.method.calibration_)
     about["examples"] = [asdict(one) for one in trained.examples]
     about["id"], about["band"] = trained.id, trained.band and list(trained.band)
+    about["before"] = trained.before and trained.before.about()
     if trained.promise is not None:
         about["promise"] = asdict(trained.promise) | {"says": str(trained.promise)}
     tensors = trained.method.tensors()
-    for part in (trained.beliefs, trained.distance):
+    for part in (trained.beliefs, trained.distance, trained.before):
         tensors |= {} if part is None else part.tensors()
     write_folder(folder, Stored(tensors, about), model_card(trained))
     return folder
@@ -74,7 +76,11 @@ def load_trained(folder: Path) -> Trained:
         Example(**e | {"prompt_ids": tuple(e["prompt_ids"])}) for e in about["examples"]
     )
     plain = {name: about[name] for name in _PLAIN}
-    parts = {"beliefs": Beliefs.restore(tensors), "distance": Distance.restore(tensors)}
+    parts: dict[str, Any] = {
+        "beliefs": Beliefs.restore(tensors),
+        "distance": Distance.restore(tensors),
+    }
+    parts["before"] = Before.restore(tensors, about.get("before"))
     return Trained(method=method, examples=examples, **parts, **plain, **_cut_of(about))
 
 
@@ -184,6 +190,7 @@ scored = detector.score({_loading(model)}, "Who painted it?"{_naming(trained)})
 | Trained on | {_learnt_from(trained.trained_on)} |
 | Probability | {trained.calibrated_on} |
 | Threshold | {trained.threshold:.3f}{_unsure(trained)} |
+| Before answering | {_warning(trained)} |
 | Licence of the model | {trained.licence.get("model", "not recorded")} |
 | Licence of the data | {trained.licence.get("data", "not recorded")} |
 
@@ -208,6 +215,13 @@ def _unsure(trained: Trained) -> str:
     if trained.band is None:
         return said
     return f"; cannot say between {trained.band[0]:.3f} and {trained.band[1]:.3f}{said}"
+
+
+def _warning(trained: Trained) -> str:
+    if trained.before is None:
+        return "no warning was trained"
+    area = _number(trained.before.evaluation.get("auroc"))
+    return f"`detector.warn(model, question)` reads the question alone: AUROC {area}"
 
 
 def _asked_as(trained: Trained) -> str:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from anchorscope.detect.deployed.before import Before
 from anchorscope.detect.deployed.beliefs import Beliefs
 from anchorscope.detect.distance import Distance
 from anchorscope.detect.material import Material
@@ -45,6 +46,7 @@ class Trained:
     licence: dict[str, str]
     beliefs: Beliefs | None = None  # None: saved by a version that kept none
     distance: Distance | None = None  # from the training states; None: likewise
+    before: Before | None = None  # the warning from the question alone; None: the run kept none
     band: tuple[float, float] | None = None  # probabilities of which it cannot say; None: likewise
     promise: Promise | None = None  # what the threshold was chosen to keep, if anything
 
