@@ -90,8 +90,8 @@ def _fit(x: np.ndarray, layer: int, seen: np.ndarray | None = None) -> Distance:
         layer=layer,
         mean=np.asarray(scaler.mean_),
         scale=np.asarray(scaler.scale_),
-        directions=spread.components_.astype(np.float32),
-        variances=spread.explained_variance_.clip(1e-12),
+        directions=np.asarray(spread.components_, dtype=np.float32),
+        variances=np.asarray(spread.explained_variance_).clip(1e-12),
         rest=float(max(spread.noise_variance_, 1e-12)),
         seen=np.empty(0) if seen is None else seen,
     )

@@ -34,6 +34,7 @@ class Method(BaseEstimator):
     text_only: ClassVar[bool] = False  # a control that never looks into the model
     deployable: ClassVar[bool] = True  # can score an answer outside a run folder
     reads_tokens: ClassVar[bool] = False  # needs the log-probability of every answer token
+    single: ClassVar[bool] = False  # a baseline that others are to beat out of domain too
     steady: ClassVar[bool] = False  # what `auto` falls back on where nothing is clearly better
     extra_passes: ClassVar[float] = 0.0  # forward passes beside those that wrote the answer
     calibration_: Platt
