@@ -100,8 +100,12 @@ class Method(BaseEstimator):
 
     def _choose_value(self, attribute: str, values: Sequence[float], material: Material) -> None:
         """Sets the attribute to the value with the highest inner AUROC."""
+        known = self.__dict__.pop("_tried", None)  # of the value it has, from the choice before
         scores = {}
         for value in values:
+            if known is not None and value == getattr(self, attribute):
+                scores[value] = known
+                continue
             one = copy.copy(self)
             setattr(one, attribute, value)
             scores[value] = one._inner_scores(material)
