@@ -19,8 +19,10 @@ from test_detect_score import LAYER, QUESTIONS, SHOTS, WIDTH, make
 
 from anchorscope.detect.deployed.beliefs import Beliefs
 from anchorscope.detect.deployed.located import Scored
+from anchorscope.detect.deployed.trained import Example
 from anchorscope.errors import UserError
 from anchorscope.models.prompts import make_prompt, stop_ids
+from anchorscope.records import Shot
 from anchorscope.serve.deltas import Deltas
 from anchorscope.serve.protocol import plain
 from anchorscope.serve.served import Piece, Served
@@ -89,6 +91,28 @@ def test_a_detector_of_tokens_runs_on_the_belief_of_its_layer(tiny_llama):
     want = 1 / (1 + math.exp(-float(state @ coef[1].astype(float))))
     assert first.running is not None and first.running["by"] == "probe of layer 2"
     assert first.running["probability"] == pytest.approx(want, abs=2e-3)
+
+
+def test_questions_are_asked_as_in_the_dataset_that_was_named(tiny_llama):
+    other = (Shot(question="What is the metal with the symbol Fe?", answer="Iron"),)
+    examples = [
+        Example(
+            question=question,
+            prompt_ids=make_prompt(tiny_llama, question, shots=shots, style="text").ids,
+            dataset=dataset,
+        )
+        for dataset, shots in (("first", SHOTS), ("second", other))
+        for question in QUESTIONS
+    ]
+    of_two = replace(make(tiny_llama), examples=tuple(examples))
+    with pytest.raises(UserError, match="asked in 2 ways"):
+        Served(of_two, tiny_llama).warm()
+    done = Served(of_two, tiny_llama, "second").stream(QUESTIONS[0], lambda piece: None)
+    prompt = make_prompt(tiny_llama, QUESTIONS[0], shots=other, style="text").ids
+    assert done.usage["prompt_tokens"] == len(prompt)
+    want = of_two.score(tiny_llama, QUESTIONS[0], dataset="second")
+    assert done.scored.answer == want.answer
+    assert done.scored.probability == pytest.approx(want.probability, abs=1e-6)
 
 
 def test_listening_leaves_no_hook(tiny_llama):

@@ -37,6 +37,10 @@ def serve(
     question_chars: Annotated[int, typer.Option(help="Characters of a question.")] = 2000,
     request_bytes: Annotated[int, typer.Option(help="Bytes of a request.")] = 1 << 16,
     device: Annotated[str, typer.Option(help=help_of("device"))] = "auto",
+    as_dataset: Annotated[
+        str | None,
+        typer.Option("--as", help="Ask as in this dataset of its training, where these differ."),
+    ] = None,
 ) -> None:
     """Serves a model's answers with their scores to OpenAI's clients, until Ctrl-C.
 
@@ -54,7 +58,7 @@ def serve(
 
     limits = Limits(queue=queue, batch=batch, characters=question_chars, bytes=request_bytes)
     listening = bind(listen, port)
-    served = _served(detector, model, adapter, device)
+    served = _served(detector, model, adapter, device, as_dataset)
     address = address_of(listening)
     taken = listening.getsockname()[1]
     hosts = [f"{_LOCAL}:{taken}", f"localhost:{taken}"]
@@ -68,7 +72,9 @@ def serve(
     server(app).run(sockets=[listening])
 
 
-def _served(detector: str, model: str | None, adapter: str | None, device: str) -> Any:
+def _served(
+    detector: str, model: str | None, adapter: str | None, device: str, dataset: str | None
+) -> Any:
     """Model and detector, loaded and proved on one question."""
     from anchorscope.cli.bar import Bar
     from anchorscope.detect.deployed.detector import Detector
@@ -85,7 +91,7 @@ def _served(detector: str, model: str | None, adapter: str | None, device: str) 
             adapter=adapter or (None if model else facts.get("adapter")),
         )  # fmt: skip
         bar.note("Proving the detector on the model with one question ...")
-        served = Served(loaded, lm)
+        served = Served(loaded, lm, dataset)
         served.warm()
     return served
 

@@ -42,6 +42,7 @@ class Served:
 
     detector: Detector
     model: Model
+    dataset: str | None = None  # of the detector's, as which questions are asked, where they differ
     _running: Running = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -70,7 +71,7 @@ class Served:
 
     def score(self, questions: Sequence[str]) -> list[Scored]:
         """The model's own answers with their scores, in batches."""
-        return self.detector.score(self.model, list(questions))
+        return self.detector.score(self.model, list(questions), dataset=self.dataset)
 
     def stream(self, question: str, tell: Callable[[Piece], None]) -> Done:
         """The answer as `score` gives it; `tell` hears each token as it is fed."""
@@ -95,4 +96,6 @@ class Served:
 
     @property
     def _bound(self) -> Any:
-        return self.detector.bind(self.model)  # found once, then kept by the detector
+        return self.detector.bind(
+            self.model, dataset=self.dataset
+        )  # found once, then kept by the detector
