@@ -11,12 +11,15 @@ import torch
 from anchorscope.engine.check import require_understood
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.limits.bounds import Bounds, bounds_of, kind_of, note, noted_of
+from anchorscope.engine.passes import CAUGHT, passes_of
 from anchorscope.errors import UserError
+from anchorscope.evidence.pieces import passes_of_pieces
 from anchorscope.models import Model, load_model
 from anchorscope.pathways.grouping import check_grouping
 from anchorscope.pipeline.request import command_of, described
 from anchorscope.pipeline.stages import Run
 from anchorscope.run_folder.identity import git_revision, versions, weights_hash
+from anchorscope.run_folder.room import check_room, disk_bytes
 
 _SHARD = {"cpu": 512, "cuda": 1024}  # questions between two saves, at most
 _LEAST, _OPERATIONS = 64, 1 << 43  # of a shard on a CPU: one to two minutes there
@@ -58,6 +61,7 @@ def _load(run: Run, asked: Any, joins: bool) -> Model:
             f"({before['dtype']}, now {facts['dtype']}). Use the same model, or another --out."
         )
     run.progress.note(f"{model.name}: {model.why}")
+    _check_room(run, model)
     _save_facts(run, model, facts)
     return model
 
@@ -77,6 +81,16 @@ def _bound(model: Model, before: dict[str, Any], tokens: int | None) -> None:
     elif tokens is not None:
         bounds = bounds._replace(tokens=tokens)
     note(model.lm, replace(noted_of(model.lm), bounds=bounds))
+
+
+def _check_room(run: Run, model: Model) -> None:
+    """Says what the run takes of the disk, before it is too late; a URL has no end."""
+    if run.store.remote is not None or "only" in run.store.info.get("identity", {}):
+        return
+    passes = len(CAUGHT) + len((*passes_of(run.config), *passes_of_pieces(run.config)))
+    questions = sum(len(each.questions) for each in run.sets)
+    needed = disk_bytes(questions, model.blocks, model.parts.width, passes)
+    run.progress.note(check_room(run.store.path, needed))
 
 
 def _save_facts(run: Run, model: Model, facts: dict[str, Any]) -> None:
