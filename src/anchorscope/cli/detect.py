@@ -36,6 +36,10 @@ def evaluate(
     transfer: Annotated[
         bool, typer.Option("--transfer", help="Also from each dataset to each other.")
     ] = False,
+    peer: Annotated[
+        list[Path] | None,
+        typer.Option(help="A run of another model over the same questions: its states as control."),
+    ] = None,
     limit: Annotated[
         int | None,
         typer.Option(help="Answers of each dataset, right and wrong alike; default: all."),
@@ -57,8 +61,8 @@ def evaluate(
     names = tuple(word.strip() for word in methods.split(",") if word.strip())
     with Bar() as bar:
         result = study(
-            runs, names=names, transfer=transfer, limit=limit, folds=folds, seed=seed,
-            resamples=resamples, progress=bar,
+            runs, peers=peer or (), names=names, transfer=transfer, limit=limit, folds=folds,
+            seed=seed, resamples=resamples, progress=bar,
         )  # fmt: skip
     folder = out or runs[0]
     files = result.write(folder)
@@ -66,6 +70,8 @@ def evaluate(
     _print(result.table)
     for row in result.claims.to_dict("records"):
         typer.echo(f"{row['statement']}, {row['dataset']}: {_told(row)}")
+    for row in [] if result.peer is None else result.peer.to_dict("records"):
+        typer.echo(_beside(row))
     typer.echo("\n".join(str(file) for file in files if file.suffix in (".csv", ".md", ".png")))
 
 
@@ -217,6 +223,18 @@ def _told(row: dict[Any, Any]) -> str:
     """What both modes say of a claim: "paper undecided (+0.002), strict fails (-0.018)"."""
     modes = [mode for mode in ("paper", "strict") if f"{mode}_verdict" in row]
     return ", ".join(f"{m} {row[f'{m}_verdict']} ({row[f'{m}_value']:+.3f})" for m in modes)
+
+
+def _beside(row: dict[Any, Any]) -> str:
+    """What the second model's states say beside the model's own."""
+    answers = "all answers" if row["answers"] == "all" else "answers on which the models disagree"
+    head = f"{row['dataset']}, {row['position']}, {row['n']} {answers}: "
+    if not math.isfinite(row["gap"]):
+        return head + "too few to compare"
+    return (
+        f"{head}AUROC of own states {row['own']:.3f}, of {row['peer']}'s {row['of_peer']:.3f}, "
+        f"gap {row['gap']:+.3f} [{row['gap_low']:+.3f}, {row['gap_high']:+.3f}]"
+    )
 
 
 def _at_least(name: str, value: int, least: int) -> None:

@@ -25,7 +25,8 @@ from anchorscope.progress import Progress, Quiet
 from anchorscope.stats.ranking import auroc_interval
 
 SCORES = (
-    "dataset", "split", "detector", "fold", "id", "z", "score", "probability", "ms", "chosen",
+    "dataset", "split", "detector", "fold", "id", "entity", "z", "score", "probability", "ms",
+    "chosen",
 )  # fmt: skip
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -13,6 +14,7 @@ from anchorscope.detect.compare import detectors_table, write_tables
 from anchorscope.detect.evaluate import check_same_model, evaluate, transfer_table, within_rows
 from anchorscope.detect.kinds import AUTO, METHODS, make_method
 from anchorscope.detect.material import Material, from_run
+from anchorscope.detect.peer import peer_table
 from anchorscope.errors import UserError
 from anchorscope.progress import Progress, Quiet
 from anchorscope.run_folder.view import RunView
@@ -25,6 +27,7 @@ class Study:
     scores: pd.DataFrame  # a row per answer, detector and split
     table: pd.DataFrame  # a row per dataset, split and detector
     transfer: pd.DataFrame | None
+    peer: pd.DataFrame | None = None  # a row per dataset, position and set of answers
 
     @property
     def claims(self) -> pd.DataFrame:
@@ -33,13 +36,13 @@ class Study:
 
     def write(self, folder: Path) -> list[Path]:
         """The files written under tables/: detectors.csv, .md, .tex, detector_claims.csv,
-        transfer.csv, and the scores.
+        transfer.csv, peer.csv, and the scores.
         """
         tables = {"detectors": self.table}
         if len(self.claims):
             tables["detector_claims"] = self.claims
-        if self.transfer is not None:
-            tables["transfer"] = self.transfer
+        also = {"transfer": self.transfer, "peer": self.peer}
+        tables |= {name: table for name, table in also.items() if table is not None}
         files = write_tables(folder, tables)
         files.append(folder / "tables" / "detector_scores.parquet")
         self.scores.to_parquet(files[-1])
@@ -49,6 +52,7 @@ class Study:
 def study(
     runs: Sequence[str | Path],
     *,
+    peers: Sequence[str | Path] = (),
     names: Sequence[str] = (),
     transfer: bool = False,
     limit: int | None = None,
@@ -60,6 +64,7 @@ def study(
     """Every detector on every dataset of these runs; all of them where `names` is empty.
 
     With a `limit`, as many right as wrong answers of each dataset, that many in all at most.
+    `peers` are runs of a second model over the same questions: its states are the control.
     """
     progress = progress or Quiet()
     names = tuple(names) or (*METHODS, AUTO)
@@ -68,6 +73,15 @@ def study(
     folders = [RunView.open(run, collected_ok=True) for run in runs]
     check_same_model([folder.weights for folder in folders])
     parts = _parts(folders, seed, limit)
+    beside = _beside(
+        parts,
+        peers,
+        folds=folds,
+        seed=seed,
+        resamples=resamples,
+        progress=progress,
+        model=folders[0].model_name,
+    )
     options = {"names": names, "seed": seed, "progress": progress}
     scores = pd.concat([evaluate(p, folds=folds, **options) for p in parts], ignore_index=True)
     model = folders[0].model_name
@@ -77,7 +91,18 @@ def study(
         _say_prompts(folders, progress)
         away = transfer_table(parts, model=model, **options)
         moved = pd.concat([within_rows(table), away], ignore_index=True)
-    return Study(scores=scores, table=table, transfer=moved)
+    return Study(scores=scores, table=table, transfer=moved, peer=beside)
+
+
+def _beside(parts: Sequence[Material], peers: Sequence[str | Path], **options: Any) -> Any:
+    """The table of the second model's states; None where no run of one was given."""
+    folders = [RunView.open(run, collected_ok=True) for run in peers]
+    if not folders:
+        return None
+    check_same_model([folder.weights for folder in folders])
+    asked = {part.name for part in parts}
+    theirs = [from_run(f, name) for f in folders for name in f.datasets if name in asked]
+    return peer_table(parts, theirs, peer=folders[0].model_name, **options)
 
 
 def _say_prompts(folders: Sequence[RunView], progress: Progress) -> None:
