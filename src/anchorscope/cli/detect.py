@@ -40,6 +40,14 @@ def evaluate(
         list[Path] | None,
         typer.Option(help="A run of another model over the same questions: its states as control."),
     ] = None,
+    nli: Annotated[
+        str | None,
+        typer.Option(help="An NLI model that groups drawn answers by meaning; the judge does too."),
+    ] = None,
+    encoder: Annotated[
+        str | None,
+        typer.Option(help="A sentence-transformers model; default: a small one, if installed."),
+    ] = None,
     limit: Annotated[
         int | None,
         typer.Option(help="Answers of each dataset, right and wrong alike; default: all."),
@@ -61,8 +69,8 @@ def evaluate(
     names = tuple(word.strip() for word in methods.split(",") if word.strip())
     with Bar() as bar:
         result = study(
-            runs, peers=peer or (), names=names, transfer=transfer, limit=limit, folds=folds,
-            seed=seed, resamples=resamples, progress=bar,
+            runs, peers=peer or (), nli=nli, encoder=encoder, names=names, transfer=transfer,
+            limit=limit, folds=folds, seed=seed, resamples=resamples, progress=bar,
         )  # fmt: skip
     folder = out or runs[0]
     files = result.write(folder)

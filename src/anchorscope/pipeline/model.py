@@ -31,7 +31,22 @@ def load(run: Run, model: Any) -> Model:
         return _load(run, model)
 
 
+def load_again(run: Run, model: Any) -> Model:
+    """The model of answers that are on disk, for more to be read; run.json stays as it is."""
+    with run.stage("model"):
+        return _same_model(run, model)[0]
+
+
 def _load(run: Run, asked: Any) -> Model:
+    model, facts = _same_model(run, asked)
+    check_grouping(run.config.grouping, model.blocks)
+    run.progress.note(f"{model.name}: {model.why}")
+    _save_facts(run, model, facts)
+    return model
+
+
+def _same_model(run: Run, asked: Any) -> tuple[Model, dict[str, Any]]:
+    """The model, and what tells its weights apart: those of the run, if it has begun."""
     c, store = run.config, run.store
     model = load_model(
         c.model if asked is None else asked,
@@ -42,7 +57,6 @@ def _load(run: Run, asked: Any) -> Model:
         adapter=c.adapter,
     )
     require_understood(model)
-    check_grouping(c.grouping, model.blocks)
     facts = {
         "weights": weights_hash(model.lm),
         "dtype": str(model.dtype).removeprefix("torch."),
@@ -54,9 +68,7 @@ def _load(run: Run, asked: Any) -> Model:
             f"{store.path} was begun with other weights or another dtype "
             f"({before['dtype']}, now {facts['dtype']}). Use the same model, or another --out."
         )
-    run.progress.note(f"{model.name}: {model.why}")
-    _save_facts(run, model, facts)
-    return model
+    return model, facts
 
 
 def _bound(model: Model, before: dict[str, Any], tokens: int | None) -> None:

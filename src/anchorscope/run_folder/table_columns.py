@@ -95,6 +95,7 @@ SALIENCY_ROWS = _names("id dataset loss source layer saliency")
 HEADS_ROWS = _names("id dataset block head set layer logit_clean logit_knockout")
 DONOR_ROWS = _names("id kind donor same_relation resized popularity_gap")
 P_TRUE_ROWS = _names("id p_true")
+SAMPLED_ROWS = _names("id number text log_prob tokens passes ms")
 
 # Columns that hold text in every table that has them: a dataset called 'NA' is a name.
 TEXT = frozenset(

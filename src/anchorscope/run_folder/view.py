@@ -161,6 +161,11 @@ class RunView:
         return {str(id): float(p) for id, p in zip(rows["id"], rows["p_true"], strict=True)}
 
     @cached_property
+    def sampled(self) -> pd.DataFrame:
+        """The drawn answers to each question; no row where none were asked for."""
+        return self._rows("sampled", table_columns.SAMPLED_ROWS)
+
+    @cached_property
     def samples(self) -> pd.DataFrame:
         return _read_parquet(self.path / "samples.parquet", table_columns.SAMPLES)
 
