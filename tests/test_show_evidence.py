@@ -93,9 +93,12 @@ def test_a_patch_that_does_no_more_than_its_control_does_not_hold(run: RunView) 
     same = where(table, intervention="patch-matched").assign(intervention="patch-other")
     others = table[table["intervention"] != "patch-other"]
     other = dict(run.evidence) | {"patching": pd.concat([others, same])}
-    found = claims_table([replace(claim_inputs(run), evidence=other)]).set_index("claim")
-    verdicts = found.loc["patching-flips-q", ["paper_verdict", "strict_verdict"]]
-    assert verdicts.tolist() == ["holds", "undecided"]
+    none = run.evidence["patching_gap"].assign(gap=0.0, gap_low=-0.05, gap_high=0.05)
+    earlier = {name: of for name, of in other.items() if name != "patching_gap"}
+    for tables in (earlier, other | {"patching_gap": none}):
+        found = claims_table([replace(claim_inputs(run), evidence=tables)]).set_index("claim")
+        verdicts = found.loc["patching-flips-q", ["paper_verdict", "strict_verdict"]]
+        assert verdicts.tolist() == ["holds", "undecided"]
 
 
 def test_awareness_must_beat_what_is_simpler(run: RunView) -> None:
@@ -104,11 +107,15 @@ def test_awareness_must_beat_what_is_simpler(run: RunView) -> None:
     knows = base.assign(**{n: np.where(base["predictor"] == "state", v, base[n])
                            for n, v in ends.items()})  # fmt: skip
     beaten = base.assign(**ends)  # the logit alone does as well
-    for table, expected in ((knows, "holds"), (beaten, "undecided")):
-        other = dict(run.evidence) | {"awareness": table}
-        found = claims_table([replace(claim_inputs(run), evidence=other)]).set_index("claim")
-        assert found.loc["state-knows-pathway", "paper_verdict"] == "holds"
-        assert found.loc["state-knows-pathway", "strict_verdict"] == expected
+    gaps = run.evidence["awareness_gap"]
+    for table, gap, expected in ((knows, 0.3, "holds"), (beaten, 0.0, "undecided")):
+        pairs = gaps.assign(gap=gap, low=gap - 0.02, high=gap + 0.02)
+        other = dict(run.evidence) | {"awareness": table, "awareness_gap": pairs}
+        earlier = {name: of for name, of in other.items() if name != "awareness_gap"}
+        for tables in (earlier, other):
+            found = claims_table([replace(claim_inputs(run), evidence=tables)]).set_index("claim")
+            assert found.loc["state-knows-pathway", "paper_verdict"] == "holds"
+            assert found.loc["state-knows-pathway", "strict_verdict"] == expected
 
 
 def test_abstentions_become_a_claim_only_where_they_were_read(run: RunView) -> None:

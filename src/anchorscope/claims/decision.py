@@ -67,7 +67,11 @@ def from_estimate(estimate: Estimate, region: Region) -> Measured:
 
 
 def both(one: Measured, other: Measured) -> Measured:
-    """The first reading's number; it holds only as far as the second holds too."""
+    """The first reading's number; it holds only as far as the second holds too.
+
+    It fails by its own number alone: an interval that is shown and allows the claim does not
+    speak against it, whatever the second one says.
+    """
     if math.isnan(one.value) or math.isnan(other.value):
         return Measured()
     return Measured(
@@ -75,7 +79,7 @@ def both(one: Measured, other: Measured) -> Measured:
         low=one.low,
         high=one.high,
         p_holds=max(one.p_holds, other.p_holds),
-        p_fails=min(one.p_fails, other.p_fails),
+        p_fails=one.p_fails,
     )
 
 

@@ -11,6 +11,8 @@ from anchorscope.cli.run import DATA, LIMIT, Data, Limit, Out, config_of, option
 from anchorscope.config import default_of
 from anchorscope.errors import UserError
 
+_NO_CONFIG = ("out", "samples", "temperature")  # options that no run has
+
 
 def collect(
     out: Out,
@@ -47,8 +49,7 @@ def collect(
     A folder of `anchorscope run --evidence detectors` serves as well, and costs more. The same
     command with --samples adds drawn answers to a folder that is there.
     """
-    own = ("out", "samples", "temperature")
-    config = config_of({name: value for name, value in locals().items() if name not in own})
+    config = config_of({name: value for name, value in locals().items() if name not in _NO_CONFIG})
 
     from anchorscope.cli.bar import Bar
     from anchorscope.pipeline.collect import add_samples, check_sampling
