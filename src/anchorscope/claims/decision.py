@@ -33,6 +33,7 @@ class Measured:
     p_holds: float = math.nan  # the chance of such a number if the claim were just false
     p_fails: float = math.nan  # if it were just true
     decided_elsewhere: Decision | None = None  # by more than one number
+    otherwise: Decision = "undecided"  # where nothing is decided; a test can only fail to reject
 
     @property
     def p(self) -> float:
@@ -46,7 +47,7 @@ class Measured:
         if math.isnan(self.value):
             return "not measured"
         if not p <= ALPHA:
-            return "undecided"
+            return self.otherwise
         return "holds" if self.p_holds < self.p_fails else "fails"
 
 
@@ -105,4 +106,5 @@ class Claim:
     strict: Measured
     finding: str = ""  # what it is instead, where that is known
     primary: bool = False  # the question the run is for: it stands outside Holm's family
+    about_groups: bool = True  # of Q and A: strict mode then needs two pathways
     shares_number_of: str = ""  # a claim on the same number: the two count once in Holm's family

@@ -64,6 +64,8 @@ def evaluate(
 
     from anchorscope.cli.bar import Bar
     from anchorscope.detect.study import study
+    from anchorscope.run_folder.view import RunView
+    from anchorscope.show import write_report
     from anchorscope.show.detectors import write_detect_figures
 
     names = tuple(word.strip() for word in methods.split(",") if word.strip())
@@ -75,6 +77,8 @@ def evaluate(
     folder = out or runs[0]
     files = result.write(folder)
     files += write_detect_figures(folder, result.scores, result.transfer)
+    if (folder / "report.html").is_file():  # an analysed run: its report has these claims too
+        files.append(write_report(RunView.open(folder)))
     _print(result.table)
     for row in result.claims.to_dict("records"):
         typer.echo(f"{row['statement']}, {row['dataset']}: {_told(row)}")

@@ -114,6 +114,15 @@ class RunView:
         return self._table("claims", table_columns.CLAIMS)
 
     @cached_property
+    def detector_claims(self) -> pd.DataFrame:
+        """The claims about detectors; no row before `detect eval` was asked for them here."""
+        file = self.path / "tables" / "detector_claims.csv"
+        table = _read_csv(file, ("claim",)) if file.is_file() else pd.DataFrame()
+        table = table.reindex(columns=list(table_columns.CLAIMS))
+        said = dict.fromkeys(("paper_verdict", "strict_verdict"), "not measured")
+        return table.fillna(said | {"finding": ""})
+
+    @cached_property
     def spans(self) -> pd.DataFrame:
         return self._table("spans", table_columns.SPANS)
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from anchorscope.answers.generate import answer_offsets
+from anchorscope.answers.judge_phrases import is_abstention
+from anchorscope.answers.normalise import plain
 from anchorscope.detect.deployed.trained import Trained
 from anchorscope.detect.material import Arrays, Material, Text
 from anchorscope.engine.lease import Lease
@@ -24,6 +27,8 @@ from anchorscope.spans.answer import answer_span
 from anchorscope.spans.characters import tokens_of
 
 NOTHING = "the answer holds no entity to read"
+ABSTAINED = "the model declined to answer"
+Outcome = Literal["answered", "abstained", "unread"]
 _UNREAD = np.nan
 States = dict[tuple[str, int], np.ndarray]  # by pass and layer: [answer, width]
 
@@ -39,6 +44,7 @@ class Scored:
     score: float  # before calibration, higher = more likely wrong
     flagged: bool  # probability above the detector's threshold
     why: str = ""  # why there is no probability
+    outcome: Outcome = "answered"  # "abstained": declined to answer, neither right nor wrong
     pathway: str = ""  # Q or A, as the clean state tells it; "": not known
     pathway_probability: float = np.nan  # of that pathway
     belief: tuple[float, ...] = ()  # P(wrong) by the probe of each layer, 1 to L
@@ -155,6 +161,8 @@ def scored_answers(
     score, probability = trained.score_of(material_of([answers[n] for n in rows], states))
     belief, pathway = _beliefs(trained, clean)
     for place, n in enumerate(rows):
+        if out[n].outcome == "abstained":  # no detector learnt from such answers
+            continue
         if not np.isfinite(probability[place]):
             raise UserError(
                 f"The answer {answers[n].answer.text!r} got no finite score: the model's state "
@@ -167,6 +175,7 @@ def scored_answers(
             score=float(score[place]),
             flagged=bool(probability[place] > trained.threshold),
             why="",
+            outcome="answered",
             pathway="" if np.isnan(q) else "Q" if q > 0.5 else "A",
             pathway_probability=max(q, 1 - q),
             belief=tuple(belief[place].tolist()),
@@ -175,6 +184,7 @@ def scored_answers(
 
 
 def _unread(one: LocatedAnswer) -> Scored:
+    abstained = bool(plain(one.answer.text)) and is_abstention(one.answer.text)
     return Scored(
         question=one.question,
         answer=one.answer.text,
@@ -182,7 +192,8 @@ def _unread(one: LocatedAnswer) -> Scored:
         probability=np.nan,
         score=np.nan,
         flagged=False,
-        why=NOTHING,
+        why=ABSTAINED if abstained else NOTHING,
+        outcome="abstained" if abstained else "unread",
     )
 
 
