@@ -112,11 +112,11 @@ def test_a_dip_test_that_does_not_reject_shows_nothing(run: RunView) -> None:
     split = split.assign(dip_p=np.where(split["subset"] == "wrong", 0.6, 1e-4))
     none = run.verdict.assign(finding="shift")
     inputs = claim_inputs(run)
-    for saliency, paper, strict in (
+    for salient, paper, strict in (
         (one, "not shown", "not shown"), (split, "holds", "not shown"),
         (run.evidence["saliency"], "holds", "holds"),
     ):  # fmt: skip
-        tables = dict(run.evidence) | {"saliency": saliency}
+        tables = dict(run.evidence) | {"saliency": salient}
         changed = replace(inputs, evidence=tables, verdict=none)
         found = claims_table([changed]).set_index("claim")
         said = found.loc["saliency-two-humps", ["paper_verdict", "strict_verdict"]].tolist()

@@ -119,8 +119,8 @@ class RunView:
         file = self.path / "tables" / "detector_claims.csv"
         table = _read_csv(file, ("claim",)) if file.is_file() else pd.DataFrame()
         table = table.reindex(columns=list(table_columns.CLAIMS))
-        said = dict.fromkeys(("paper_verdict", "strict_verdict"), "not measured")
-        return table.fillna(said | {"finding": ""})
+        words = {"paper_verdict": "not measured", "strict_verdict": "not measured", "finding": ""}
+        return table.astype(dict.fromkeys(words, object)).fillna(words)
 
     @cached_property
     def spans(self) -> pd.DataFrame:
