@@ -148,6 +148,17 @@ def test_the_claims_about_detectors_stand_with_the_others(run: RunView, tmp_path
     assert "mop-beats-probe" in said
 
 
+def test_detect_eval_writes_the_report_of_an_analysed_run_again(run: RunView, tmp_path, cli):
+    folder = tmp_path / "run"
+    shutil.copytree(run.path, folder)
+    (folder / "report.html").write_text("old", encoding="utf-8")
+    words = ("--methods", "probe,mop", "--folds", "3", "--resamples", "1000")
+    code, said, _ = cli("detect", "eval", folder, *words)
+    assert code == 0
+    assert said.splitlines()[-1] == str(folder / "report.html")
+    assert "mop-beats-probe" in (folder / "report.html").read_text(encoding="utf-8")
+
+
 def test_a_patch_that_does_no_more_than_its_control_does_not_hold(run: RunView) -> None:
     """Strict mode asks for more than paper mode: the control must not do the same."""
     table = run.evidence["patching"]

@@ -77,14 +77,14 @@ def evaluate(
     folder = out or runs[0]
     files = result.write(folder)
     files += write_detect_figures(folder, result.scores, result.transfer)
-    if (folder / "report.html").is_file():  # an analysed run: its report has these claims too
-        files.append(write_report(RunView.open(folder)))
     _print(result.table)
     for row in result.claims.to_dict("records"):
         typer.echo(f"{row['statement']}, {row['dataset']}: {_told(row)}")
     for row in [] if result.peer is None else result.peer.to_dict("records"):
         typer.echo(_beside(row))
     typer.echo("\n".join(str(file) for file in files if file.suffix in (".csv", ".md", ".png")))
+    if (folder / "report.html").is_file():  # an analysed run: its report has these claims too
+        typer.echo(str(write_report(RunView.open(folder))))
 
 
 @detect.command()
