@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from kit.detect_worlds import plain, write_run
+from kit.detect_worlds import material, plain, write_run
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import BertConfig, BertForSequenceClassification, PreTrainedTokenizerFast
 
@@ -188,3 +188,18 @@ def test_a_classifier_without_entailment_is_no_nli_model(tmp_path):
         Nli.load(name)
     with pytest.raises(UserError, match="No NLI model could be loaded"):
         Nli.load(str(tmp_path / "nowhere"))
+
+
+def test_the_text_classifier_learns_from_the_vectors_beside_the_states():
+    """Vectors that hold the class, states that do not; without vectors it is left out."""
+    rng = np.random.default_rng(0)
+    z = np.arange(200) % 2
+    vectors = rng.standard_normal((200, 1, 5))
+    vectors[:, 0, 2] += 3 * (2 * z - 1)
+    clean = rng.standard_normal((200, 1, 5))
+    world = material(z, {"clean": clean, "text-embedding": vectors})
+    scores = evaluate(world, names=("text-embedding", "probe"), splits=("entity",), folds=3)
+    table = detectors_table(scores, model="m", resamples=100).set_index("detector")
+    assert table.loc["text-embedding", "auroc"] > 0.95
+    assert table.loc["probe", "auroc"] < 0.7
+    assert make_method("text-embedding").lacks(plain(n=20))
