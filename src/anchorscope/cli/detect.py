@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from anchorscope.cli.collect import collect
+from anchorscope.cli.detect_serve import serve
 from anchorscope.config import help_of
 from anchorscope.errors import UserError
 
@@ -18,6 +19,7 @@ detect = typer.Typer(no_args_is_help=True, help="Detectors of wrong answers.")
 
 
 detect.command()(collect)
+detect.command()(serve)
 
 
 _Seed = Annotated[int, typer.Option(help="Seed of folds and intervals.")]
@@ -95,6 +97,10 @@ def train(
     data: Annotated[str, typer.Option(help="Datasets of the run, by commas; default: all.")] = "",
     folds: _Folds = 5,
     seed: _Seed = 0,
+    risk: Annotated[
+        float | None,
+        typer.Option(help="Promise at most this share of wrong answers below the threshold."),
+    ] = None,
     licence: Annotated[str, typer.Option(help="Licence of the detector.")] = "other",
     model_licence: Annotated[str, typer.Option(help="Licence of the model.")] = "not recorded",
     data_licence: Annotated[str, typer.Option(help="Licence of the data.")] = "not recorded",
@@ -109,15 +115,12 @@ def train(
     licences = {"detector": licence, "model": model_licence, "data": data_licence}
     with Bar() as bar:
         detector = Detector.train(
-            run, method=method, datasets=names, folds=folds, seed=seed,
+            run, method=method, datasets=names, folds=folds, seed=seed, risk=risk,
             licence=licences, progress=bar,
         )  # fmt: skip
     detector.save(out)
-    evaluation = detector.evaluation
-    typer.echo(
-        f"{detector.method.name}: AUROC {evaluation['auroc']:.3f} "
-        f"[{evaluation['auroc_low']:.3f}, {evaluation['auroc_high']:.3f}] on unseen entities. {out}"
-    )
+    typer.echo(_accepted_with(detector))
+    typer.echo(str(out))
 
 
 @detect.command()
@@ -138,6 +141,13 @@ def score(
         str | None, typer.Option(help="Its PEFT adapter; default: as for the model.")
     ] = None,
     device: Annotated[str, typer.Option(help=help_of("device"))] = "auto",
+    before: Annotated[
+        bool, typer.Option("--before", help="Warn before answering: read the question alone.")
+    ] = False,
+    as_dataset: Annotated[
+        str | None,
+        typer.Option("--as", help="Ask as in this dataset of its training, where these differ."),
+    ] = None,
 ) -> None:
     """Answers a question, or those of a file, and says how likely each answer is wrong."""
     rows = _asked(file, question, answer)
@@ -155,7 +165,12 @@ def score(
             adapter=adapter or (None if model else model_facts.get("adapter")),
         )  # fmt: skip
         answers = [row.get("answer") for row in rows]
-        scored = loaded.score(lm, [row["question"] for row in rows], answer=answers, progress=bar)
+        asked = [row["question"] for row in rows]
+        scored: Any = (
+            loaded.warn(lm, asked, dataset=as_dataset)
+            if before
+            else loaded.score(lm, asked, answer=answers, dataset=as_dataset, progress=bar)
+        )
     lines = [
         json.dumps(row | _plain(asdict(one)), ensure_ascii=False, allow_nan=False)
         for row, one in zip(rows, scored, strict=True)
@@ -179,6 +194,22 @@ def push(
     from anchorscope.detect.deployed.saved import upload
 
     typer.echo(upload(folder, repository, private=not public))
+
+
+def _accepted_with(detector: Any) -> str:
+    """What a trained detector is worth, in lines."""
+    numbers, on = detector.evaluation, detector.trained_on
+    low, high = detector.band
+    lines = [
+        f"{detector.method.name}: AUROC {numbers['auroc']:.3f} [{numbers['auroc_low']:.3f}, "
+        f"{numbers['auroc_high']:.3f}] on unseen entities, from {on['answers']} answers "
+        f"({on['wrong']} wrong) of {', '.join(on['datasets'])}.",
+        f"Flags above {detector.threshold:.3f}; cannot say between {low:.3f} and {high:.3f} "
+        f"({numbers['cannot_say']:.0%} of held-out answers).",
+        f"Promised: {detector.promise}." if detector.promise else "",
+        detector.caution,
+    ]
+    return "\n".join(line for line in lines if line)
 
 
 def _asked(file: Path | None, question: str | None, answer: str | None) -> list[dict[str, Any]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 import torch
@@ -13,7 +12,7 @@ from torch import Tensor
 from anchorscope.answers.generate import answer_offsets
 from anchorscope.answers.judge_phrases import is_abstention
 from anchorscope.answers.normalise import plain
-from anchorscope.detect.deployed.trained import Trained
+from anchorscope.detect.deployed.trained import Outcome, Trained
 from anchorscope.detect.material import Arrays, Material, Text
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.read import to_host
@@ -28,7 +27,6 @@ from anchorscope.spans.characters import tokens_of
 
 NOTHING = "the answer holds no entity to read"
 ABSTAINED = "the model declined to answer"
-Outcome = Literal["answered", "abstained", "unread"]
 _UNREAD = np.nan
 States = dict[tuple[str, int], np.ndarray]  # by pass and layer: [answer, width]
 
@@ -43,10 +41,14 @@ class Scored:
     probability: float  # of being wrong, calibrated; NaN where there is nothing to read
     score: float  # before calibration, higher = more likely wrong
     flagged: bool  # probability above the detector's threshold
+    outcome: Outcome = "cannot say"  # the same where held-out answers are sure of the threshold
     why: str = ""  # why there is no probability
-    outcome: Outcome = "answered"  # "abstained": declined to answer, neither right nor wrong
     pathway: str = ""  # Q or A, as the clean state tells it; "": not known
     pathway_probability: float = np.nan  # of that pathway
+    detector: str = ""  # the detector's id
+    threshold: float = np.nan  # of the probability
+    calibrated_on: str = ""  # the answers that probability and threshold come from
+    distance: float = np.nan  # share of training answers, held out, that lie nearer; near 1: far
     belief: tuple[float, ...] = ()  # P(wrong) by the probe of each layer, 1 to L
 
     def _repr_html_(self) -> str:
@@ -155,11 +157,12 @@ def scored_answers(
 
     `states` and `clean` [row, layer, width] are those of the answers numbered `rows`.
     """
-    out = [_unread(one) for one in answers]
+    out = [_unread(one, trained) for one in answers]
     if not rows:
         return out
     score, probability = trained.score_of(material_of([answers[n] for n in rows], states))
     belief, pathway = _beliefs(trained, clean)
+    distance = trained.distance_of(clean)
     for place, n in enumerate(rows):
         if out[n].outcome == "abstained":  # no detector learnt from such answers
             continue
@@ -174,16 +177,17 @@ def scored_answers(
             probability=float(probability[place]),
             score=float(score[place]),
             flagged=bool(probability[place] > trained.threshold),
+            outcome=trained.outcome(float(probability[place])),
             why="",
-            outcome="answered",
             pathway="" if np.isnan(q) else "Q" if q > 0.5 else "A",
             pathway_probability=max(q, 1 - q),
+            distance=float(distance[place]),
             belief=tuple(belief[place].tolist()),
         )
     return out
 
 
-def _unread(one: LocatedAnswer) -> Scored:
+def _unread(one: LocatedAnswer, trained: Trained) -> Scored:
     abstained = bool(plain(one.answer.text)) and is_abstention(one.answer.text)
     return Scored(
         question=one.question,
@@ -193,7 +197,10 @@ def _unread(one: LocatedAnswer) -> Scored:
         score=np.nan,
         flagged=False,
         why=ABSTAINED if abstained else NOTHING,
-        outcome="abstained" if abstained else "unread",
+        outcome="abstained" if abstained else "cannot say",
+        detector=trained.id,
+        threshold=trained.threshold,
+        calibrated_on=trained.calibration_set,
     )
 
 

@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 import os
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,10 +18,13 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save_file
 
+from anchorscope.detect.deployed.before import Before
 from anchorscope.detect.deployed.beliefs import Beliefs
 from anchorscope.detect.deployed.trained import READ_AT, Example, Trained
+from anchorscope.detect.distance import Distance
 from anchorscope.detect.kinds import METHODS
 from anchorscope.detect.method import Platt
+from anchorscope.detect.threshold import Promise
 from anchorscope.errors import UserError
 
 KIND, FORMAT = "anchorscope-detector", 1
@@ -29,6 +32,7 @@ _PLAIN = (
     "name", "model", "prompt", "threshold", "calibrated_on", "trained_on", "evaluation", "licence",
 )  # fmt: skip
 WEIGHTS, ABOUT, CARD = "detector.safetensors", "detector.json", "README.md"
+_PARTS = ("beliefs.", "distance.", "before.")  # what is kept beside the method's own weights
 _FREE = ("checksum", "licence")  # what the owner may write into detector.json by hand
 FILES = (WEIGHTS, ABOUT, CARD)
 
@@ -46,8 +50,14 @@ def save_trained(trained: Trained, folder: Path) -> Path:
     about["method"] = trained.method.about()
     about["calibration"] = asdict(trained.method.calibration_)
     about["examples"] = [asdict(one) for one in trained.examples]
-    beliefs = {} if trained.beliefs is None else trained.beliefs.tensors()
-    write_folder(folder, Stored(trained.method.tensors() | beliefs, about), model_card(trained))
+    about["id"], about["band"] = trained.id, trained.band and list(trained.band)
+    about["before"] = trained.before and trained.before.about()
+    if trained.promise is not None:
+        about["promise"] = asdict(trained.promise) | {"says": str(trained.promise)}
+    tensors = trained.method.tensors()
+    for part in (trained.beliefs, trained.distance, trained.before):
+        tensors |= {} if part is None else part.tensors()
+    write_folder(folder, Stored(tensors, about), model_card(trained))
     return folder
 
 
@@ -59,16 +69,29 @@ def load_trained(folder: Path) -> Trained:
             f"The detector in '{folder}' is of a kind '{about['name']}' that this version does "
             "not know. Update anchorscope."
         )
-    own = {name: of for name, of in tensors.items() if not name.startswith("beliefs.")}
+    own = {name: of for name, of in tensors.items() if not name.startswith(_PARTS)}
     method = METHODS[about["name"]]().restore(own, about["method"])
     method.calibration_ = Platt(**about["calibration"])
     examples = tuple(
-        Example(question=e["question"], prompt_ids=tuple(e["prompt_ids"]))
-        for e in about["examples"]
+        Example(**e | {"prompt_ids": tuple(e["prompt_ids"])}) for e in about["examples"]
     )
     plain = {name: about[name] for name in _PLAIN}
-    beliefs = Beliefs.restore(tensors)
-    return Trained(method=method, examples=examples, beliefs=beliefs, **plain)
+    parts: dict[str, Any] = {
+        "beliefs": Beliefs.restore(tensors),
+        "distance": Distance.restore(tensors),
+    }
+    parts["before"] = Before.restore(tensors, about.get("before"))
+    return Trained(method=method, examples=examples, **parts, **plain, **_cut_of(about))
+
+
+def _cut_of(about: dict[str, Any]) -> dict[str, Any]:
+    """Band and promise, where the folder holds them."""
+    band, promise = about.get("band"), about.get("promise")
+    kept = {f.name for f in fields(Promise)}
+    return {
+        "band": band and (float(band[0]), float(band[1])),
+        "promise": promise and Promise(**{k: v for k, v in promise.items() if k in kept}),
+    }
 
 
 def write_folder(folder: Path, stored: Stored, card: str) -> None:
@@ -133,6 +156,10 @@ def _loading(model: dict[str, Any]) -> str:
     return f'load_model("{model.get("source") or model["name"]}"{adapter})'
 
 
+def _naming(trained: Trained) -> str:
+    return f', dataset="{trained.datasets[0]}"' if len(trained.datasets) > 1 else ""
+
+
 def model_card(trained: Trained) -> str:
     """README.md of the folder, with the metadata that the hub reads."""
     model = trained.model
@@ -151,7 +178,7 @@ Gives the probability that a short answer of {model["name"]} to a question of fa
 from anchorscope import Detector, load_model
 
 detector = Detector.load("this folder or repository")
-scored = detector.score({_loading(model)}, "Who painted it?")
+scored = detector.score({_loading(model)}, "Who painted it?"{_naming(trained)})
 ```
 
 | | |
@@ -159,12 +186,15 @@ scored = detector.score({_loading(model)}, "Who painted it?")
 | Model | {model["name"]}, {model.get("dtype")}, revision {model.get("revision") or "–"} |
 | Weights | fingerprint {model.get("weights")} |
 | Reads | {_reads(trained)} |
-| Prompt | {trained.prompt["style"]}, {trained.prompt["shots"]} worked examples |
+| Prompt | {_asked_as(trained)} |
 | Trained on | {_learnt_from(trained.trained_on)} |
 | Probability | {trained.calibrated_on} |
-| Threshold | {trained.threshold:.3f} |
+| Threshold | {trained.threshold:.3f}{_unsure(trained)} |
+| Before answering | {_warning(trained)} |
 | Licence of the model | {trained.licence.get("model", "not recorded")} |
 | Licence of the data | {trained.licence.get("data", "not recorded")} |
+
+{trained.caution}
 
 ## Evaluation
 
@@ -178,6 +208,27 @@ The probability holds for this model, dtype and prompt, on questions like those 
 likely an answer is wrong, not what is right. On other questions, measure first:
 `anchorscope detect eval --transfer`.
 """
+
+
+def _unsure(trained: Trained) -> str:
+    said = f". Promised: {trained.promise}" if trained.promise else ""
+    if trained.band is None:
+        return said
+    return f"; cannot say between {trained.band[0]:.3f} and {trained.band[1]:.3f}{said}"
+
+
+def _warning(trained: Trained) -> str:
+    if trained.before is None:
+        return "no warning was trained"
+    area = _number(trained.before.evaluation.get("auroc"))
+    return f"`detector.warn(model, question)` reads the question alone: AUROC {area}"
+
+
+def _asked_as(trained: Trained) -> str:
+    names = trained.datasets
+    said = f"one of {_joined(names)} (dataset=, --as)" if len(names) > 1 else _joined(names)
+    how = f"{trained.prompt['style']}, {trained.prompt['shots']} worked examples"
+    return f"{how}; questions are asked as in {said}"
 
 
 def _learnt_from(on: dict[str, Any]) -> str:
