@@ -54,6 +54,7 @@ BAD = [
     (["score", "{out}", "nofile.jsonl", "--out", "{out}"], "There is no file 'nofile.jsonl'"),
     (["score", "{out}"], "Give either a JSONL file or --question, and not both."),
     (["eval", "{run}", "--limit", "8"], "--limit is 8. Accepted: 40 or more."),
+    (["collect", "--out", "{out}", "--samples", "1"], "--samples is 1. Accepted: 2 or more"),
     (["push", "{out}", "org/name"], "No detector could be read from"),
 ]
 

@@ -32,8 +32,8 @@ _NOTE = (
     "AUROC with its 95 % interval; in the first table * where it differs from the single probe's "
     f"(Holm's p below {ALPHA}). cov.: share of answers that can be given at that share of "
     "wrong ones. vs: difference of AUROC from the single probe and from the best text-only "
-    "control, * likewise. passes: forward passes beside those that wrote the answer; ms: for the "
-    "score alone."
+    "control, * likewise. passes: forward passes beside those that wrote the answer (a drawn "
+    "answer takes one for each of its tokens); ms: for the score, and for drawn answers."
 )
 
 
@@ -94,10 +94,14 @@ def _numbers(name: str, rows: pd.DataFrame, value: float, draws: np.ndarray) -> 
         "ece": ece(z, probability),
         "brier": brier(z, probability),
         **{f"coverage_{risk * 100:.0f}": coverage_at(z, score, risk) for risk in RISKS},
-        "extra_passes": np.nan if name == AUTO else method.extra_passes,
+        "extra_passes": np.nan if name == AUTO else _mean(rows, "passes", method.extra_passes),
         "ms_per_answer": float(np.mean(rows["ms"].to_numpy())),
         "chosen": "; ".join(sorted(set(rows["chosen"]) - {""})),
     }
+
+
+def _mean(rows: pd.DataFrame, column: str, otherwise: float) -> float:
+    return float(np.mean(rows[column].to_numpy())) if column in rows else otherwise
 
 
 def _others(value: Mapping[str, float]) -> dict[str, str]:

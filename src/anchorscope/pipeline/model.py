@@ -36,7 +36,23 @@ def load(run: Run, model: Any, *, joins: bool = False) -> Model:
         return _load(run, model, joins)
 
 
+def load_again(run: Run, model: Any) -> Model:
+    """The model of answers that are on disk, for more to be read; run.json stays as it is."""
+    with run.stage("model"):
+        return _same_model(run, model, False)[0]
+
+
 def _load(run: Run, asked: Any, joins: bool) -> Model:
+    model, facts = _same_model(run, asked, joins)
+    check_grouping(run.config.grouping, model.blocks)
+    run.progress.note(f"{model.name}: {model.why}")
+    _check_room(run, model)
+    _save_facts(run, model, facts)
+    return model
+
+
+def _same_model(run: Run, asked: Any, joins: bool) -> tuple[Model, dict[str, Any]]:
+    """The model, and what tells its weights apart: those of the run, if it has begun."""
     c, store = run.config, run.store
     model = load_model(
         c.model if asked is None else asked,
@@ -48,7 +64,6 @@ def _load(run: Run, asked: Any, joins: bool) -> Model:
     )
     if not (joins and _proved(model, store.info)):
         require_understood(model)
-    check_grouping(c.grouping, model.blocks)
     facts = {
         "weights": weights_hash(model.lm),
         "dtype": str(model.dtype).removeprefix("torch."),
@@ -60,10 +75,7 @@ def _load(run: Run, asked: Any, joins: bool) -> Model:
             f"{store.path} was begun with other weights or another dtype "
             f"({before['dtype']}, now {facts['dtype']}). Use the same model, or another --out."
         )
-    run.progress.note(f"{model.name}: {model.why}")
-    _check_room(run, model)
-    _save_facts(run, model, facts)
-    return model
+    return model, facts
 
 
 def _proved(model: Model, info: dict[str, Any]) -> bool:
