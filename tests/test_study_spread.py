@@ -61,8 +61,9 @@ def wait_for(process: subprocess.Popen[str], file: Path) -> None:
 
 
 def kill_driver(process: subprocess.Popen[str]) -> None:
+    """Its children live on for a while with its pipes in their hands: nothing waits for these."""
     process.kill()
-    process.communicate()
+    process.wait()
 
 
 def kill_everything(process: subprocess.Popen[str]) -> None:
@@ -74,7 +75,7 @@ def kill_everything(process: subprocess.Popen[str]) -> None:
             child.kill()
         except psutil.NoSuchProcess:
             continue
-    process.communicate()
+    process.wait()
 
 
 KILLS = {"driver": kill_driver, "everything": kill_everything}
