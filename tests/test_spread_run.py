@@ -22,7 +22,7 @@ def killed_when(process: subprocess.Popen[str], file: Path) -> None:
         assert process.poll() is None, process.communicate()[1]
         time.sleep(0.02)
     process.send_signal(signal.SIGKILL)
-    process.communicate()
+    process.wait()  # its children may hold its pipes for a while
 
 
 def kill_a_worker(process: subprocess.Popen[str]) -> None:
