@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any, overload
 from weakref import WeakKeyDictionary
 
+from transformers import BatchEncoding
+
 from anchorscope.detect.deployed.bind import Bound, bind
 from anchorscope.detect.deployed.located import Scored
 from anchorscope.detect.deployed.saved import fetch, load_trained, save_trained, upload
@@ -17,6 +19,7 @@ from anchorscope.detect.deployed.watch import Watch
 from anchorscope.detect.train import train
 from anchorscope.errors import UserError
 from anchorscope.models import load_model
+from anchorscope.models.prompts import generate_inputs
 from anchorscope.progress import Progress
 from anchorscope.run_folder.view import RunView
 
@@ -66,6 +69,15 @@ class Detector(Trained):
             given = None if answer is None else [answer]
             return score_all(self, bound, [question], answers=given)[0]
         return score_all(self, bound, list(question), answers=answer, progress=progress)
+
+    def inputs(self, model: Any, questions: str | Sequence[str]) -> BatchEncoding:
+        """The detector's prompts as inputs for `model.lm.generate(**inputs)`, padded on the left.
+
+        `input_ids` and `attention_mask`, [question, token], on the model's device.
+        """
+        bound = self.bind(model)
+        asked = [questions] if isinstance(questions, str) else list(questions)
+        return generate_inputs(bound.model, [bound.prompt(question).ids for question in asked])
 
     def watch(self, model: Any) -> Watch:
         """A `with` block around your own `model.lm.generate(...)`; it gives the scores after."""
