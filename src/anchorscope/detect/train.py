@@ -53,6 +53,11 @@ def train(
         )
     material = join([from_run(run, name, seed=seed) for name in names])
     check_classes(material.z, dataset=material.name)
+    if reason := detector.lacks(material):
+        raise UserError(
+            f"'{method}' cannot be trained on '{run.path}': {reason}. Take another --method, or a "
+            "run of `anchorscope detect collect`."
+        )
     tried = (*deployable(), AUTO) if method == AUTO else (method,)
     options = {"names": tried, "splits": ("entity",), "folds": folds, "seed": seed}
     scores = evaluate(material, **options, progress=progress)
