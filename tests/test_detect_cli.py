@@ -11,7 +11,7 @@ def test_eval_from_the_command_line(cli, tmp_path):
     run = write_run(tmp_path / "run", sisters()[:2])
     words = ["--methods", "min-log-prob,tfidf-question,probe,auto", "--transfer"]
     out = tmp_path / "out"
-    more = ["--folds", "3", "--resamples", "100", "--out", out]
+    more = ["--folds", "3", "--resamples", "200", "--out", out]
     code, said, _ = cli("detect", "eval", run, *words, *more)
     assert code == 0
     assert "TF-IDF question" in said
@@ -41,6 +41,8 @@ BAD = [
     (["score", "{out}", "--question", " "], "--question is empty."),
     (["train", "{run}", "--method", "pr", "--out", "{out}"], "'pr' cannot be trained on"),
     (["eval", "{run}", "--methods", "pr,pr-fixed"], "None of the detectors can be used"),
+    (["eval", "{run}", "--resamples", "500"], "--resamples is 500. Accepted: 960 or more for 25"),
+    (["eval", "{run}", "--methods", "probe", "--resamples", "99"], "Accepted: 100 or more for 1"),
     (["eval", "{run}", "--limit", "8"], "--limit is 8. Accepted: 40 or more."),
     (["push", "{out}", "org/name"], "No detector could be read from"),
 ]

@@ -39,11 +39,13 @@ def evaluate(
     ] = None,
     folds: _Folds = 5,
     seed: _Seed = 0,
-    resamples: Annotated[int, typer.Option(help="Bootstrap resamples, 100 or more.")] = 2000,
+    resamples: Annotated[
+        int | None,
+        typer.Option(help="Bootstrap resamples; default: as many as the comparisons need."),
+    ] = None,
 ) -> None:
     """Writes the table of every detector, with random and entity-disjoint folds side by side."""
     _at_least("folds", folds, 3)
-    _at_least("resamples", resamples, 100)
     if limit is not None:
         _at_least("limit", limit, 40)
 

@@ -58,11 +58,10 @@ def train(
             f"'{method}' cannot be trained on '{run.path}': {reason}. Take another --method, or a "
             "run of `anchorscope detect collect`."
         )
-    tried = (*deployable(), AUTO) if method == AUTO else (method,)
-    options = {"names": tried, "splits": ("entity",), "folds": folds, "seed": seed}
+    options = {"names": (method,), "splits": ("entity",), "folds": folds, "seed": seed}
     scores = evaluate(material, **options, progress=progress)
     table = detectors_table(scores, model=run.model_name, seed=seed, resamples=resamples)
-    (row,) = [row for row in table.to_dict("records") if row["detector"] == method]
+    (row,) = table.to_dict("records")
     detector.fit(material)
     chosen = getattr(detector, "best_", detector)
     return Trained(
