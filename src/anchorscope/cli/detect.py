@@ -169,7 +169,7 @@ def push(
     public: Annotated[bool, typer.Option("--public", help="Let everybody see it.")] = False,
 ) -> None:
     """Uploads a detector's folder to the hub, private unless --public is given."""
-    from anchorscope.detect.deployed.saved import upload
+    from anchorscope.detect.deployed.hub import upload
 
     typer.echo(upload(folder, repository, private=not public))
 

@@ -67,7 +67,7 @@ def detectors_table(
 
     Entities are drawn where questions share them, the same for every detector.
     """
-    resamples = enough_resamples(resamples, scores["detector"].nunique())
+    resamples = enough_resamples(resamples, len(set(scores["detector"])))
     groups: Any = scores.groupby(["dataset", "split"], sort=False)
     frames = [
         _one(part, seed, resamples).assign(dataset=name, split=split)

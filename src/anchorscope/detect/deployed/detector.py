@@ -11,8 +11,9 @@ from weakref import WeakKeyDictionary
 from transformers import BatchEncoding
 
 from anchorscope.detect.deployed.bind import Bound, bind
+from anchorscope.detect.deployed.hub import fetch, upload
 from anchorscope.detect.deployed.located import Scored
-from anchorscope.detect.deployed.saved import fetch, load_trained, save_trained, upload
+from anchorscope.detect.deployed.saved import load_trained, save_trained
 from anchorscope.detect.deployed.score import score_all
 from anchorscope.detect.deployed.trained import Trained
 from anchorscope.detect.deployed.watch import Watch

@@ -1,4 +1,4 @@
-"""A detector's folder: weights in safetensors, the rest in JSON, a model card; here or on the hub.
+"""A detector's folder: weights in safetensors, the rest in JSON, a model card.
 
 The files are tied by checksums. Nothing is unpickled: a folder from a stranger can be refused,
 but it cannot run code.
@@ -19,6 +19,13 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save_file
 
 from anchorscope.detect.deployed.beliefs import Beliefs
+from anchorscope.detect.deployed.checked import (
+    Forged,
+    check_about,
+    check_size,
+    check_tensors,
+    check_works,
+)
 from anchorscope.detect.deployed.trained import READ_AT, Example, Trained
 from anchorscope.detect.kinds import METHODS
 from anchorscope.detect.method import Platt
@@ -52,22 +59,36 @@ def save_trained(trained: Trained, folder: Path) -> Path:
 
 
 def load_trained(folder: Path) -> Trained:
-    """What `save_trained` saved."""
+    """What `save_trained` saved; a folder that makes no sense is refused."""
     tensors, about = read_folder(folder)
-    if about["name"] not in METHODS:
+    if about.get("name") not in METHODS:
         raise UserError(
-            f"The detector in '{folder}' is of a kind '{about['name']}' that this version does "
+            f"The detector in '{folder}' is of a kind '{about.get('name')}' that this version does "
             "not know. Update anchorscope."
         )
+    try:
+        check_about(about)
+        check_tensors(tensors)
+        trained = _restored(tensors, about)
+        check_works(trained)
+    except Forged as error:
+        raise _refused(folder, str(error)) from error
+    return trained
+
+
+def _restored(tensors: dict[str, np.ndarray], about: dict[str, Any]) -> Trained:
     own = {name: of for name, of in tensors.items() if not name.startswith("beliefs.")}
-    method = METHODS[about["name"]]().restore(own, about["method"])
+    try:
+        method = METHODS[about["name"]]().restore(own, about["method"])
+        beliefs = Beliefs.restore(tensors)
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise Forged(f"its method cannot be put together again ({error!r})") from error
     method.calibration_ = Platt(**about["calibration"])
     examples = tuple(
         Example(question=e["question"], prompt_ids=tuple(e["prompt_ids"]))
         for e in about["examples"]
     )
     plain = {name: about[name] for name in _PLAIN}
-    beliefs = Beliefs.restore(tensors)
     return Trained(method=method, examples=examples, beliefs=beliefs, **plain)
 
 
@@ -91,17 +112,26 @@ def write_folder(folder: Path, stored: Stored, card: str) -> None:
 def read_folder(folder: Path) -> Stored:
     """What `write_folder` wrote; a damaged or foreign folder is refused."""
     try:
-        about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
+        for name in (ABOUT, WEIGHTS):
+            check_size(folder / name)
+        text = (folder / ABOUT).read_text(encoding="utf-8")
+        about = json.loads(text, parse_constant=_no_number)
         weights = (folder / WEIGHTS).read_bytes()
+    except Forged as error:
+        raise _refused(folder, str(error)) from error
     except FileNotFoundError as error:
         raise _refused(folder, f"{Path(str(error.filename)).name} is missing") from error
-    except (json.JSONDecodeError, UnicodeDecodeError, NotADirectoryError) as error:
+    except (json.JSONDecodeError, UnicodeDecodeError, NotADirectoryError, RecursionError) as error:
         raise _refused(folder, f"{ABOUT} cannot be read ({error})") from error
     _check(folder, about, weights)
     try:
         return Stored(load(weights), about)
     except SafetensorError as error:
         raise _refused(folder, f"{WEIGHTS} is damaged ({error})") from error
+
+
+def _no_number(constant: str) -> None:
+    raise Forged(f"{ABOUT} holds {constant}, which is no number of JSON")
 
 
 def _check(folder: Path, about: Any, weights: bytes) -> None:
@@ -127,19 +157,35 @@ def _refused(folder: Path, why: str) -> UserError:
     )
 
 
+def public(model: dict[str, Any]) -> dict[str, Any]:
+    """What others may read of a detector's model: a place on somebody's disk is left out."""
+    source, adapter = model.get("source") or model["name"], model.get("adapter")
+    return model | {
+        "source": Path(str(model["name"])).name if _is_local(source) else source,
+        "adapter": Path(str(adapter)).name if adapter and _is_local(adapter) else adapter,
+    }
+
+
+def _is_local(place: str) -> bool:
+    """Whether a model's place is a path rather than a name on the hub or `bundled`."""
+    path = Path(place).expanduser()
+    away = place.startswith((".", "~")) or path.is_absolute() or place.count("/") > 1
+    return away or "\\" in place or path.suffix == ".gguf" or path.exists()
+
+
 def _loading(model: dict[str, Any]) -> str:
     """The Python that loads a detector's model."""
     adapter = f', adapter="{model["adapter"]}"' if model.get("adapter") else ""
-    return f'load_model("{model.get("source") or model["name"]}"{adapter})'
+    return f'load_model("{model["source"]}"{adapter})'
 
 
 def model_card(trained: Trained) -> str:
     """README.md of the folder, with the metadata that the hub reads."""
-    model = trained.model
+    model = public(trained.model)
     return f"""---
 license: {trained.licence.get("detector", "other")}
 library_name: anchorscope
-base_model: {json.dumps(model.get("source") or model["name"])}
+base_model: {json.dumps(model["source"])}
 tags: [hallucination-detection, probing]
 ---
 
@@ -206,44 +252,3 @@ def _number(value: Any) -> str:
 
 def _joined(words: Any) -> str:
     return ", ".join(words)
-
-
-def fetch(place: str | Path, *, revision: str | None = None) -> Path:
-    """The folder of a detector: itself where it is one, else the files of a hub repository."""
-    folder = Path(place).expanduser()
-    name = str(place)
-    if folder.exists() or name.startswith((".", "/", "~")) or name.count("/") != 1:
-        return folder
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
-
-    try:
-        return Path(snapshot_download(name, revision=revision, allow_patterns=list(FILES)))
-    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
-        raise UserError(
-            f"There is no folder '{place}', and the hub gave no repository of that name: "
-            f"{str(error).splitlines()[0]}"
-        ) from error
-
-
-def upload(folder: Path, repository: str, *, private: bool) -> str:
-    """The address of the repository, after the checked files of the folder are in it."""
-    read_folder(folder)  # what could not be loaded again is not given to others
-    from huggingface_hub import HfApi
-    from huggingface_hub.errors import HfHubHTTPError
-
-    api = HfApi()
-    try:
-        api.create_repo(repository, private=private, exist_ok=True)
-        api.upload_folder(
-            repo_id=repository,
-            folder_path=folder,
-            allow_patterns=list(FILES),
-            commit_message="A detector of wrong answers",
-        )
-    except (HfHubHTTPError, OSError) as error:
-        raise UserError(
-            f"'{repository}' could not be written: {str(error).splitlines()[0]} Log in with "
-            "`hf auth login`, and give org/name."
-        ) from error
-    return f"{api.endpoint}/{repository}"
