@@ -65,6 +65,20 @@ class Watch:
         with that. `prompt_tokens` says how many columns another prompt takes instead.
         """
         ids = getattr(sequences, "sequences", sequences)
+        return self._scored(ids, questions, self.answers_begin(ids, questions, prompt_tokens))
+
+    def so_far(self, ids: Tensor, questions: Sequence[str], start: int) -> list[Scored]:
+        """The scores of answers that are still being written, up to the last token fed.
+
+        `ids` [row, prompt + answer] is what was chosen so far and `start` the column at which the
+        answers begin (`answers_begin`). It costs no pass.
+        """
+        return self._scored(ids[:, : self._passing.ids.shape[1]], questions, start)
+
+    def answers_begin(
+        self, ids: Tensor, questions: Sequence[str], prompt_tokens: int | None = None
+    ) -> int:
+        """The column at which the answers begin; an error where these are not the watched rows."""
         self._check_seen(ids, questions)
         start = self._prompt_end(ids, questions) if prompt_tokens is None else prompt_tokens
         if not 0 < start <= ids.shape[1]:
@@ -72,7 +86,7 @@ class Watch:
                 f"prompt_tokens is {start}; accepted: 1 to {ids.shape[1]}, the columns of what "
                 "generate returned."
             )
-        return self._scored(ids, questions, start)
+        return start
 
     def _scored(self, ids: Tensor, questions: Sequence[str], start: int) -> list[Scored]:
         """The scored answers that begin at column `start`."""
