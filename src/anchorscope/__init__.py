@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from anchorscope.pipeline.own_states.analyse import analyse
     from anchorscope.pipeline.run import run
     from anchorscope.pipeline.study.study import study
+    from anchorscope.probes.linear_probe import LinearProbe
     from anchorscope.records import Question, QuestionSet
     from anchorscope.run_folder.view import RunView
     from anchorscope.show import plot_delta_p
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 _HOME = {
     "Config": "config",
     "Detector": "detect.deployed.detector",
+    "LinearProbe": "probes.linear_probe",
     "Model": "models",
     "Question": "records",
     "QuestionSet": "records",
@@ -48,6 +50,7 @@ _HOME = {
 __all__ = [
     "Config",
     "Detector",
+    "LinearProbe",
     "Model",
     "Question",
     "QuestionSet",
