@@ -15,7 +15,7 @@ import pytest
 from kit.tiny import tiny_lm, tiny_tokenizer
 from test_detect_score import QUESTIONS, make
 
-from anchorscope.detect.deployed import score_file
+from anchorscope.detect.rows import score_file
 from anchorscope.models import load_model
 
 ROWS = [
@@ -138,7 +138,7 @@ def test_a_rows_own_fields_are_kept_beside_new_ones_with_a_prefix(score, tmp_pat
 
 def command(places, file, out):
     code = (
-        "import sys; from anchorscope.detect.deployed import score_file; score_file.PORTION = 2;"
+        "import sys; from anchorscope.detect.rows import score_file; score_file.PORTION = 2;"
         "from anchorscope.cli import main; main()"
     )
     words = ["detect", "score", places["detector"], file, "--out", out, "--device", "cpu"]

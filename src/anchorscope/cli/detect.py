@@ -132,8 +132,8 @@ def score(
     from anchorscope.cli.bar import Bar
     from anchorscope.cli.score_rows import asked, print_scores
     from anchorscope.detect.deployed.detector import Detector
-    from anchorscope.detect.deployed.files import check_names, check_out
-    from anchorscope.detect.deployed.score_file import maker_of, score_file
+    from anchorscope.detect.rows.files import check_names, check_out
+    from anchorscope.detect.rows.score_file import maker_of, score_file
     from anchorscope.models import load_model
 
     rows = asked(file, question, answer)

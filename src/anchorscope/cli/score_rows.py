@@ -8,8 +8,8 @@ from typing import Any
 
 import typer
 
-from anchorscope.detect.deployed.files import joined, json_line, read_questions
-from anchorscope.detect.deployed.score_file import Scorer, score_portions
+from anchorscope.detect.rows.files import joined, json_line, read_questions
+from anchorscope.detect.rows.score_file import Scorer, score_portions
 from anchorscope.errors import UserError
 from anchorscope.progress import Progress
 

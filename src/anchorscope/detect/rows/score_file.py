@@ -16,9 +16,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from anchorscope.detect.deployed.files import Fields, joined, scored_fields, write_rows
 from anchorscope.detect.deployed.located import Scored
 from anchorscope.detect.deployed.trained import Trained
+from anchorscope.detect.rows.files import Fields, joined, scored_fields, write_rows
 from anchorscope.errors import UserError
 from anchorscope.progress import Progress, Quiet
 
