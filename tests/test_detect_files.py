@@ -15,6 +15,7 @@ from kit.detect_worlds import plain, two_pathways, write_run
 from safetensors.numpy import load_file
 from sklearn.metrics import roc_auc_score
 
+from anchorscope.detect.deployed import saved as saved_folder
 from anchorscope.detect.deployed.beliefs import learn_beliefs
 from anchorscope.detect.deployed.detector import Detector
 from anchorscope.detect.deployed.hub import fetch, upload
@@ -128,8 +129,8 @@ def test_a_damaged_or_foreign_folder_is_refused(saved, tmp_path, damage):
         upload(folder, "org/name", private=True)
 
 
-def forged(folder, copy, **changes):
-    """The folder with other fields, and with the checksums that belong to them."""
+def forged(folder, copy, text=("", ""), **changes):
+    """The folder with other fields or other text, and with the checksums that belong to them."""
     about = json.loads((folder / "detector.json").read_text())
     for name, value in changes.items():
         at, *path = name.split("__")
@@ -140,6 +141,11 @@ def forged(folder, copy, **changes):
     for free in ("sha256", "checksum", "kind", "format"):
         del about[free]
     write_folder(copy, Stored(load_file(folder / "detector.safetensors"), about), "a card")
+    if text[0]:
+        file = copy / "detector.json"
+        written = file.read_text().replace(*text)
+        checksum = saved_folder._checksum(json.loads(written))
+        file.write_text(written.replace(json.loads(written)["checksum"], checksum))
     return copy
 
 
@@ -182,6 +188,11 @@ def test_forged_weights_and_numbers_that_json_does_not_know_are_refused(saved, t
         with pytest.raises(UserError, match="the weights 'coef' are not all finite"):
             Detector.load(tmp_path / str(n))
     text = (saved[1] / "detector.json").read_text()
+    assert json.loads("1e999") == np.inf  # a number to JSON, and none to us
+    with pytest.raises(UserError, match="its method's C is inf; accepted: a finite number"):
+        Detector.load(
+            forged(saved[1], tmp_path / "inf", text=("12345.5", "1e999"), method__C=12345.5)
+        )
     folder = change(saved[1], tmp_path / "nan", "detector.json", lambda f: f.write_text(
         text.replace(f'"threshold": {saved[0].threshold}', '"threshold": NaN')))  # fmt: skip
     with pytest.raises(UserError, match="holds NaN, which is no number of JSON"):

@@ -138,7 +138,7 @@ def check_about(about: Mapping[str, Any]) -> None:
             raise Forged(f"its {part} is {_short(about.get(part))}; accepted: an object")
         for name, value in about[part].items():
             _check(f"{part}.{name}", value, _FACT)
-    _check_method(about)
+    _check_rest(about)
 
 
 def _check(said: str, value: Any, rule: Rule, name: str = "") -> None:
@@ -148,16 +148,17 @@ def _check(said: str, value: Any, rule: Rule, name: str = "") -> None:
         raise Forged(f"its {said} is {_short(value)}; accepted: {rule.said}")
 
 
-def _check_method(about: Mapping[str, Any]) -> None:
-    """What a method says of itself: finite numbers, and layers that the model has."""
+def _check_rest(about: Mapping[str, Any]) -> None:
+    """What a method and other parts say of themselves: finite numbers, layers the model has."""
     if not isinstance(about.get("method"), dict):
         raise Forged(f"its method is {_short(about.get('method'))}; accepted: an object")
     layer = _whole(1, about["model"]["blocks"])
-    for name, value in _leaves(about["method"]):
-        if name in ("layer", "layers"):
-            _check(f"method's {name}", value, layer)
-        elif isinstance(value, float) and not math.isfinite(value):
-            raise Forged(f"its method's {name} is {value}; accepted: a finite number")
+    for part, content in about.items():
+        for name, value in _leaves(content, part):
+            if name in ("layer", "layers"):
+                _check(f"{part}'s {name}", value, layer)
+            elif isinstance(value, float) and not math.isfinite(value):
+                raise Forged(f"its {part}'s {name} is {value}; accepted: a finite number")
 
 
 def _leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
