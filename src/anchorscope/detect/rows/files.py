@@ -46,14 +46,14 @@ def _checked(row: Fields, where: str, empty_is_none: bool) -> Fields:
     return row
 
 
-def new_fields(prefix: str = "") -> tuple[str, ...]:
-    """The names of the fields that scoring adds to a row."""
-    return tuple(prefix + field.name for field in fields(Scored) if field.name not in _ASKED)
+def new_fields(prefix: str = "", *, of: type = Scored) -> tuple[str, ...]:
+    """The names of the fields that scoring adds to a row, those of the class `of`."""
+    return tuple(prefix + field.name for field in fields(of) if field.name not in _ASKED)
 
 
-def check_names(rows: Sequence[Mapping[str, Any]], prefix: str) -> None:
+def check_names(rows: Sequence[Mapping[str, Any]], prefix: str, *, of: type = Scored) -> None:
     """Raise a UserError where a row has a field of its own that scoring would write over."""
-    taken = sorted({name for row in rows for name in row} & set(new_fields(prefix)))
+    taken = sorted({name for row in rows for name in row} & set(new_fields(prefix, of=of)))
     if taken:
         raise UserError(
             f"The rows have fields of their own called {', '.join(taken)}. Rename them, or give "
@@ -61,8 +61,8 @@ def check_names(rows: Sequence[Mapping[str, Any]], prefix: str) -> None:
         )
 
 
-def scored_fields(scored: Scored, prefix: str = "") -> Fields:
-    """What a score says, as fields that JSON knows; what is not known is None."""
+def scored_fields(scored: Any, prefix: str = "") -> Fields:
+    """What a score (a dataclass) says, as fields that JSON knows; what is not known is None."""
     values = plain(asdict(scored))
     return {
         name if name in _ASKED else prefix + name: value
@@ -73,7 +73,7 @@ def scored_fields(scored: Scored, prefix: str = "") -> Fields:
 
 def joined(row: Mapping[str, Any], scored: Mapping[str, Any]) -> Fields:
     """The row with its score; an answer that was given stays as it was given."""
-    own = row if row.get("answer") is not None else {k: v for k, v in row.items() if k != "answer"}
+    own = {k: v for k, v in row.items() if k != "answer" or v is not None}
     return {**own, **{name: value for name, value in scored.items() if name not in own}}
 
 

@@ -16,7 +16,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from anchorscope.detect.deployed.located import Scored
 from anchorscope.detect.deployed.trained import Trained
 from anchorscope.detect.rows.files import Fields, joined, scored_fields, write_rows
 from anchorscope.errors import UserError
@@ -26,11 +25,11 @@ PORTION = 128  # rows
 
 
 class Scorer(Protocol):
-    """Scores questions and the answers given to some of them."""
+    """Scores questions and the answers given to some of them: a dataclass with `flagged` each."""
 
     def __call__(
         self, questions: Sequence[str], answers: Sequence[str | None], progress: Progress
-    ) -> Sequence[Scored]: ...
+    ) -> Sequence[Any]: ...
 
 
 class _Onward(Quiet):
