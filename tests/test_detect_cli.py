@@ -26,6 +26,22 @@ def test_eval_from_the_command_line(cli, tmp_path):
     assert not (run / "tables").exists()
 
 
+def test_train_says_what_the_detector_is_worth(cli, tmp_path):
+    run = write_run(tmp_path / "run", [plain(n=300, strength=2.0)])
+    out = tmp_path / "detector"
+    words = ["--method", "probe", "--folds", "3", "--risk", "0.2", "--out", out]
+    code, said, _ = cli("detect", "train", run, *words)
+    assert code == 0
+    said = " ".join(said.split())
+    assert "on unseen entities, from" in said and "of made-up" in said
+    assert "cannot say between" in said
+    assert "Promised: at most 20% of the accepted answers" in said
+    few = write_run(tmp_path / "few", [plain(n=60)])
+    code, said, _ = cli("detect", "train", few, "--method", "probe", "--folds", "3", "--out", out)
+    assert code == 0
+    assert "Trained on few answers: 60, 30 of them wrong." in " ".join(said.split())
+
+
 BAD = [
     (["eval", "{run}", "--methods", "magic"], "Unknown detector 'magic'. Accepted: auto, mean"),
     (["eval", "{run}", "--folds", "1"], "--folds is 1. Accepted: 3 or more."),

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from kit.detect_worlds import plain, two_pathways, write_run
+from kit.detect_worlds import material, plain, sisters, two_pathways, write_run
 from safetensors.numpy import load_file
 from sklearn.metrics import roc_auc_score
 
@@ -22,12 +22,13 @@ from anchorscope.detect.deployed.hub import fetch, upload
 from anchorscope.detect.deployed.saved import Stored, read_folder, write_folder
 from anchorscope.detect.inner_probes import pathway_groups
 from anchorscope.detect.material import from_run
-from anchorscope.detect.train import best_threshold, deployable, train
+from anchorscope.detect.threshold import best_threshold
+from anchorscope.detect.train import deployable, train
 from anchorscope.errors import UserError
 from anchorscope.run_folder.view import RunView
 
-METHODS = ("probe", "ensemble", "mlp", "mop", "mop-no-labels", "pr", "pr-fixed", "length",
-           "tfidf-question", "tfidf-both", "min-log-prob")  # fmt: skip
+METHODS = ("probe", "ensemble", "combined", "combined-shrunk", "mlp", "mop", "mop-no-labels", "pr",
+           "pr-fixed", "length", "tfidf-question", "tfidf-both", "min-log-prob")  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +60,9 @@ def test_a_detector_read_again_gives_the_same_numbers(run, tmp_path, method):
     material = from_run(run, "made-up")
     for before, after in zip(made.score_of(material), again.score_of(material), strict=True):
         assert np.array_equal(before, after)
+    clean = material.layer("clean", 1)[:, None]
+    assert np.array_equal(made.distance_of(clean), again.distance_of(clean))
+    assert 0.3 < made.distance_of(clean).mean() < 0.7 < made.distance_of(clean + 9).min()
     assert again.threshold == made.threshold
     assert again.name == made.name == method
     assert again.evaluation == made.evaluation
@@ -149,6 +153,9 @@ def forged(folder, copy, text=("", ""), **changes):
     return copy
 
 
+PROMISE = {"risk": 0.1, "confidence": 0.9, "answers": 100, "accepted": 50, "wrong": 2}
+BEFORE = {"layer": 1, "threshold": 0.5, "evaluation": {}, "calibration": {"slope": 1.0,
+          "intercept": 0.0, "prior": 0.0}}  # fmt: skip
 FORGED = {
     "a layer below the first": ({"method__layer": -1}, "its method's layer is -1"),
     "a layer above the last": ({"method__layer": 7}, "its method's layer is 7"),
@@ -160,13 +167,17 @@ FORGED = {
     "a prompt of words": (
         {"examples": [{"question": "Who?", "prompt_ids": ["a"]}]}, "its example's prompt_ids is",
     ),
-    "a falling line": ({"calibration__slope": -1.0}, "its calibration.slope is -1.0"),
+    "a falling line": ({"calibration__slope": -1.0}, "its calibration is .* does not fall"),
     "no blocks": ({"model__blocks": 0}, "its model.blocks is 0"),
     "another width": ({"model__width": 7}, "its parts do not fit together"),
-    "another method": ({"name": "mop"}, "its method cannot be put together again"),
-    "a method of nothing": ({"method": {}}, "its method cannot be put together again"),
+    "another method": ({"name": "mop"}, "its parts cannot be put together again"),
+    "a method of nothing": ({"method": {}}, "its parts cannot be put together again"),
     "a list for the model": ({"model": []}, "its model is \\[\\]; accepted: an object"),
     "an unknown dtype": ({"model__dtype": "int4"}, "its model.dtype is 'int4'"),
+    "a band of nothing": ({"band": [0.2, 7]}, "its band is \\[0.2, 7\\]; accepted"),
+    "a promise above 1": ({"promise": PROMISE | {"risk": 3.0}}, "its promise.risk is 3.0"),
+    "a warning at no layer": ({"before": BEFORE | {"layer": 9}}, "its before's layer is 9"),
+    "a warning for all": ({"before": BEFORE | {"threshold": -1}}, "its before.threshold is -1"),
     "an endless licence": ({"licence": {"detector": "x" * 5000}}, "its licence.detector is"),
 }  # fmt: skip
 
@@ -245,7 +256,7 @@ def test_the_threshold_is_where_the_classes_part(run):
         return flagged[material.z == 1].mean() - flagged[material.z == 0].mean()
 
     best = max(parted(cut) for cut in np.unique(probability))
-    assert parted(best_threshold(made.method, material.z)) == pytest.approx(best)
+    assert parted(best_threshold(probability, material.z)) == pytest.approx(best)
 
 
 def test_what_cannot_be_used_outside_a_run_is_not_trained(run):
@@ -254,6 +265,78 @@ def test_what_cannot_be_used_outside_a_run_is_not_trained(run):
     with pytest.raises(UserError, match=r"Unknown dataset of the run 'x'. Accepted: made-up"):
         train(run, method="probe", datasets=["x"])
     assert "popularity" not in deployable() and "mop" in deployable()
+
+
+def test_few_answers_are_said_in_words_and_in_the_card(tmp_path):
+    small, large = (
+        Detector.train(
+            RunView.open(write_run(tmp_path / str(n), [plain(n=n, strength=1.0)])),
+            method="probe", folds=3, resamples=200,
+        )
+        for n in (60, 1200)
+    )  # fmt: skip
+    assert small.caution.startswith("Trained on few answers: 60, 30 of them wrong. Its AUROC is")
+    assert small.caution in (small.save(tmp_path / "detector") / "README.md").read_text()
+    assert large.caution == ""
+    unsure = [one.evaluation["cannot_say"] for one in (small, large)]
+    assert unsure[0] > unsure[1] > 0
+    low, high = small.band
+    assert low <= small.threshold <= high
+    said = [small.outcome(p) for p in (low - 0.01, (low + high) / 2, high + 0.01, float("nan"))]
+    assert said == ["right", "cannot say", "wrong", "cannot say"]
+
+
+def test_a_promised_risk_is_kept_with_the_detector(tmp_path):
+    run = RunView.open(write_run(tmp_path / "run", [plain(n=900, strength=1.5)]))
+    made = Detector.train(run, method="probe", folds=3, resamples=100, risk=0.1)
+    assert 200 < made.promise.answers < 400  # a third, never learnt from
+    assert made.trained_on["answers"] == 900 - made.promise.answers
+    again = Detector.load(made.save(tmp_path / "detector"))
+    assert (again.promise, again.band, again.id) == (made.promise, made.band, made.id)
+    about = json.loads((tmp_path / "detector" / "detector.json").read_text())
+    assert "at most 10% of the accepted answers" in about["promise"]["says"]
+    assert str(made.promise) in (tmp_path / "detector" / "README.md").read_text()
+    assert again.band[0] == again.threshold  # what is accepted is what is promised
+    new = plain(n=900, strength=1.5, seed=5)
+    accepted = again.score_of(new)[1] <= again.threshold
+    assert accepted.mean() > 0.3
+    assert new.z[accepted].mean() < 0.14
+    with pytest.raises(UserError, match=r"risk is 2. Accepted: a share between 0 and 1"):
+        train(run, method="probe", risk=2)
+
+
+def test_a_warning_is_trained_where_the_run_kept_the_question_and_saved_with_it(tmp_path):
+    made = plain(n=240, layers=1)
+    rng = np.random.default_rng(0)
+    asked = rng.standard_normal((240, 1, 8))
+    asked[:, 0, 3] += 0.8 * (2 * made.z - 1)
+    states = {name: made.layer(name, 1)[:, None] for name in ("clean", "knockout")}
+    world = material(made.z, states | {"question-only": asked})
+    run = RunView.open(write_run(tmp_path / "run", [world]))
+    trained = Detector.train(run, method="probe", folds=3, resamples=100)
+    again = Detector.load(trained.save(tmp_path / "detector"))
+    assert again.before.evaluation == trained.before.evaluation
+    found = again.before.probability(asked[:, 0])
+    assert np.array_equal(found, trained.before.probability(asked[:, 0]))
+    assert roc_auc_score(made.z, found) > 0.8
+    assert again.before.evaluation["auroc"] == pytest.approx(0.87, abs=0.05)  # Φ(0.8 √2)
+    assert "reads the question alone" in (tmp_path / "detector" / "README.md").read_text()
+
+
+def test_what_the_run_did_not_keep_is_said(run, tmp_path):
+    bare = RunView.open(write_run(tmp_path / "run", [plain(n=60)]))
+    with pytest.raises(UserError, match=r"'pr' cannot be trained on this run: there are no states"):
+        train(bare, method="pr")
+
+
+def test_examples_of_every_dataset_are_kept(tmp_path):
+    run = RunView.open(write_run(tmp_path / "run", sisters()[:2]))
+    made = Detector.train(run, method="min-log-prob", folds=3, resamples=100)
+    again = Detector.load(made.save(tmp_path / "detector"))
+    assert again.datasets == made.datasets == ("d0", "d1")
+    assert again.examples == made.examples
+    assert {e.question for e in made.examples} >= {"What is 0/0?", "What is 1/0?"}
+    assert 'dataset="d0"' in (tmp_path / "detector" / "README.md").read_text()
 
 
 def test_too_few_answers_are_counted(tmp_path):

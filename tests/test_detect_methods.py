@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from kit.detect_worlds import material, noise, plain, two_pathways
+from kit.detect_worlds import material, noise, plain, two_pathways, unequal
+from scipy.special import logit
 from sklearn.base import clone
 from sklearn.utils.estimator_checks import check_estimator
 
@@ -17,6 +18,7 @@ from anchorscope.detect.kinds.auto import Auto
 from anchorscope.detect.kinds.mixture_of_probes import Mixture, MixtureOfProbes, random_gate
 from anchorscope.detect.kinds.pathway_reweighting import PathwayReweighting, betas
 from anchorscope.detect.kinds.probes import SingleProbe
+from anchorscope.detect.material import Arrays
 from anchorscope.errors import UserError
 from anchorscope.stats.ranking import auroc
 
@@ -45,7 +47,9 @@ def test_the_layer_that_holds_the_truth_is_chosen():
 
 
 def test_no_detector_finds_anything_in_noise():
-    scores = evaluate(noise(layers=4), names=("probe", "mlp", "mop", "length", "auto"), folds=3)
+    scores = evaluate(
+        noise(layers=4), names=("probe", "combined", "mop", "length", "auto"), folds=3
+    )
     for split in ("random", "entity"):
         for name, found in by_detector(scores, split).items():
             assert 0.36 < found < 0.64, f"{name} finds {found} in noise: something leaks"
@@ -95,6 +99,32 @@ def test_mop_beats_the_probe_where_there_are_two_pathways_and_its_ablations_say_
     assert found["mop"] > found["probe"] + 0.05
     assert found["mop"] > found["mop-random-gate"] + 0.05
     assert found["mop-oracle"] > found["probe"]
+
+
+def test_mop_keeps_how_often_each_pathway_is_wrong():
+    """Experts of balanced classes gave 0.90 here: a group's base rate was lost."""
+    made = unequal()
+    found = by_detector(evaluate(made, names=("mop", "mop-oracle"), folds=3, splits=("entity",)))
+    x, q = made.layer("clean", 1), made.memo["q"]
+    own = np.where(q, x[:, 0], x[:, 1])  # ± strength, with a variance of 0.5² + 0.1²
+    ideal = 2 * 0.5 * own / 0.26 + logit(np.where(q, 0.15, 0.7))
+    assert found["mop"] > auroc(made.z, ideal) - 0.02
+    assert found["mop-oracle"] > auroc(made.z, ideal) - 0.02
+
+
+def test_where_reweighting_says_nothing_pr_is_the_single_probe():
+    made = plain(n=180, layers=1, width=4)
+    rng = np.random.default_rng(1)
+    states = {f"reweight{sign}1.0": rng.standard_normal((180, 1, 4)) for sign in "+-"}
+    bank = {(name, 1): of[:, 0] for name, of in states.items()}
+    bank |= {(name, 1): made.layer(name, 1) for name in ("clean", "knockout")}
+    made = replace(made, bank=Arrays(bank, layers=1))
+    for sign in ("pathway", "fixed"):
+        fitted = PathwayReweighting(sign=sign).fit(made)
+        assert fitted.beta_ == 0
+        assert fitted.needs() == {"clean": (1,)} and not fitted.passes(made)
+        probe = SingleProbe().fit(made)
+        assert fitted.inner_auroc_ == pytest.approx(probe.inner_auroc_, abs=0.02)
 
 
 def test_the_gate_learns_the_planted_pathway():
@@ -156,7 +186,7 @@ def test_auto_keeps_to_the_ensemble_where_nothing_is_clearly_better():
 def test_a_fit_never_looks_at_the_answers_it_is_tested_on():
     """Turning the labels of a fold round changes no score of that fold."""
     made, how = plain(n=180), {"splits": ("entity",), "folds": 3}
-    names = ("probe", "mlp", "mop", "tfidf-both", "auto")
+    names = ("probe", "combined", "mlp", "mop", "tfidf-both", "auto")
     first = evaluate(made, names=names, **how)
     tested = set(first[first["fold"] == 0]["id"])
     turned = [1 - z if id in tested else z for id, z in zip(made.ids, made.z, strict=True)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from kit.tiny import tiny_lm, tiny_tokenizer
 
 from anchorscope.answers.generate import answer_offsets
 from anchorscope.cli import main
+from anchorscope.detect.deployed.before import Before
 from anchorscope.detect.deployed.bind import bind
 from anchorscope.detect.deployed.detector import Detector
 from anchorscope.detect.deployed.located import unknown_answer
@@ -81,6 +83,9 @@ def test_a_given_answer_is_scored_as_a_plain_pass_reads_it(architecture):
         assert one.probability == pytest.approx(want, abs=2e-3)  # states go through float16
         assert one.flagged == (one.probability > 0.5)
         assert one.answer_entity in one.answer == answer
+        assert (one.threshold, one.detector) == (0.5, detector.id)
+        assert one.outcome == ("wrong" if one.flagged else "right")  # no band was kept
+        assert one.calibrated_on == "0 answers of d"
 
 
 def test_the_prompt_is_the_one_of_the_run(tiny_llama):
@@ -90,6 +95,39 @@ def test_the_prompt_is_the_one_of_the_run(tiny_llama):
         assert bound.prompt(question).ids == want.ids
         assert bound.prompt(question) == want
         assert bound.prompt(question).ids[: len(bound.shared)] == bound.shared
+
+
+def test_a_detector_of_two_datasets_asks_which_prompt(tiny_llama):
+    """Each dataset's worked examples are kept; the score is that of the prompt that was named."""
+    one = make(tiny_llama)
+    other_shots = (Shot(question="What colour is grass?", answer="green"),)
+    asked = {"first": SHOTS, "second": other_shots}
+    examples = [
+        Example(
+            question=example.question,
+            prompt_ids=make_prompt(tiny_llama, example.question, shots=shots, style="text").ids,
+            dataset=name,
+        )
+        for name, shots in asked.items()
+        for example in one.examples
+    ]
+    both = replace(one, examples=tuple(examples))
+    for name, shots in asked.items():
+        want = make_prompt(tiny_llama, QUESTIONS[0], shots=shots, style="text")
+        assert both.bind(tiny_llama, dataset=name).prompt(QUESTIONS[0]) == want
+    want = one.score(tiny_llama, QUESTIONS[0], answer="Rome").probability
+    first, second = (
+        both.score(tiny_llama, QUESTIONS[0], answer="Rome", dataset=name).probability
+        for name in asked
+    )
+    assert first == pytest.approx(want, abs=1e-6)
+    assert abs(second - want) > 1e-4
+    with pytest.raises(UserError, match=r"first, second. Say which of them .* dataset= .* --as"):
+        both.score(tiny_llama, QUESTIONS[0])
+    with pytest.raises(UserError, match=r"'third'. Accepted: first, second"):
+        both.watch(tiny_llama, dataset="third")
+    alike = replace(one, examples=(*one.examples, *(replace(e, dataset="b") for e in one.examples)))
+    assert alike.score(tiny_llama, QUESTIONS[0], answer="Rome").probability == pytest.approx(want)
 
 
 def test_own_answers_batches_and_given_answers_agree(tiny_llama):
@@ -235,6 +273,36 @@ def test_the_logits_of_long_answers_are_held_a_part_at_a_time(tiny_llama, monkey
         assert one.score == pytest.approx(other.score, rel=1e-5, nan_ok=True)
 
 
+def test_combined_adds_the_lowest_log_probability_to_the_probe(tiny_llama):
+    probe, least = make(tiny_llama), make(tiny_llama, "min-log-prob", {})
+    tensors = probe.method.tensors() | {"weights": np.array([0.5, 2.0, -1.0])}
+    tensors["coef"] = tensors["coef"][None]
+    both = make(tiny_llama, "combined", tensors, layers=[LAYER])
+    for given in (None, "Rome"):
+        ask = {"answer": given} if given else {}
+        by = [one.score(tiny_llama, QUESTIONS[1], **ask).score for one in (probe, least, both)]
+        assert by[2] == pytest.approx(0.5 * by[0] + 2.0 * by[1] - 1.0, abs=1e-3)
+
+
+def test_a_warning_reads_the_question_alone(tiny_llama):
+    coef = np.random.default_rng(3).standard_normal(WIDTH).astype(np.float32)
+    before = Before(layer=2, coef=coef, intercept=0.3, calibration=Platt(0.2, -0.1),
+                    threshold=0.5, evaluation={"auroc": None})  # fmt: skip
+    detector = replace(make(tiny_llama), before=before)
+    together = detector.warn(tiny_llama, QUESTIONS)
+    for question, one in zip(QUESTIONS, together, strict=True):
+        prompt = make_prompt(tiny_llama, question, shots=SHOTS, style="text")
+        last = tokens_of([prompt.question], prompt.offsets)[-1]
+        state = plain_states(tiny_llama, [prompt.ids[: last + 1]])[0, 1].double().numpy()
+        want = 1 / (1 + math.exp(-(0.2 * (state @ coef.astype(float) + 0.3) - 0.1)))
+        assert one.probability == pytest.approx(want, abs=2e-3)
+        assert one.flagged == (one.probability > 0.5) and one.detector == detector.id
+        alone = detector.warn(tiny_llama, question)
+        assert alone.probability == pytest.approx(one.probability, abs=1e-5)
+    with pytest.raises(UserError, match="no warning before the answer"):
+        make(tiny_llama).warn(tiny_llama, QUESTIONS[0])
+
+
 def test_an_empty_answer_has_no_probability(tiny_llama):
     one = make(tiny_llama).score(tiny_llama, QUESTIONS[0], answer=" ?! ")
     assert math.isnan(one.probability)
@@ -293,3 +361,23 @@ def test_a_file_of_questions_from_the_command_line(tiny_llama, tmp_path, monkeyp
     assert done[0]["probability"] == pytest.approx(want.probability, abs=1e-6)
     assert done[1]["answer"] == detector.score(tiny_llama, QUESTIONS[1]).answer
     assert done[2]["probability"] is None and done[2]["why"]
+
+
+def test_a_warning_from_the_command_line(tiny_llama, tmp_path, monkeypatch, capsys):
+    place = tmp_path / "model"
+    tiny_llama.lm.save_pretrained(place)
+    tiny_llama.tokenizer.save_pretrained(place)
+    before = Before(layer=2, coef=np.ones(WIDTH, np.float32), intercept=0.3, threshold=0.5,
+                    calibration=Platt(0.2, -0.1), evaluation={"auroc": None})  # fmt: skip
+    detector = replace(make(tiny_llama), before=before)
+    detector.save(tmp_path / "detector")
+    words = ["detect", "score", tmp_path / "detector", "--question", QUESTIONS[0], "--before"]
+    more = ["--model", str(place), "--device", "cpu"]
+    monkeypatch.setattr(sys, "argv", ["anchorscope", *map(str, words), *more])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert not stop.value.code
+    said = json.loads(capsys.readouterr().out.strip().splitlines()[-1])
+    want = detector.warn(tiny_llama, QUESTIONS[0])
+    assert said["probability"] == pytest.approx(want.probability, abs=1e-6)
+    assert "answer" not in said

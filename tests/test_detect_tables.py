@@ -5,17 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
-from kit.detect_worlds import plain, sisters, write_run
+from kit.detect_worlds import plain, sisters, two_sources, write_run
 
 from anchorscope.claims.about_detectors import detector_claims
 from anchorscope.detect.compare import detectors_table, to_latex, to_markdown
 from anchorscope.detect.evaluate import evaluate, transfer_table, without_entities
-from anchorscope.detect.kinds import METHODS
+from anchorscope.detect.kinds import METHODS, make_method
 from anchorscope.detect.material import join
 from anchorscope.detect.study import study
 from anchorscope.errors import UserError
 from anchorscope.progress import Quiet
-from anchorscope.stats.ranking import auroc
+from anchorscope.stats.ranking import auroc, ece
 
 NAMES = ("min-log-prob", "length", "tfidf-question", "probe", "mop", "auto")
 
@@ -112,6 +112,23 @@ def test_transfer_finds_which_datasets_go_together():
     assert len(found) == 6 + 3
     with pytest.raises(UserError, match="Transfer needs two datasets"):
         transfer_table(sisters()[:1], model="m")
+
+
+def test_transfer_is_compared_with_the_best_single_baseline_on_the_same_draws():
+    parts = [two_sources(name=name, direction=n, seed=n) for n, name in enumerate("ab")]
+    names = ("min-log-prob", "length", "probe", "combined")
+    table = transfer_table(parts, model="m", names=names, resamples=400)
+    for (train, test), rows in table.groupby(["train", "test"]):
+        rows = rows.set_index("detector")
+        assert set(rows["vs_best_is"]) == {"min-log-prob"}  # the probe's direction does not travel
+        best, probe = rows.loc["min-log-prob"], rows.loc["probe"]
+        assert best["vs_best"] == 0 and np.isnan(best["vs_best_p"])
+        assert probe["vs_best"] == pytest.approx(probe["auroc"] - best["auroc"])
+        assert probe["vs_best_p"] < 0.05 and probe["vs_best_high"] < 0
+        source, other = ({p.name: p for p in parts}[name] for name in (train, test))
+        fitted = make_method("min-log-prob").fit(source)
+        said = fitted.predict_proba(other)[:, 1]
+        assert best["ece"] == pytest.approx(ece(other.z, said))
 
 
 def test_an_entity_of_the_test_is_not_learnt_from():

@@ -12,6 +12,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from kit.serve_fixture import make_served, serving
 from test_layers_of_imports import ORDER
 from typer.main import get_command
 
@@ -238,3 +239,32 @@ def test_python_in_the_readme_runs(bundled, tmp_path: Path, monkeypatch) -> None
     assert scored.pathway in ("Q", "A")
     assert len(scored.belief) == made["model"].blocks
     assert made["detector"].name == "probe"
+
+
+def test_the_server_and_the_clients_of_serving_run(tmp_path: Path, monkeypatch) -> None:
+    """The page's first server command in a process of its own, and all that asks it."""
+    page = ROOT / "docs" / "serving.md"
+    text = page.read_text(encoding="utf-8")
+    short = dict(SHRINK.findall(text))
+
+    def shrunk(code: str) -> str:
+        for long, other in short.items():
+            assert long in text, f"the page has no {long} to shrink"
+            code = code.replace(long, other)
+        return code
+
+    make_served(tmp_path, "probe").joinpath("probe").rename(tmp_path / "detector")
+    lines = [line for block in blocks(page, "bash") for line in block.splitlines()]
+    command = next(line for line in lines if line.startswith("anchorscope detect serve "))
+    words = shlex.split(shrunk(command).replace("8000", "0"))[3:]
+    with serving(*words, cwd=tmp_path, OMP_NUM_THREADS="1") as address:
+        there = address.removesuffix("/v1")
+        code = shrunk("\n".join(blocks(page, "python"))).replace("http://127.0.0.1:8000", there)
+        made: dict[str, Any] = {}
+        exec(compile(code, "serving.md", "exec"), made)
+        curls = [line for line in lines if line.startswith("curl ")]
+        for line in curls:
+            typed = line.replace("http://127.0.0.1:8000", there)
+            assert subprocess.run(shlex.split(typed), check=True, capture_output=True).stdout
+    assert made["score"]["probability"] == made["answer"].anchorscope["probability"]
+    assert len(curls) == 3

@@ -12,6 +12,7 @@ import torch
 from kit.tiny import ARCHITECTURES, tiny_lm, tiny_tokenizer
 
 from anchorscope.engine import lease
+from anchorscope.engine.check import checks
 from anchorscope.engine.check import trial as tries
 from anchorscope.engine.fused import norms, put_into, trial
 from anchorscope.engine.fused.alike import alike
@@ -149,6 +150,20 @@ def test_the_engine_gives_the_same_with_the_kernels(
     assert calls and answers == plain_answers
     for name, states in plain.items():
         torch.testing.assert_close(fused[name], states, rtol=1e-4, atol=1e-4)
+
+
+@triton
+def test_a_kernel_that_fails_a_check_stays_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    from anchorscope.engine.fused import segments
+
+    model = load_model(tiny_lm("llama"), tokenizer=tiny_tokenizer())
+    kernel = segments.attend_segments
+    monkeypatch.setattr(segments, "attend_segments", lambda *a: kernel(*a) * 1.5)
+    for place in (lease, checks):
+        monkeypatch.setattr(place, "can_fuse", lambda model: True)
+    assert lease.Lease(model).apart
+    assert all(check.ok for check in checks.check_model(model))
+    assert not lease.Lease(model).apart
 
 
 def _states(model: Model) -> tuple[dict[str, torch.Tensor], list[tuple[int, ...]]]:

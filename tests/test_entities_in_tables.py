@@ -137,7 +137,7 @@ def test_a_question_asked_twice_narrows_no_interval(name: str):
     once, twice = (widths(name, asked(times, named=True)) for times in (1, 2))
     fooled = widths(name, asked(2, named=False))
     assert len(once) == len(twice) == len(fooled) > 0
-    assert np.median(twice / once) == pytest.approx(1.0, abs=0.07)
+    assert np.median(twice / once) == pytest.approx(1.0, abs=0.09)
     if name not in ("awareness", "question probe"):  # their classifiers learn from the copies too
         assert np.median(fooled / once) == pytest.approx(np.sqrt(0.5), abs=0.07)
 

@@ -30,6 +30,7 @@ ORDER = [
     {"simulate"},
     {"inspection"},
     {"app"},
+    {"serve"},
     {"cli"},
 ]
 RANK = {name: rank for rank, names in enumerate(ORDER) for name in names}

@@ -116,3 +116,22 @@ def test_each_worker_has_its_own_gpu(monkeypatch):
     with pytest.raises(UserError, match="up to 2 workers here"):
         environment_of(config, 0, 3)
     assert "OMP_NUM_THREADS" in environment_of(Config(workers=2, device="cpu"), 0, 2)
+
+
+def test_a_worker_that_joins_takes_the_proof_of_the_first(tmp_path, monkeypatch):
+    """Of the same weights, with the same versions; else it proves the model itself."""
+    from anchorscope.pipeline import model as model_of_a_run
+    from anchorscope.pipeline.stages import reopen
+
+    place, proofs = rivers(tmp_path), []
+    folder = collect_here(place, "alone")
+    monkeypatch.chdir(place)
+    run = reopen(folder)
+    monkeypatch.setattr(model_of_a_run, "require_understood", proofs.append)
+    model_of_a_run.load(run, None, joins=True)
+    assert not proofs
+    model_of_a_run.load(run, None)
+    assert len(proofs) == 1
+    run.store.save_info({"versions": {"torch": "another"}})
+    model_of_a_run.load(run, None, joins=True)
+    assert len(proofs) == 2

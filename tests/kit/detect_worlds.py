@@ -26,6 +26,7 @@ def material(z, states, *, entities=None, name="made-up", seed=0, log_probs=None
             log_probs=tuple(log_probs[i]),
             exact_answer=(1,),
             first_entropy=1.0,
+            dataset=name,
             entity=entities[i],
             popularity=float(i % 7),
         )
@@ -86,6 +87,42 @@ def two_pathways(n=800, seed=0, **more) -> Material:
     made = material(z, states, seed=seed, **more)
     made.memo["q"] = q
     return made
+
+
+def unequal(n=900, seed=0, wrong=(0.15, 0.7), strength=0.5) -> Material:
+    """Two pathways as above of which one is more often wrong; the knockout turns Q right round."""
+    rng = np.random.default_rng(seed)
+    q = rng.random(n) < 0.5
+    z = (rng.random(n) < np.where(q, *wrong)).astype(int)
+    own, other = strength * (2 * z - 1) + 0.5 * rng.standard_normal(n), rng.standard_normal(n)
+    clean = 0.1 * rng.standard_normal((n, 1, 6))
+    clean[:, 0, 0] += np.where(q, own, other)
+    clean[:, 0, 1] += np.where(q, other, own)
+    clean[:, 0, 2] += np.where(q, 1.0, -1.0)
+    knocked = np.where(q[:, None, None], -9.0, 1.0) * clean
+    made = material(z, {"clean": clean, "knockout": knocked}, seed=seed)
+    made.memo["q"] = q
+    return made
+
+
+def two_sources(
+    n=400, direction=0, strength=1.0, shift=0.0, seed=0, name="made-up", **more
+) -> Material:
+    """State and lowest log-probability each know z by themselves: two normal scores, one spread.
+
+    A shift moves all states, in a direction that holds nothing.
+    """
+    rng = np.random.default_rng(seed)
+    z = rng.permutation(np.arange(n) % 2)
+    clean = rng.standard_normal((n, 1, 6))
+    clean[:, 0, direction] += strength * (2 * z - 1)
+    clean[:, 0, 5] += shift
+    least = -5 - 0.8 * (2 * z - 1) - rng.standard_normal(n)
+    log_probs = [(float(value), -0.01) for value in least]
+    entities = [f"{name}/{i}" for i in range(n)]
+    return material(
+        z, {"clean": clean}, name=name, entities=entities, log_probs=log_probs, seed=seed, **more
+    )
 
 
 def sisters() -> list[Material]:

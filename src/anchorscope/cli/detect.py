@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from anchorscope.cli.collect import collect
+from anchorscope.cli.detect_serve import serve
 from anchorscope.config import help_of
 from anchorscope.errors import UserError
 
@@ -15,6 +16,7 @@ detect = typer.Typer(no_args_is_help=True, help="Detectors of wrong answers.")
 
 
 detect.command()(collect)
+detect.command()(serve)
 
 
 _Seed = Annotated[int, typer.Option(help="Seed of folds and intervals.")]
@@ -76,6 +78,10 @@ def train(
     data: Annotated[str, typer.Option(help="Datasets of the run, by commas; default: all.")] = "",
     folds: _Folds = 5,
     seed: _Seed = 0,
+    risk: Annotated[
+        float | None,
+        typer.Option(help="Promise at most this share of wrong answers below the threshold."),
+    ] = None,
     licence: Annotated[str, typer.Option(help="Licence of the detector.")] = "other",
     model_licence: Annotated[str, typer.Option(help="Licence of the model.")] = "not recorded",
     data_licence: Annotated[str, typer.Option(help="Licence of the data.")] = "not recorded",
@@ -90,15 +96,12 @@ def train(
     licences = {"detector": licence, "model": model_licence, "data": data_licence}
     with Bar() as bar:
         detector = Detector.train(
-            run, method=method, datasets=names, folds=folds, seed=seed,
+            run, method=method, datasets=names, folds=folds, seed=seed, risk=risk,
             licence=licences, progress=bar,
         )  # fmt: skip
     detector.save(out)
-    evaluation = detector.evaluation
-    typer.echo(
-        f"{detector.method.name}: AUROC {evaluation['auroc']:.3f} "
-        f"[{evaluation['auroc_low']:.3f}, {evaluation['auroc_high']:.3f}] on unseen entities. {out}"
-    )
+    typer.echo(_accepted_with(detector))
+    typer.echo(str(out))
 
 
 @detect.command()
@@ -124,6 +127,13 @@ def score(
         str | None, typer.Option(help="Its PEFT adapter; default: as for the model.")
     ] = None,
     device: Annotated[str, typer.Option(help=help_of("device"))] = "auto",
+    before: Annotated[
+        bool, typer.Option("--before", help="Warn before answering: read the question alone.")
+    ] = False,
+    as_dataset: Annotated[
+        str | None,
+        typer.Option("--as", help="Ask as in this dataset of its training, where these differ."),
+    ] = None,
 ) -> None:
     """Answers a question, or those of a file, and says how likely each answer is wrong.
 
@@ -132,12 +142,14 @@ def score(
     from anchorscope.cli.bar import Bar
     from anchorscope.cli.score_rows import asked, print_scores
     from anchorscope.detect.deployed.detector import Detector
+    from anchorscope.detect.deployed.located import Scored
+    from anchorscope.detect.deployed.warn import Warned
     from anchorscope.detect.rows.files import check_names, check_out
     from anchorscope.detect.rows.score_file import maker_of, score_file
     from anchorscope.models import load_model
 
     rows = asked(file, question, answer)
-    check_names(rows, prefix)
+    check_names(rows, prefix, of=Warned if before else Scored)
     if out is not None:
         check_out(out, rows)
     loaded = Detector.load(detector)
@@ -150,13 +162,18 @@ def score(
         )  # fmt: skip
 
         def scores(questions: Any, answers: Any, progress: Any) -> Any:
-            return loaded.score(lm, questions, answer=answers, progress=progress)
+            if before:
+                return loaded.warn(lm, questions, dataset=as_dataset)
+            return loaded.score(
+                lm, questions, answer=answers, dataset=as_dataset, progress=progress
+            )
 
+        made_by = maker_of(loaded) | {"before": before, "as": as_dataset}
         options: Any = {"prefix": prefix, "progress": bar}
         if out is None:
             print_scores(rows, scores, **options)
             return
-        done = score_file(rows, scores, out, made_by=maker_of(loaded), **options)
+        done = score_file(rows, scores, out, made_by=made_by, **options)
     if done.kept:
         typer.echo(f"{done.kept} of {done.rows} rows had been scored before.")
     typer.echo(f"{done.flagged} of {done.rows} flagged as wrong. {out}")
@@ -172,6 +189,22 @@ def push(
     from anchorscope.detect.deployed.hub import upload
 
     typer.echo(upload(folder, repository, private=not public))
+
+
+def _accepted_with(detector: Any) -> str:
+    """What a trained detector is worth, in lines."""
+    numbers, on = detector.evaluation, detector.trained_on
+    low, high = detector.band
+    lines = [
+        f"{detector.method.name}: AUROC {numbers['auroc']:.3f} [{numbers['auroc_low']:.3f}, "
+        f"{numbers['auroc_high']:.3f}] on unseen entities, from {on['answers']} answers "
+        f"({on['wrong']} wrong) of {', '.join(on['datasets'])}.",
+        f"Flags above {detector.threshold:.3f}; cannot say between {low:.3f} and {high:.3f} "
+        f"({numbers['cannot_say']:.0%} of held-out answers).",
+        f"Promised: {detector.promise}." if detector.promise else "",
+        detector.caution,
+    ]
+    return "\n".join(line for line in lines if line)
 
 
 def _print(table: Any) -> None:

@@ -43,6 +43,12 @@ def study(
         int | None, typer.Option(help="Handed to each run as its option workers.")
     ] = None,
     ray: Annotated[str | None, typer.Option(help="Handed to each run as its option ray.")] = None,
+    rank: Annotated[
+        int | None, typer.Option(help="Compute only this rank's shards of each run, and stop.")
+    ] = None,
+    world_size: Annotated[
+        int | None, typer.Option(help="How many ranks there are; goes with the rank.")
+    ] = None,
     gpus: Annotated[
         int | None, typer.Option(help="Count on so many GPUs; this machine's if not given.")
     ] = None,
@@ -67,6 +73,7 @@ def study(
     from anchorscope.pipeline.study.study import study as run_study
 
     given = {"limit": limit and _limit(limit), "workers": workers, "ray": ray}
+    given |= {"rank": rank, "world_size": world_size}
     options = {name: value for name, value in given.items() if value is not None}
     asked = read_study(file).with_places(_pairs(place or [], "--place"))
     asked = asked.with_options(options | _options(option or []))
@@ -80,7 +87,12 @@ def study(
         result = run_study(
             asked, out=folder, on=on, max_hours=max_hours, drop_states=drop_states, progress=bar
         )
-    if ranks.first():
+    if rank is not None:
+        typer.echo(
+            f"The shards of rank {rank} of {world_size} are done. When all ranks are, the same "
+            "command without --rank and --world-size finishes the study."
+        )
+    elif ranks.first():
         typer.echo(f"Study: {result.path / 'study.html'}")
     if result.errors:
         names, count = ", ".join(result.errors), len(result.errors)

@@ -96,8 +96,8 @@ def _one(part: pd.DataFrame, seed: int, resamples: int) -> pd.DataFrame:
     value = {name: auroc(z, score) for name, score in zip(names, scored, strict=True)}
     rows = [_numbers(name, by_name[name], value[name], draws[name]) for name in names]
     table = pd.DataFrame(rows)
-    for against, other in _others(value).items():
-        table = table.assign(**_against(against, other, value, draws))
+    for name, other in _others(value).items():
+        table = table.assign(**against(name, other, value, draws))
     return table
 
 
@@ -139,10 +139,10 @@ def _others(value: Mapping[str, float]) -> dict[str, str]:
     return others
 
 
-def _against(
-    against: str, other: str, value: Mapping[str, float], draws: Mapping[str, np.ndarray]
+def against(
+    named: str, other: str, value: Mapping[str, float], draws: Mapping[str, np.ndarray]
 ) -> dict[str, Any]:
-    """Columns vs_<against>…: how much higher AUROC is, its interval, Holm's p, and whether that is
+    """Columns vs_<named>…: how much higher AUROC is, its interval, Holm's p, and whether that is
     as low as the resamples allow: not one of them was on the other side.
     """
     differences = [
@@ -152,15 +152,15 @@ def _against(
     drawn = [np.isfinite(draws[n] - draws[other]).sum() for n in value]
     p = [np.nan if same else d.p for d, same in zip(differences, own, strict=True)]
     return {
-        f"vs_{against}": [d.value for d in differences],
-        f"vs_{against}_low": [d.low for d in differences],
-        f"vs_{against}_high": [d.high for d in differences],
-        f"vs_{against}_p": holm(p),
-        f"vs_{against}_at_floor": [
+        f"vs_{named}": [d.value for d in differences],
+        f"vs_{named}_low": [d.low for d in differences],
+        f"vs_{named}_high": [d.high for d in differences],
+        f"vs_{named}_p": holm(p),
+        f"vs_{named}_at_floor": [
             not same and bool(np.isclose(d.p, 2 / (count + 1)))
             for d, same, count in zip(differences, own, drawn, strict=True)
         ],
-        f"vs_{against}_is": other,
+        f"vs_{named}_is": other,
     }
 
 

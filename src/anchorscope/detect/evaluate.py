@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from anchorscope.detect.compare import against
 from anchorscope.detect.kinds import AUTO, METHODS, auto_candidates, make_methods
 from anchorscope.detect.kinds.auto import Auto
 from anchorscope.detect.material import Material, join
@@ -22,7 +23,8 @@ from anchorscope.errors import UserError
 from anchorscope.parallel import in_parallel
 from anchorscope.probes.folds import SPLITS, Split, check_classes, outer_folds
 from anchorscope.progress import Progress, Quiet
-from anchorscope.stats.ranking import auroc_interval
+from anchorscope.stats.intervals import percentile_interval
+from anchorscope.stats.ranking import auroc, auroc_draws, ece
 
 SCORES = (
     "dataset", "split", "detector", "fold", "id", "z", "score", "probability", "ms", "chosen",
@@ -75,7 +77,7 @@ class _Test(NamedTuple):
 def _tests(material: Material, split: Split, folds: int, seed: int) -> list[_Test]:
     fold = outer_folds(material.z, material.entities, split=split, folds=folds, seed=seed)
     # Inner folds of the same kind: a score is judged by what it is to be used for.
-    answers = replace(material, mixed=split == "random")
+    answers = replace(material, folds_by=split)
     return [
         _Test(split, number, answers.take(fold != number, seed=seed), answers.take(fold == number))
         for number in range(folds)
@@ -163,10 +165,11 @@ def transfer_table(
     model: str,
     names: Sequence[str] = (*METHODS, AUTO),
     seed: int = 0,
-    resamples: int = 1000,
+    resamples: int = 2000,
     progress: Progress | None = None,
 ) -> pd.DataFrame:
-    """One row per detector, training set and test set: AUROC with its interval.
+    """One row per detector, training set and test set: AUROC with its interval, ECE, and the
+    paired difference from the best single baseline (`vs_best`; Holm's p over the detectors).
 
     `kind` is "transfer" (one dataset to another) or "left-out" (all others to this one).
     """
@@ -191,25 +194,37 @@ def transfer_table(
 def _one(
     train: Material, test: Material, fitted: dict[str, Method], seed: int, resamples: int
 ) -> list[dict[str, Any]]:
-    rows = []
-    for name, method in fitted.items():
-        if method.lacks(test):
-            continue
-        score = method.decision_function(test)
+    """The rows of one pair; every detector against the best single baseline on the same draws."""
+    used = {name: one for name, one in fitted.items() if not one.lacks(test)}
+    scores = {name: one.decision_function(test) for name, one in used.items()}
+    for name, score in scores.items():
         check_scores(name, score)
-        entity = np.array(test.entities)
-        area = auroc_interval(test.z, score, seed=seed, resamples=resamples, entity=entity)
+    entity = np.array(test.entities)
+    drawn = auroc_draws(
+        test.z, list(scores.values()), seed=seed, resamples=resamples, entity=entity
+    )
+    draws = dict(zip(scores, drawn, strict=True))
+    value = {name: auroc(test.z, score) for name, score in scores.items()}
+    rows = []
+    for name, one in used.items():
+        area = percentile_interval(value[name], draws[name], len(test))
+        probability = one.calibration_.probability(scores[name])
         rows.append(
             {"detector": name, "n_train": len(train), "n": area.n, "auroc": area.value,
-             "auroc_low": area.low, "auroc_high": area.high}
+             "auroc_low": area.low, "auroc_high": area.high, "ece": ece(test.z, probability)}
         )  # fmt: skip
-    return rows
+    singles = [name for name, one in used.items() if one.single]
+    if not singles:
+        return rows
+    best = max(singles, key=lambda name: value[name])
+    table = pd.DataFrame(rows).assign(**against("best", best, value, draws))
+    return table.to_dict("records")
 
 
 def within_rows(table: pd.DataFrame) -> pd.DataFrame:
     """The rows of the detectors' table for folds disjoint by entity, as rows of this one."""
     own: Any = table[table["split"] == "entity"]
-    kept = ["model", "detector", "n", "auroc", "auroc_low", "auroc_high"]
+    kept = ["model", "detector", "n", "auroc", "auroc_low", "auroc_high", "ece"]
     return own[kept].assign(kind="within", train=own["dataset"], test=own["dataset"])
 
 

@@ -25,6 +25,7 @@ from anchorscope.stats.ranking import auroc
 STRENGTHS = (DEFAULT_C / 10, DEFAULT_C, 10 * DEFAULT_C, 100 * DEFAULT_C)
 # Neighbouring layers read nearly alike: every second one first, then the best one's neighbours.
 STEP = 2
+_TRIED = 3  # layers
 _DIRECTIONS = 8  # of largest spread: distances in hundreds of directions are all alike
 
 
@@ -53,6 +54,17 @@ def layer_scores(material: Material, *, states: str = "clean") -> dict[int, floa
         return scores | dict(zip(near, _aurocs(material, states, near), strict=True))
 
     return _once(material, ("layers", states), look)
+
+
+def best_layers(material: Material) -> tuple[int, ...]:
+    """The layers that a detector of another kind than the probe tries, the probe's own first."""
+    scores = layer_scores(material)
+    return tuple(sorted(scores, key=lambda layer: -scores[layer])[:_TRIED])
+
+
+def strengths_from(C: float) -> tuple[float, ...]:
+    """All strengths, this one first: of equals the first is taken."""
+    return (C, *(other for other in STRENGTHS if other != C))
 
 
 def inner_logits(

@@ -11,17 +11,18 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
 from anchorscope.errors import UserError
-from anchorscope.probes.folds import entity_folds, random_folds
+from anchorscope.probes.folds import MIN_PER_CLASS, entity_folds, random_folds
 from anchorscope.records import Sample
 from anchorscope.run_folder.states import StateBank
 from anchorscope.run_folder.view import RunView
 
 INNER_FOLDS = 3
+FoldsBy = Literal["entity", "random", "dataset"]
 
 
 class Bank(Protocol):
@@ -52,6 +53,7 @@ class Text:
     log_probs: tuple[float, ...]  # of each answer token
     exact_answer: tuple[int, ...]  # E_A, counted from the answer's first token
     first_entropy: float
+    dataset: str = ""
     entity: str = ""
     popularity: float = np.nan  # log10
     p_true: float = np.nan
@@ -67,7 +69,7 @@ class Material:
     bank: Bank
     rows: np.ndarray  # [question], where each question stands in the bank
     seed: int = 0
-    mixed: bool = False  # inner folds at random instead of disjoint by entity, as the outer ones
+    folds_by: FoldsBy = "entity"  # what no two inner folds share; "random": nothing
     # What several detectors ask of the same training answers is worked out once.
     memo: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)
 
@@ -81,6 +83,11 @@ class Material:
     @property
     def entities(self) -> tuple[str, ...]:
         return tuple(text.entity for text in self.texts)
+
+    @cached_property
+    def datasets(self) -> np.ndarray:
+        """The dataset of each question, [question]."""
+        return np.array([text.dataset for text in self.texts])
 
     def has(self, states: str) -> bool:
         """Whether there are states of this intervention."""
@@ -104,19 +111,40 @@ class Material:
 
     @cached_property
     def inner(self) -> np.ndarray:
-        """The inner fold of every question, [question], of the same kind as the outer folds."""
-        if self.mixed:
+        """The inner fold of every question, [question]: like the outer folds, or a dataset each."""
+        if self.folds_by == "random":
             return random_folds(self.z, folds=INNER_FOLDS, seed=self.seed + 7919)
+        names, number = np.unique(self.datasets, return_inverse=True)
+        if self.folds_by == "dataset" and len(names) > 1:
+            return number
         return entity_folds(self.entities, folds=INNER_FOLDS, seed=self.seed + 7919)
 
     def inner_parts(self) -> list[tuple[np.ndarray, Material, Material]]:
         """For each inner fold: its mask, the material to learn from, and that held out."""
-        parts = []
-        for fold in range(INNER_FOLDS):
-            held = self.inner == fold
-            # Another seed inside: with the same one a fold of the rest would come out empty.
-            parts.append((held, self.take(~held, seed=self.seed + 1 + fold), self.take(held)))
-        return parts
+        if "parts" not in self.memo:
+            self.memo["parts"] = [self._inner_part(int(fold)) for fold in np.unique(self.inner)]
+        return self.memo["parts"]
+
+    def _inner_part(self, fold: int) -> tuple[np.ndarray, Material, Material]:
+        held = self.inner == fold
+        # Another seed inside: with the same one a fold of the rest would come out empty.
+        return held, self.take(~held, seed=self.seed + 1 + fold), self.take(held)
+
+    def apart(self) -> Material:
+        """The same answers with a whole dataset in each inner fold; itself where there is one, or
+        where the others of some dataset hold too few answers of a class.
+        """
+        if "apart" not in self.memo:
+            self.memo["apart"] = self._apart()
+        return self.memo["apart"]
+
+    def _apart(self) -> Material:
+        names = np.unique(self.datasets)
+        others = [self.z[self.datasets != name] for name in names]
+        fewest = min(np.sum(of == which) for of in others for which in (0, 1))
+        if len(names) < 2 or fewest < MIN_PER_CLASS:
+            return self
+        return replace(self, folds_by="dataset", memo={})
 
 
 def join(parts: Sequence[Material]) -> Material:
@@ -208,6 +236,7 @@ def _text(sample: Sample, p_true: float) -> Text:
         log_probs=sample.answer.log_probs,
         exact_answer=tuple(token - len(sample.prompt_ids) for token in sample.exact_answer),
         first_entropy=sample.answer.first_entropy,
+        dataset=sample.question.dataset,
         entity=sample.question.entity,
         popularity=sample.question.log_popularity,
         p_true=p_true,

@@ -34,6 +34,7 @@ class Method(BaseEstimator):
     text_only: ClassVar[bool] = False  # a control that never looks into the model
     deployable: ClassVar[bool] = True  # can score an answer outside a run folder
     reads_tokens: ClassVar[bool] = False  # needs the log-probability of every answer token
+    single: ClassVar[bool] = False  # a baseline that others are to beat out of domain too
     steady: ClassVar[bool] = False  # what `auto` falls back on where nothing is clearly better
     extra_passes: ClassVar[float] = 0.0  # forward passes beside those that wrote the answer
     calibration_: Platt
@@ -99,8 +100,12 @@ class Method(BaseEstimator):
 
     def _choose_value(self, attribute: str, values: Sequence[float], material: Material) -> None:
         """Sets the attribute to the value with the highest inner AUROC."""
+        known = self.__dict__.pop("_tried", None)  # of the value it has, from the choice before
         scores = {}
         for value in values:
+            if known is not None and value == getattr(self, attribute):
+                scores[value] = known
+                continue
             one = copy.copy(self)
             setattr(one, attribute, value)
             scores[value] = one._inner_scores(material)

@@ -101,26 +101,33 @@ def attend(
     kept = layout.kept(block, query.dtype)
     kept = None if kept is None else own_heads(kept, heads)
     special = any(of is not None for of in (kept, softcap, s_aux, alibi))
-    written = view.weights or view.watch or special
-    memory = view.memory
-    whole = value.shape[-1] == key.shape[-1]
-    if isinstance(memory, Growing | Forked) and memory.apart and whole and not written:
+    if not (view.weights or view.watch or special):
+        return _fused(view, layout, (query, key, value), bias, scale), None
+    query, key, value = (layout.in_rows(packed) for packed in (query, key, value))
+    pair = view.memory.join(block, key, value)
+    out, weights = _written_out(query * scale, pair, bias, softcap, s_aux, kept, view.watch)
+    return layout.pack(out.transpose(1, 2)), weights
+
+
+def _fused(
+    view: View, layout: Layout, packed: tuple[Tensor, Tensor, Tensor], bias: Tensor, scale: float
+) -> Tensor:
+    """The values [1, token, head, head width] by a kernel that writes no weights out."""
+    (query, key, value), memory = packed, view.memory
+    same_width = value.shape[-1] == key.shape[-1]
+    if isinstance(memory, Growing | Forked) and memory.apart and same_width:
         from anchorscope.engine.fused.segments import attend_segments  # needs Triton
 
-        segments = memory.segments(block, layout, key, value)
-        return attend_segments(query, segments, bias, layout, scale), None
-    query, key, value = (layout.in_rows(packed) for packed in (query, key, value))
-    pair = memory.join(block, key, value)
-    if written:
-        out, weights = _written_out(query * scale, pair, bias, softcap, s_aux, kept, view.watch)
-    else:
-        # Faster on CPU and GPU alike than repeating the keys for grouped queries.
-        grouped = query.shape[1] != key.shape[1]
-        out = scaled_dot_product_attention(
-            query, *pair, attn_mask=bias, scale=scale, enable_gqa=grouped
-        )
-        weights = None
-    return layout.pack(out.transpose(1, 2)), weights
+        segments = memory.segments(view.block, layout, key, value)
+        return attend_segments(query, segments, bias, layout, scale)
+    query, key, value = (layout.in_rows(of) for of in packed)
+    pair = memory.join(view.block, key, value)
+    # Faster on CPU and GPU alike than repeating the keys for grouped queries.
+    grouped = query.shape[1] != key.shape[1]
+    out = scaled_dot_product_attention(
+        query, *pair, attn_mask=bias, scale=scale, enable_gqa=grouped
+    )
+    return layout.pack(out.transpose(1, 2))
 
 
 def own_heads(of: Tensor, heads: int) -> Tensor:

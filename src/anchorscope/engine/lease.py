@@ -50,7 +50,8 @@ class Lease:
         forward = inspect.signature(model.lm.forward).parameters
         self._picks = "logits_to_keep" in forward
         self._first = first_position(model.parts.decoder)
-        self.apart = can_fuse(model)  # whether a kernel reads keys where they lie
+        # Whether kernels of ours run, one of which reads keys where they lie.
+        self.apart = noted_of(model.lm).fused and can_fuse(model)
 
     def __enter__(self) -> Lease:
         lm, parts = self.model.lm, self.model.parts

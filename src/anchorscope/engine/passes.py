@@ -22,7 +22,9 @@ ANSWER_ONLY = Intervention(name="answer-only", answer_only=True)
 QUESTION_ONLY = "question-only"
 CAUGHT = (CLEAN.name, QUESTION_ONLY)
 
-BETAS = (1.0, -1.0, 2.0, -2.0)  # added to attention scores for Pathway Reweighting
+# Added to attention scores for Pathway Reweighting, with both signs; 0 is the clean pass.
+BETAS = (0.25, 0.5, 1.0, 2.0)
+SCALED = (1.0,)  # for its ablation, which scales attention weights
 
 
 def knockout_of(config: Config) -> Intervention:
@@ -59,11 +61,11 @@ def reweighting(kind: str, beta: float) -> Intervention:
 def reweightings() -> tuple[Intervention, ...]:
     """The reweighted passes that detectors are trained on."""
     return (
-        *(reweighting("reweight", beta) for beta in BETAS),
-        *(reweighting("rescale", beta) for beta in BETAS[:2]),
+        *(reweighting("reweight", sign * beta) for beta in BETAS for sign in (1, -1)),
+        *(reweighting("rescale", sign * beta) for beta in SCALED for sign in (1, -1)),
     )
 
 
 def state_name(kind: str, beta: float) -> str:
     """The name of the pass with this β, and of its states."""
-    return f"{kind}{beta:+.1f}"
+    return f"{kind}{float(beta):+}"

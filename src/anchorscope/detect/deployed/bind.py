@@ -10,7 +10,7 @@ from anchorscope.answers.generate import Answerer
 from anchorscope.detect.deployed.trained import Example, Trained
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.trunk import Prefix, read_prefix, shared_prefix
-from anchorscope.errors import UserError
+from anchorscope.errors import UserError, unknown
 from anchorscope.models import Model
 from anchorscope.models.prompts import Prompt, stop_ids
 from anchorscope.records import Question, Span
@@ -74,15 +74,30 @@ class Bound:
         )
 
 
-def bind(trained: Trained, model: Model) -> Bound:
-    """The text around the question, found in one example and proved on all of them.
+def bind(trained: Trained, model: Model, *, dataset: str | None = None) -> Bound:
+    """The text around a question of the dataset, found in one example and proved on all of them.
 
-    An error where the detector and the model do not belong together.
+    Without a dataset, where all are asked alike, any will do. An error where the detector and the
+    model do not belong together, or where the datasets differ and none was named.
     """
     check_made_for(trained, model)
-    prompt = trained.prompt
-    limit = int(prompt["max_tokens"])
-    bound = bind_prompts(model, trained.examples, finder=prompt["finder"], max_tokens=limit)
+    if dataset is not None and dataset not in trained.datasets:
+        raise unknown("dataset of the detector", dataset, trained.datasets)
+    names = trained.datasets if dataset is None else (dataset,)
+    bounds = [_bind_dataset(trained, model, name) for name in names]
+    if len({(bound.before, bound.after) for bound in bounds}) > 1:
+        raise UserError(
+            f"The detector was trained on questions asked in {len(names)} ways, each with its own "
+            f"worked examples: {', '.join(names)}. Say which of them yours are like: dataset= in "
+            "Python, --as on the command line."
+        )
+    return bounds[0]
+
+
+def _bind_dataset(trained: Trained, model: Model, dataset: str) -> Bound:
+    examples = [example for example in trained.examples if example.dataset == dataset]
+    prompt, limit = trained.prompt, int(trained.prompt["max_tokens"])
+    bound = bind_prompts(model, examples, finder=prompt["finder"], max_tokens=limit)
     if bound is None:
         raise _other_tokenizer(trained, model)
     return bound

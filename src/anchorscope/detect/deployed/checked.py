@@ -80,6 +80,15 @@ _FACT = Rule(
     lambda value: value is None or _words(1000).fits(value) or _number(-1e12, 1e12).fits(value),
     "a finite number, a short text or null",
 )
+_LINE = Rule(
+    lambda value: (
+        isinstance(value, dict)
+        and _number(0, 1e12).fits(value.get("slope"))
+        and _number(-1e12, 1e12).fits(value.get("intercept"))
+        and _number(-1e3, 1e3).fits(value.get("prior"))
+    ),
+    "a line that does not fall: slope, intercept and prior",
+)
 _NAME, _COUNT = _words(1000, least=1), _whole(0, 10**9)
 RULES: dict[str, Rule] = {
     "name": Rule(lambda value: isinstance(value, str) and value in METHODS, "a known detector"),
@@ -96,15 +105,21 @@ RULES: dict[str, Rule] = {
     "prompt.max_tokens": _whole(1, 4096),
     "prompt.finder": _words(100),
     "threshold": _number(0, 1),
-    "calibration.slope": _number(0, 1e12),
-    "calibration.intercept": _number(-1e12, 1e12),
-    "calibration.prior": _number(-1e3, 1e3),
+    "calibration": _LINE,
     "calibrated_on": _words(100_000),
     "trained_on.datasets": _list_of(_NAME, least=1, most=10_000),
     "trained_on.answers": _COUNT,
     "trained_on.wrong": _COUNT,
+    "band": _none_or(_list_of(_number(0, 1), least=2, most=2)),
+    "before.threshold": _number(0, 1),
+    "before.calibration": _LINE,
+    "promise.risk": _number(0, 1),
+    "promise.confidence": _number(0, 1),
+    "promise.answers": _COUNT,
+    "promise.accepted": _COUNT,
+    "promise.wrong": _COUNT,
 }
-_MAY_MISS = ("model.source", "model.adapter", "model.revision")
+_MAY_MISS = ("model.source", "model.adapter", "model.revision", "band", "before", "promise")
 _EXAMPLES = {
     "question": _words(100_000, least=1),
     "prompt_ids": _list_of(_whole(0, 1 << 31), least=1, most=1 << 20),
@@ -123,6 +138,8 @@ def check_about(about: Mapping[str, Any]) -> None:
     for name, rule in RULES.items():
         head, _, tail = name.partition(".")
         part = about.get(head)
+        if part is None and head in _MAY_MISS:
+            continue
         if tail and not isinstance(part, dict):
             raise Forged(f"its {head} is {_short(part)}; accepted: an object")
         _check(name, part.get(tail) if tail and isinstance(part, dict) else part, rule, name)
@@ -197,6 +214,9 @@ def check_works(trained: Trained) -> None:
             trained.beliefs.question_anchored(np.zeros((1, blocks, width), dtype=np.float32))
             assert belief.shape == (1, blocks), "the beliefs are of another model"
             assert 1 <= trained.beliefs.gate_layer <= blocks, "the gate is at no layer"
+        if trained.before is not None:
+            assert trained.before.probability(_zeros(width)).shape == (1,), "no warning comes out"
+        trained.distance_of(np.zeros((1, blocks, width), dtype=np.float32))
     except (
         ArithmeticError,
         AssertionError,

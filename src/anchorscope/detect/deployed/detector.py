@@ -16,8 +16,9 @@ from anchorscope.detect.deployed.located import Scored
 from anchorscope.detect.deployed.saved import load_trained, save_trained
 from anchorscope.detect.deployed.score import score_all
 from anchorscope.detect.deployed.trained import Trained
-from anchorscope.detect.deployed.watch import Watch
+from anchorscope.detect.deployed.warn import Warned, warn_all
 from anchorscope.detect.train import train
+from anchorscope.detect.watching.watch import Watch
 from anchorscope.errors import UserError
 from anchorscope.models import load_model
 from anchorscope.models.prompts import generate_inputs
@@ -36,7 +37,9 @@ class Detector(Trained):
 
     """
 
-    _bound: WeakKeyDictionary = field(default_factory=WeakKeyDictionary, repr=False, compare=False)
+    _bound: WeakKeyDictionary = field(
+        init=False, default_factory=WeakKeyDictionary, repr=False, compare=False
+    )  # by model and dataset
 
     @classmethod
     def of(cls, trained: Trained) -> Detector:
@@ -50,7 +53,9 @@ class Detector(Trained):
         return cls.of(train(view, method=method, **options))
 
     @overload
-    def score(self, model: Any, question: str, *, answer: str | None = None) -> Scored: ...
+    def score(
+        self, model: Any, question: str, *, answer: str | None = None, dataset: str | None = None
+    ) -> Scored: ...
     @overload
     def score(
         self,
@@ -58,43 +63,68 @@ class Detector(Trained):
         question: Sequence[str],
         *,
         answer: Sequence[str | None] | None = None,
+        dataset: str | None = None,
         progress: Progress | None = None,
     ) -> list[Scored]: ...
-    def score(self, model, question, *, answer=None, progress=None):
+    def score(self, model, question, *, answer=None, dataset=None, progress=None):
         """The model's own answer with its probability of being wrong, both from the same pass.
 
-        With `answer` that answer is scored instead. Lists give lists, in batches.
+        With `answer` that answer is scored instead. Lists give lists, in batches. `dataset` says
+        as which of the training datasets the questions are asked, where these differ.
         """
-        bound = self.bind(model)
+        bound = self.bind(model, dataset=dataset)
         if isinstance(question, str):
             given = None if answer is None else [answer]
             return score_all(self, bound, [question], answers=given)[0]
         return score_all(self, bound, list(question), answers=answer, progress=progress)
 
-    def inputs(self, model: Any, questions: str | Sequence[str]) -> BatchEncoding:
+    @overload
+    def warn(self, model: Any, question: str, *, dataset: str | None = None) -> Warned: ...
+    @overload
+    def warn(
+        self, model: Any, question: Sequence[str], *, dataset: str | None = None
+    ) -> list[Warned]: ...
+    def warn(self, model, question, *, dataset=None):
+        """How likely the answer will be wrong, from the question alone; lists give lists."""
+        if self.before is None:
+            raise UserError(
+                "This detector has no warning before the answer: the run it was trained on kept no "
+                "states of the question. Train one on a run of `anchorscope detect collect`."
+            )
+        asked = [question] if isinstance(question, str) else list(question)
+        warned = warn_all(self.before, self.bind(model, dataset=dataset), asked, self.id)
+        return warned[0] if isinstance(question, str) else warned
+
+    def inputs(
+        self, model: Any, questions: str | Sequence[str], *, dataset: str | None = None
+    ) -> BatchEncoding:
         """The detector's prompts as inputs for `model.lm.generate(**inputs)`, padded on the left.
 
         `input_ids` and `attention_mask`, [question, token], on the model's device.
         """
-        bound = self.bind(model)
+        bound = self.bind(model, dataset=dataset)
         asked = [questions] if isinstance(questions, str) else list(questions)
         return generate_inputs(bound.model, [bound.prompt(question).ids for question in asked])
 
-    def watch(self, model: Any) -> Watch:
+    def watch(self, model: Any, *, dataset: str | None = None) -> Watch:
         """A `with` block around your own `model.lm.generate(...)`; it gives the scores after."""
-        return Watch(self, self.bind(model))
+        return Watch(self, self.bind(model, dataset=dataset))
 
-    def bind(self, model: Any) -> Bound:
-        """The detector's prompt for this model, found once; an error where they do not fit."""
+    def bind(self, model: Any, *, dataset: str | None = None) -> Bound:
+        """The detector's prompt for this model, found once; an error where they do not fit.
+
+        `dataset` is one of `datasets`; it may be left out where all of them are asked alike.
+        """
         if isinstance(model, str | Path):
             raise UserError(
                 f"The model was given by name ('{model}'), which would load it for every call. "
                 f"Load it once: load_model('{model}', dtype='{self.model.get('dtype')}')."
             )
         model = load_model(model)
-        bound = self._bound.get(model.lm)
+        found = self._bound.setdefault(model.lm, {})
+        bound = found.get(dataset)
         if bound is None or bound.model.tokenizer is not model.tokenizer:
-            bound = self._bound[model.lm] = bind(self, model)
+            bound = found[dataset] = bind(self, model, dataset=dataset)
         return bound
 
     def save(self, folder: str | Path) -> Path:

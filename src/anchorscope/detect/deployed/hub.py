@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from anchorscope.detect.deployed.card import public
 from anchorscope.detect.deployed.saved import (
     CARD,
     FILES,
     Stored,
     load_trained,
-    public,
     read_folder,
     write_folder,
 )

@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from anchorscope.answers.generate import answer_offsets
-from anchorscope.detect.deployed.trained import Trained
+from anchorscope.detect.deployed.trained import Outcome, Trained
 from anchorscope.detect.material import Arrays, Material, Text
 from anchorscope.engine.read import to_host
 from anchorscope.errors import UserError
@@ -35,9 +35,14 @@ class Scored:
     probability: float  # of being wrong, calibrated; NaN where there is nothing to read
     score: float  # before calibration, higher = more likely wrong
     flagged: bool  # probability above the detector's threshold
+    outcome: Outcome = "cannot say"  # the same where held-out answers are sure of the threshold
     why: str = ""  # why there is no probability
     pathway: str = ""  # Q or A, as the clean state tells it; "": not known
     pathway_probability: float = np.nan  # of that pathway
+    detector: str = ""  # the detector's id
+    threshold: float = np.nan  # of the probability
+    calibrated_on: str = ""  # the answers that probability and threshold come from
+    distance: float = np.nan  # share of training answers, held out, that lie nearer; near 1: far
     belief: tuple[float, ...] = ()  # P(wrong) by the probe of each layer, 1 to L
 
     def _repr_html_(self) -> str:
@@ -119,11 +124,12 @@ def scored_answers(
 
     `states` and `clean` [row, layer, width] are those of the answers numbered `rows`.
     """
-    out = [_unread(one) for one in answers]
+    out = [_unread(one, trained) for one in answers]
     if not rows:
         return out
     score, probability = trained.score_of(material_of([answers[n] for n in rows], states))
     belief, pathway = _beliefs(trained, clean)
+    distance = trained.distance_of(clean)
     for place, n in enumerate(rows):
         if not np.isfinite(probability[place]):
             raise UserError(
@@ -136,15 +142,17 @@ def scored_answers(
             probability=float(probability[place]),
             score=float(score[place]),
             flagged=bool(probability[place] > trained.threshold),
+            outcome=trained.outcome(float(probability[place])),
             why="",
             pathway="" if np.isnan(q) else "Q" if q > 0.5 else "A",
             pathway_probability=max(q, 1 - q),
+            distance=float(distance[place]),
             belief=tuple(belief[place].tolist()),
         )
     return out
 
 
-def _unread(one: LocatedAnswer) -> Scored:
+def _unread(one: LocatedAnswer, trained: Trained) -> Scored:
     return Scored(
         question=one.question,
         answer=one.answer.text,
@@ -153,6 +161,9 @@ def _unread(one: LocatedAnswer) -> Scored:
         score=np.nan,
         flagged=False,
         why=NOTHING,
+        detector=trained.id,
+        threshold=trained.threshold,
+        calibrated_on=trained.calibration_set,
     )
 
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +17,9 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save_file
 
+from anchorscope.detect.deployed.before import Before
 from anchorscope.detect.deployed.beliefs import Beliefs
+from anchorscope.detect.deployed.card import model_card
 from anchorscope.detect.deployed.checked import (
     Forged,
     check_about,
@@ -27,8 +28,10 @@ from anchorscope.detect.deployed.checked import (
     check_works,
 )
 from anchorscope.detect.deployed.trained import READ_AT, Example, Trained
+from anchorscope.detect.distance import Distance
 from anchorscope.detect.kinds import METHODS
 from anchorscope.detect.method import Platt
+from anchorscope.detect.threshold import Promise
 from anchorscope.errors import UserError
 
 KIND, FORMAT = "anchorscope-detector", 1
@@ -36,6 +39,7 @@ _PLAIN = (
     "name", "model", "prompt", "threshold", "calibrated_on", "trained_on", "evaluation", "licence",
 )  # fmt: skip
 WEIGHTS, ABOUT, CARD = "detector.safetensors", "detector.json", "README.md"
+_PARTS = ("beliefs.", "distance.", "before.")  # what is kept beside the method's own weights
 _FREE = ("checksum", "licence")  # what the owner may write into detector.json by hand
 FILES = (WEIGHTS, ABOUT, CARD)
 
@@ -53,8 +57,14 @@ def save_trained(trained: Trained, folder: Path) -> Path:
     about["method"] = trained.method.about()
     about["calibration"] = asdict(trained.method.calibration_)
     about["examples"] = [asdict(one) for one in trained.examples]
-    beliefs = {} if trained.beliefs is None else trained.beliefs.tensors()
-    write_folder(folder, Stored(trained.method.tensors() | beliefs, about), model_card(trained))
+    about["id"], about["band"] = trained.id, trained.band and list(trained.band)
+    about["before"] = trained.before and trained.before.about()
+    if trained.promise is not None:
+        about["promise"] = asdict(trained.promise) | {"says": str(trained.promise)}
+    tensors = trained.method.tensors()
+    for part in (trained.beliefs, trained.distance, trained.before):
+        tensors |= {} if part is None else part.tensors()
+    write_folder(folder, Stored(tensors, about), model_card(trained))
     return folder
 
 
@@ -77,19 +87,32 @@ def load_trained(folder: Path) -> Trained:
 
 
 def _restored(tensors: dict[str, np.ndarray], about: dict[str, Any]) -> Trained:
-    own = {name: of for name, of in tensors.items() if not name.startswith("beliefs.")}
+    own = {name: of for name, of in tensors.items() if not name.startswith(_PARTS)}
     try:
         method = METHODS[about["name"]]().restore(own, about["method"])
-        beliefs = Beliefs.restore(tensors)
+        parts: dict[str, Any] = {
+            "beliefs": Beliefs.restore(tensors),
+            "distance": Distance.restore(tensors),
+            "before": Before.restore(tensors, about.get("before")),
+        }
+        method.calibration_ = Platt(**about["calibration"])
+        examples = tuple(
+            Example(**e | {"prompt_ids": tuple(e["prompt_ids"])}) for e in about["examples"]
+        )
+        plain = {name: about[name] for name in _PLAIN}
+        return Trained(method=method, examples=examples, **parts, **plain, **_cut_of(about))
     except (AttributeError, LookupError, TypeError, ValueError) as error:
-        raise Forged(f"its method cannot be put together again ({error!r})") from error
-    method.calibration_ = Platt(**about["calibration"])
-    examples = tuple(
-        Example(question=e["question"], prompt_ids=tuple(e["prompt_ids"]))
-        for e in about["examples"]
-    )
-    plain = {name: about[name] for name in _PLAIN}
-    return Trained(method=method, examples=examples, beliefs=beliefs, **plain)
+        raise Forged(f"its parts cannot be put together again ({error!r})") from error
+
+
+def _cut_of(about: dict[str, Any]) -> dict[str, Any]:
+    """Band and promise, where the folder holds them."""
+    band, promise = about.get("band"), about.get("promise")
+    kept = {f.name for f in fields(Promise)}
+    return {
+        "band": band and (float(band[0]), float(band[1])),
+        "promise": promise and Promise(**{k: v for k, v in promise.items() if k in kept}),
+    }
 
 
 def write_folder(folder: Path, stored: Stored, card: str) -> None:
@@ -155,100 +178,3 @@ def _refused(folder: Path, why: str) -> UserError:
         f"No detector could be read from '{folder}': {why}. Get the folder again, or train the "
         "detector again."
     )
-
-
-def public(model: dict[str, Any]) -> dict[str, Any]:
-    """What others may read of a detector's model: a place on somebody's disk is left out."""
-    source, adapter = model.get("source") or model["name"], model.get("adapter")
-    return model | {
-        "source": Path(str(model["name"])).name if _is_local(source) else source,
-        "adapter": Path(str(adapter)).name if adapter and _is_local(adapter) else adapter,
-    }
-
-
-def _is_local(place: str) -> bool:
-    """Whether a model's place is a path rather than a name on the hub or `bundled`."""
-    path = Path(place).expanduser()
-    away = place.startswith((".", "~")) or path.is_absolute() or place.count("/") > 1
-    return away or "\\" in place or path.suffix == ".gguf" or path.exists()
-
-
-def _loading(model: dict[str, Any]) -> str:
-    """The Python that loads a detector's model."""
-    adapter = f', adapter="{model["adapter"]}"' if model.get("adapter") else ""
-    return f'load_model("{model["source"]}"{adapter})'
-
-
-def model_card(trained: Trained) -> str:
-    """README.md of the folder, with the metadata that the hub reads."""
-    model = public(trained.model)
-    return f"""---
-license: {trained.licence.get("detector", "other")}
-library_name: anchorscope
-base_model: {json.dumps(model["source"])}
-tags: [hallucination-detection, probing]
----
-
-# {trained.method.name} for {model["name"]}
-
-Gives the probability that a short answer of {model["name"]} to a question of fact is wrong.
-
-```python
-from anchorscope import Detector, load_model
-
-detector = Detector.load("this folder or repository")
-scored = detector.score({_loading(model)}, "Who painted it?")
-```
-
-| | |
-| --- | --- |
-| Model | {model["name"]}, {model.get("dtype")}, revision {model.get("revision") or "–"} |
-| Weights | fingerprint {model.get("weights")} |
-| Reads | {_reads(trained)} |
-| Prompt | {trained.prompt["style"]}, {trained.prompt["shots"]} worked examples |
-| Trained on | {_learnt_from(trained.trained_on)} |
-| Probability | {trained.calibrated_on} |
-| Threshold | {trained.threshold:.3f} |
-| Licence of the model | {trained.licence.get("model", "not recorded")} |
-| Licence of the data | {trained.licence.get("data", "not recorded")} |
-
-## Evaluation
-
-On answers about things it was not trained on (folds disjoint by entity):
-
-{_evaluation(trained.evaluation)}
-
-## Limits
-
-The probability holds for this model, dtype and prompt, on questions like those above. It says how
-likely an answer is wrong, not what is right. On other questions, measure first:
-`anchorscope detect eval --transfer`.
-"""
-
-
-def _learnt_from(on: dict[str, Any]) -> str:
-    return f"{on['answers']} answers ({on['wrong']} wrong) of {_joined(on['datasets'])}"
-
-
-def _reads(trained: Trained) -> str:
-    needed = trained.method.needs()
-    if not needed:
-        return "text and token probabilities"
-    layers = sorted({layer for of in needed.values() for layer in of})
-    said = "layer" if len(layers) == 1 else "layers"
-    return f"{said} {_joined(map(str, layers))} at {READ_AT}"
-
-
-def _evaluation(numbers: dict[str, Any]) -> str:
-    rows = [f"| {name} | {_number(value)} |" for name, value in numbers.items()]
-    return "\n".join(["| | |", "| --- | --- |", *rows])
-
-
-def _number(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.3f}" if math.isfinite(value) else "–"
-    return str(value) if value is not None else "–"
-
-
-def _joined(words: Any) -> str:
-    return ", ".join(words)

@@ -14,6 +14,7 @@ from anchorscope.detect.kinds.baselines import (
     TfIdf,
     TokenLogProb,
 )
+from anchorscope.detect.kinds.combined import Combined
 from anchorscope.detect.kinds.mixture_of_probes import MixtureOfProbes
 from anchorscope.detect.kinds.pathway_reweighting import PathwayReweighting
 from anchorscope.detect.kinds.probes import Ensemble, Mlp, QuestionOnly, SingleProbe
@@ -37,6 +38,8 @@ METHODS: dict[str, Callable[[], Method]] = {
     "question-only": QuestionOnly,
     "probe": SingleProbe,
     "ensemble": Ensemble,
+    "combined": Combined,
+    "combined-shrunk": lambda: Combined(shrink=True),
     "mlp": Mlp,
     "mop": MixtureOfProbes,
     "mop-random-gate": lambda: MixtureOfProbes(gate="random"),
@@ -47,9 +50,10 @@ METHODS: dict[str, Callable[[], Method]] = {
     "pr-scaled": lambda: PathwayReweighting(kind="rescale"),
 }
 AUTO = "auto"
-# Of two that the training answers cannot tell apart the mean over layers is the steadier: which
-# single layer looks best is partly luck.
-_AUTO_FIRST = ("ensemble", "probe")
+# Of those that the training answers cannot tell apart: token probability beside the probes is what
+# still holds on other questions, and the mean over layers is steadier than the one layer that
+# looks best, which is partly luck.
+_AUTO_FIRST = ("combined", "ensemble", "probe")
 
 
 def make_method(name: str) -> Method:

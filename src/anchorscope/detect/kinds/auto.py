@@ -19,8 +19,8 @@ _RESAMPLES = 200
 class Auto(Method):
     """The candidate of highest AUROC on held-out training answers; never by a test answer.
 
-    A steady candidate (an ensemble, then a single probe) is taken before it where the two are
-    within one standard error: of many candidates the one that looks best is partly lucky.
+    A steady candidate (combined, an ensemble, then a single probe) is taken before it where the two
+    are within one standard error: of many candidates the one that looks best is partly lucky.
     """
 
     name = "auto"

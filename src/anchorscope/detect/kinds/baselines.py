@@ -25,6 +25,7 @@ class _Columns(Method):
     """Logistic regression on a few standardised numbers of each answer."""
 
     text_only = True
+    single = True
 
     def _columns(self, material: Material) -> np.ndarray:
         raise NotImplementedError
@@ -77,6 +78,7 @@ class TfIdf(Method):
     """Logistic regression on the words of the question, the answer, or both."""
 
     text_only = True
+    single = True
 
     def __init__(self, *, of: Of = "both"):
         self.of = of
@@ -136,6 +138,7 @@ class TokenLogProb(Method):
     """Minus the mean, minimum or sum of log-probabilities, over the whole answer or E_A alone."""
 
     learns = False
+    single = True
     reads_tokens = True
 
     def __init__(self, *, reduce: Reduce = "mean", over: Over = "answer"):
@@ -170,6 +173,7 @@ class Perplexity(Method):
 
     name = "perplexity"
     learns = False
+    single = True
     reads_tokens = True
 
     def decision_function(self, material: Material) -> np.ndarray:
@@ -182,6 +186,7 @@ class FirstEntropy(Method):
 
     name = "first-token entropy"
     learns = False
+    single = True
     reads_tokens = True
 
     def decision_function(self, material: Material) -> np.ndarray:
@@ -194,6 +199,7 @@ class PTrue(Method):
 
     name = "P(True)"
     learns = False
+    single = True
     deployable = False
     extra_passes = 1.0
 

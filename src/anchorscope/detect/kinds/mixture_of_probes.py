@@ -10,7 +10,13 @@ import numpy as np
 from scipy.special import expit, logit
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from anchorscope.detect.inner_probes import choose, clusters, pathway_groups
+from anchorscope.detect.inner_probes import (
+    best_layers,
+    choose,
+    clusters,
+    pathway_groups,
+    strengths_from,
+)
 from anchorscope.detect.kinds.probes import linear
 from anchorscope.detect.material import Material
 from anchorscope.detect.method import Method, Needs
@@ -37,7 +43,7 @@ _EDGE = 1e-12  # keeps the mixture's logit finite
 
 
 class MixtureOfProbes(Method):
-    """One expert per pathway and a gate on the clean state, at the probe's layer.
+    """One expert per pathway and a gate on the clean state, with a layer and a strength of its own.
 
     `gate`: learned; random (a control); oracle (the pathway itself, which needs a knockout at
     test time: an upper bound, not a detector). `experts`: by pathway, or by clusters of states.
@@ -89,6 +95,8 @@ class MixtureOfProbes(Method):
 
     def _choose(self, material: Material) -> None:
         self.layer_, self.C_, _ = choose(material)
+        self._choose_value("layer_", best_layers(material), material)
+        self._choose_value("C_", strengths_from(self.C_), material)
 
     def _learn(self, material: Material) -> None:
         x = material.layer("clean", self.layer_)
@@ -134,7 +142,8 @@ class Mixture(LogitClassifier):
         counts = np.array([[np.sum(of & (z == value)) for value in (0, 1)] for of in members])
         self.own_ = counts.min(axis=1) >= MIN_PER_CLASS
         learns = np.where(self.own_[:, None], members, True)
-        weights, labels = class_weights(z, learns, "weights"), np.array([z, z])
+        # Unweighted: how often a group is wrong is part of what its expert knows.
+        weights, labels = class_weights(z, learns, "none"), np.array([z, z])
         placed = np.isfinite(groups)
         if gated := len(np.unique(groups[placed])) == 2:
             # Unweighted: the gate is to give the probability of Q, not to sort by it.

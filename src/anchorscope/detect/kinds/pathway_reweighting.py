@@ -13,7 +13,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from anchorscope.detect.inner_probes import choose, pathway_groups
+from anchorscope.detect.inner_probes import (
+    best_layers,
+    choose,
+    pathway_groups,
+    strengths_from,
+)
 from anchorscope.detect.kinds.probes import linear
 from anchorscope.detect.material import Material
 from anchorscope.detect.method import Method, Needs
@@ -35,8 +40,8 @@ def betas(material: Material, kind: str) -> tuple[float, ...]:
 class PathwayReweighting(Method):
     """A probe on states reweighted by the predicted pathway, +β for Q and −β for A.
 
-    `sign` "fixed" is the ablation: the same signed β for everybody. β is chosen on held-out
-    training answers.
+    `sign` "fixed" is the ablation: the same signed β for everybody. β (0 too), layer and strength
+    are chosen on held-out training answers, one after the other.
     """
 
     extra_passes = 1.0
@@ -67,12 +72,14 @@ class PathwayReweighting(Method):
         return linear(material.layer("clean", self.layer_), self.gate_, self.gate_bias_) > 0
 
     def needs(self) -> Needs:
-        read = [(self.kind, self.beta_)]
-        read += [(self.kind, -self.beta_)] if self.sign == "pathway" else []
+        read = [(self.kind, self.beta_)] if self.beta_ else []
+        read += [(self.kind, -self.beta_)] if self.beta_ and self.sign == "pathway" else []
         return {"clean": (self.layer_,), **{state_name(*one): (self.layer_,) for one in read}}
 
     def passes(self, material: Material) -> Sequence[Intervention]:
-        """Each answer's own sign of β, from its clean state."""
+        """Each answer's own sign of β, from its clean state; none where β is 0."""
+        if not self.beta_:
+            return ()
         signs = np.where(self.predicts_q(material), 1.0, -1.0)
         return [reweighting(self.kind, float(sign * self.beta_)) for sign in signs]
 
@@ -94,7 +101,9 @@ class PathwayReweighting(Method):
         self.layer_, self.C_, _ = choose(material)
         steps = betas(material, self.kind)
         tried = steps if self.sign == "pathway" else (*steps, *(-beta for beta in steps))
-        self._choose_value("beta_", tried, material)
+        self._choose_value("beta_", (0.0, *tried), material)  # at 0 it is the single probe
+        self._choose_value("layer_", best_layers(material), material)
+        self._choose_value("C_", strengths_from(self.C_), material)
 
     def _learn(self, material: Material) -> None:
         clean = material.layer("clean", self.layer_)
@@ -127,6 +136,8 @@ class PathwayReweighting(Method):
 
     def _picked(self, material: Material, is_q: np.ndarray) -> np.ndarray:
         """The state of each answer under its own sign of β, [question, width]."""
+        if not self.beta_:
+            return material.layer("clean", self.layer_)
         plus = material.layer(state_name(self.kind, self.beta_), self.layer_)
         if self.sign == "fixed":
             return plus

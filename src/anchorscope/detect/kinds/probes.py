@@ -23,6 +23,7 @@ class SingleProbe(Method):
     """One linear probe; layer and strength are chosen on held-out training answers."""
 
     name = "probe"
+    single = True
     steady = True
     states = "clean"
 

@@ -10,11 +10,9 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
-
-import numpy as np
 
 from anchorscope.detect.deployed.trained import Trained
 from anchorscope.detect.rows.files import Fields, joined, scored_fields, write_rows
@@ -92,16 +90,8 @@ def score_file(
 
 
 def maker_of(trained: Trained) -> Fields:
-    """What makes a detector's scores: its weights, calibration and threshold, and its model's."""
-    tensors = hashlib.sha256()
-    for name, array in sorted(trained.method.tensors().items()):
-        tensors.update(name.encode() + np.ascontiguousarray(array).tobytes())
-    return {
-        "detector": [trained.name, trained.method.about(), tensors.hexdigest()],
-        "calibration": asdict(trained.method.calibration_),
-        "threshold": trained.threshold,
-        "weights": trained.model.get("weights"),
-    }
+    """What makes a detector's scores: itself, and its model's weights."""
+    return {"detector": trained.id, "band": trained.band, "weights": trained.model.get("weights")}
 
 
 def _identity(rows: Sequence[Mapping[str, Any]], made_by: Mapping[str, Any], prefix: str) -> str:

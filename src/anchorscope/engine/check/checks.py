@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -16,6 +16,7 @@ from anchorscope.engine.check.packs import check_long, check_pack
 from anchorscope.engine.check.precision import can_be_float32, in_float32
 from anchorscope.engine.check.stock import Stock, stock_pass
 from anchorscope.engine.check.trial import Trial
+from anchorscope.engine.fused import can_fuse
 from anchorscope.engine.interventions import Intervention, window_of
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.limits.bounds import Noted, note, noted_of
@@ -61,7 +62,25 @@ class _Seen:
 
 
 def check_model(model: Model) -> Iterator[Check]:
-    """Each check as it is done; the model is left as it was. No error comes out of it."""
+    """Each check as it is done; the model is left as it was. No error comes out of it.
+
+    Where one fails with the fused kernels of a GPU, all are done again without them, and a run
+    goes without them too.
+    """
+    note(model.lm, replace(noted_of(model.lm), fused=True))
+    if not can_fuse(model):
+        yield from _told(model)
+        return
+    checks = list(_told(model))
+    if all(check.ok for check in checks):
+        yield from checks
+        return
+    note(model.lm, replace(noted_of(model.lm), fused=False))
+    yield from _told(model)
+
+
+def _told(model: Model) -> Iterator[Check]:
+    """Each check; an error is a failed one."""
     try:
         yield from _in_any_precision(model)
     except UserError as error:

@@ -12,7 +12,7 @@ from anchorscope.engine.check import trial as tries
 from anchorscope.engine.check.limits import distance
 from anchorscope.engine.check.stock import stock_pass
 from anchorscope.engine.lease import Lease
-from anchorscope.engine.limits.bounds import Noted, Proved, note, noted_of
+from anchorscope.engine.limits.bounds import Proved, note, noted_of
 from anchorscope.engine.passes import KNOCKOUT
 from anchorscope.engine.trunk import grow_trunk, read_prefix
 from anchorscope.models import Model
@@ -57,7 +57,7 @@ def _long(model: Model, window: int) -> float:
 
 def check_pack(model: Model, limit: float) -> tuple[str, bool, str]:
     """A pack of full size, whose last row must be that row alone; a smaller bound is noted."""
-    noted = Noted(bounds=noted_of(model.lm).bounds)
+    noted = replace(noted_of(model.lm), largest=None, proved=None)
     note(model.lm, noted)
     full = min(Budget.of(model).tokens, _affordable(model))
     name = "a full pack, its last row as that row alone"

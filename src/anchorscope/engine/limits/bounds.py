@@ -54,6 +54,7 @@ class Noted:
     bounds: Bounds | None = None  # measured; None: what is usual on its device
     largest: int | None = None  # tokens of a pack, where it looks at their indices; None: any
     proved: Proved | None = None
+    fused: bool = True  # False: the kernels of engine/fused failed a check, and stay out
 
 
 _NOTED: WeakKeyDictionary[nn.Module, Noted] = WeakKeyDictionary()

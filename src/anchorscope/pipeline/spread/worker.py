@@ -38,7 +38,8 @@ class Worker:
         store = Store(folder, info=dict(job.info), remote=remote)
         self.run = Run(store=store, config=job.config, sets=job.sets)
         set_threads(job.config, job.info)
-        self.lease = Lease(load(self.run, None))
+        # The fixed prompt, below, tells whether this process computes what the first one did.
+        self.lease = Lease(load(self.run, None, joins=True))
         self.lease.__enter__()
         prove(store, self.lease)
         self._reader: ShardReader | None = None

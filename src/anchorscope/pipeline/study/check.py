@@ -138,7 +138,9 @@ def _planned(
         counts=counts,
         forecast=None
         if size is None
-        else estimate(config, counts, on, size=size, answer=made and made.answer),
+        else estimate(
+            config, counts, on, size=size, answer=made and made.answer, from_disk=made is None
+        ),
         finished=_finished(out / model.name, problems),
     )
 

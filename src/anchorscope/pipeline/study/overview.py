@@ -32,7 +32,7 @@ COSTS = (
 )  # fmt: skip
 # The stages of a run that the plan counts as one.
 _STAGES = {"model": ("model",), "states": ("preparation", "answers and states"),
-           "analysis": ("probes", "pathways", "evidence", "tables")}  # fmt: skip
+           "analysis": ("probes", "pathways", "evidence", "evidence tables", "tables")}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -35,15 +35,15 @@ _LENGTHS = {  # of a row: a share of question + answer, and tokens beside the an
 }  # fmt: skip
 # Seconds.
 LOAD = 1.0e9  # bytes/s from disk into the device; assumed
-CHECKS = 15.0  # s to prove a model understood and measure its bounds; assumed
-PYTHON = 2e-3  # s a question: prompt, spans, judge; assumed (prompts alone take 0.5 ms)
-STORE = 0.7e9  # bytes/s that are written, read again and hashed; assumed
+# To prove a model understood and measure its bounds: a constant, and bytes/s of its weights.
+CHECKS, CHECKED = 7.0, 8.0e9
+PYTHON = 2e-3  # s a question: prompt, spans, judge
+STORE = 0.7e9  # bytes/s that are written, read again and hashed
 # Core-seconds of the analysis of one layer of one dataset: a constant, a question, a question and
-# a unit of width. `anchorscope simulate --world no-effect`, 400 and 1,600 samples, 4 to 24 layers,
-# width 64 and 1,024, one core of a Xeon that was shared with other work.
-LAYER, LAYER_QUESTION, LAYER_WIDTH = 0.55, 1.35e-3, 1.0e-6
-DATASET = 5.0  # s a dataset: the finding over sets of folds, and its power
-REPORT = 15.0  # s a run: figures and report
+# a unit of width. The constant and the width come from 300 questions of four datasets, 16 to 64
+# layers, width 2,048 to 5,120; the question from up to 15,000 of them (docs/scale.md).
+LAYER, LAYER_QUESTION, LAYER_WIDTH = 1.3, 0.9e-3, 1.0e-6
+REPORT = 5.0  # s a run: figures and report
 MAX_CORES = 16  # processes of the analysis on one machine
 SHARD = {"cpu": 64}  # questions; 1,024 on a GPU
 # Bytes.
@@ -85,11 +85,12 @@ def estimate(
     size: Size,
     answer: float | None = None,
     analysis_cores: int | None = None,
+    from_disk: bool = True,
 ) -> Forecast:
     """The forecast of one run of a model of this size on these questions.
 
     `answer` is the mean length of an answer in tokens. The analysis runs on one machine, with up to
-    16 of its cores, unless `analysis_cores` are given.
+    16 of its cores, unless `analysis_cores` are given. `from_disk`: whether weights are loaded.
     """
     answer = min(config.max_tokens, ANSWER) if answer is None else answer
     cuts = (*passes_of(config), *passes_of_pieces(config))
@@ -103,7 +104,7 @@ def estimate(
     disk = states + questions * (2 * size.blocks * _ROW + _SAMPLE) + _FIXED
     devices = math.ceil(size.bytes(config.dtype) * _ROOM / on.memory)
     seconds = {
-        "model": size.bytes(config.dtype) / LOAD + (0 if on.is_cpu else CHECKS),
+        "model": _ready(size.bytes(config.dtype), on, from_disk=from_disk),
         "answers and states": _forward(config, sets, on, devices, flops, states, size),
         "analysis": _analysis(sets, size, analysis_cores, on),
         "report": REPORT,
@@ -119,6 +120,12 @@ def estimate(
         gpus=max(on.gpus, devices),
         seconds=seconds,
     )
+
+
+def _ready(weights: float, on: Hardware, *, from_disk: bool) -> float:
+    """Seconds until a model of so many bytes is loaded and proved."""
+    loading = weights / LOAD if from_disk else 0.0
+    return loading + (0.0 if on.is_cpu else CHECKS + weights / CHECKED)
 
 
 def _rows(cut: Intervention) -> list[tuple[float, float]]:
@@ -163,7 +170,5 @@ def _analysis(sets: Sequence[TokenCount], size: Size, cores: int | None, on: Har
     """
     layers = [LAYER + of.questions * (LAYER_QUESTION + LAYER_WIDTH * size.width) for of in sets]
     if cores is None:
-        rounds = math.ceil(size.blocks / min(on.cores, MAX_CORES))
-        return sum(rounds * layer + DATASET for layer in layers)
-    rounds = math.ceil(size.blocks * len(sets) / cores)
-    return rounds * max(layers) + DATASET * math.ceil(len(sets) / cores)
+        return max(1.0, size.blocks / min(on.cores, MAX_CORES)) * sum(layers)
+    return math.ceil(size.blocks * len(sets) / cores) * max(layers)

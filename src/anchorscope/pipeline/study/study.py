@@ -49,7 +49,8 @@ def study(
     """The study in folder `out`, continued where it stopped; checked whole before it starts.
 
     `drop_states` removes the states of each run when it is finished: they are most of the disk, and
-    only a further analysis would read them again.
+    only a further analysis would read them again. With the option `rank` only that rank's shards of
+    each run are computed, and no run is finished.
 
     `study` is a shipped name, a .toml file, or a `Study`, whose models may be made by a function
     when their turn comes: `StudyModel(name=..., model=..., panel=..., made=Made(make=function))`.
@@ -65,20 +66,24 @@ def study(
         study, folder, on or this_machine(), max_hours=max_hours, drop_states=drop_states
     )
     checked.require_sound()
+    shares = any(planned.config.rank is not None for planned in checked.planned)
     outcomes: list[Outcome] = []
     for number, planned in enumerate(checked.planned, start=1):
         listener.note(f"{planned.model.name} ({number} of {len(checked.planned)})")
         outcomes.append(_outcome(planned, folder, listener))
         _let_go()  # out here no frame and no traceback holds the model any more
+        if shares:  # nothing is finished until the study is run without a rank
+            continue
         if drop_states and outcomes[-1].view is not None:
             shutil.rmtree(folder / planned.model.name / "states", ignore_errors=True)
         if ranks.first():
             write_costs(folder, outcomes)
-    if ranks.first():
+    if ranks.first() and not shares:
         write_overview(study, folder, outcomes)
+    views = {o.planned.model.name: o.view for o in outcomes if o.view is not None}
     return StudyResult(
         path=folder,
-        runs={o.planned.model.name: o.view for o in outcomes if o.view is not None},
+        runs={} if shares else views,
         errors={o.planned.model.name: o.error for o in outcomes if o.error is not None},
     )
 
@@ -111,7 +116,9 @@ def _run(planned: Planned, folder: Path, progress: Progress) -> RunView:
         model = planned.model.model  # a name is enough for a folder that is finished
         if not (read_info(folder) or {}).get("finished"):
             model = _make(planned.model, planned.model.made)
-    return run(model, out=folder, config=planned.config, progress=progress)
+    view = run(model, out=folder, config=planned.config, progress=progress)
+    # A file may be called anything: over all runs a model has the study's name for it.
+    return RunView(view.path, {**view.info, "model": {**view.model, "name": planned.model.name}})
 
 
 def _make(model: StudyModel, made: Made) -> Model:

@@ -19,7 +19,7 @@ from torch import Tensor
 from transformers import StoppingCriteria, TextIteratorStreamer
 
 from anchorscope.detect.deployed.located import Scored
-from anchorscope.detect.deployed.watch import Watch
+from anchorscope.detect.watching.watch import Watch
 from anchorscope.errors import UserError
 
 

@@ -25,8 +25,8 @@ from anchorscope.detect.deployed.located import (
     scored_answers,
     unknown_answer,
 )
-from anchorscope.detect.deployed.passing import Passing
 from anchorscope.detect.deployed.trained import Trained
+from anchorscope.detect.watching.passing import Passing
 from anchorscope.errors import UserError
 
 

@@ -1,0 +1,175 @@
+"""What the detector costs a server: throughput with it, and of the same server without it.
+
+    python benchmarks/serve.py [--model bundled] [--requests 64] [--clients 16] [--repeats 3]
+
+Both servers run in this process on loopback and hold the same model, prompt and queue. They take
+turns, and processor seconds are counted beside the wall's: neighbours on the machine change those
+less. The clients run in the same process and count in both. The detector is a probe with beliefs at
+every layer whose weights are random: they do not change what a score costs. Without it the answers
+are written by the same engine and nothing is read from them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import statistics
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import httpx
+import numpy as np
+
+from anchorscope.app.serve import address_of, bind, server
+from anchorscope.datasets import load_questions
+from anchorscope.detect.deployed.beliefs import Beliefs
+from anchorscope.detect.deployed.detector import Detector
+from anchorscope.detect.deployed.located import Scored
+from anchorscope.detect.deployed.trained import Example
+from anchorscope.detect.kinds import METHODS
+from anchorscope.detect.method import Platt
+from anchorscope.engine.batches import Budget, in_batches
+from anchorscope.engine.lease import Lease
+from anchorscope.models import Model, load_model
+from anchorscope.models.prompts import make_prompt
+from anchorscope.run_folder.identity import weights_hash
+from anchorscope.serve.app import Limits, serve_app
+from anchorscope.serve.served import Served
+
+MAX_TOKENS = 16
+
+
+class Unscored(Served):
+    """The same answers, and nothing is read from their states."""
+
+    def score(self, questions: Sequence[str]) -> list[Scored]:
+        bound, texts = self.detector.bind(self.model), {}
+        prompts = [(n, bound.prompt(question).ids) for n, question in enumerate(questions)]
+        with Lease(self.model) as lease:
+            prefix = bound.prefix(lease)
+
+            def work(batch: list[tuple[int, tuple[int, ...]]]) -> list[str]:
+                names = [str(n) for n, _ in batch]
+                done = bound.answerer.answer(lease, prefix, names, [ids for _, ids in batch])
+                return [answer.text for answer in done.answers]
+
+            budget = Budget.of(self.model)
+            for batch, written in in_batches(
+                prompts, work, length=lambda p: len(p[1]), then=lambda p: p[0], budget=budget
+            ):
+                texts |= {n: text for (n, _), text in zip(batch, written, strict=True)}
+        return [_bare(question, texts[n]) for n, question in enumerate(questions)]
+
+
+def _bare(question: str, answer: str) -> Scored:
+    return Scored(
+        question=question, answer=answer, answer_entity="", probability=math.nan,
+        score=math.nan, flagged=False,
+    )  # fmt: skip
+
+
+def random_detector(model: Model, questions: Sequence[str], shots: Sequence) -> Detector:
+    """A probe in the middle of the model, with beliefs at every layer."""
+    rng, width = np.random.default_rng(0), model.parts.width
+    method = METHODS["probe"]().restore(
+        {"coef": rng.standard_normal(width).astype(np.float32), "intercept": np.zeros(1)},
+        {"layer": model.blocks // 2, "C": 1.0},
+    )
+    method.calibration_ = Platt(0.01, 0.0)
+    coef = rng.standard_normal((model.blocks, width)).astype(np.float32) / width
+    dtype = str(model.dtype).removeprefix("torch.")
+    return Detector(
+        name="probe",
+        method=method,
+        model={
+            "name": model.name, "source": model.source, "weights": weights_hash(model.lm),
+            "blocks": model.blocks, "width": width, "dtype": dtype, "revision": None,
+        },
+        prompt={"style": "text", "max_tokens": MAX_TOKENS, "finder": "auto", "dataset": "atlas"},
+        examples=tuple(
+            Example(question=q, prompt_ids=make_prompt(model, q, shots=shots, style="text").ids)
+            for q in questions[:8]
+        ),
+        threshold=0.5,
+        calibrated_on="nothing",
+        trained_on={},
+        evaluation={},
+        licence={},
+        beliefs=Beliefs(coef=coef, intercept=np.zeros(model.blocks)),
+    )  # fmt: skip
+
+
+@contextmanager
+def running(served: Served) -> Iterator[str]:
+    """The address of a server in a thread."""
+    listening = bind("127.0.0.1", 0)
+    host, port = listening.getsockname()
+    app = serve_app(served, limits=Limits(queue=1024), hosts=[f"{host}:{port}"])
+    uvicorn = server(app)
+    thread = threading.Thread(target=uvicorn.run, kwargs={"sockets": [listening]}, daemon=True)
+    thread.start()
+    while not uvicorn.started:
+        time.sleep(0.02)
+    yield f"{address_of(listening)}v1/chat/completions"
+    uvicorn.should_exit = True
+    thread.join(timeout=10)
+
+
+def spent(address: str, name: str, questions: Sequence[str], clients: int) -> np.ndarray:
+    """Seconds of an answer [wall, processor], all of them asked at once by these clients."""
+
+    def ask(question: str) -> None:
+        body = {"model": name, "messages": [{"role": "user", "content": question}]}
+        client.post(address, json=body, timeout=600).raise_for_status()
+
+    limits = httpx.Limits(max_connections=clients)
+    with httpx.Client(limits=limits) as client, ThreadPoolExecutor(clients) as pool:
+        begun = np.array([time.monotonic(), time.process_time()])
+        list(pool.map(ask, questions))
+        ended = np.array([time.monotonic(), time.process_time()])
+    return (ended - begun) / len(questions)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--model", default="bundled")
+    parser.add_argument("--requests", type=int, default=64)
+    parser.add_argument("--clients", type=int, default=16)
+    parser.add_argument("--repeats", type=int, default=3)
+    given = parser.parse_args()
+    model = load_model(given.model)
+    data = load_questions("atlas", limit=given.requests)
+    texts = [question.text for question in data.questions]
+    detector = random_detector(model, texts, data.shots)
+    scored, unscored = Served(detector, model), Unscored(detector, model)
+    scored.warm()
+    unscored.warm()
+    ratios = []
+    with running(scored) as with_it, running(unscored) as without_it:
+        for turn in range(given.repeats):
+            pair = [(with_it, "with"), (without_it, "without")]
+            seconds = {
+                word: spent(address, model.name, texts, given.clients)
+                for address, word in (pair if turn % 2 else pair[::-1])
+            }
+            ratios.append(seconds["without"] / seconds["with"])
+            print(
+                f"{1 / seconds['with'][0]:.2f} answers/s with the detector, "
+                f"{1 / seconds['without'][0]:.2f} without; processor seconds an answer "
+                f"{seconds['with'][1]:.3f} and {seconds['without'][1]:.3f}; load of the machine "
+                f"{os.getloadavg()[0]:.1f}"
+            )
+    wall, processor = (statistics.median(column) for column in zip(*ratios, strict=True))
+    print(
+        f"{model.name}, {given.requests} requests by {given.clients} clients, median of "
+        f"{given.repeats}: {wall:.2f} of the throughput without the detector by the wall's clock, "
+        f"{processor:.2f} by processor time"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""`anchorscope detect serve`: a model and its detector behind OpenAI's protocol."""
+
+from __future__ import annotations
+
+import sys
+from importlib.util import find_spec
+from typing import Annotated, Any
+
+import typer
+
+from anchorscope.config import help_of
+from anchorscope.errors import UserError
+
+_KEY = "ANCHORSCOPE_API_KEY"
+_LOCAL = "127.0.0.1"
+_LEAST = 16  # characters of an API key
+
+
+def serve(
+    detector: Annotated[str, typer.Argument(help="A detector's folder, or a hub repository.")],
+    model: Annotated[
+        str | None, typer.Option(help="The model; default: the one the detector names.")
+    ] = None,
+    adapter: Annotated[
+        str | None, typer.Option(help="Its PEFT adapter; default: as for the model.")
+    ] = None,
+    port: Annotated[int, typer.Option(help="The port; 0 is any free one.")] = 8000,
+    listen: Annotated[
+        str, typer.Option(help="Another address of this machine; needs an API key.")
+    ] = _LOCAL,
+    api_key: Annotated[
+        str | None,
+        typer.Option(envvar=_KEY, help=f"The key that clients send; better in {_KEY}."),
+    ] = None,
+    queue: Annotated[int, typer.Option(help="Requests that may wait; more are refused.")] = 64,
+    batch: Annotated[int, typer.Option(help="Questions that are scored at once.")] = 32,
+    question_chars: Annotated[int, typer.Option(help="Characters of a question.")] = 2000,
+    request_bytes: Annotated[int, typer.Option(help="Bytes of a request.")] = 1 << 16,
+    device: Annotated[str, typer.Option(help=help_of("device"))] = "auto",
+    as_dataset: Annotated[
+        str | None,
+        typer.Option("--as", help="Ask as in this dataset of its training, where these differ."),
+    ] = None,
+) -> None:
+    """Serves a model's answers with their scores to OpenAI's clients, until Ctrl-C.
+
+    The last user message is asked with the detector's own prompt, as the detector was evaluated.
+    It listens on 127.0.0.1 alone unless --listen and an API key are given.
+    """
+    _check_key(listen, api_key)
+    for name, value in (("queue", queue), ("batch", batch), ("question-chars", question_chars),
+                        ("request-bytes", request_bytes)):  # fmt: skip
+        if value < 1:
+            raise UserError(f"--{name} is {value}. Accepted: 1 or more.")
+    _require_extra()
+    from anchorscope.app.serve import address_of, bind, server
+    from anchorscope.serve.app import Limits, serve_app
+
+    limits = Limits(queue=queue, batch=batch, characters=question_chars, bytes=request_bytes)
+    listening = bind(listen, port)
+    served = _served(detector, model, adapter, device, as_dataset)
+    address = address_of(listening)
+    taken = listening.getsockname()[1]
+    hosts = [f"{_LOCAL}:{taken}", f"localhost:{taken}"]
+    app = serve_app(served, limits=limits, key=api_key, hosts=hosts)
+    typer.echo(
+        f"{served.model.name} with the detector '{served.detector.name}' at {address}v1. "
+        "Ctrl-C ends it."
+    )
+    if listen != _LOCAL:
+        typer.echo("The key and all text travel in the clear: put TLS in front.")
+    server(app).run(sockets=[listening])
+
+
+def _served(
+    detector: str, model: str | None, adapter: str | None, device: str, dataset: str | None
+) -> Any:
+    """Model and detector, loaded and proved on one question."""
+    from anchorscope.cli.bar import Bar
+    from anchorscope.detect.deployed.detector import Detector
+    from anchorscope.models import load_model
+    from anchorscope.serve.served import Served
+
+    loaded = Detector.load(detector)
+    facts = loaded.model
+    with Bar() as bar:
+        bar.note("Loading the model ...")
+        lm = load_model(
+            model or str(facts["source"]), device=device, dtype=str(facts["dtype"]),
+            revision=None if model else facts.get("revision"),
+            adapter=adapter or (None if model else facts.get("adapter")),
+        )  # fmt: skip
+        bar.note("Proving the detector on the model with one question ...")
+        served = Served(loaded, lm, dataset)
+        served.warm()
+    return served
+
+
+def _check_key(listen: str, key: str | None) -> None:
+    if key is None and listen == _LOCAL:
+        return
+    if key is None:
+        raise UserError(
+            f"--listen {listen} lets others in. Set an API key of {_LEAST} characters or more in "
+            f"the environment variable {_KEY} first."
+        )
+    if len(key) < _LEAST or not key.isascii() or not key.isprintable() or " " in key:
+        raise UserError(
+            f"The API key has {len(key)} characters. Accepted: {_LEAST} or more printable ASCII "
+            "characters without spaces."
+        )
+
+
+def _require_extra() -> None:
+    missing = [n for n in ("fastapi", "uvicorn", "prometheus_client") if find_spec(n) is None]
+    if missing:
+        raise UserError(
+            f"`anchorscope detect serve` needs {', '.join(missing)}, which is not installed. "
+            f"Install it: {sys.executable} -m pip install 'anchorscope[serve]'."
+        )

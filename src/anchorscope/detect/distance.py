@@ -1,0 +1,97 @@
+"""How far a state lies from those a detector was trained on: "this is not what I learnt from"."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from sklearn.decomposition import PCA
+from sklearn.preprocessing import StandardScaler
+
+from anchorscope.detect.inner_probes import choose
+from anchorscope.detect.material import Material
+
+DIRECTIONS = 64  # of largest spread; the others share one variance, as in probabilistic PCA
+_PER_DIRECTION = 4  # training answers at least, or the variances are luck
+_STEPS = 101  # quantiles kept
+
+
+@dataclass(frozen=True, kw_only=True)
+class Distance:
+    """A Mahalanobis distance at one layer, with the distances of held-out training answers.
+
+    The covariance is shrunk by taking all but the leading directions as alike; whole covariances
+    (Ledoit-Wolf) of wide models would make the detector's file a hundred times as large.
+    """
+
+    layer: int
+    mean: np.ndarray  # [width]
+    scale: np.ndarray  # [width]
+    directions: np.ndarray  # [direction, width], of the standardised states
+    variances: np.ndarray  # [direction]
+    rest: float  # the variance in every other direction
+    seen: np.ndarray  # [quantile], distances of held-out training answers, rising
+
+    def of(self, states: np.ndarray) -> np.ndarray:
+        """The distance of each state [question, width], [question]."""
+        x = (states.astype(np.float64) - self.mean) / self.scale
+        along = x @ self.directions.T.astype(np.float64)
+        beside = (x**2).sum(axis=1) - (along**2).sum(axis=1)
+        return np.sqrt((along**2 / self.variances).sum(axis=1) + beside.clip(0) / self.rest)
+
+    def place(self, states: np.ndarray) -> np.ndarray:
+        """The share of held-out training answers that lie nearer than each state, [question]."""
+        return np.searchsorted(self.seen, self.of(states)) / len(self.seen)
+
+    @property
+    def usual(self) -> float:
+        """The distance that 95 % of the held-out training answers do not exceed."""
+        return float(np.quantile(self.seen, 0.95))
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        """The arrays that make it up, ready for safetensors."""
+        names = ("mean", "scale", "directions", "variances", "seen")
+        arrays = {f"distance.{name}": getattr(self, name) for name in names}
+        return arrays | {"distance.at": np.array([self.layer, self.rest])}
+
+    @classmethod
+    def restore(cls, tensors: dict[str, np.ndarray]) -> Distance | None:
+        """What `tensors` gave; None where a folder holds none."""
+        first = "distance."
+        own = {n.removeprefix(first): of for n, of in tensors.items() if n.startswith(first)}
+        if not own:
+            return None
+        layer, rest = own.pop("at").tolist()
+        return cls(layer=int(layer), rest=rest, **own)
+
+
+def learn_distance(material: Material, *, layer: int | None = None) -> Distance:
+    """The distance from these answers at the layer of the single probe, or the one given."""
+    layer = choose(material).layer if layer is None else layer
+    seen = np.quantile(held_out_distances(material, layer), np.linspace(0, 1, _STEPS))
+    return _fit(material.layer("clean", layer).astype(np.float64), layer, seen)
+
+
+def held_out_distances(material: Material, layer: int) -> np.ndarray:
+    """The distance of each answer from those of the other inner folds, [question]."""
+    x = material.layer("clean", layer).astype(np.float64)
+    distances = np.empty(len(x))
+    for fold in np.unique(material.inner):
+        held = material.inner == fold
+        distances[held] = _fit(x[~held], layer).of(x[held])
+    return distances
+
+
+def _fit(x: np.ndarray, layer: int, seen: np.ndarray | None = None) -> Distance:
+    scaler = StandardScaler().fit(x)
+    count = max(1, min(DIRECTIONS, len(x) // _PER_DIRECTION, x.shape[1] - 1))
+    spread = PCA(n_components=count, random_state=0).fit(scaler.transform(x))
+    return Distance(
+        layer=layer,
+        mean=np.asarray(scaler.mean_),
+        scale=np.asarray(scaler.scale_),
+        directions=np.asarray(spread.components_, dtype=np.float32),
+        variances=np.asarray(spread.explained_variance_).clip(1e-12),
+        rest=float(max(spread.noise_variance_, 1e-12)),
+        seen=np.empty(0) if seen is None else seen,
+    )

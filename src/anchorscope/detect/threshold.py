@@ -1,0 +1,107 @@
+"""Where to cut the probability: the best cut, how sure it is, and one with a promised risk."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.stats import binom
+from sklearn.metrics import roc_curve
+
+from anchorscope.errors import UserError
+from anchorscope.stats.drawing import resample_counts
+from anchorscope.stats.intervals import LEVEL
+
+CONFIDENCE = 0.9  # of a promised risk, over draws of the calibration answers
+_CUTS = 50  # thresholds that are tested, in a fixed order
+_RESAMPLES = 500
+
+
+@dataclass(frozen=True, kw_only=True)
+class Promise:
+    """At most `risk` of the answers up to a threshold are wrong, with a stated confidence."""
+
+    risk: float
+    confidence: float
+    answers: int  # of the calibration set
+    accepted: int  # of these, up to the threshold
+    wrong: int  # of the accepted ones
+
+    def __str__(self) -> str:
+        return (
+            f"at most {self.risk:.0%} of the accepted answers (probability up to the threshold) "
+            f"are wrong, with {self.confidence:.0%} confidence over draws of the {self.answers} "
+            f"calibration answers ({self.accepted} accepted, {self.wrong} of them wrong), provided "
+            "that new answers are exchangeable with these: same model, prompt and kind of question"
+        )
+
+
+def best_threshold(probability: np.ndarray, z: np.ndarray) -> float:
+    """The probability above which to flag: where both classes are told apart best.
+
+    The largest sum of the shares of wrong and right answers on their own side (Youden).
+    """
+    false, true, cut = roc_curve(z, probability)
+    best = int(np.argmax(true - false))
+    # Infinite where flagging nobody is best; no probability is above 1.
+    least = min(float(cut[best]), 1.0)
+    # Flagged means above the threshold: half-way to the next lower probability that was seen.
+    lower = probability[probability < least]
+    return float((least + lower.max()) / 2) if len(lower) else 0.0
+
+
+def threshold_band(
+    probability: np.ndarray, z: np.ndarray, *, entity: np.ndarray | None = None, seed: int = 0
+) -> tuple[float, float]:
+    """The 95 % interval of the best threshold over resamples of the answers (entities drawn).
+
+    Between its ends other answers of the same kind would have put the threshold on either side:
+    the detector cannot say. Few answers, or a score that hardly sorts them, make it wide.
+    """
+    times = resample_counts(len(z), seed=seed, resamples=_RESAMPLES, entity=entity)
+    order = np.argsort(-probability, kind="stable")
+    falling, drawn = probability[order], times[order].astype(np.float64)
+    wrong = np.cumsum(drawn * (z[order] == 1)[:, None], axis=0)
+    right = np.cumsum(drawn * (z[order] == 0)[:, None], axis=0)
+    with np.errstate(invalid="ignore"):
+        parted = wrong / wrong[-1] - right / right[-1]  # [question, resample]
+    last = np.append(np.diff(falling) < 0, True)  # of equal probabilities: all or none
+    best = np.argmax(np.where(last[:, None], np.nan_to_num(parted), -1.0), axis=0)
+    cuts = (falling[best] + np.append(falling, 0.0)[best + 1]) / 2
+    middle = best_threshold(probability, z)
+    low, high = np.quantile(cuts, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return min(float(low), middle), max(float(high), middle)
+
+
+def risk_threshold(
+    probability: np.ndarray, z: np.ndarray, *, risk: float, cuts: np.ndarray
+) -> tuple[float, Promise]:
+    """The highest of the cuts up to which at most `risk` of the answers are wrong, and the promise.
+
+    Learn then Test (Angelopoulos et al., 2021): an exact binomial test of each cut, from the most
+    trusted answers on, up to the first that is not rejected. `cuts` must not come from these
+    answers. Conformal risk control in expectation is for losses that rise with the threshold; the
+    share of wrong answers among the accepted ones need not, and where scores are weak it would
+    promise too much.
+    """
+    cuts = np.quantile(cuts, np.linspace(0, 1, _CUTS))
+    fewest = max(math.log(1 - CONFIDENCE) / math.log(1 - risk), len(z) / 10)
+    found = None
+    for cut in np.unique(cuts):
+        accepted = probability <= cut
+        count, wrong = int(accepted.sum()), int(z[accepted].sum())
+        if count < fewest:  # by their number alone, so that no test is spent on them
+            continue
+        if binom.cdf(wrong, count, risk) > 1 - CONFIDENCE:
+            break
+        found = float(cut), count, wrong
+    if found is None:
+        raise UserError(
+            f"A risk of {risk:g} cannot be promised: no threshold keeps the share of wrong answers "
+            f"below it with {CONFIDENCE:.0%} confidence on {len(z)} calibration answers "
+            f"({int(z.sum())} wrong). Collect more answers, or allow a higher risk."
+        )
+    cut, count, wrong = found
+    told = Promise(risk=risk, confidence=CONFIDENCE, answers=len(z), accepted=count, wrong=wrong)
+    return cut, told

@@ -1,0 +1,191 @@
+"""The routes: chat completions, models, health and metrics, behind the guard."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Collection
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+from starlette.exceptions import HTTPException
+
+from anchorscope.app.guard import Asgi
+from anchorscope.serve.guard import Guard
+from anchorscope.serve.metrics import Metered, Metrics
+from anchorscope.serve.protocol import ChatRequest, Reply, models_list, question_of
+from anchorscope.serve.queue import Event, Job, Work
+from anchorscope.serve.refusal import Refusal
+from anchorscope.serve.served import Done, Piece, Served
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """How much a server takes on."""
+
+    queue: int = 64  # requests that wait
+    batch: int = 32  # questions in one call of the model
+    characters: int = 2000  # of a question
+    bytes: int = 1 << 16  # of a request
+
+
+def serve_app(
+    served: Served, *, limits: Limits, key: str | None = None, hosts: Collection[str] = ()
+) -> Asgi:
+    """The whole app, with its worker started: metered, guarded, answering."""
+    work = Work(served, longest=limits.queue, batch=limits.batch).start()
+    metrics = Metrics(work.length)
+    work.batches = metrics.called
+    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
+    _add_errors(app)
+    _add_watching(app, work, metrics)
+    _add_models(app, served)
+    chat = _Chat(served, work, metrics, limits)
+    app.post("/v1/chat/completions", response_model=None)(chat.complete)
+    guarded = Guard(app, key=key, hosts=hosts, largest=limits.bytes)
+    return Metered(guarded, metrics)
+
+
+@dataclass(frozen=True)
+class _Chat:
+    served: Served
+    work: Work
+    metrics: Metrics
+    limits: Limits
+
+    async def complete(self, asked: ChatRequest, request: Request) -> Response:
+        """The answer whole, or as server-sent events."""
+        question = question_of(asked, model=self.served.model.name)
+        if len(question) > self.limits.characters:
+            message = (
+                f"The question has {len(question)} characters. Accepted: "
+                f"{self.limits.characters} at most."
+            )
+            raise Refusal(400, message, param="messages", code="context_length_exceeded")
+        reply = Reply(
+            model=self.served.model.name,
+            detector=self.served.facts,
+            ignored=tuple(asked.ignored()),
+        )
+        events: asyncio.Queue[Event] = asyncio.Queue()
+        job = self._put(question, bool(asked.stream), events)
+        first = await _unless_left(request, job, events)
+        if isinstance(first, Refusal):
+            raise first
+        if asked.stream:
+            usage = asked.stream_options is not None and asked.stream_options.include_usage
+            lines = self._lines(reply, first, events, usage)
+            return StreamingResponse(lines, media_type="text/event-stream")
+        assert isinstance(first, Done)
+        self.metrics.answered(first.scored)
+        return JSONResponse(reply.whole(first.scored, first.usage, first.finish))
+
+    def _put(self, question: str, stream: bool, events: asyncio.Queue[Event]) -> Job:
+        loop = asyncio.get_running_loop()
+
+        def tell(event: Event) -> None:
+            if not loop.is_closed():  # the server may have ended meanwhile
+                loop.call_soon_threadsafe(events.put_nowait, event)
+
+        job = Job(question, stream, tell)
+        self.work.put(job)
+        return job
+
+    async def _lines(
+        self, reply: Reply, first: Event, events: asyncio.Queue[Event], usage: bool
+    ) -> AsyncIterator[str]:
+        """The server-sent events of an answer."""
+        yield _event(reply.chunk({"role": "assistant", "content": ""}))
+        event = first
+        while isinstance(event, Piece):
+            running = {"running": event.running}
+            yield _event(reply.chunk({"content": event.text}, anchorscope=running))
+            event = await events.get()
+        if isinstance(event, Refusal):
+            yield _event(event.body())
+            return
+        for line in self._last(reply, event, usage):
+            yield line
+
+    def _last(self, reply: Reply, done: Done, usage: bool) -> list[str]:
+        """The end of a stream: the score with the last piece, the counts if they were wanted."""
+        self.metrics.answered(done.scored)
+        score = reply.score(done.scored)
+        delta = {"content": done.rest} if done.rest else {}
+        lines = [_event(reply.chunk(delta, finish=done.finish, anchorscope=score))]
+        lines += [_event(reply.usage_chunk(done.usage))] if usage else []
+        return [*lines, "data: [DONE]\n\n"]
+
+
+async def _unless_left(request: Request, job: Job, events: asyncio.Queue[Event]) -> Event:
+    """The first that is told of a job; a job whose client leaves before is not begun."""
+    told, left = asyncio.ensure_future(events.get()), asyncio.ensure_future(_left(request))
+    try:
+        await asyncio.wait({told, left}, return_when=asyncio.FIRST_COMPLETED)
+        if told.done():
+            return told.result()
+        job.gone = True
+        raise Refusal(499, "The client left.")
+    finally:
+        told.cancel()
+        left.cancel()
+
+
+async def _left(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _event(body: dict[str, Any]) -> str:
+    return f"data: {json.dumps(body, ensure_ascii=False, allow_nan=False)}\n\n"
+
+
+def _add_models(app: FastAPI, served: Served) -> None:
+    listed = models_list(served.model.name, int(time.time()))
+
+    @app.get("/v1/models")
+    async def models() -> dict[str, Any]:
+        return listed
+
+    @app.get("/v1/models/{name:path}")
+    async def model(name: str) -> dict[str, Any]:
+        (one,) = listed["data"]
+        if name != one["id"]:
+            raise Refusal(404, f"Unknown model '{name}'. Accepted: {one['id']}.", param="model")
+        return one
+
+
+def _add_watching(app: FastAPI, work: Work, metrics: Metrics) -> None:
+    @app.get("/healthz")
+    async def healthz() -> JSONResponse:
+        alive = work.alive()
+        return JSONResponse({"status": "ok" if alive else "dead"}, 200 if alive else 503)
+
+    @app.get("/metrics")
+    async def read_metrics() -> Response:
+        return Response(metrics.text(), media_type="text/plain; version=0.0.4")
+
+
+def _add_errors(app: FastAPI) -> None:
+    """Every error in one shape: ours, the router's, and those of a body that is no request."""
+
+    @app.exception_handler(Refusal)
+    async def refused(_: Request, refusal: Refusal) -> JSONResponse:
+        headers = {"retry-after": "1"} if refusal.status == 503 else None
+        return JSONResponse(refusal.body(), refusal.status, headers)
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"][1:]) or None
+        told = f"{place}: {first['msg']}." if place else f"The body is no request: {first['msg']}."
+        return JSONResponse(Refusal(400, told, param=place).body(), 400)
+
+    @app.exception_handler(HTTPException)
+    async def unknown(request: Request, error: HTTPException) -> JSONResponse:
+        told = f"{request.method} {request.url.path}: {error.detail}."
+        return JSONResponse(Refusal(error.status_code, told).body(), error.status_code)

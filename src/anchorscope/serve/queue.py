@@ -1,0 +1,119 @@
+"""Requests that wait, and the one thread that takes them to the model, several at once."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from anchorscope.detect.deployed.located import Scored
+from anchorscope.errors import UserError
+from anchorscope.serve.refusal import Refusal
+from anchorscope.serve.served import Done, Piece, Served
+
+log = logging.getLogger(__name__)
+Event = Piece | Done | Refusal
+
+
+@dataclass(eq=False)
+class Job:
+    """A question that waits for its answer. `tell` is called from the worker's thread."""
+
+    question: str
+    stream: bool
+    tell: Callable[[Event], Any]
+    gone: bool = False  # its client left: not begun any more
+
+
+class Work:
+    """A bounded queue and its worker: what waits is scored in one call.
+
+    Streamed questions go one at a time, after the others: their tokens are heard as they pass.
+    """
+
+    def __init__(self, served: Served, *, longest: int, batch: int) -> None:
+        self._served, self._batch = served, batch
+        self._waiting: queue.Queue[Job] = queue.Queue(longest)
+        self._thread = threading.Thread(target=self._run, name="anchorscope-worker", daemon=True)
+        self.batches: Callable[[int], Any] = lambda size: None  # told of every call
+
+    def start(self) -> Work:
+        """The queue itself, with its worker at work."""
+        self._thread.start()
+        return self
+
+    def alive(self) -> bool:
+        """Whether the worker is there to take what comes."""
+        return self._thread.is_alive()
+
+    def length(self) -> int:
+        """How many wait; those at the model are not counted."""
+        return self._waiting.qsize()
+
+    def put(self, job: Job) -> None:
+        """Takes a job, or refuses it at once where as many wait as may."""
+        try:
+            self._waiting.put_nowait(job)
+        except queue.Full:
+            message = f"{self._waiting.maxsize} requests are waiting already. Try again later."
+            raise Refusal(503, message) from None
+
+    def _run(self) -> None:
+        while True:
+            jobs = self._take()
+            together = [job for job in jobs if not job.stream]
+            if together:
+                self._score(together)
+            for job in jobs:
+                if job.stream and not job.gone:
+                    self._stream(job)
+
+    def _take(self) -> list[Job]:
+        """The next jobs, one at least; those that cannot be asked are refused here.
+
+        Here and not where they arrive: the tokenizer belongs to one thread, as the model does.
+        """
+        jobs = [self._waiting.get()]
+        while len(jobs) < self._batch and not self._waiting.empty():
+            jobs.append(self._waiting.get())
+        return [job for job in jobs if not job.gone and self._fits(job)]
+
+    def _fits(self, job: Job) -> bool:
+        found = self._tried(lambda: self._served.check(job.question))
+        if isinstance(found, Refusal):
+            job.tell(found)
+        return not isinstance(found, Refusal)
+
+    def _score(self, jobs: list[Job]) -> None:
+        """One call for all; where it fails, one for each, so that a bad question fails alone."""
+        self.batches(len(jobs))
+        found = self._tried(lambda: self._served.score([job.question for job in jobs]))
+        if isinstance(found, Refusal) and len(jobs) > 1:
+            for job in jobs:
+                self._score([job])
+            return
+        for number, job in enumerate(jobs):
+            scored = found if isinstance(found, Refusal) else self._done(found[number])
+            job.tell(scored)
+
+    def _stream(self, job: Job) -> None:
+        self.batches(1)
+        job.tell(self._tried(lambda: self._served.stream(job.question, job.tell)))
+
+    def _done(self, scored: Scored) -> Done | Refusal:
+        return self._tried(lambda: self._served.done(scored))
+
+    def _tried(self, work: Callable[[], Any]) -> Any:
+        """What `work` gives; a refusal where it fails: the worker itself never ends."""
+        try:
+            return work()
+        except Refusal as refusal:
+            return refusal
+        except UserError as error:
+            return Refusal(500, str(error))
+        except Exception:
+            log.exception("A request failed")
+            return Refusal(500, "The server failed on this request. Its log says why.")

@@ -1,0 +1,247 @@
+"""The parts of the server: what a stream hears, its running flag, a full queue, failures."""
+
+from __future__ import annotations
+
+import math
+import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import httpx
+import numpy as np
+import openai
+import pytest
+import torch
+from kit.plain import plain_states
+from kit.serve_fixture import served_here
+from test_detect_score import LAYER, QUESTIONS, SHOTS, WIDTH, make
+
+from anchorscope.detect.deployed.beliefs import Beliefs
+from anchorscope.detect.deployed.located import Scored
+from anchorscope.detect.deployed.trained import Example
+from anchorscope.errors import UserError
+from anchorscope.models.prompts import make_prompt, stop_ids
+from anchorscope.records import Shot
+from anchorscope.serve.deltas import Deltas
+from anchorscope.serve.protocol import plain
+from anchorscope.serve.served import Piece, Served
+
+
+def generated(model, question) -> list[int]:
+    """The answer's tokens by transformers' own greedy decoding."""
+    prompt = make_prompt(model, question, shots=SHOTS, style="text").ids
+    out = model.lm.generate(
+        input_ids=torch.tensor([prompt]), max_new_tokens=8, do_sample=False, pad_token_id=0,
+        eos_token_id=stop_ids(model),
+    )[0, len(prompt) :].tolist()  # fmt: skip
+    return out[:-1] if out[-1] in stop_ids(model) else out
+
+
+def pieces_of(served: Served, question: str) -> list[Piece]:
+    heard: list[Piece] = []
+    done = served.stream(question, heard.append)
+    assert "".join(piece.text for piece in heard) + done.rest == done.scored.answer
+    return heard
+
+
+def test_a_stream_hears_each_token_once_with_the_score_of_an_answer_that_ends_there(tiny_llama):
+    detector = make(tiny_llama)
+    served = Served(detector, tiny_llama)
+    served.warm()
+    lengths = set()
+    for question in [*QUESTIONS, *(f"Where is Cairo {n}?" for n in range(12))]:
+        heard, ids = pieces_of(served, question), generated(tiny_llama, question)
+        assert len(heard) == len(ids)
+        lengths.add(len(ids))
+        prompt = make_prompt(tiny_llama, question, shots=SHOTS, style="text").ids
+        for n, piece in enumerate(heard):
+            state = plain_states(tiny_llama, [[*prompt, *ids[: n + 1]]])[0, LAYER - 1]
+            logit = state.double().numpy() @ detector.method.coef_.astype(float)
+            want = 1 / (1 + math.exp(-(0.1 * float(logit) + 0.2)))
+            assert piece.running is not None
+            assert piece.running["probability"] == pytest.approx(want, abs=2e-3)  # float16
+            assert piece.running["flagged"] == (piece.running["probability"] > 0.5)
+    assert len(lengths) > 1  # some ended before the limit: those have a stop token unheard
+
+
+def test_passes_after_the_answer_are_not_heard(tiny_llama):
+    """PR reads the answer once more, under attention that is reweighted."""
+    gate = np.random.default_rng(1).standard_normal(WIDTH).astype(np.float32)
+    parts = {**make(tiny_llama).method.tensors(), "gate": gate, "gate_bias": np.zeros(1)}
+    served = Served(make(tiny_llama, "pr", parts, beta=3.0), tiny_llama)
+    served.warm()
+    for question in [*QUESTIONS, *(f"Where is Cairo {n}?" for n in range(12))]:
+        heard = pieces_of(served, question)
+        assert len(heard) == len(generated(tiny_llama, question))
+        assert heard[0].running == {"probability": None, "flagged": None, "by": ""}
+
+
+def test_a_detector_of_tokens_runs_on_the_belief_of_its_layer(tiny_llama):
+    rng = np.random.default_rng(2)
+    coef = rng.standard_normal((4, WIDTH)).astype(np.float32) / 8
+    beliefs = Beliefs(coef=coef, intercept=np.zeros(4), gate_layer=2)
+    detector = make(tiny_llama, "mean-log-prob", {})
+    served = Served(replace(detector, beliefs=beliefs), tiny_llama)
+    served.warm()
+    (first, *_) = pieces_of(served, QUESTIONS[0])
+    prompt = make_prompt(tiny_llama, QUESTIONS[0], shots=SHOTS, style="text").ids
+    ids = generated(tiny_llama, QUESTIONS[0])
+    state = plain_states(tiny_llama, [[*prompt, ids[0]]])[0, 1].double().numpy()
+    want = 1 / (1 + math.exp(-float(state @ coef[1].astype(float))))
+    assert first.running is not None and first.running["by"] == "probe of layer 2"
+    assert first.running["probability"] == pytest.approx(want, abs=2e-3)
+
+
+def test_questions_are_asked_as_in_the_dataset_that_was_named(tiny_llama):
+    other = (Shot(question="What is the metal with the symbol Fe?", answer="Iron"),)
+    examples = [
+        Example(
+            question=question,
+            prompt_ids=make_prompt(tiny_llama, question, shots=shots, style="text").ids,
+            dataset=dataset,
+        )
+        for dataset, shots in (("first", SHOTS), ("second", other))
+        for question in QUESTIONS
+    ]
+    of_two = replace(make(tiny_llama), examples=tuple(examples))
+    with pytest.raises(UserError, match="asked in 2 ways"):
+        Served(of_two, tiny_llama).warm()
+    done = Served(of_two, tiny_llama, "second").stream(QUESTIONS[0], lambda piece: None)
+    prompt = make_prompt(tiny_llama, QUESTIONS[0], shots=other, style="text").ids
+    assert done.usage["prompt_tokens"] == len(prompt)
+    want = of_two.score(tiny_llama, QUESTIONS[0], dataset="second")
+    assert done.scored.answer == want.answer
+    assert done.scored.probability == pytest.approx(want.probability, abs=1e-6)
+
+
+def test_listening_leaves_no_hook(tiny_llama):
+    served = Served(make(tiny_llama), tiny_llama)
+    with pytest.raises(ZeroDivisionError):
+        served.stream(QUESTIONS[0], lambda piece: 1 / 0)
+    assert not any(
+        module._forward_hooks or module._forward_pre_hooks for module in tiny_llama.lm.modules()
+    )
+
+
+def test_half_a_character_waits_for_the_other_half(tiny_llama):
+    tokenizer = tiny_llama.tokenizer
+    ids = tokenizer(" né à 東 ")["input_ids"]  # a token a byte
+    deltas = Deltas(tokenizer)
+    said = [deltas.add(token) for token in ids]
+    assert "".join(said) == "né à 東"
+    assert "\ufffd" not in "".join(said)
+    assert deltas.rest("né à 東") == ""
+
+
+class Gated(Served):
+    """The real thing behind a gate that a test opens."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.reached, self.gate = threading.Event(), threading.Event()
+        self.asked: list[str] = []
+
+    def score(self, questions) -> list[Scored]:
+        self.asked += questions
+        self.reached.set()
+        assert self.gate.wait(60)
+        return super().score(questions)
+
+
+def post(address: str, question: str, **more) -> httpx.Response:
+    body = {"model": "LlamaForCausalLM", "messages": [{"role": "user", "content": question}]}
+    return httpx.post(f"{address}/v1/chat/completions", json=body | more, timeout=60)
+
+
+def test_a_full_queue_refuses_and_those_inside_are_answered(tiny_llama):
+    served = Gated(make(tiny_llama), tiny_llama)
+    with served_here(served, queue=2, batch=2) as address, ThreadPoolExecutor(3) as pool:
+        first = pool.submit(post, address, QUESTIONS[0])
+        assert served.reached.wait(60)  # it has left the queue
+        others = [
+            pool.submit(post, address, q, stream=bool(n)) for n, q in enumerate(QUESTIONS[1:3])
+        ]
+        while "anchorscope_queue_length 2.0" not in httpx.get(f"{address}/metrics").text:
+            assert not any(other.done() for other in others)
+        refused = post(address, QUESTIONS[3])
+        assert refused.status_code == 503
+        assert refused.json()["error"]["code"] == "overloaded"
+        assert refused.headers["retry-after"] == "1"
+        assert httpx.get(f"{address}/healthz").status_code == 200
+        served.gate.set()
+        for one in (first, *others):
+            assert one.result().status_code == 200
+        assert post(address, QUESTIONS[3]).status_code == 200
+        assert 'status="503"} 1.0' in httpx.get(f"{address}/metrics").text
+
+
+@pytest.mark.parametrize("stream", ["false", "true"])
+def test_a_question_whose_client_left_is_not_asked(tiny_llama, stream):
+    served = Gated(make(tiny_llama), tiny_llama)
+    with served_here(served) as address, ThreadPoolExecutor(1) as pool:
+        first = pool.submit(post, address, QUESTIONS[0])
+        assert served.reached.wait(60)
+        host, port = address.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port))) as leaving:
+            body = f'{{"model": "LlamaForCausalLM", "stream": {stream}, "messages": '
+            body += f'[{{"role": "user", "content": "{QUESTIONS[1]}"}}]}}'
+            head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: {host}:{port}\r\n"
+            head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+            leaving.sendall((head + body).encode())
+            while "anchorscope_queue_length 1.0" not in httpx.get(f"{address}/metrics").text:
+                assert not first.done()
+        while 'status="499"} 1.0' not in httpx.get(f"{address}/metrics").text:
+            assert not first.done()
+        served.gate.set()
+        assert first.result().status_code == 200
+        assert post(address, QUESTIONS[2]).status_code == 200
+        assert served.asked == [QUESTIONS[0], QUESTIONS[2]]
+
+
+class Fragile(Served):
+    """A model that cannot answer one question, and fails on another."""
+
+    def score(self, questions) -> list[Scored]:
+        if QUESTIONS[0] in questions:
+            raise UserError("Its state overflows in this dtype. Use float32.")
+        if QUESTIONS[1] in questions:
+            raise KeyError("a fault of ours, with /secret/paths in it")
+        return super().score(questions)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_failure_is_a_500_of_its_own_request(tiny_llama, stream):
+    served = Fragile(make(tiny_llama), tiny_llama)
+    with served_here(served) as address, ThreadPoolExecutor(4) as pool:
+        got = list(pool.map(lambda q: post(address, q, stream=stream), QUESTIONS))
+        assert [one.status_code for one in got] == [500, 500, 200, 200]
+        assert "Use float32" in got[0].json()["error"]["message"]
+        assert "Its log says why" in got[1].json()["error"]["message"]
+        assert "secret" not in got[1].text
+        assert post(address, QUESTIONS[2]).status_code == 200
+
+
+class Breaking(Served):
+    """Fails when the first words are out already."""
+
+    def stream(self, question, tell):
+        tell(Piece("half"))
+        raise UserError("The model broke.")
+
+
+def test_a_stream_that_breaks_ends_with_an_error(tiny_llama):
+    with served_here(Breaking(make(tiny_llama), tiny_llama)) as address:
+        client = openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0)
+        messages: list = [{"role": "user", "content": "Who?"}]
+        stream = client.chat.completions.create(
+            model="LlamaForCausalLM", messages=messages, stream=True
+        )
+        assert [next(stream).choices[0].delta.content for _ in range(2)] == ["", "half"]
+        with pytest.raises(openai.APIError, match="The model broke"):
+            next(stream)
+
+
+def test_what_is_not_known_is_null():
+    given = {"a": math.nan, "b": (math.inf, 1.0), "c": "x", "d": {"e": -math.inf}}
+    assert plain(given) == {"a": None, "b": [None, 1.0], "c": "x", "d": {"e": None}}
