@@ -6,6 +6,8 @@ import pandas as pd
 import pytest
 from kit.detect_worlds import plain, sisters, write_run
 
+from anchorscope.detect.kinds import METHODS
+
 
 def test_eval_from_the_command_line(cli, tmp_path):
     run = write_run(tmp_path / "run", sisters()[:2])
@@ -57,7 +59,10 @@ BAD = [
     (["score", "{out}", "--question", " "], "--question is empty."),
     (["train", "{run}", "--method", "pr", "--out", "{out}"], "'pr' cannot be trained on"),
     (["eval", "{run}", "--methods", "pr,pr-fixed"], "None of the detectors can be used"),
-    (["eval", "{run}", "--resamples", "500"], "--resamples is 500. Accepted: 960 or more for 25"),
+    (
+        ["eval", "{run}", "--resamples", "500"],
+        f"--resamples is 500. Accepted: {40 * len(METHODS)} or more",
+    ),
     (["eval", "{run}", "--methods", "probe", "--resamples", "99"], "Accepted: 100 or more for 1"),
     (["eval", "{run}", "--limit", "8"], "--limit is 8. Accepted: 40 or more."),
     (["push", "{out}", "org/name"], "No detector could be read from"),
