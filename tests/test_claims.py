@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from anchorscope.claims.decision import Measured, Region, from_draws, from_estimate
+from anchorscope.claims.decision import Measured, Region, both, from_draws, from_estimate
 from anchorscope.claims.inputs import ClaimInputs
 from anchorscope.claims.published import reference_bands
 from anchorscope.claims.table import claims_table
@@ -51,6 +52,35 @@ def test_a_region_with_two_ends():
     for value, decision in ((0, "holds"), (15, "fails"), (-15, "fails"), (9.5, "undecided")):
         reading = from_estimate(Estimate(value, value - 2, value + 2, 50), Region(low=-10, high=10))
         assert reading.decision(reading.p) == decision
+
+
+def test_a_second_reading_that_fails_does_not_make_an_undecided_number_fail():
+    shown = from_estimate(Estimate(-0.15, -0.42, 0.12, 60), Region(low=0.0))
+    second = from_estimate(Estimate(-0.05, -0.06, -0.04, 60), Region(low=0.0))
+    found = both(shown, second)
+    assert second.decision(second.p) == "fails"
+    assert (found.low, found.high) == (-0.42, 0.12)
+    assert found.decision(found.p) == "undecided"
+    clear = from_estimate(Estimate(-0.3, -0.42, -0.18, 60), Region(low=0.0))
+    low = both(clear, from_estimate(Estimate(0.1, 0.05, 0.15, 60), Region(low=0.0)))
+    assert low.decision(low.p) == "fails"
+
+
+def test_the_accuracy_of_the_groups_draws_entities():
+    """Ten questions to an entity, all answered alike, say no more than one."""
+    alone = run("m", {"d": FALL})
+    rows = alone.pathways
+    number = rows["id"].str.split(":").str[1].astype(int)
+    # Both groups and both classes in every entity's ten questions would not do: alike they are.
+    about = {f"d:{i}": f"thing {i // 10}" for i in range(120)}
+    rows = rows.assign(z=((number // 10) % 2).astype(int),
+                       pathway=np.where((number // 10) % 4 < 2, "Q", "A"))  # fmt: skip
+    widths = []
+    for entity in ({}, about):
+        table = claims_table([replace(alone, pathways=rows, entity=entity)])
+        (row,) = table[table["claim"] == "q-knows"].to_dict("records")
+        widths.append(row["paper_high"] - row["paper_low"])
+    assert widths[1] > 2 * widths[0]
 
 
 def test_no_number_is_not_measured():

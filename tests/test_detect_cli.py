@@ -65,6 +65,7 @@ BAD = [
     ),
     (["eval", "{run}", "--methods", "probe", "--resamples", "99"], "Accepted: 100 or more for 1"),
     (["eval", "{run}", "--limit", "8"], "--limit is 8. Accepted: 40 or more."),
+    (["collect", "--out", "{out}", "--samples", "1"], "--samples is 1. Accepted: 2 or more"),
     (["push", "{out}", "org/name"], "No detector could be read from"),
 ]
 

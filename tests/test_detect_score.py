@@ -310,6 +310,23 @@ def test_an_empty_answer_has_no_probability(tiny_llama):
     assert not one.flagged
 
 
+def test_an_abstention_is_an_outcome_and_no_probability(tiny_llama):
+    detector = make(tiny_llama)
+    said = ["I don't know", "I am not sure.", "Paris", " ?! "]
+    scored = detector.score(tiny_llama, [QUESTIONS[0]] * 4, answer=said)
+    found = [one.outcome for one in scored]
+    assert found[:2] == ["abstained", "abstained"]
+    assert found[2] in ("right", "wrong")
+    assert found[3] == "cannot say"
+    for one in scored[:2]:
+        assert math.isnan(one.probability) and math.isnan(one.score)
+        assert not one.flagged
+        assert "declined to answer" in one.why
+    alone = detector.score(tiny_llama, QUESTIONS[0], answer="Paris")
+    assert scored[2].probability == pytest.approx(alone.probability, abs=1e-6)
+    assert not scored[2].why
+
+
 def test_another_model_dtype_or_tokenizer_is_an_error(tiny_llama):
     detector = make(tiny_llama)
     with pytest.raises(UserError, match="Load it once: load_model"):

@@ -185,6 +185,9 @@ def test_answers_equal_those_of_generate(tiny):
             torch.log_softmax(s[0], -1)[t].item() for s, t in zip(plain.scores, tokens, strict=True)
         ]
         assert answer.log_probs == pytest.approx(scores[: len(answer.log_probs)], abs=1e-4)
+        spread = [torch.log_softmax(s[0], -1) for s in plain.scores]
+        entropies = [-(of.exp() * of).sum().item() for of in spread]
+        assert answer.entropies == pytest.approx(entropies[: len(answer.token_ids)], abs=1e-4)
         first = torch.log_softmax(plain.scores[0][0], -1)
         assert answer.first_entropy == pytest.approx(-(first.exp() * first).sum().item(), abs=1e-4)
         for n in range(1, len(answer.token_ids) + 1):

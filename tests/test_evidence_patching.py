@@ -122,6 +122,36 @@ def test_of_several_spans_the_longest_is_patched(tiny_llama):
     assert "Q: what is oak for?" in text
 
 
+def test_all_spans_are_patched_where_the_donor_has_as_many(tiny_llama):
+    """A donor of two spans is matched before a nearer one of one span."""
+    sample = made(tiny_llama, 0, "tea", text="what {} is hot?", spans=("hot",), relation="r")
+    near = made(tiny_llama, 1, "ale", relation="r")
+    two = made(tiny_llama, 2, "old gin", text="which {} is cold?", spans=("cold",), relation="r")
+    pool = {s.id: s for s in (sample, near, two)}
+    donors = choose_donors(list(pool.values()), seed=0)
+    assert by_kind(donors, "matched")[sample.id].donor == two.id
+    sequences, table = patches(asking(tiny_llama), [sample], donors, pool)
+    text = tiny_llama.tokenizer.decode(sequences["patch-matched"][sample.id])
+    assert "Q: what old gin is cold?" in text
+    assert table.set_index("kind").loc["matched", "whole"]
+    assert sequences["patch-self"][sample.id] == sample.prompt_ids + written(sample)
+    _, alone = patches(asking(tiny_llama), [near], donors, pool)
+    assert not alone.set_index("kind").loc["matched", "whole"]
+
+
+def test_nobody_who_shares_an_accepted_answer_is_a_donor(tiny_llama):
+    def answered(sample, *answers):
+        return replace(sample, question=replace(sample.question, answers=answers))
+
+    paris = answered(made(tiny_llama, 0, "tea", relation="r"), "Paris", "City of Light")
+    same = answered(made(tiny_llama, 1, "ale", relation="r"), "the city of light")
+    other = answered(made(tiny_llama, 2, "long island", relation="r"), "London")
+    for seed in range(5):
+        donors = choose_donors([paris, same, other], seed=seed)
+        assert {d.donor for d in donors if d.id in (paris.id, same.id)} == {other.id}
+    assert [d.donor for d in choose_donors([paris, same], seed=0)] == [""] * 6
+
+
 def test_a_self_patch_gives_the_same_tokens_and_the_clean_states(tiny):
     samples = known(tiny)
     donors = choose_donors(samples, seed=0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,12 +11,13 @@ from scipy.special import expit
 from scipy.stats import binomtest
 
 from anchorscope.evidence.answer_only import answer_only_table
-from anchorscope.evidence.patching import PATCHES, patching_table
+from anchorscope.evidence.patching import PATCHES, patching_gap_table, patching_table
 from anchorscope.evidence.windows import windows_table
 from anchorscope.pathways.grouping import pathways_table
 from anchorscope.pathways.tables import layers_table
 from anchorscope.probes.readings import Readings
-from anchorscope.stats.intervals import group_means
+from anchorscope.records import Estimate
+from anchorscope.stats.intervals import difference, group_means
 
 OF = {"model": "m", "dataset": "d"}
 N, LAYERS = 120, 3
@@ -90,6 +93,72 @@ def test_patching_by_hand_and_wilson_by_scipy(readings: Readings):
         assert found["flip_rate"] == pytest.approx(mine.mean())
         assert [found["flip_low"], found["flip_high"]] == pytest.approx([ends.low, ends.high])
     assert not np.array_equal(paper > 0, b > 0)  # else the modes would be one and the same
+
+
+def noisy(readings: Readings) -> Readings:
+    """A self-patch that rounding moves, and a control that flips most of what the patch flips."""
+    rng = np.random.default_rng(9)
+    clean, patched = readings.logits["clean"], readings.logits["patch-matched"]
+    own = clean + rng.normal(0, 0.3, clean.shape)
+    other = np.where(rng.random(clean.shape) < 0.9, patched, clean)
+    return replace(
+        readings, logits=dict(readings.logits) | {"patch-self": own, "patch-other": other}
+    )
+
+
+def test_every_patching_number_stands_beside_what_rounding_alone_flips(readings: Readings):
+    rounded = noisy(readings)
+    table = patching_table(rounded, **OF)
+    layer = 1
+    paper, knocked, own = (rounded.logits[n][0, :, layer] for n in
+                           ("clean", "knockout", "patch-self"))  # fmt: skip
+    q = (paper > 0) != (knocked > 0)
+    floor = np.mean(((paper > 0) != (own > 0))[q])
+    assert floor > 0
+    for name in ("patch-matched", "patch-other", "patch-self"):
+        found = row(table, layer=2, mode="paper", subset="all", pathway="Q", intervention=name)
+        assert found["floor"] == pytest.approx(floor)
+    without = {name: of for name, of in rounded.logits.items() if name != "patch-self"}
+    assert patching_table(replace(rounded, logits=without), **OF)["floor"].isna().all()
+
+
+def test_a_patch_and_its_control_are_compared_as_pairs(readings: Readings):
+    """The gap by hand; a control that flips nearly the same samples leaves a narrow interval."""
+    rounded = noisy(readings)
+    table, shares = patching_gap_table(rounded, **OF), patching_table(rounded, **OF)
+    layer = 1
+    a, b = (rounded.logits["clean"][i, :, layer] for i in (1, 2))
+    q = (a > 0) != (rounded.logits["knockout"][1, :, layer] > 0)
+    known = ~np.isnan(rounded.logits["patch-matched"][2, :, layer])
+    known &= ~np.isnan(rounded.logits["patch-other"][2, :, layer])
+    flips = [((b > 0) != (rounded.logits[n][2, :, layer] > 0)).astype(float)
+             for n in ("patch-matched", "patch-other")]  # fmt: skip
+    beyond = flips[0] - flips[1]
+    found = row(table, layer=2, mode="strict", subset="all", intervention="patch-matched",
+                less="patch-other")  # fmt: skip
+    assert found["gap"] == pytest.approx(beyond[q & known].mean() - beyond[~q & known].mean())
+
+    def share(name: str, pathway: str) -> Estimate:
+        of = row(shares, layer=2, mode="strict", subset="all", pathway=pathway, intervention=name)
+        return Estimate(of["flip_rate"], of["flip_low"], of["flip_high"], of["n"])
+
+    gaps = [difference(share(n, "Q"), share(n, "A")) for n in ("patch-matched", "patch-other")]
+    apart = difference(*gaps)
+    assert found["gap_high"] - found["gap_low"] < 0.8 * (apart.high - apart.low)
+
+
+def test_a_gap_without_any_spread_keeps_an_interval(readings: Readings):
+    """All of Q flip and none of A: a bootstrap would be sure."""
+    clean = readings.logits["clean"]
+    logits = dict(readings.logits) | {
+        "patch-matched": readings.logits["knockout"],
+        "patch-other": clean,
+    }
+    table = patching_gap_table(replace(readings, logits=logits), **OF)
+    found = row(table, layer=2, mode="paper", subset="all", intervention="patch-matched",
+                less="patch-other")  # fmt: skip
+    assert found["gap"] == 1
+    assert found["gap_low"] < 0.95
 
 
 def test_an_empty_group_is_not_a_number(readings: Readings):

@@ -241,3 +241,28 @@ def test_the_question_probe_by_sklearn():
 )
 def test_the_settled_layer(values, layer):
     assert settled_layer(np.array(values)) == layer
+
+
+def test_the_state_is_compared_with_what_is_simpler_on_the_same_samples():
+    """Two scores of the same samples: AUROC by scikit-learn, and no gap for a score twice."""
+    from sklearn.metrics import roc_auc_score
+
+    from anchorscope.evidence.awareness import _gaps
+
+    rng = np.random.default_rng(0)
+    label = rng.integers(0, 2, 200).astype(float)
+    state = label + rng.standard_normal(200)
+    weak = label + 4 * rng.standard_normal(200)
+    weak[:7] = np.nan
+    label[190:] = np.nan
+    state[190:] = weak[190:] = np.nan
+    scores = {"state": state, "signed-logit": weak, "margin": state, "simple": None}
+    how = {"seed": 0, "resamples": 300, "entity": np.arange(200)}
+    found = {name: rest for name, *rest in _gaps(label, scores, **how)}
+    z, kept = label[7:190], slice(7, 190)
+    wanted = roc_auc_score(z, state[kept]) - roc_auc_score(z, weak[kept])
+    n, gap, low, high = found["signed-logit"]
+    assert (n, gap) == (183, pytest.approx(wanted))
+    assert 0 < low < gap < high
+    assert found["margin"][1:] == [0, 0, 0]
+    assert "simple" not in found

@@ -233,3 +233,7 @@ def test_numbers_are_read_as_they_are_spelled():
     for n in numbers:
         assert [word.text for word in words(spelled(n))] == [str(n)]
     assert [word.text for word in words("12345678901234567890")] == ["12345678901234567890"]
+
+
+def test_an_answer_without_words_to_a_yes_or_no_question_is_wrong():
+    assert judge("👍", ["yes"], question="Is it?") == "wrong"

@@ -16,6 +16,8 @@ import pandas as pd
 import pytest
 from safetensors import safe_open
 
+from anchorscope.run_folder.room import state_bytes
+
 OPTIONS = ["--data", "atlas", "--limit", "96", "--max-tokens", "8", "--resamples", "100"]
 OPTIONS += ["--shard", "32", "--prompt", "text", "--dtype", "float32", "--device", "cpu"]
 TABLES = ["layers.csv", "probes.csv", "controls.csv", "spans.csv"]
@@ -193,3 +195,12 @@ def test_a_shard_can_be_computed_by_any_process_that_has_the_folder(done, tmp_pa
     finish(anchorscope("run", *OPTIONS, "--out", out))
     for name in TABLES:
         assert (out / "tables" / name).read_bytes() == (done / "tables" / name).read_bytes()
+
+
+def test_the_disk_that_was_announced_is_the_disk_that_was_taken(done):
+    info = json.loads((done / "run.json").read_text())
+    sizes = [file.stat().st_size for file in (done / "states").rglob("*.safetensors")]
+    asked = len(pd.read_parquet(done / "samples.parquet"))
+    shape = (info["model"]["blocks"], info["model"]["width"])
+    passes = len(list((done / "states").iterdir()))
+    assert sum(sizes) == pytest.approx(state_bytes(asked, *shape, passes), rel=0.05)

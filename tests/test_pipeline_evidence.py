@@ -69,8 +69,8 @@ def done(model, questions, tmp_path_factory):
 
 
 def test_every_piece_leaves_its_table_figure_and_part_of_the_report(done):
-    tables = {"patching", "answer_only", "question_probe", "saliency", "boundary",
-              "boundary_model", "awareness", "heads", "windows"}  # fmt: skip
+    tables = {"patching", "patching_gap", "answer_only", "question_probe", "saliency", "boundary",
+              "boundary_model", "awareness", "awareness_gap", "heads", "windows"}  # fmt: skip
     assert set(done.evidence) == tables
     assert all(len(table) for table in done.evidence.values())
     for name in (

@@ -18,6 +18,7 @@ from kit.rivers import GOLDEN, collect_here, contents, rivers
 
 import anchorscope
 from anchorscope.errors import UserError
+from anchorscope.run_folder.room import check_room
 from anchorscope.run_folder.store import Store
 from anchorscope.run_folder.view import RunView
 
@@ -146,3 +147,9 @@ def test_a_folder_of_the_first_format_is_continued(tmp_path):
     names = {json.loads(line)["name"] for line in (run / "manifest.jsonl").open()}
     golden = (GOLDEN / "collected/manifest.jsonl").open()
     assert names == {json.loads(line)["name"] for line in golden}
+
+
+def test_a_disk_that_is_too_small_is_told_before_it_is_filled(tmp_path):
+    assert "0.50 GB" in check_room(tmp_path, 0.5e9)
+    with pytest.raises(UserError, match=r"needs about 1000000000\.0 GB more, and .* are free"):
+        check_room(tmp_path, 1e18)

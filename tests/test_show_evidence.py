@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -28,7 +29,8 @@ from anchorscope.show.evidence.piece import piece_chart
 from anchorscope.show.evidence.saliency import summed_logs
 from anchorscope.show.evidence.section import evidence_shown
 from anchorscope.show.evidence.shown import chosen_layer
-from anchorscope.show.report.claims_table import claim_inputs
+from anchorscope.show.report.claims_table import claim_inputs, claims_of
+from anchorscope.show.report.claims_table import claims as claims_in_report
 from anchorscope.show.report.page import page
 
 
@@ -87,15 +89,88 @@ def test_the_planted_pathways_decide_the_claims(run: RunView) -> None:
     assert found.loc["patching-flips-q", "paper_value"] == pytest.approx(q - a)
 
 
+def test_saliency_heads_and_windows_have_claims_of_their_own(run: RunView) -> None:
+    """Two humps in every class, one head that does the work, a window that does all."""
+    found = run.claims.set_index("claim")
+    for claim in ("saliency-two-humps", "heads-carry", "window-moves-q"):
+        assert found.loc[claim, ["paper_verdict", "strict_verdict"]].tolist() == ["holds"] * 2
+    layer = chosen_layer(run, "simulated")
+    rows = where(run.evidence["windows"], layer=layer, mode="strict", layers="window:5")
+    q, a = (where(rows, pathway=p)["delta_p"].item() for p in ("Q", "A"))
+    assert found.loc["window-moves-q", "strict_value"] == pytest.approx(q - a)
+    heads = run.evidence["heads"]
+    single = heads[heads["head"] >= 0]["delta_p"]
+    assert found.loc["heads-carry", "paper_value"] == pytest.approx(single.min())
+    four = where(heads, set="top4")["delta_p"].item()
+    assert found.loc["heads-carry", "strict_value"] == pytest.approx(four)
+
+
+def test_a_dip_test_that_does_not_reject_shows_nothing(run: RunView) -> None:
+    """It fails nothing either; and what is not about Q and A does not need two pathways."""
+    one = run.evidence["saliency"].assign(dip_p=0.6)
+    split = run.evidence["saliency"]
+    split = split.assign(dip_p=np.where(split["subset"] == "wrong", 0.6, 1e-4))
+    none = run.verdict.assign(finding="shift")
+    inputs = claim_inputs(run)
+    for salient, paper, strict in (
+        (one, "not shown", "not shown"), (split, "holds", "not shown"),
+        (run.evidence["saliency"], "holds", "holds"),
+    ):  # fmt: skip
+        tables = dict(run.evidence) | {"saliency": salient}
+        changed = replace(inputs, evidence=tables, verdict=none)
+        found = claims_table([changed]).set_index("claim")
+        said = found.loc["saliency-two-humps", ["paper_verdict", "strict_verdict"]].tolist()
+        assert said == [paper, strict]
+        assert found.loc["window-moves-q", "strict_verdict"] == "not shown"
+
+
+def test_the_claims_about_detectors_stand_with_the_others(run: RunView, tmp_path, cli) -> None:
+    """After `detect eval` wrote them into the run's folder; of its own datasets alone."""
+    folder = tmp_path / "run"
+    shutil.copytree(run.path, folder)
+    ends = {"value": -0.04, "verdict": "fails", "low": -0.07, "high": -0.01, "p": 0.01}
+    rows = [
+        {"claim": claim, "statement": f"{claim} is said", "source": "text", "dataset": dataset}
+        | {f"strict_{name}": value for name, value in ends.items()}
+        for claim in ("mop-beats-probe", "pr-beats-probe")
+        for dataset in ("simulated", "elsewhere")
+    ]
+    pd.DataFrame(rows).to_csv(folder / "tables" / "detector_claims.csv", index=False)
+    view = RunView.open(folder)
+    table = claims_of([view])
+    mine = table[table["claim"].str.contains("beats-probe")]
+    assert list(mine["dataset"]) == ["simulated", "simulated"]
+    assert mine["strict_verdict"].tolist() == ["fails"] * 2
+    assert mine["paper_verdict"].tolist() == ["not measured"] * 2
+    assert "pr-beats-probe is said" in str(claims_in_report(view)).lower()
+    code, said, _ = cli("claims", folder)
+    assert code == 0
+    assert "mop-beats-probe" in said
+
+
+def test_detect_eval_writes_the_report_of_an_analysed_run_again(run: RunView, tmp_path, cli):
+    folder = tmp_path / "run"
+    shutil.copytree(run.path, folder)
+    (folder / "report.html").write_text("old", encoding="utf-8")
+    words = ("--methods", "probe,mop", "--folds", "3", "--resamples", "1000")
+    code, said, _ = cli("detect", "eval", folder, *words)
+    assert code == 0
+    assert said.splitlines()[-1] == str(folder / "report.html")
+    assert "mop-beats-probe" in (folder / "report.html").read_text(encoding="utf-8")
+
+
 def test_a_patch_that_does_no_more_than_its_control_does_not_hold(run: RunView) -> None:
     """Strict mode asks for more than paper mode: the control must not do the same."""
     table = run.evidence["patching"]
     same = where(table, intervention="patch-matched").assign(intervention="patch-other")
     others = table[table["intervention"] != "patch-other"]
     other = dict(run.evidence) | {"patching": pd.concat([others, same])}
-    found = claims_table([replace(claim_inputs(run), evidence=other)]).set_index("claim")
-    verdicts = found.loc["patching-flips-q", ["paper_verdict", "strict_verdict"]]
-    assert verdicts.tolist() == ["holds", "undecided"]
+    none = run.evidence["patching_gap"].assign(gap=0.0, gap_low=-0.05, gap_high=0.05)
+    earlier = {name: of for name, of in other.items() if name != "patching_gap"}
+    for tables in (earlier, other | {"patching_gap": none}):
+        found = claims_table([replace(claim_inputs(run), evidence=tables)]).set_index("claim")
+        verdicts = found.loc["patching-flips-q", ["paper_verdict", "strict_verdict"]]
+        assert verdicts.tolist() == ["holds", "undecided"]
 
 
 def test_awareness_must_beat_what_is_simpler(run: RunView) -> None:
@@ -104,11 +179,15 @@ def test_awareness_must_beat_what_is_simpler(run: RunView) -> None:
     knows = base.assign(**{n: np.where(base["predictor"] == "state", v, base[n])
                            for n, v in ends.items()})  # fmt: skip
     beaten = base.assign(**ends)  # the logit alone does as well
-    for table, expected in ((knows, "holds"), (beaten, "undecided")):
-        other = dict(run.evidence) | {"awareness": table}
-        found = claims_table([replace(claim_inputs(run), evidence=other)]).set_index("claim")
-        assert found.loc["state-knows-pathway", "paper_verdict"] == "holds"
-        assert found.loc["state-knows-pathway", "strict_verdict"] == expected
+    gaps = run.evidence["awareness_gap"]
+    for table, gap, expected in ((knows, 0.3, "holds"), (beaten, 0.0, "undecided")):
+        pairs = gaps.assign(gap=gap, low=gap - 0.02, high=gap + 0.02)
+        other = dict(run.evidence) | {"awareness": table, "awareness_gap": pairs}
+        earlier = {name: of for name, of in other.items() if name != "awareness_gap"}
+        for tables in (earlier, other):
+            found = claims_table([replace(claim_inputs(run), evidence=tables)]).set_index("claim")
+            assert found.loc["state-knows-pathway", "paper_verdict"] == "holds"
+            assert found.loc["state-knows-pathway", "strict_verdict"] == expected
 
 
 def test_abstentions_become_a_claim_only_where_they_were_read(run: RunView) -> None:

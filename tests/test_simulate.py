@@ -123,7 +123,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_simulated_run_is_a_whole_run(done):
     assert json.loads((done / "run.json").read_text())["finished"] is True
     tables = {"layers", "probes", "controls", "spans", "strict", "verdict", "claims", "truth"}
-    tables |= {"answer_only", "awareness", "boundary", "boundary_model"}
+    tables |= {"answer_only", "awareness", "awareness_gap", "boundary", "boundary_model"}
     assert {p.stem for p in (done / "tables").glob("*.csv")} == tables
     view = RunView.open(done)
     strict = view.strict

@@ -90,6 +90,7 @@ class Answer:
     log_probs: tuple[float, ...]  # of each token, when it was chosen
     first_entropy: float  # nats, of the distribution of the first token
     finished: bool  # False where it was cut at the token limit
+    entropies: tuple[float, ...] = ()  # nats, of each token's distribution; earlier runs: none
 
 
 @dataclass(frozen=True, kw_only=True)

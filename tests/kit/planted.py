@@ -43,9 +43,10 @@ def made(
     written = len(prompt.ids)
     ids = tuple(model.tokenizer(answer, add_special_tokens=False)["input_ids"])
     id = f"{dataset}:test:{number}"
+    answers = (f"all about {subject}",)  # nobody else's
     known = {"relation": relation, "popularity": popularity, "entity": f"{dataset}-{subject}"}
     return Sample(
-        question=Question(id=id, dataset=dataset, text=asked, answers=("x",), **known),
+        question=Question(id=id, dataset=dataset, text=asked, answers=answers, **known),
         answer=Answer(
             id=id,
             text=answer,

@@ -1,4 +1,4 @@
-"""The model's own greedy answers, each with its clean states and the trunk it grew from."""
+"""The model's own greedy answers with clean states and trunk, and answers drawn beside them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from anchorscope.engine.decode import Line, write_answers
+from anchorscope.engine.decode import Line, Sampling, write_answers, write_samples
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.trunk import Prefix, Trunk, read_prefix, shared_prefix
 from anchorscope.models import Model
@@ -48,6 +48,20 @@ class Answerer:
         answers = tuple(self._record(i, line) for i, line in zip(ids, written.lines, strict=True))
         return Answered(answers, written.states, written.trunk, written.also)
 
+    def sample(
+        self,
+        lease: Lease,
+        prefix: Prefix,
+        ids: Sequence[str],
+        prompts: Sequence[Sequence[int]],
+        sampling: Sampling,
+    ) -> list[list[Answer]]:
+        """The drawn answers to each of the questions with these ids and prompts."""
+        options = {"stop_ids": self._stop, "limit": self.max_tokens, "sampling": sampling}
+        written = write_samples(lease, prefix, prompts, **options)
+        pairs = zip(ids, written, strict=True)
+        return [[self._record(id, line) for line in lines] for id, lines in pairs]
+
     def _record(self, id: str, line: Line) -> Answer:
         text = self.model.tokenizer.decode(line.token_ids, skip_special_tokens=True)
         return Answer(
@@ -57,6 +71,7 @@ class Answerer:
             log_probs=line.log_probs,
             first_entropy=line.first_entropy,
             finished=line.finished,
+            entropies=line.entropies,
         )
 
 

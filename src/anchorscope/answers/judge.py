@@ -98,7 +98,7 @@ def _places(given: Sequence[Word], form: Sequence[Word]) -> list[int]:
 
 def _yes_or_no(given: Words) -> str | None:
     said = {("yes" if w.text in YES else "no") for w in given if w.text in YES | NO}
-    first = given[0].text
+    first = given[0].text if given else ""  # an emoji is an answer without words
     joined = len(given) > 1 and given[1].text in ("and", "or") and len(said) == 2
     if joined or first not in YES | NO:
         return None

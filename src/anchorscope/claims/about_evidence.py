@@ -72,7 +72,13 @@ def _patching(run: ClaimInputs, dataset: str) -> Claim | None:
         )
 
     strict = from_estimate(inside(patch), Region(low=0.0))
-    if OTHER_TOKENS in set(rows["intervention"]):
+    gaps = run.evidence_at("patching_gap", dataset)
+    if len(gaps):
+        ends = ("gap", "gap_low", "gap_high")
+        of = {"intervention": patch, "less": OTHER_TOKENS, "mode": "strict"}
+        beyond = within(lambda subset: row_of(gaps, ends, subset=subset, **of))
+        strict = both(strict, from_estimate(beyond, Region(low=0.0)))
+    elif OTHER_TOKENS in set(rows["intervention"]):  # a run of an earlier version: not as pairs
         beyond = difference(inside(patch), inside(OTHER_TOKENS))
         strict = both(strict, from_estimate(beyond, Region(low=0.0)))
     paper = _gap(rows, columns, intervention=patch, mode="paper", subset="all")
@@ -129,10 +135,12 @@ def _awareness(run: ClaimInputs, dataset: str) -> Claim | None:
     paper = row_of(rows, columns, mode="paper", subset="all", predictor="state")
     state, simpler = inside("state"), [inside(name) for name in BASELINES]
     best = max(simpler, key=lambda e: np.nan_to_num(e.value, nan=-1.0))
-    strict = both(
-        from_estimate(state, Region(low=0.5)),
-        from_estimate(difference(state, best), Region(low=0.0)),
-    )
+    gain = difference(state, best)
+    gaps = run.evidence_at("awareness_gap", dataset)
+    if len(gaps):  # on the same samples: compared as pairs
+        ends, less = ("gap", "low", "high"), BASELINES[simpler.index(best)]
+        gain = within(lambda subset: row_of(gaps, ends, mode="strict", subset=subset, less=less))
+    strict = both(from_estimate(state, Region(low=0.5)), from_estimate(gain, Region(low=0.0)))
     said = "the clean state tells Q from A (AUROC)"
     return _claim(run, dataset, "state-knows-pathway", said,
                   from_estimate(paper, Region(low=0.5)), strict)  # fmt: skip

@@ -125,6 +125,7 @@ class _Groups:
     z: np.ndarray
     prediction: np.ndarray
     popularity: np.ndarray  # powers of ten, NaN where unknown
+    entity: np.ndarray  # what a bootstrap draws
     draws: Draws
 
     @classmethod
@@ -138,17 +139,19 @@ class _Groups:
             z=np.asarray(rows["z"], dtype=float),
             prediction=np.asarray(rows["prediction"], dtype=float),
             popularity=np.log10(np.where(popularity > 0, popularity, np.nan)),
+            entity=run.entities(rows["id"]),
             draws=Draws(seed=run.seed, resamples=run.resamples),
         )
 
     def difference(self, values: np.ndarray) -> Estimate:
         """The mean of Q less that of A."""
-        return difference_of_means(values, self.q, self.draws)
+        return difference_of_means(values, self.q, self.draws, entity=self.entity)
 
     def within(self, values: np.ndarray) -> Estimate:
         """The same within each predicted class, averaged by size."""
         parts = [self.prediction == which for which in (0, 1)]
         differences = [
-            difference_of_means(values[part], self.q[part], self.draws) for part in parts
+            difference_of_means(values[part], self.q[part], self.draws, entity=self.entity[part])
+            for part in parts
         ]
         return weighted([e for e in differences if np.isfinite(e[:3]).all()])

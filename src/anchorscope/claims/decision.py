@@ -33,6 +33,7 @@ class Measured:
     p_holds: float = math.nan  # the chance of such a number if the claim were just false
     p_fails: float = math.nan  # if it were just true
     decided_elsewhere: Decision | None = None  # by more than one number
+    otherwise: Decision = "undecided"  # where nothing is decided; a test can only fail to reject
 
     @property
     def p(self) -> float:
@@ -46,7 +47,7 @@ class Measured:
         if math.isnan(self.value):
             return "not measured"
         if not p <= ALPHA:
-            return "undecided"
+            return self.otherwise
         return "holds" if self.p_holds < self.p_fails else "fails"
 
 
@@ -67,7 +68,11 @@ def from_estimate(estimate: Estimate, region: Region) -> Measured:
 
 
 def both(one: Measured, other: Measured) -> Measured:
-    """The first reading's number; it holds only as far as the second holds too."""
+    """The first reading's number; it holds only as far as the second holds too.
+
+    It fails by its own number alone: an interval that is shown and allows the claim does not
+    speak against it, whatever the second one says.
+    """
     if math.isnan(one.value) or math.isnan(other.value):
         return Measured()
     return Measured(
@@ -75,7 +80,7 @@ def both(one: Measured, other: Measured) -> Measured:
         low=one.low,
         high=one.high,
         p_holds=max(one.p_holds, other.p_holds),
-        p_fails=min(one.p_fails, other.p_fails),
+        p_fails=one.p_fails,
     )
 
 
@@ -101,4 +106,5 @@ class Claim:
     strict: Measured
     finding: str = ""  # what it is instead, where that is known
     primary: bool = False  # the question the run is for: it stands outside Holm's family
+    about_groups: bool = True  # of Q and A: strict mode then needs two pathways
     shares_number_of: str = ""  # a claim on the same number: the two count once in Holm's family

@@ -10,6 +10,7 @@ import pandas as pd
 
 from anchorscope.claims.about_curves import curve_claims
 from anchorscope.claims.about_evidence import evidence_claims
+from anchorscope.claims.about_flow import flow_claims
 from anchorscope.claims.about_groups import group_claims, two_pathways
 from anchorscope.claims.comparisons import dataset_claims, model_claims
 from anchorscope.claims.decision import Claim, Measured
@@ -39,7 +40,8 @@ def claims_table(
     without = _without_pathways(runs)
     for place, claim in enumerate(claims):
         measured = columns["strict"]["verdict"][place] != "not measured"
-        if not claim.primary and measured and without & _places(claim):
+        about = claim.about_groups and not claim.primary
+        if about and measured and without & _places(claim):
             columns["strict"]["verdict"][place] = "not shown"
     frame = {
         "claim": [claim.claim for claim in claims],
@@ -73,7 +75,8 @@ def _claims(
     runs: Sequence[ClaimInputs], compared: Sequence[Sequence[ClaimInputs]]
 ) -> itertools.chain[Claim]:
     families = (
-        two_pathways, curve_claims, dataset_claims, group_claims, evidence_claims, reading_claims,
+        two_pathways, curve_claims, dataset_claims, group_claims, evidence_claims, flow_claims,
+        reading_claims,
     )  # fmt: skip
     each = (family(run) for family in families for run in runs)
     return itertools.chain(*each, *(model_claims(group) for group in compared))

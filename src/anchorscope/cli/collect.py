@@ -9,6 +9,9 @@ import typer
 from anchorscope import ranks
 from anchorscope.cli.run import DATA, LIMIT, Data, Limit, Out, config_of, option, rank_done
 from anchorscope.config import default_of
+from anchorscope.errors import UserError
+
+_NO_CONFIG = ("out", "samples", "temperature")  # options that no run has
 
 
 def collect(
@@ -35,18 +38,31 @@ def collect(
     gpus_per_worker: Annotated[int | None, option("gpus_per_worker")] = None,
     rank: Annotated[int | None, option("rank")] = default_of("rank"),
     world_size: Annotated[int | None, option("world_size")] = default_of("world_size"),
+    samples: Annotated[
+        int | None,
+        typer.Option(help="Answers drawn to each question, for detectors that compare them."),
+    ] = None,
+    temperature: Annotated[float, typer.Option(help="Of the drawn answers.")] = 1.0,
 ) -> None:
     """Asks a model questions and keeps what detectors read, without the analysis of pathways.
 
-    A folder of `anchorscope run --evidence detectors` serves as well, and costs more.
+    A folder of `anchorscope run --evidence detectors` serves as well, and costs more. The same
+    command with --samples adds drawn answers to a folder that is there.
     """
-    config = config_of({name: value for name, value in locals().items() if name != "out"})
+    config = config_of({name: value for name, value in locals().items() if name not in _NO_CONFIG})
 
     from anchorscope.cli.bar import Bar
+    from anchorscope.pipeline.collect import add_samples, check_sampling
     from anchorscope.pipeline.collect import collect as collect_states
 
+    if samples is not None:
+        check_sampling(samples, temperature)
+        if rank is not None:
+            raise UserError("--samples needs all answers: leave out --rank, when all are there.")
     with Bar() as bar:
         folder = collect_states(out=out, config=config, progress=bar)
+        if samples is not None:
+            add_samples(folder, samples=samples, temperature=temperature, progress=bar)
     if rank is not None:
         typer.echo(rank_done(config))
     elif ranks.first():

@@ -35,6 +35,18 @@ def evaluate(
     transfer: Annotated[
         bool, typer.Option("--transfer", help="Also from each dataset to each other.")
     ] = False,
+    peer: Annotated[
+        list[Path] | None,
+        typer.Option(help="A run of another model over the same questions: its states as control."),
+    ] = None,
+    nli: Annotated[
+        str | None,
+        typer.Option(help="An NLI model that groups drawn answers by meaning; the judge does too."),
+    ] = None,
+    encoder: Annotated[
+        str | None,
+        typer.Option(help="A sentence-transformers model; default: a small one, if installed."),
+    ] = None,
     limit: Annotated[
         int | None,
         typer.Option(help="Answers of each dataset, right and wrong alike; default: all."),
@@ -53,13 +65,15 @@ def evaluate(
 
     from anchorscope.cli.bar import Bar
     from anchorscope.detect.study import study
+    from anchorscope.run_folder.view import RunView
+    from anchorscope.show import write_report
     from anchorscope.show.detectors import write_detect_figures
 
     names = tuple(word.strip() for word in methods.split(",") if word.strip())
     with Bar() as bar:
         result = study(
-            runs, names=names, transfer=transfer, limit=limit, folds=folds, seed=seed,
-            resamples=resamples, progress=bar,
+            runs, peers=peer or (), nli=nli, encoder=encoder, names=names, transfer=transfer,
+            limit=limit, folds=folds, seed=seed, resamples=resamples, progress=bar,
         )  # fmt: skip
     folder = out or runs[0]
     files = result.write(folder)
@@ -67,7 +81,11 @@ def evaluate(
     _print(result.table)
     for row in result.claims.to_dict("records"):
         typer.echo(f"{row['statement']}, {row['dataset']}: {_told(row)}")
+    for row in [] if result.peer is None else result.peer.to_dict("records"):
+        typer.echo(_beside(row))
     typer.echo("\n".join(str(file) for file in files if file.suffix in (".csv", ".md", ".png")))
+    if (folder / "report.html").is_file():  # an analysed run: its report has these claims too
+        typer.echo(str(write_report(RunView.open(folder))))
 
 
 @detect.command()
@@ -228,6 +246,18 @@ def _told(row: dict[Any, Any]) -> str:
     """What both modes say of a claim: "paper undecided (+0.002), strict fails (-0.018)"."""
     modes = [mode for mode in ("paper", "strict") if f"{mode}_verdict" in row]
     return ", ".join(f"{m} {row[f'{m}_verdict']} ({row[f'{m}_value']:+.3f})" for m in modes)
+
+
+def _beside(row: dict[Any, Any]) -> str:
+    """What the second model's states say beside the model's own."""
+    answers = "all answers" if row["answers"] == "all" else "answers on which the models disagree"
+    head = f"{row['dataset']}, {row['position']}, {row['n']} {answers}: "
+    if not math.isfinite(row["gap"]):
+        return head + "too few to compare"
+    return (
+        f"{head}AUROC of own states {row['own']:.3f}, of {row['peer']}'s {row['of_peer']:.3f}, "
+        f"gap {row['gap']:+.3f} [{row['gap_low']:+.3f}, {row['gap_high']:+.3f}]"
+    )
 
 
 def _at_least(name: str, value: int, least: int) -> None:

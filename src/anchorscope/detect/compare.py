@@ -36,8 +36,8 @@ _NOTE = (
     f"(Holm's p below {ALPHA}). cov.: share of answers that can be given at that share of "
     "wrong ones. vs: difference of AUROC from the single probe and from the best text-only "
     "control, * likewise; † where no resample was on the other side, so that p is as low as their "
-    "number allows. passes: forward passes beside those that wrote the answer; ms: for the "
-    "score alone."
+    "number allows. passes: forward passes beside those that wrote the answer (a drawn "
+    "answer takes one for each of its tokens); ms: for the score, and for drawn answers."
 )
 
 
@@ -119,10 +119,14 @@ def _numbers(name: str, rows: pd.DataFrame, value: float, draws: np.ndarray) -> 
         "ece": ece(z, probability),
         "brier": brier(z, probability),
         **{f"coverage_{risk * 100:.0f}": coverage_at(z, score, risk) for risk in RISKS},
-        "extra_passes": np.nan if name == AUTO else method.extra_passes,
+        "extra_passes": np.nan if name == AUTO else _mean(rows, "passes", method.extra_passes),
         "ms_per_answer": float(np.mean(rows["ms"].to_numpy())),
         "chosen": "; ".join(sorted(set(rows["chosen"]) - {""})),
     }
+
+
+def _mean(rows: pd.DataFrame, column: str, otherwise: float) -> float:
+    return float(np.mean(rows[column].to_numpy())) if column in rows else otherwise
 
 
 def _others(value: Mapping[str, float]) -> dict[str, str]:

@@ -27,7 +27,8 @@ from anchorscope.stats.intervals import percentile_interval
 from anchorscope.stats.ranking import auroc, auroc_draws, ece
 
 SCORES = (
-    "dataset", "split", "detector", "fold", "id", "z", "score", "probability", "ms", "chosen",
+    "dataset", "split", "detector", "fold", "id", "entity", "z", "score", "probability", "ms",
+    "passes", "chosen",
 )  # fmt: skip
 
 
@@ -45,8 +46,9 @@ def evaluate(
     check_classes(material.z, dataset=material.name)
     progress.start(f"detectors on {material.name}", folds * len(splits))
     left_out = fit_reasons(material, names)
-    for name, reason in left_out.items():
-        progress.note(f"{material.name}: {name} left out, {reason}")
+    for reason in dict.fromkeys(left_out.values()):
+        alike = ", ".join(name for name, why in left_out.items() if why == reason)
+        progress.note(f"{material.name}: {alike} left out, {reason}")
     names = [name for name in names if name not in left_out]
     if not names:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in left_out.items())
@@ -91,6 +93,7 @@ def rows_of(method: Method, name: str, test: Material) -> pd.DataFrame:
     raw = method.decision_function(test)
     each = (time.perf_counter() - begun) * 1000 / max(1, len(test))
     check_scores(name, raw)
+    cost = method.cost(test)
     return pd.DataFrame(
         {
             "dataset": test.name,
@@ -101,7 +104,8 @@ def rows_of(method: Method, name: str, test: Material) -> pd.DataFrame:
             # Fits on different folds are put on one scale; a score without a fit has one already.
             "score": method.calibration_.evidence(raw) if method.learns else raw,
             "probability": method.calibration_.probability(raw),
-            "ms": each,
+            "ms": each + cost.ms,
+            "passes": cost.passes,
             "chosen": chosen_by(method),
         }
     )

@@ -15,6 +15,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
+from anchorscope.detect.sampled.answers import SampledAnswers, sampled_by_id
 from anchorscope.errors import UserError
 from anchorscope.probes.folds import MIN_PER_CLASS, entity_folds, random_folds
 from anchorscope.records import Sample
@@ -57,6 +58,8 @@ class Text:
     entity: str = ""
     popularity: float = np.nan  # log10
     p_true: float = np.nan
+    entropies: tuple[float, ...] = ()  # of each answer token's distribution; none: not kept
+    sampled: SampledAnswers | None = None  # other answers to the question, drawn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,9 +221,11 @@ def from_run(run: RunView, dataset: str, *, seed: int = 0, limit: int | None = N
         raise UserError(f"'{run.path}' has no usable answers of '{dataset}'.")
     if limit is not None:
         used = balanced(used, limit, seed)
+    drawn = sampled_by_id(run.sampled)
+    texts = (_text(s, run.p_true.get(s.id, np.nan), drawn.get(s.id)) for s in used)
     return Material(
         name=dataset,
-        texts=tuple(_text(sample, run.p_true.get(sample.id, np.nan)) for sample in used),
+        texts=tuple(texts),
         z=np.array([int(s.verdict == "wrong") for s in used], dtype=np.int64),
         bank=StateBank(run.path, [s.id for s in used]),
         rows=np.arange(len(used)),
@@ -228,7 +233,7 @@ def from_run(run: RunView, dataset: str, *, seed: int = 0, limit: int | None = N
     )
 
 
-def _text(sample: Sample, p_true: float) -> Text:
+def _text(sample: Sample, p_true: float, sampled: SampledAnswers | None) -> Text:
     return Text(
         id=sample.id,
         question=sample.question.text,
@@ -240,6 +245,8 @@ def _text(sample: Sample, p_true: float) -> Text:
         entity=sample.question.entity,
         popularity=sample.question.log_popularity,
         p_true=p_true,
+        entropies=sample.answer.entropies,
+        sampled=sampled,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from scipy.special import expit
@@ -20,6 +20,13 @@ from anchorscope.stats.ranking import auroc
 Needs = dict[str, tuple[int, ...]]  # intervention -> layers (from 1) whose states are read
 _FREE = 1e6  # so weak a penalty that two numbers fitted to hundreds of answers do not feel it
 _LEAST = 1e-6  # log-odds for one spread of the scores
+
+
+class Cost(NamedTuple):
+    """What an answer's score takes beside writing the answer and computing the score."""
+
+    passes: float  # forward passes
+    ms: float
 
 
 class Method(BaseEstimator):
@@ -82,6 +89,10 @@ class Method(BaseEstimator):
     def passes(self, material: Material) -> Sequence[Intervention]:
         """The pass each answer must be read under beside the clean one; none for most."""
         return ()
+
+    def cost(self, material: Material) -> Cost:
+        """The extra passes of an answer of the material, and the milliseconds known of them."""
+        return Cost(self.extra_passes, 0.0)
 
     def tensors(self) -> dict[str, np.ndarray]:
         """The arrays that make up a fitted detector, ready for safetensors."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -12,7 +13,10 @@ from anchorscope.claims.about_detectors import detector_claims
 from anchorscope.detect.compare import detectors_table, enough_resamples, write_tables
 from anchorscope.detect.evaluate import check_same_model, evaluate, transfer_table, within_rows
 from anchorscope.detect.kinds import AUTO, METHODS, make_method
+from anchorscope.detect.kinds.text_embedding import with_vectors
 from anchorscope.detect.material import Material, from_run
+from anchorscope.detect.peer import peer_table
+from anchorscope.detect.sampled.nli import Nli, with_entailment
 from anchorscope.errors import UserError
 from anchorscope.progress import Progress, Quiet
 from anchorscope.run_folder.view import RunView
@@ -25,6 +29,7 @@ class Study:
     scores: pd.DataFrame  # a row per answer, detector and split
     table: pd.DataFrame  # a row per dataset, split and detector
     transfer: pd.DataFrame | None
+    peer: pd.DataFrame | None = None  # a row per dataset, position and set of answers
 
     @property
     def claims(self) -> pd.DataFrame:
@@ -33,13 +38,13 @@ class Study:
 
     def write(self, folder: Path) -> list[Path]:
         """The files written under tables/: detectors.csv, .md, .tex, detector_claims.csv,
-        transfer.csv, and the scores.
+        transfer.csv, peer.csv, and the scores.
         """
         tables = {"detectors": self.table}
         if len(self.claims):
             tables["detector_claims"] = self.claims
-        if self.transfer is not None:
-            tables["transfer"] = self.transfer
+        also = {"transfer": self.transfer, "peer": self.peer}
+        tables |= {name: table for name, table in also.items() if table is not None}
         files = write_tables(folder, tables)
         files.append(folder / "tables" / "detector_scores.parquet")
         self.scores.to_parquet(files[-1])
@@ -49,6 +54,9 @@ class Study:
 def study(
     runs: Sequence[str | Path],
     *,
+    peers: Sequence[str | Path] = (),
+    nli: str | None = None,
+    encoder: str | None = None,
     names: Sequence[str] = (),
     transfer: bool = False,
     limit: int | None = None,
@@ -60,6 +68,8 @@ def study(
     """Every detector on every dataset of these runs; all of them where `names` is empty.
 
     With a `limit`, as many right as wrong answers of each dataset, that many in all at most.
+    `peers` are runs of a second model over the same questions: its states are the control. `nli`
+    names a model that groups drawn answers by meaning, `encoder` one that encodes texts.
     `resamples` is chosen by the number of detectors where it is not given.
     """
     progress = progress or Quiet()
@@ -69,7 +79,16 @@ def study(
     resamples = enough_resamples(resamples, len(names))
     folders = [RunView.open(run, collected_ok=True) for run in runs]
     check_same_model([folder.weights for folder in folders])
-    parts = _parts(folders, seed, limit)
+    parts = _with_models(_parts(folders, seed, limit), names, nli, encoder)
+    beside = _beside(
+        parts,
+        peers,
+        folds=folds,
+        seed=seed,
+        resamples=resamples,
+        progress=progress,
+        model=folders[0].model_name,
+    )
     options = {"names": names, "seed": seed, "progress": progress}
     scores = pd.concat([evaluate(p, folds=folds, **options) for p in parts], ignore_index=True)
     model = folders[0].model_name
@@ -79,7 +98,35 @@ def study(
         _say_prompts(folders, progress)
         away = transfer_table(parts, model=model, **options)
         moved = pd.concat([within_rows(table), away], ignore_index=True)
-    return Study(scores=scores, table=table, transfer=moved)
+    return Study(scores=scores, table=table, transfer=moved, peer=beside)
+
+
+def _beside(parts: Sequence[Material], peers: Sequence[str | Path], **options: Any) -> Any:
+    """The table of the second model's states; None where no run of one was given."""
+    folders = [RunView.open(run, collected_ok=True) for run in peers]
+    if not folders:
+        return None
+    check_same_model([folder.weights for folder in folders])
+    asked = {part.name for part in parts}
+    theirs = [from_run(f, name) for f in folders for name in f.datasets if name in asked]
+    return peer_table(parts, theirs, peer=folders[0].model_name, **options)
+
+
+def _with_models(
+    parts: list[Material], names: Sequence[str], nli: str | None, encoder: str | None
+) -> list[Material]:
+    """The parts with what other models say of their texts, where detectors ask for it."""
+    if "text-embedding" in names:
+        parts = [with_vectors(part, encoder) for part in parts]
+    if nli is None:
+        return parts
+    if not any(text.sampled for part in parts for text in part.texts):
+        raise UserError(
+            "--nli compares drawn answers, and these runs have none. "
+            "Draw some: repeat `detect collect` with --samples 10."
+        )
+    asked = Nli.load(nli)
+    return [with_entailment(part, asked) for part in parts]
 
 
 def _say_prompts(folders: Sequence[RunView], progress: Progress) -> None:

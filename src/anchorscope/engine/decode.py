@@ -1,4 +1,4 @@
-"""Greedy answers, with the state of every answer token caught as it is fed."""
+"""Answers, greedy with the state of every token caught as it is fed, or drawn at a temperature."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ _COMPACT_AT = 0.25
 
 @dataclass(frozen=True)
 class Line:
-    """One greedy answer: its tokens and how sure each was."""
+    """One answer: its tokens and how sure each was, at temperature 1."""
 
     token_ids: tuple[int, ...]
     log_probs: tuple[float, ...]
-    first_entropy: float
+    entropies: tuple[float, ...]  # of the distribution that each token was chosen from
+    first_entropy: float  # there is one where the answer has no token
     finished: bool
 
 
@@ -36,6 +37,17 @@ class Written:
     states: Tensor  # [row, token, layer, width], on the model's device
     trunk: Trunk
     also: Tensor | None  # [row, layer, width] at one more position of the prompts, if asked for
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Tokens drawn instead of the likeliest one.
+
+    A row's numbers are its own, so what is drawn does not depend on the rows beside it.
+    """
+
+    temperature: float
+    uniforms: Tensor  # [prompt, answer, step] in [0, 1): one number decides one token
 
 
 @dataclass
@@ -66,7 +78,51 @@ def write_answers(
         at=grown.trunk.at,
         next_at=grown.trunk.at[:, -1] + 1,
     )
-    logits = grown.last.logits
+    _write(lease, prefix, pages, live, grown.last.logits, stop_ids=stop_ids, limit=limit)
+    assert pages.states is not None
+    return Written(pages.lines(), pages.states, grown.trunk, grown.last.also)
+
+
+def write_samples(
+    lease: Lease,
+    prefix: Prefix,
+    prompts: Sequence[Sequence[int]],
+    *,
+    stop_ids: Tensor,
+    limit: int,
+    sampling: Sampling,
+) -> list[tuple[Line, ...]]:
+    """Several drawn answers to each prompt, which is read once for all of them."""
+    each = sampling.uniforms.shape[1]
+    grown = grow_trunk(lease, prefix, prompts, room=limit, head=True)
+    device = lease.model.device
+    index = torch.arange(len(prompts), device=device).repeat_interleave(each)
+    grown.memory.keep(index)
+    assert grown.last.logits is not None
+    at = grown.trunk.at[index]
+    live = _Live(
+        rows=torch.arange(len(index), device=device),
+        memory=grown.memory,
+        at=at,
+        next_at=at[:, -1] + 1,
+    )
+    pages = _Pages(lease, len(index), limit, sampling=sampling)
+    _write(lease, prefix, pages, live, grown.last.logits[index], stop_ids=stop_ids, limit=limit)
+    lines = pages.lines()
+    return [lines[start : start + each] for start in range(0, len(lines), each)]
+
+
+def _write(
+    lease: Lease,
+    prefix: Prefix,
+    pages: _Pages,
+    live: _Live,
+    logits: Tensor | None,
+    *,
+    stop_ids: Tensor,
+    limit: int,
+) -> None:
+    """Writes token after token until every row has ended."""
     for step in range(limit):
         assert logits is not None
         chosen = pages.choose(live.rows, logits, step)
@@ -75,8 +131,10 @@ def write_answers(
         if not live.rows.numel():
             break
         # The last token allowed is fed too, for its state; its logits are nobody's business.
+        # Of a drawn answer nobody reads states, and its last token is not fed.
+        if pages.states is None and step + 1 == limit:
+            break
         logits = _feed(lease, prefix, pages, live, chosen, step, head=step + 1 < limit)
-    return Written(pages.lines(), pages.states, grown.trunk, grown.last.also)
 
 
 def _without_finished(
@@ -107,7 +165,8 @@ def _feed(
     live.next_at = live.next_at + 1
     layout = Layout(query_at, live.at, prefix_length=len(prefix))
     read = lease.run(chosen[:, None], layout, live.memory, head=head)
-    pages.states[live.rows, step] = read.states
+    if pages.states is not None:
+        pages.states[live.rows, step] = read.states
     pages.step = step + 1
     return read.logits
 
@@ -115,24 +174,33 @@ def _feed(
 class _Pages:
     """What is written, row by row, until the batch ends."""
 
-    def __init__(self, lease: Lease, rows: int, limit: int) -> None:
+    def __init__(
+        self, lease: Lease, rows: int, limit: int, *, sampling: Sampling | None = None
+    ) -> None:
         model = lease.model
         device = model.device
         shape = (rows, limit, model.blocks, model.parts.width)
-        self.states = torch.empty(shape, dtype=model.dtype, device=device)
+        self.sampling = sampling
+        self.states = None
+        if sampling is None:
+            self.states = torch.empty(shape, dtype=model.dtype, device=device)
         self.tokens = torch.zeros(rows, limit, dtype=torch.long, device=device)
         self.log_probs = torch.zeros(rows, limit, device=device)
-        self.entropy = torch.zeros(rows, device=device)
+        self.entropy = torch.zeros(rows, limit, device=device)
         self.length = torch.full((rows,), -1, device=device)  # -1: still being written
         self.step = 0
 
     def choose(self, rows: Tensor, logits: Tensor, step: int) -> Tensor:
-        """The likeliest token of each row, noted with its log-probability."""
+        """The likeliest or the drawn token of each row, noted with its log-probability."""
         log_probs = torch.log_softmax(logits.float(), dim=-1)
-        best, chosen = log_probs.max(dim=-1)
-        self.tokens[rows, step], self.log_probs[rows, step] = chosen, best
-        if step == 0:
-            self.entropy = -(log_probs.exp() * log_probs).nan_to_num(0.0).sum(dim=-1)
+        if self.sampling is None:
+            own, chosen = log_probs.max(dim=-1)
+        else:
+            at_step = self.sampling.uniforms.flatten(0, 1)[rows.cpu(), step]
+            chosen = drawn(log_probs, at_step, self.sampling.temperature)
+            own = log_probs.gather(1, chosen[:, None])[:, 0]
+        self.tokens[rows, step], self.log_probs[rows, step] = chosen, own
+        self.entropy[rows, step] = -(log_probs.exp() * log_probs).nan_to_num(0.0).sum(dim=-1)
         return chosen
 
     def close(self, rows: Tensor) -> None:
@@ -151,8 +219,22 @@ class _Pages:
             Line(
                 token_ids=tuple(tokens[row][:n]),
                 log_probs=tuple(log_probs[row][:n]),
-                first_entropy=entropy[row],
+                entropies=tuple(entropy[row][:n]),
+                first_entropy=entropy[row][0],
                 finished=finished[row],
             )
             for row, n in enumerate(length)
         )
+
+
+def drawn(log_probs: Tensor, uniforms: Tensor, temperature: float) -> Tensor:
+    """The token of each row at which the cumulative probability passes its number, [row].
+
+    `uniforms` [row] lie in [0, 1). In double precision where the device has it: single sums over
+    a large vocabulary are off by more than many tokens' probability.
+    """
+    exact = torch.float32 if log_probs.device.type == "mps" else torch.float64
+    chances = torch.softmax(log_probs.to(exact) / temperature, dim=-1)
+    heights = chances.cumsum(dim=-1)
+    target = uniforms.to(heights)[:, None] * heights[:, -1:]
+    return torch.searchsorted(heights, target, right=True)[:, 0].clamp(max=log_probs.shape[1] - 1)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -28,8 +29,9 @@ from anchorscope.records import MODES, Mode
 from anchorscope.run_folder import table_columns
 from anchorscope.run_folder.states import StoredStates
 from anchorscope.stats.logistic import fit_logistic
-from anchorscope.stats.ranking import auroc_interval
+from anchorscope.stats.ranking import auroc, auroc_draws, auroc_interval, paired_difference
 
+SIMPLER = ("signed-logit", "margin", "simple")  # what the state must beat
 PREDICTORS = ("state", "signed-logit", "margin", "simple", "question-only")
 MOST = 2000  # questions: more would cost time and move nothing
 # Paper mode compares all samples; within ŷ only strict mode can say anything.
@@ -53,6 +55,13 @@ class _Task:
 
 
 def awareness_table(
+    readings: Readings, states: Mapping[str, np.ndarray | StoredStates], **how: Any
+) -> pd.DataFrame:
+    """The first of `awareness_tables`."""
+    return awareness_tables(readings, states, **how)["awareness"]
+
+
+def awareness_tables(
     readings: Readings,
     states: Mapping[str, np.ndarray | StoredStates],
     *,
@@ -66,8 +75,10 @@ def awareness_table(
     layers: Sequence[int] | None = None,
     workers: int | None = None,
     progress: OnDone | None = None,
-) -> pd.DataFrame:
-    """One row per layer, mode, subset and predictor: cross-fitted AUROC of Q against A.
+) -> Tables:
+    """awareness.csv, one row per layer, mode, subset and predictor: cross-fitted AUROC of Q
+    against A; and awareness_gap.csv: how much higher that of the state is than each simpler one's
+    on the same samples, by a paired bootstrap.
 
     `states` holds "clean" [question, layer, width] and may hold "question-only". `layers` (from
     1; all of them without it) are the ones asked for.
@@ -81,8 +92,8 @@ def awareness_table(
     chosen = _chosen(len(readings.ids), seed)
     entity = np.array(list(readings.entity_by_id.values()))
 
-    def work(layer: int) -> list[tuple]:
-        records, k = [], layer - 1
+    def work(layer: int) -> tuple[list[tuple], list[tuple]]:
+        records, gaps, k = [], [], layer - 1
         scores = _state_scores(tasks, states, layer, chosen=chosen, fold=readings.fold, C=C)
         for task, subset in _asked(tasks):
             rows = chosen & task.rows(subset, layer)
@@ -101,13 +112,42 @@ def awareness_table(
                     entity=entity[read],
                 )
                 records.append((layer, task.mode, subset, name, area.n, *area[:3]))
-        return records
+            own = {name: scores.get((task.mode, subset, name)) for name in PREDICTORS}
+            drawn = {"seed": seed, "resamples": resamples, "entity": entity}
+            gaps += [(layer, task.mode, subset, *row)
+                     for row in _gaps(task.scored[:, k], own, **drawn)]  # fmt: skip
+        return records, gaps
 
     of_layers = in_parallel(
         work, layers or readings.layer_numbers, workers=workers, progress=progress
     )
-    rows = [(model, dataset, *row) for of_layer in of_layers for row in of_layer]
-    return pd.DataFrame(rows, columns=list(table_columns.EVIDENCE["awareness"]))
+    tables = {}
+    for name, of in zip(("awareness", "awareness_gap"), zip(*of_layers, strict=True), strict=True):
+        rows = [(model, dataset, *row) for of_layer in of for row in of_layer]
+        tables[name] = pd.DataFrame(rows, columns=list(table_columns.EVIDENCE[name]))
+    return tables
+
+
+def _gaps(
+    label: np.ndarray,
+    scores: Mapping[str, np.ndarray | None],
+    *,
+    seed: int,
+    resamples: int,
+    entity: np.ndarray,
+) -> list[tuple]:
+    """AUROC of the state less that of each simpler predictor, where both have a score."""
+    rows, state = [], scores["state"]
+    for name in SIMPLER:
+        other = scores[name]
+        if state is None or other is None:
+            continue
+        read = ~np.isnan(state) & ~np.isnan(other)
+        z, pair = label[read], [state[read], other[read]]
+        draws = auroc_draws(z, pair, seed=seed, resamples=resamples, entity=entity[read])
+        gap = paired_difference(auroc(z, pair[0]), auroc(z, pair[1]), draws[0] - draws[1])
+        rows.append((name, len(z), gap.value, gap.low, gap.high))
+    return rows
 
 
 def _asked(tasks: Sequence[_Task]) -> list[tuple[_Task, Subset]]:
@@ -224,7 +264,7 @@ def _parts(inputs: PieceInputs) -> list[Part]:
 
 
 def _tables(inputs: PieceInputs, layer: int) -> Tables:
-    table = awareness_table(
+    return awareness_tables(
         inputs.readings,
         inputs.states,
         covariates=inputs.covariates,
@@ -235,7 +275,6 @@ def _tables(inputs: PieceInputs, layer: int) -> Tables:
         workers=1,
         **inputs.names,
     )
-    return {"awareness": table}
 
 
 PIECE = Piece(parts=_parts, loads=(CLEAN.name, QUESTION_ONLY))

@@ -9,6 +9,7 @@ from typing import Literal
 
 import numpy as np
 
+from anchorscope.answers.normalise import words
 from anchorscope.records import Sample, Span
 from anchorscope.spans.characters import longest
 
@@ -27,7 +28,7 @@ class Donor:
 
 
 def subject_span(sample: Sample) -> Span:
-    """The span that is patched: the longest that was marked, of equals the first."""
+    """The span that names the subject: the longest that was marked, of equals the first."""
     return longest(sample.spans)
 
 
@@ -40,12 +41,14 @@ def subject_text(sample: Sample) -> str:
 def choose_donors(samples: Sequence[Sample], *, seed: int) -> list[Donor]:
     """A matched and a random donor for every usable sample of one dataset, and the control's.
 
-    `matched`: of the same relation where that is known and somebody shares it, then the nearest
-    in log popularity and number of exact question tokens, each counted in its standard deviation
-    over the dataset. A candidate of unknown popularity counts as one deviation away. `random`:
-    anybody. Both are about another entity and name another subject, whatever its case. `other`,
-    the control on tokens outside E_Q, takes them from the random donor. Ties and draws are
-    settled by seed and id, so neither the order of the samples nor shards change them.
+    `matched`: of the same relation where that is known and somebody shares it, with as many spans
+    where somebody has, then the nearest in log popularity and number of exact question tokens,
+    each counted in its standard deviation over the dataset. A candidate of unknown popularity
+    counts as one deviation away. `random`: anybody. Both are about another entity, name another
+    subject, whatever its case, and share no accepted answer: with "the capital of France" for "the
+    city of the Louvre" the sample's own answer would stay as right as it was. `other`, the control
+    on tokens outside E_Q, takes them from the random donor. Ties and draws are settled by seed and
+    id, so neither the order of the samples nor shards change them.
     """
     pool = _Pool(sorted((s for s in samples if s.spans), key=lambda sample: sample.id))
     out = []
@@ -73,18 +76,29 @@ class _Pool:
         self.relation = np.array([question.relation or "" for question in questions])
         self.log = np.array([question.log_popularity for question in questions])
         self.tokens = np.array([len(sample.exact_question) for sample in samples], dtype=float)
+        self.spans = np.array([len(sample.spans) for sample in samples])
+        self.accepted = [accepted_answers(sample) for sample in samples]
+        self.accepting: dict[str, list[int]] = {}  # answer -> the numbers of those it is right for
+        for number, answers in enumerate(self.accepted):
+            for answer in answers:
+                self.accepting.setdefault(answer, []).append(number)
 
     def others(self, own: int) -> np.ndarray:
-        """The numbers of the samples about somebody else."""
+        """The numbers of the samples about somebody else, with other answers."""
         # Without an entity nothing is known but the text.
         same = (self.entity == self.entity[own]) & (self.entity != "")
-        return np.flatnonzero(~same & (self.subject != self.subject[own]))
+        same |= self.subject == self.subject[own]
+        for answer in self.accepted[own]:
+            same[self.accepting[answer]] = True
+        return np.flatnonzero(~same)
 
     def nearest(self, own: int) -> np.ndarray:
         """The best matches, all that are equally near."""
         others = self.others(own)
         alike = others[(self.relation[others] == self.relation[own]) & (self.relation[own] != "")]
         others = alike if len(alike) else others
+        whole = others[self.spans[others] == self.spans[own]]
+        others = whole if len(whole) else others
         if not len(others):
             return others
         popularity = _in_deviations(self.log, own, others)
@@ -104,6 +118,12 @@ class _Pool:
             same_relation=bool(relation and relation == self.relation[other]),
             popularity_gap=float(abs(self.log[own] - self.log[other])),
         )
+
+
+def accepted_answers(sample: Sample) -> frozenset[str]:
+    """The accepted answers of a sample's question as the judge spells them."""
+    spelt = (" ".join(word.text for word in words(alias)) for alias in sample.question.answers)
+    return frozenset(spelt) - {""}
 
 
 def generator(*of: object) -> np.random.Generator:

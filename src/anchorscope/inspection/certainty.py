@@ -110,6 +110,8 @@ def wrong_by_detector(detector: Detector, model: Model, bound: Bound, asked: Ask
     scored = _scored(detector, model, bound, asked)
     evaluation = detector.evaluation
     words = [f"Calibrated by {detector.calibrated_on}."]
+    if scored.why:
+        words.insert(0, f"No probability: {scored.why}.")
     if evaluation.get("ece") is not None:
         words.append(
             f"On {evaluation.get('n')} answers about unseen entities its probabilities were off by "

@@ -11,12 +11,15 @@ import torch
 from anchorscope.engine.check import require_understood
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.limits.bounds import Bounds, bounds_of, kind_of, note, noted_of
+from anchorscope.engine.passes import CAUGHT, passes_of
 from anchorscope.errors import UserError
+from anchorscope.evidence.pieces import passes_of_pieces
 from anchorscope.models import Model, load_model
 from anchorscope.pathways.grouping import check_grouping
 from anchorscope.pipeline.request import command_of, described
 from anchorscope.pipeline.stages import Run
 from anchorscope.run_folder.identity import git_revision, versions, weights_hash
+from anchorscope.run_folder.room import check_room, disk_bytes
 
 _SHARD = {"cpu": 512, "cuda": 1024}  # questions between two saves, at most
 _LEAST, _OPERATIONS = 64, 1 << 43  # of a shard on a CPU: one to two minutes there
@@ -33,7 +36,23 @@ def load(run: Run, model: Any, *, joins: bool = False) -> Model:
         return _load(run, model, joins)
 
 
+def load_again(run: Run, model: Any) -> Model:
+    """The model of answers that are on disk, for more to be read; run.json stays as it is."""
+    with run.stage("model"):
+        return _same_model(run, model, False)[0]
+
+
 def _load(run: Run, asked: Any, joins: bool) -> Model:
+    model, facts = _same_model(run, asked, joins)
+    check_grouping(run.config.grouping, model.blocks)
+    run.progress.note(f"{model.name}: {model.why}")
+    _check_room(run, model)
+    _save_facts(run, model, facts)
+    return model
+
+
+def _same_model(run: Run, asked: Any, joins: bool) -> tuple[Model, dict[str, Any]]:
+    """The model, and what tells its weights apart: those of the run, if it has begun."""
     c, store = run.config, run.store
     model = load_model(
         c.model if asked is None else asked,
@@ -45,7 +64,6 @@ def _load(run: Run, asked: Any, joins: bool) -> Model:
     )
     if not (joins and _proved(model, store.info)):
         require_understood(model)
-    check_grouping(c.grouping, model.blocks)
     facts = {
         "weights": weights_hash(model.lm),
         "dtype": str(model.dtype).removeprefix("torch."),
@@ -57,9 +75,7 @@ def _load(run: Run, asked: Any, joins: bool) -> Model:
             f"{store.path} was begun with other weights or another dtype "
             f"({before['dtype']}, now {facts['dtype']}). Use the same model, or another --out."
         )
-    run.progress.note(f"{model.name}: {model.why}")
-    _save_facts(run, model, facts)
-    return model
+    return model, facts
 
 
 def _proved(model: Model, info: dict[str, Any]) -> bool:
@@ -77,6 +93,16 @@ def _bound(model: Model, before: dict[str, Any], tokens: int | None) -> None:
     elif tokens is not None:
         bounds = bounds._replace(tokens=tokens)
     note(model.lm, replace(noted_of(model.lm), bounds=bounds))
+
+
+def _check_room(run: Run, model: Model) -> None:
+    """Says what the run takes of the disk, before it is too late; a URL has no end."""
+    if run.store.remote is not None or "only" in run.store.info.get("identity", {}):
+        return
+    passes = len(CAUGHT) + len((*passes_of(run.config), *passes_of_pieces(run.config)))
+    questions = sum(len(each.questions) for each in run.sets)
+    needed = disk_bytes(questions, model.blocks, model.parts.width, passes)
+    run.progress.note(check_room(run.store.path, needed))
 
 
 def _save_facts(run: Run, model: Model, facts: dict[str, Any]) -> None:

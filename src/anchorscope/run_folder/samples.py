@@ -62,6 +62,7 @@ def _sample(row: dict[Any, Any]) -> Sample:
             log_probs=tuple(float(value) for value in row["log_probs"]),
             first_entropy=float(row["first_entropy"]),
             finished=bool(row["finished"]),
+            entropies=_floats(row.get("entropies")),
         ),
         verdict=row["verdict"],
         finder=row["finder"],
@@ -77,6 +78,11 @@ def _sample(row: dict[Any, Any]) -> Sample:
 
 def _ints(values: Iterable[Any]) -> tuple[int, ...]:
     return tuple(int(value) for value in values)
+
+
+def _floats(values: Any) -> tuple[float, ...]:
+    """The numbers of a cell; none where an earlier version wrote no such column."""
+    return () if values is None else tuple(float(value) for value in values)
 
 
 def _or_none(value: Any) -> Any:

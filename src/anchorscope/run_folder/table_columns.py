@@ -56,6 +56,9 @@ PIECES: Mapping[str, Mapping[str, Columns]] = {
         "patching": _names(
             "model dataset layer intervention mode subset pathway n flip_rate flip_low flip_high"
         ),
+        "patching_gap": _names(
+            "model dataset layer intervention less mode subset n gap gap_low gap_high"
+        ),
     },
     "answer-only": {
         "answer_only": _names(
@@ -73,6 +76,7 @@ PIECES: Mapping[str, Mapping[str, Columns]] = {
     },
     "awareness": {
         "awareness": _names("model dataset layer mode subset predictor n auroc low high"),
+        "awareness_gap": _names("model dataset layer mode subset less n gap low high"),
     },
     "heads": {
         "heads": _names("model dataset block head set layer n delta_p low high flip_rate"),
@@ -94,13 +98,17 @@ EVIDENCE: Mapping[str, Columns] = {
 SALIENCY_ROWS = _names("id dataset loss source layer saliency")
 HEADS_ROWS = _names("id dataset block head set layer logit_clean logit_knockout")
 DONOR_ROWS = _names("id kind donor same_relation resized popularity_gap")
+# Written beside them; runs of earlier versions do not have these.
+PATCHING_MORE = _names("floor")
+DONOR_MORE = _names("whole")
 P_TRUE_ROWS = _names("id p_true")
+SAMPLED_ROWS = _names("id number text log_prob tokens passes ms")
 
 # Columns that hold text in every table that has them: a dataset called 'NA' is a name.
 TEXT = frozenset(
     _names(
         "model dataset mode pathway intervention finder_a finder_b id finding why within collapse "
         "variant subset loss measure term predictor set layers dataset_a dataset_b claim "
-        "statement source paper_verdict strict_verdict road control kind"
+        "statement source paper_verdict strict_verdict road control kind less"
     )
 )

@@ -114,6 +114,15 @@ class RunView:
         return self._table("claims", table_columns.CLAIMS)
 
     @cached_property
+    def detector_claims(self) -> pd.DataFrame:
+        """The claims about detectors; no row before `detect eval` was asked for them here."""
+        file = self.path / "tables" / "detector_claims.csv"
+        table = _read_csv(file, ("claim",)) if file.is_file() else pd.DataFrame()
+        table = table.reindex(columns=list(table_columns.CLAIMS))
+        words = {"paper_verdict": "not measured", "strict_verdict": "not measured", "finding": ""}
+        return table.astype(dict.fromkeys(words, object)).fillna(words)
+
+    @cached_property
     def spans(self) -> pd.DataFrame:
         return self._table("spans", table_columns.SPANS)
 
@@ -159,6 +168,11 @@ class RunView:
         """P(True) by question, where it was asked for."""
         rows = self._rows("ptrue", table_columns.P_TRUE_ROWS)
         return {str(id): float(p) for id, p in zip(rows["id"], rows["p_true"], strict=True)}
+
+    @cached_property
+    def sampled(self) -> pd.DataFrame:
+        """The drawn answers to each question; no row where none were asked for."""
+        return self._rows("sampled", table_columns.SAMPLED_ROWS)
 
     @cached_property
     def samples(self) -> pd.DataFrame:

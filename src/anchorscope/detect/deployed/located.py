@@ -9,6 +9,8 @@ import numpy as np
 from torch import Tensor
 
 from anchorscope.answers.generate import answer_offsets
+from anchorscope.answers.judge_phrases import is_abstention
+from anchorscope.answers.normalise import plain
 from anchorscope.detect.deployed.trained import Outcome, Trained
 from anchorscope.detect.material import Arrays, Material, Text
 from anchorscope.engine.read import to_host
@@ -21,6 +23,7 @@ from anchorscope.spans.answer import answer_span
 from anchorscope.spans.characters import tokens_of
 
 NOTHING = "the answer holds no entity to read"
+ABSTAINED = "the model declined to answer"
 _UNREAD = np.nan
 States = dict[tuple[str, int], np.ndarray]  # by pass and layer: [answer, width]
 
@@ -131,6 +134,8 @@ def scored_answers(
     belief, pathway = _beliefs(trained, clean)
     distance = trained.distance_of(clean)
     for place, n in enumerate(rows):
+        if out[n].outcome == "abstained":  # no detector learnt from such answers
+            continue
         if not np.isfinite(probability[place]):
             raise UserError(
                 f"The answer {answers[n].answer.text!r} got no finite score: the model's state "
@@ -153,6 +158,7 @@ def scored_answers(
 
 
 def _unread(one: LocatedAnswer, trained: Trained) -> Scored:
+    abstained = bool(plain(one.answer.text)) and is_abstention(one.answer.text)
     return Scored(
         question=one.question,
         answer=one.answer.text,
@@ -160,7 +166,8 @@ def _unread(one: LocatedAnswer, trained: Trained) -> Scored:
         probability=np.nan,
         score=np.nan,
         flagged=False,
-        why=NOTHING,
+        why=ABSTAINED if abstained else NOTHING,
+        outcome="abstained" if abstained else "cannot say",
         detector=trained.id,
         threshold=trained.threshold,
         calibrated_on=trained.calibration_set,

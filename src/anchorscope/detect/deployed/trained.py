@@ -16,7 +16,7 @@ from anchorscope.detect.material import Material
 from anchorscope.detect.method import Method
 from anchorscope.detect.threshold import Promise
 
-Outcome = Literal["wrong", "right", "cannot say"]
+Outcome = Literal["wrong", "right", "cannot say", "abstained"]  # the last: declined to answer
 WIDE = 0.1  # an interval of AUROC beyond which a detector is not to be relied on
 READ_AT = "the last token of the answer entity (E_A)"
 

@@ -18,7 +18,10 @@ from anchorscope.detect.kinds.combined import Combined
 from anchorscope.detect.kinds.mixture_of_probes import MixtureOfProbes
 from anchorscope.detect.kinds.pathway_reweighting import PathwayReweighting
 from anchorscope.detect.kinds.probes import Ensemble, Mlp, QuestionOnly, SingleProbe
+from anchorscope.detect.kinds.text_embedding import TextEmbedding
+from anchorscope.detect.kinds.token_features import MeanEntropy, TokenFeatures
 from anchorscope.detect.method import Method
+from anchorscope.detect.sampled.methods import LexicalSimilarity, SelfCheck, SemanticEntropy
 from anchorscope.errors import unknown
 
 METHODS: dict[str, Callable[[], Method]] = {
@@ -28,13 +31,22 @@ METHODS: dict[str, Callable[[], Method]] = {
     "mean-log-prob-exact": lambda: TokenLogProb(reduce="mean", over="exact"),
     "min-log-prob-exact": lambda: TokenLogProb(reduce="min", over="exact"),
     "first-entropy": FirstEntropy,
+    "mean-entropy": MeanEntropy,
     "perplexity": Perplexity,
+    "token-features": TokenFeatures,
     "p-true": PTrue,
+    "semantic-entropy": SemanticEntropy,
+    "semantic-entropy-likelihood": lambda: SemanticEntropy(weights="likelihood"),
+    "semantic-entropy-nli": lambda: SemanticEntropy(by="nli"),
+    "self-check": SelfCheck,
+    "self-check-nli": lambda: SelfCheck(by="nli"),
+    "lexical-similarity": LexicalSimilarity,
     "length": Length,
     "popularity": Popularity,
     "tfidf-question": lambda: TfIdf(of="question"),
     "tfidf-answer": lambda: TfIdf(of="answer"),
     "tfidf-both": lambda: TfIdf(of="both"),
+    "text-embedding": TextEmbedding,
     "question-only": QuestionOnly,
     "probe": SingleProbe,
     "ensemble": Ensemble,

@@ -21,7 +21,7 @@ Reduce = Literal["mean", "min", "sum"]
 _REDUCE = {"mean": np.mean, "min": np.min, "sum": np.sum}
 
 
-class _Columns(Method):
+class Columns(Method):
     """Logistic regression on a few standardised numbers of each answer."""
 
     text_only = True
@@ -49,7 +49,7 @@ class _Columns(Method):
         return self
 
 
-class Length(_Columns):
+class Length(Columns):
     """How long question and answer are."""
 
     name = "length"
@@ -58,7 +58,7 @@ class Length(_Columns):
         return np.array([_lengths(text) for text in material.texts], dtype=np.float64)
 
 
-class Popularity(_Columns):
+class Popularity(Columns):
     """How much the subject is talked about, as the dataset says."""
 
     name = "popularity"

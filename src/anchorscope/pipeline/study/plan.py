@@ -26,6 +26,7 @@ from anchorscope.evidence.pieces import passes_of_pieces
 from anchorscope.pipeline.study.hardware import Hardware, reached
 from anchorscope.pipeline.study.sizes import Size
 from anchorscope.pipeline.study.tokens import TokenCount
+from anchorscope.run_folder.room import disk_bytes, state_bytes
 
 # Tokens. SmolLM2-135M, prompts as text, 64 questions of PopQA, TriviaQA, HotpotQA, NQ, atlas.
 ANSWER = 3.3  # of an answer
@@ -46,11 +47,6 @@ LAYER, LAYER_QUESTION, LAYER_WIDTH = 1.3, 0.9e-3, 1.0e-6
 REPORT = 5.0  # s a run: figures and report
 MAX_CORES = 16  # processes of the analysis on one machine
 SHARD = {"cpu": 64}  # questions; 1,024 on a GPU
-# Bytes.
-_STATE = 2  # of a number of a state, in half precision
-_ROW = 40  # of pathways.parquet, a question, layer and mode
-_SAMPLE = 2000  # of a question's row in samples.parquet and answers/
-_FIXED = 6e6  # figures, report, tables
 _ROOM = 1.15  # of a device's memory that weights need at least, with a little for a pass
 
 
@@ -100,8 +96,8 @@ def estimate(
     # Attention mass, for the matched control, takes the answer once more and is no pass of its own.
     through = tokens + questions * (answer + 1)
     flops = 2 * size.block_weights * through + 2 * size.head_weights * questions * (answer + 1)
-    states = questions * size.blocks * size.width * _STATE * (len(CAUGHT) + len(cuts))
-    disk = states + questions * (2 * size.blocks * _ROW + _SAMPLE) + _FIXED
+    shape = (questions, size.blocks, size.width, len(CAUGHT) + len(cuts))
+    states = state_bytes(*shape)
     devices = math.ceil(size.bytes(config.dtype) * _ROOM / on.memory)
     seconds = {
         "model": _ready(size.bytes(config.dtype), on, from_disk=from_disk),
@@ -115,7 +111,7 @@ def estimate(
         tokens=tokens,
         flops=flops,
         weights=size.bytes(config.dtype),
-        disk=disk,
+        disk=disk_bytes(*shape),
         devices=devices,
         gpus=max(on.gpus, devices),
         seconds=seconds,

@@ -150,6 +150,7 @@ SHOWN = Shown(
     words=words,
     numbers=_numbers,
     draw=plot_heads,
+    claims=("heads-carry",),
     chart=lambda run: (
         heads_chart(run),
         "Mean ΔP when one head alone is kept from the exact question tokens.",

@@ -23,6 +23,7 @@ from anchorscope.show.evidence.shown import (
 )
 from anchorscope.show.report.words import percent
 
+FLOOR = "#8c564b"
 PATCHES: Mapping[str, str] = {
     "patch-matched": "tokens of a matched subject",
     "patch-random": "tokens of a random subject",
@@ -30,6 +31,7 @@ PATCHES: Mapping[str, str] = {
     "patch-self": "its own tokens",
 }
 OTHER = "Other tokens, all samples (control)"
+OWN = "Its own tokens, all samples (rounding alone)"
 
 
 def main_patch(table: pd.DataFrame) -> str:
@@ -45,17 +47,19 @@ def piece(run: RunView) -> Piece:
     for mode in MODES:
         rows = where(table, mode=mode, subset="all")
         series = pathway_curves(run, where(rows, intervention=patch), columns, factor=100)
-        control = where(rows, intervention="patch-other", pathway="all")
-        for name in run.titles:
-            part = where(control, dataset=name)
-            if len(part):
-                series.append(interval_curve(part, columns, label=OTHER, color=RANDOM, factor=100))
+        for control, label, color in (("patch-other", OTHER, RANDOM), ("patch-self", OWN, FLOOR)):
+            of = where(rows, intervention=control, pathway="all")
+            for part in (where(of, dataset=name) for name in run.titles):
+                if len(part):
+                    how = {"label": label, "color": color, "factor": 100}
+                    series.append(interval_curve(part, columns, **how))
         view = View(row="", column=f"{mode.capitalize()} mode",
                     y="Predictions that flip (%)", series=series)  # fmt: skip
         views.append(view)
     caption = (
         f"The exact question tokens are replaced by the {PATCHES[patch]}. Groups are those of the "
-        "knockout. Grey: as many other tokens of the question replaced, all samples."
+        "knockout. Grey: as many other tokens of the question replaced, all samples. Brown: the "
+        "noise floor, what flips where a sample’s own tokens are put in and rounding alone differs."
     )
     return Piece(name="patching", views=views, caption=caption, unit="percent")
 
@@ -75,6 +79,12 @@ def words(run: RunView, dataset: str) -> list[str]:
             "Replacing as many other tokens of the question flips "
             f"{_share(rows, intervention='patch-other', pathway='all')} of all."
         )
+    if "patch-self" in set(values(rows, "intervention")):
+        said.append(
+            "With its own tokens put in, "
+            f"{_share(rows, intervention='patch-self', pathway='all')} of all flip: that is "
+            "rounding, the noise floor of these numbers."
+        )
     return [*said, verdict(claim_of(run, "patching-flips-q", dataset)), *_donors(run, dataset)]
 
 
@@ -92,10 +102,17 @@ def _donors(run: RunView, dataset: str) -> list[str]:
     if not own:
         return []
     longer, alike = (sum(bool(row[name]) for row in own) for name in ("resized", "same_relation"))
-    return [
+    said = [
         f"Of {len(own)} matched donors {alike} share the relation, and {longer} have another "
         "number of tokens."
     ]
+    parts = [row for row in own if row.get("donor") and not row.get("whole", True)]
+    if parts:
+        said.append(
+            f"{len(parts)} have another number of spans than their sample: only its longest was "
+            "replaced."
+        )
+    return said
 
 
 def _share(rows: pd.DataFrame, **equal: object) -> str:

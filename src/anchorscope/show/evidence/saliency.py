@@ -115,4 +115,5 @@ SHOWN = shown_as_curves(
     title="Saliency from question to answer",
     words=words,
     numbers=_numbers,
+    claims=("saliency-two-humps",),
 )

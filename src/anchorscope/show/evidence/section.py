@@ -52,11 +52,12 @@ def summary(run: RunView) -> Safe:
 
 
 def _unclaimed(run: RunView) -> list[Safe]:
-    """One line for each piece that no published claim speaks of."""
+    """One line for each piece that no claim of the run speaks of."""
+    spoken = {str(row["claim"]) for row in records(run.claims)}
     lines = [
         tag("li", tag("b", f"{shown.title}, {title}: "), " ".join(shown.words(run, dataset)[:1]))
         for shown in pieces_of(run)
-        if not shown.claims
+        if not spoken & set(shown.claims)
         for dataset, title in run.titles.items()
     ]
     return [tag("ul", *lines)] if lines else []

@@ -55,4 +55,5 @@ SHOWN = shown_as_curves(
         ["Mode", "Blocks cut", "ΔP of Q", "ΔP of A", "n of Q", "n of A"],
         lambda at: side_by_side(at, ("mode", "layers"), "delta_p", number),
     ),
+    claims=("window-moves-q",),
 )

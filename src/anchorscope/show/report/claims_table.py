@@ -23,7 +23,23 @@ def claims_of(runs: Sequence[RunView]) -> pd.DataFrame:
     """The claims table of one run or several."""
     inputs = [claim_inputs(run) for run in runs]
     names = model_names(runs)
-    return claims_table([replace(i, model=name) for i, name in zip(inputs, names, strict=True)])
+    table = claims_table([replace(i, model=name) for i, name in zip(inputs, names, strict=True)])
+    return with_detectors(table, runs, names)
+
+
+def with_detectors(
+    table: pd.DataFrame, runs: Sequence[RunView], names: Sequence[str]
+) -> pd.DataFrame:
+    """The claims with those about detectors after them, where `detect eval` was run on a folder.
+
+    These are corrected among themselves: each is compared with the same probe.
+    """
+    own = []
+    for run, name in zip(runs, names, strict=True):
+        more = run.detector_claims
+        own.append(more[more["dataset"].isin(list(run.titles))].assign(model=name))
+    own = [more for more in own if len(more)]
+    return pd.concat([table, *own], ignore_index=True) if own else table
 
 
 def claim_inputs(run: RunView) -> ClaimInputs:
@@ -59,7 +75,8 @@ def single_columns(runs: Sequence[RunView]) -> list[Column]:
 def claims(run: RunView) -> Safe:
     """Every claim as one row, with both modes' number and verdict on each dataset."""
     parts: list[Safe] = []
-    for block in grouped(run.claims, single_columns([run])):
+    table = with_detectors(run.claims, [run], [run.model_name])
+    for block in grouped(table, single_columns([run])):
         drawn = _table(block, run.titles)
         if block.kind == "reading":  # many rows with few cells each: folded
             said = f"{block.title}: {len(block.rows)} things that descriptions of it say"

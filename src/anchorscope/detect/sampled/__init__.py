@@ -1,0 +1,1 @@
+"""Detectors that compare several answers to one question: drawn, grouped by meaning, scored."""
