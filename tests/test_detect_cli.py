@@ -6,12 +6,14 @@ import pandas as pd
 import pytest
 from kit.detect_worlds import plain, sisters, write_run
 
+from anchorscope.detect.kinds import METHODS
+
 
 def test_eval_from_the_command_line(cli, tmp_path):
     run = write_run(tmp_path / "run", sisters()[:2])
     words = ["--methods", "min-log-prob,tfidf-question,probe,auto", "--transfer"]
     out = tmp_path / "out"
-    more = ["--folds", "3", "--resamples", "100", "--out", out]
+    more = ["--folds", "3", "--resamples", "200", "--out", out]
     code, said, _ = cli("detect", "eval", run, *words, *more)
     assert code == 0
     assert "TF-IDF question" in said
@@ -52,7 +54,16 @@ BAD = [
         "needs what only a run folder",
     ),
     (["score", "{out}", "nofile.jsonl", "--out", "{out}"], "There is no file 'nofile.jsonl'"),
-    (["score", "{out}"], "Give either a JSONL file or --question, and not both."),
+    (["score", "{out}"], "Give either a file or --question, and not both."),
+    (["score", "{out}", "{run}/a.jsonl", "--answer", "Rome"], "--answer belongs to --question."),
+    (["score", "{out}", "--question", " "], "--question is empty."),
+    (["train", "{run}", "--method", "pr", "--out", "{out}"], "'pr' cannot be trained on"),
+    (["eval", "{run}", "--methods", "pr,pr-fixed"], "None of the detectors can be used"),
+    (
+        ["eval", "{run}", "--resamples", "500"],
+        f"--resamples is 500. Accepted: {40 * len(METHODS)} or more",
+    ),
+    (["eval", "{run}", "--methods", "probe", "--resamples", "99"], "Accepted: 100 or more for 1"),
     (["eval", "{run}", "--limit", "8"], "--limit is 8. Accepted: 40 or more."),
     (["collect", "--out", "{out}", "--samples", "1"], "--samples is 1. Accepted: 2 or more"),
     (["push", "{out}", "org/name"], "No detector could be read from"),
@@ -68,3 +79,20 @@ def test_a_mistake_is_one_sentence_and_writes_nothing(cli, tmp_path, words, said
     assert said in error
     assert "Traceback" not in error
     assert not (tmp_path / "out").exists()
+
+
+def test_auto_alone_or_beside_others_is_the_same_choice_of_all(cli, tmp_path):
+    run = write_run(tmp_path / "run", [plain(n=60, layers=2)])
+    tables = {}
+    for names in ("auto", "length,auto", "length,probe,auto"):
+        out = tmp_path / names
+        words = ["--methods", names, "--folds", "3", "--resamples", "3000", "--out", out]
+        code, _, error = cli("detect", "eval", run, *words)
+        assert code == 0, error
+        tables[names] = pd.read_csv(out / "tables/detectors.csv")
+        assert list(tables[names]["detector"].unique()) == names.split(",")
+    chosen = [table[table["detector"] == "auto"].reset_index() for table in tables.values()]
+    for table in chosen[1:]:
+        pd.testing.assert_series_equal(table["auroc"], chosen[0]["auroc"])
+        pd.testing.assert_series_equal(table["chosen"], chosen[0]["chosen"])
+    assert not set(chosen[0]["chosen"].str.split("; ").explode()) <= {"length", "probe"}

@@ -13,7 +13,7 @@ from sklearn.utils.estimator_checks import check_estimator
 
 from anchorscope.detect.evaluate import evaluate, fit_all
 from anchorscope.detect.inner_probes import choose
-from anchorscope.detect.kinds import METHODS, make_method, short_name
+from anchorscope.detect.kinds import METHODS, auto_candidates, make_method, short_name
 from anchorscope.detect.kinds.auto import Auto
 from anchorscope.detect.kinds.mixture_of_probes import Mixture, MixtureOfProbes, random_gate
 from anchorscope.detect.kinds.pathway_reweighting import PathwayReweighting, betas
@@ -161,12 +161,12 @@ def test_a_group_without_enough_answers_has_no_expert_of_its_own():
 
 def test_auto_takes_what_held_out_training_answers_favour():
     made = plain()
-    fitted = fit_all(made, ("min-log-prob", "length", "probe", "mop-oracle", "auto"))
-    assert fitted["auto"].best_ is fitted["probe"]
+    fitted = fit_all(made, ("min-log-prob", "length", "probe", "mop-oracle"))
+    assert Auto.of(auto_candidates(fitted), made.z).best_ is fitted["probe"]
     said = [f"{'red' if wrong else 'blue'} {i % 9}" for i, wrong in enumerate(made.z)]
     told = plain(answers=said)
-    fitted = fit_all(told, ("probe", "ensemble", "tfidf-answer", "auto"))
-    assert fitted["auto"].best_ is fitted["tfidf-answer"]
+    fitted = fit_all(told, ("probe", "ensemble", "tfidf-answer"))
+    assert Auto.of(auto_candidates(fitted), told.z).best_ is fitted["tfidf-answer"]
 
 
 def test_auto_keeps_to_the_ensemble_where_nothing_is_clearly_better():

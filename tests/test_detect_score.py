@@ -192,7 +192,7 @@ def test_watching_refuses_what_it_did_not_see(tiny_llama):
     seen = make(tiny_llama).watch(tiny_llama)
     with seen:
         pass
-    with pytest.raises(UserError, match="Call generate once inside the `with` block"):
+    with pytest.raises(UserError, match="Call generate inside the `with` block"):
         seen.scores(torch.zeros(1, 5, dtype=torch.long), ["Who?"])
 
 
@@ -209,15 +209,68 @@ def test_reweighting_by_nothing_is_the_plain_probe(tiny_llama):
     assert max(abs(a.probability - b.probability) for a, b in zip(want, moved, strict=True)) > 1e-3
 
 
-def test_log_probs_of_a_given_answer_are_the_models(tiny_llama):
-    detector = make(tiny_llama, "mean-log-prob", {})
-    one = detector.score(tiny_llama, QUESTIONS[0], answer="Rome")
-    prompt = make_prompt(tiny_llama, QUESTIONS[0], shots=SHOTS, style="text").ids
-    ids = tiny_llama.tokenizer(" Rome")["input_ids"]
-    logits = tiny_llama.lm(torch.tensor([[*prompt, *ids]])).logits[0]
-    at = torch.arange(len(prompt) - 1, len(prompt) + len(ids) - 1)
-    mean = torch.log_softmax(logits, -1)[at, ids].mean().detach()
-    assert one.score == pytest.approx(-float(mean), abs=1e-4)
+class Counted:
+    """How many passes a model made and how many tokens it read, while open."""
+
+    def __init__(self, model) -> None:
+        self.passes = self.tokens = 0
+        self._hook = model.lm.get_input_embeddings().register_forward_pre_hook(self._count)
+
+    def _count(self, module, args) -> None:
+        self.passes, self.tokens = self.passes + 1, self.tokens + args[0].numel()
+
+    def __enter__(self) -> Counted:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._hook.remove()
+
+
+LONG = "a very long answer " * 12
+GIVEN = ["Rome", "R", "India or " + LONG, "?", LONG]
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gemma2", "gpt_neox"])
+def test_log_probs_of_given_answers_are_the_models_from_one_pass(architecture):
+    """Against the stock model, which is given every beginning of every answer by itself."""
+    model = load_model(tiny_lm(architecture), tokenizer=tiny_tokenizer())
+    questions = [*QUESTIONS, "Is it?"]
+    made = {name: make(model, name, {}) for name in ("sum-log-prob", "first-entropy")}
+    made["sum-log-prob"].score(model, QUESTIONS[:1], answer=["x"])  # the prefix is read once
+    with Counted(model) as seen:
+        sums = made["sum-log-prob"].score(model, questions, answer=GIVEN)
+    assert seen.passes == 2  # the questions, then the answers
+    prompts = [make_prompt(model, q, shots=SHOTS, style="text").ids for q in questions]
+    answers = [model.tokenizer(f" {answer.strip()}")["input_ids"] for answer in GIVEN]
+    shared = bind(made["sum-log-prob"], model).shared
+    assert seen.tokens == sum(map(len, prompts + answers)) - len(prompts) * len(shared)
+    first = made["first-entropy"].score(model, questions, answer=GIVEN)
+    for prompt, ids, one, entropy in zip(prompts, answers, sums, first, strict=True):
+        if one.why:
+            continue
+        with torch.no_grad():
+            places = range(0, len(ids), max(1, len(ids) // 8))
+            log_probs = torch.log_softmax(model.lm(torch.tensor([[*prompt, *ids]])).logits[0], -1)
+            for n in places:  # every so often by brute force: the tokens before it alone
+                alone = model.lm(torch.tensor([[*prompt, *ids[:n]]])).logits[0, -1]
+                again = torch.log_softmax(alone, -1)
+                assert torch.allclose(again, log_probs[len(prompt) + n - 1], atol=1e-4)
+        at = torch.arange(len(prompt) - 1, len(prompt) + len(ids) - 1)
+        assert one.score == pytest.approx(-float(log_probs[at, ids].sum()), rel=1e-4)
+        start = log_probs[len(prompt) - 1]
+        assert entropy.score == pytest.approx(-float((start.exp() * start).sum()), rel=1e-4)
+    assert sum(not one.why for one in sums) >= 4
+
+
+def test_the_logits_of_long_answers_are_held_a_part_at_a_time(tiny_llama, monkeypatch):
+    detector = make(tiny_llama, "sum-log-prob", {})
+    want = detector.score(tiny_llama, QUESTIONS, answer=GIVEN[:4])
+    monkeypatch.setattr("anchorscope.detect.deployed.teacher_forced.LOGITS", 300 * 8)
+    with Counted(tiny_llama) as seen:
+        parts = detector.score(tiny_llama, QUESTIONS, answer=GIVEN[:4])
+    assert seen.passes == 1 + 3  # 8 tokens a pass or one answer: "?" and "R", "Rome", the long
+    for one, other in zip(want, parts, strict=True):
+        assert one.score == pytest.approx(other.score, rel=1e-5, nan_ok=True)
 
 
 def test_combined_adds_the_lowest_log_probability_to_the_probe(tiny_llama):

@@ -10,7 +10,7 @@ from kit.detect_worlds import plain, sisters, two_sources, write_run
 from anchorscope.claims.about_detectors import detector_claims
 from anchorscope.detect.compare import detectors_table, to_latex, to_markdown
 from anchorscope.detect.evaluate import evaluate, transfer_table, without_entities
-from anchorscope.detect.kinds import make_method
+from anchorscope.detect.kinds import METHODS, make_method
 from anchorscope.detect.material import join
 from anchorscope.detect.study import study
 from anchorscope.errors import UserError
@@ -56,8 +56,40 @@ def test_the_planted_difference_is_starred_and_nothing_else_is(scores):
     assert not table.loc[("entity", "auto"), "vs_probe_p"] < 0.05
 
 
+def worlds_apart(detectors: int) -> pd.DataFrame:
+    """Scores of a probe that knows everything and of others that know nothing."""
+    rng, z = np.random.default_rng(0), np.arange(200) % 2
+    names = ["probe", *[name for name in METHODS if name != "probe"][: detectors - 1]]
+    made = {name: rng.standard_normal(200) + 9 * z * (name == "probe") for name in names}
+    return pd.concat(
+        pd.DataFrame({"dataset": "d", "split": "entity", "detector": name, "fold": 0,
+                      "id": np.arange(200), "z": z, "score": made[name],
+                      "probability": 0.5, "ms": 1.0, "chosen": ""})
+        for name in names
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("detectors", [2, 10, 24])
+def test_as_many_resamples_as_it_takes_to_tell_a_difference(detectors):
+    """The fewest that are accepted leave the clearest difference a p just below 0.05."""
+    scores, tests = worlds_apart(detectors), detectors - 1
+    least = max(100, 40 * tests)
+    for resamples in (least, None):
+        table = detectors_table(scores, model="m", resamples=resamples)
+        others = table[table["detector"] != "probe"]
+        drawn = table["resamples"].unique().item()
+        assert drawn == (resamples or max(2000, 200 * tests))
+        assert others["vs_probe_p"].to_numpy() == pytest.approx(2 * tests / (drawn + 1))
+        assert (others["vs_probe_p"] < 0.05).all() and others["vs_probe_at_floor"].all()
+    assert not table[table["detector"] == "probe"]["vs_probe_at_floor"].any()
+    marked = table.filter(regex="vs_(probe|text)_at_floor").to_numpy().sum()
+    assert to_markdown(table).count("*†") == marked >= tests
+    with pytest.raises(UserError, match=f"Accepted: {least} or more for {detectors} detectors"):
+        detectors_table(scores, model="m", resamples=least - 1)
+
+
 def test_markdown_and_latex_have_a_row_for_each_detector(scores):
-    table = detectors_table(scores, model="m", resamples=100)
+    table = detectors_table(scores, model="m", resamples=200)
     markdown, latex = to_markdown(table), to_latex(table)
     own, head = len(NAMES) + 2, len(NAMES) + 1  # the first table begins the text
     assert markdown.count("\n| ") == 2 * own + head

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pytest
+from scipy.stats import norm
+from sklearn.base import clone
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.decomposition import PCA
 from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import roc_auc_score
+from sklearn.model_selection import GridSearchCV, GroupKFold
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
+import anchorscope
 from anchorscope.errors import UserError
 from anchorscope.probes.linear_probe import DEFAULT_C, LinearProbe
 
@@ -25,6 +34,30 @@ def states(n: int, width: int, *, seed: int = 0) -> tuple[np.ndarray, np.ndarray
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
 def test_scikit_learn_accepts_it_as_an_estimator():
     check_estimator(LinearProbe())
+
+
+def test_plain_arrays_go_through_scikit_learns_own_tools():
+    """A pipeline, a search by group and calibration, on states that hold z in one direction."""
+    rng = np.random.default_rng(0)
+    z, entity = (rng.random(6000) < 0.2).astype(int), np.arange(6000) // 3
+    x = rng.standard_normal((6000, 30))
+    x[:, 0] += 1.5 * z
+    words = np.array(["right", "wrong"])[z]
+    pipeline = make_pipeline(PCA(30, random_state=0), anchorscope.LinearProbe(balance="none"))
+    search = GridSearchCV(pipeline, {"linearprobe__C": [0.03, 3.0]}, cv=GroupKFold(3))
+    best = search.fit(x[:4500], words[:4500], groups=entity[:4500]).best_estimator_
+    assert list(best.classes_) == ["right", "wrong"]
+    ideal = norm.cdf(1.5 / np.sqrt(2))  # of the planted direction alone
+    score = best.predict_proba(x[4500:])[:, 1]
+    assert roc_auc_score(z[4500:], score) == pytest.approx(ideal, abs=0.03)
+    weighted = anchorscope.LinearProbe().fit(x[:4500], z[:4500])
+    calibrated = CalibratedClassifierCV(clone(weighted), cv=5).fit(x[:4500], z[:4500])
+    # Classes of equal weight make a wrong answer look as likely as a right one, until calibrated.
+    assert weighted.predict_proba(x[4500:])[:, 1].mean() > 0.3
+    for sure in (score, calibrated.predict_proba(x[4500:])[:, 1]):
+        assert sure.mean() == pytest.approx(0.2, abs=0.03)
+    again = pickle.loads(pickle.dumps(best))
+    assert np.array_equal(again.predict(x), best.predict(x))
 
 
 @pytest.mark.parametrize(("n", "width"), [(300, 40), (300, 500)])

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from anchorscope.config import Config
     from anchorscope.datasets import load_questions
     from anchorscope.detect.deployed.detector import Detector
+    from anchorscope.detect.watching.running import ScoreStreamer, StopWhenWrong
     from anchorscope.engine.check import check_model
     from anchorscope.errors import UserError
     from anchorscope.inspection.inspect import inspect
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from anchorscope.pipeline.own_states.analyse import analyse
     from anchorscope.pipeline.run import run
     from anchorscope.pipeline.study.study import study
+    from anchorscope.probes.linear_probe import LinearProbe
     from anchorscope.records import Question, QuestionSet
     from anchorscope.run_folder.view import RunView
     from anchorscope.show import plot_delta_p
@@ -27,10 +29,13 @@ if TYPE_CHECKING:
 _HOME = {
     "Config": "config",
     "Detector": "detect.deployed.detector",
+    "LinearProbe": "probes.linear_probe",
     "Model": "models",
     "Question": "records",
     "QuestionSet": "records",
     "RunView": "run_folder.view",
+    "ScoreStreamer": "detect.watching.running",
+    "StopWhenWrong": "detect.watching.running",
     "UserError": "errors",
     "analyse": "pipeline.own_states.analyse",
     "check_model": "engine.check",
@@ -45,10 +50,13 @@ _HOME = {
 __all__ = [
     "Config",
     "Detector",
+    "LinearProbe",
     "Model",
     "Question",
     "QuestionSet",
     "RunView",
+    "ScoreStreamer",
+    "StopWhenWrong",
     "UserError",
     "analyse",
     "check_model",

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -56,11 +54,13 @@ def evaluate(
     ] = None,
     folds: _Folds = 5,
     seed: _Seed = 0,
-    resamples: Annotated[int, typer.Option(help="Bootstrap resamples, 100 or more.")] = 2000,
+    resamples: Annotated[
+        int | None,
+        typer.Option(help="Bootstrap resamples; default: as many as the comparisons need."),
+    ] = None,
 ) -> None:
     """Writes the table of every detector, with random and entity-disjoint folds side by side."""
     _at_least("folds", folds, 3)
-    _at_least("resamples", resamples, 100)
     if limit is not None:
         _at_least("limit", limit, 40)
 
@@ -127,13 +127,18 @@ def train(
 def score(
     detector: Annotated[str, typer.Argument(help="A detector's folder, or a hub repository.")],
     file: Annotated[
-        Path | None, typer.Argument(help="JSONL with `question`, and `answer` if given.")
+        Path | None,
+        typer.Argument(help="Rows with `question`, and `answer` if given: JSONL, CSV, parquet."),
     ] = None,
     question: Annotated[str | None, typer.Option(help="One question instead of a file.")] = None,
     answer: Annotated[
         str | None, typer.Option(help="An answer to that question; default: the model's own.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="The JSONL to write; default: print it.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="File to write, .jsonl, .csv or .parquet; default: print JSON lines."),
+    ] = None,
+    prefix: Annotated[str, typer.Option(help="Put in front of the new fields' names.")] = "",
     model: Annotated[
         str | None, typer.Option(help="The model; default: the one the detector names.")
     ] = None,
@@ -149,13 +154,23 @@ def score(
         typer.Option("--as", help="Ask as in this dataset of its training, where these differ."),
     ] = None,
 ) -> None:
-    """Answers a question, or those of a file, and says how likely each answer is wrong."""
-    rows = _asked(file, question, answer)
+    """Answers a question, or those of a file, and says how likely each answer is wrong.
 
+    Rows are written as they are scored: the same command goes on where it was stopped.
+    """
     from anchorscope.cli.bar import Bar
+    from anchorscope.cli.score_rows import asked, print_scores
     from anchorscope.detect.deployed.detector import Detector
+    from anchorscope.detect.deployed.located import Scored
+    from anchorscope.detect.deployed.warn import Warned
+    from anchorscope.detect.rows.files import check_names, check_out
+    from anchorscope.detect.rows.score_file import maker_of, score_file
     from anchorscope.models import load_model
 
+    rows = asked(file, question, answer)
+    check_names(rows, prefix, of=Warned if before else Scored)
+    if out is not None:
+        check_out(out, rows)
     loaded = Detector.load(detector)
     model_facts = loaded.model
     with Bar() as bar:
@@ -164,24 +179,23 @@ def score(
             revision=None if model else model_facts.get("revision"),
             adapter=adapter or (None if model else model_facts.get("adapter")),
         )  # fmt: skip
-        answers = [row.get("answer") for row in rows]
-        asked = [row["question"] for row in rows]
-        scored: Any = (
-            loaded.warn(lm, asked, dataset=as_dataset)
-            if before
-            else loaded.score(lm, asked, answer=answers, dataset=as_dataset, progress=bar)
-        )
-    lines = [
-        json.dumps(row | _plain(asdict(one)), ensure_ascii=False, allow_nan=False)
-        for row, one in zip(rows, scored, strict=True)
-    ]
-    if out is None:
-        typer.echo("\n".join(lines))
-        return
-    partial = out.with_name(f".{out.name}.partial")
-    partial.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    partial.replace(out)
-    typer.echo(f"{sum(one.flagged for one in scored)} of {len(scored)} flagged as wrong. {out}")
+
+        def scores(questions: Any, answers: Any, progress: Any) -> Any:
+            if before:
+                return loaded.warn(lm, questions, dataset=as_dataset)
+            return loaded.score(
+                lm, questions, answer=answers, dataset=as_dataset, progress=progress
+            )
+
+        made_by = maker_of(loaded) | {"before": before, "as": as_dataset}
+        options: Any = {"prefix": prefix, "progress": bar}
+        if out is None:
+            print_scores(rows, scores, **options)
+            return
+        done = score_file(rows, scores, out, made_by=made_by, **options)
+    if done.kept:
+        typer.echo(f"{done.kept} of {done.rows} rows had been scored before.")
+    typer.echo(f"{done.flagged} of {done.rows} flagged as wrong. {out}")
 
 
 @detect.command()
@@ -191,7 +205,7 @@ def push(
     public: Annotated[bool, typer.Option("--public", help="Let everybody see it.")] = False,
 ) -> None:
     """Uploads a detector's folder to the hub, private unless --public is given."""
-    from anchorscope.detect.deployed.saved import upload
+    from anchorscope.detect.deployed.hub import upload
 
     typer.echo(upload(folder, repository, private=not public))
 
@@ -210,39 +224,6 @@ def _accepted_with(detector: Any) -> str:
         detector.caution,
     ]
     return "\n".join(line for line in lines if line)
-
-
-def _asked(file: Path | None, question: str | None, answer: str | None) -> list[dict[str, Any]]:
-    """The rows of the file, or the one question that was given instead."""
-    if (file is None) == (question is None):
-        raise UserError("Give either a JSONL file or --question, and not both.")
-    if file is not None:
-        return _read(file)
-    return [{"question": question} | ({} if answer is None else {"answer": answer})]
-
-
-def _read(file: Path) -> list[dict[str, Any]]:
-    if not file.is_file():
-        raise UserError(f"There is no file '{file}'. Give a JSONL file with a `question` a line.")
-    rows = []
-    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise UserError(f"Line {number} of '{file}' is no JSON: {error}.") from error
-        if not isinstance(row, dict) or not str(row.get("question") or "").strip():
-            raise UserError(f"Line {number} of '{file}' has no `question`.")
-        rows.append(row)
-    if not rows:
-        raise UserError(f"'{file}' holds no question.")
-    return rows
-
-
-def _plain(row: dict[str, Any]) -> dict[str, Any]:
-    """The row for JSON, which knows no NaN: what is not known is null."""
-    return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()}
 
 
 def _print(table: Any) -> None:

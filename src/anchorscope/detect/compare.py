@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -10,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from anchorscope.detect.kinds import AUTO, make_method
+from anchorscope.errors import UserError
 from anchorscope.stats.intervals import ALPHA, holm, percentile_interval
 from anchorscope.stats.ranking import (
     auprc,
@@ -22,6 +24,7 @@ from anchorscope.stats.ranking import (
 )
 
 RISKS = (0.05, 0.10)
+RESAMPLES, LEAST_RESAMPLES = 2000, 100  # for intervals; comparisons may take more
 _HEAD = (
     ("title", "detector"), ("auroc", "AUROC"), ("auprc", "AUPRC"), ("ece", "ECE"),
     ("brier", "Brier"), ("coverage_5", "cov. 5 %"), ("coverage_10", "cov. 10 %"),
@@ -32,18 +35,39 @@ _NOTE = (
     "AUROC with its 95 % interval; in the first table * where it differs from the single probe's "
     f"(Holm's p below {ALPHA}). cov.: share of answers that can be given at that share of "
     "wrong ones. vs: difference of AUROC from the single probe and from the best text-only "
-    "control, * likewise. passes: forward passes beside those that wrote the answer (a drawn "
+    "control, * likewise; † where no resample was on the other side, so that p is as low as their "
+    "number allows. passes: forward passes beside those that wrote the answer (a drawn "
     "answer takes one for each of its tokens); ms: for the score, and for drawn answers."
 )
 
 
+def enough_resamples(asked: int | None, detectors: int) -> int:
+    """How many resamples to draw; a UserError where so few are asked for that nothing can be told.
+
+    Of R resamples p is never below 2 / (R + 1), and Holm's correction multiplies the smallest of m
+    by m. What is chosen here takes that floor down to a fifth of ALPHA.
+    """
+    tests = max(0, detectors - 1)
+    least = max(LEAST_RESAMPLES, math.floor(round(2 * tests / ALPHA, 6)))
+    if asked is None:
+        return max(RESAMPLES, math.ceil(round(5 * 2 * tests / ALPHA, 6)))
+    if asked < least:
+        raise UserError(
+            f"--resamples is {asked}. Accepted: {least} or more for {detectors} detectors, since "
+            "Holm's correction leaves no p below 0.05 with fewer. Leave it out, or compare fewer "
+            "detectors (--methods)."
+        )
+    return asked
+
+
 def detectors_table(
-    scores: pd.DataFrame, *, model: str, seed: int = 0, resamples: int = 2000
+    scores: pd.DataFrame, *, model: str, seed: int = 0, resamples: int | None = None
 ) -> pd.DataFrame:
     """One row per dataset, split and detector, from the rows of `evaluate`.
 
     Entities are drawn where questions share them, the same for every detector.
     """
+    resamples = enough_resamples(resamples, len(set(scores["detector"])))
     groups: Any = scores.groupby(["dataset", "split"], sort=False)
     frames = [
         _one(part, seed, resamples).assign(dataset=name, split=split)
@@ -51,6 +75,7 @@ def detectors_table(
     ]
     table = pd.concat(frames, ignore_index=True)
     table.insert(0, "model", model)
+    table["resamples"] = resamples
     first = ["model", "dataset", "split", "detector", "title"]
     return cast(pd.DataFrame, table[first + [c for c in table.columns if c not in first]])
 
@@ -121,17 +146,24 @@ def _others(value: Mapping[str, float]) -> dict[str, str]:
 def against(
     named: str, other: str, value: Mapping[str, float], draws: Mapping[str, np.ndarray]
 ) -> dict[str, Any]:
-    """Columns vs_<named>…: how much higher AUROC is, its interval, Holm's p."""
+    """Columns vs_<named>…: how much higher AUROC is, its interval, Holm's p, and whether that is
+    as low as the resamples allow: not one of them was on the other side.
+    """
     differences = [
         paired_difference(value[n], value[other], draws[n] - draws[other]) for n in value
     ]
     own = [name == other for name in value]
+    drawn = [np.isfinite(draws[n] - draws[other]).sum() for n in value]
     p = [np.nan if same else d.p for d, same in zip(differences, own, strict=True)]
     return {
         f"vs_{named}": [d.value for d in differences],
         f"vs_{named}_low": [d.low for d in differences],
         f"vs_{named}_high": [d.high for d in differences],
         f"vs_{named}_p": holm(p),
+        f"vs_{named}_at_floor": [
+            not same and bool(np.isclose(d.p, 2 / (count + 1)))
+            for d, same, count in zip(differences, own, drawn, strict=True)
+        ],
         f"vs_{named}_is": other,
     }
 
@@ -221,8 +253,8 @@ def _cell(row: dict[Any, Any], column: str) -> str:
     if column == "auroc":
         return f"{value:.3f} [{row['auroc_low']:.3f}, {row['auroc_high']:.3f}]"
     if column.startswith("vs_"):
-        p = row[f"{column}_p"]
-        return "–" if pd.isna(p) else f"{value:+.3f}{_star(p)}"
+        p, floor = row[f"{column}_p"], "†" if row.get(f"{column}_at_floor") else ""
+        return "–" if pd.isna(p) else f"{value:+.3f}{_star(p)}{floor}"
     if column.startswith("coverage"):
         return f"{value:.2f}"
     return f"{value:.0f}" if column == "extra_passes" else f"{value:.3f}"
@@ -238,4 +270,4 @@ def _row(cells: Sequence[str]) -> str:
 
 def _tex(cells: Sequence[str]) -> str:
     safe = [c.replace("%", r"\%").replace("_", r"\_").replace("β", r"$\beta$") for c in cells]
-    return " & ".join(c.replace("–", "--") for c in safe) + r" \\"
+    return " & ".join(c.replace("–", "--").replace("†", r"$^\dagger$") for c in safe) + r" \\"

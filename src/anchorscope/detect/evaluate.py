@@ -50,6 +50,12 @@ def evaluate(
         alike = ", ".join(name for name, why in left_out.items() if why == reason)
         progress.note(f"{material.name}: {alike} left out, {reason}")
     names = [name for name in names if name not in left_out]
+    if not names:
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in left_out.items())
+        raise UserError(
+            f"None of the detectors can be used on {material.name}. {reasons}. Take others, or "
+            "answers of `anchorscope detect collect`."
+        )
     tests = [test for split in splits for test in _tests(material, split, folds, seed)]
     trained = fit_each([test.train for test in tests], names, progress)
     # Scored one after the other: the milliseconds are an answer's, not those of its neighbours.
@@ -124,12 +130,20 @@ def check_same_model(weights: Sequence[str]) -> None:
 
 
 def fit_all(material: Material, names: Sequence[str]) -> dict[str, Method]:
-    """Fresh detectors fitted on the material; `auto`, where it is asked for, chooses among them."""
-    methods = make_methods([name for name in names if name != AUTO])
-    fitted = {name: one.fit(material) for name, one in methods.items() if not one.lacks(material)}
+    """Fresh detectors fitted on the material, by the names asked for.
+
+    `auto` chooses among all that can be deployed, whether they are asked for or not.
+    """
+    tried = dict.fromkeys((*names, *METHODS)) if AUTO in names else names
+    methods = {
+        name: one
+        for name, one in make_methods([name for name in tried if name != AUTO]).items()
+        if (name in names or one.deployable) and not one.lacks(material)
+    }
+    fitted = {name: one.fit(material) for name, one in methods.items()}
     if AUTO in names:
         fitted[AUTO] = Auto.of(auto_candidates(fitted), material.z)
-    return fitted
+    return {name: fitted[name] for name in names if name in fitted}
 
 
 def fit_each(

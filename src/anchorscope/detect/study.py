@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from anchorscope.claims.about_detectors import detector_claims
-from anchorscope.detect.compare import detectors_table, write_tables
+from anchorscope.detect.compare import detectors_table, enough_resamples, write_tables
 from anchorscope.detect.evaluate import check_same_model, evaluate, transfer_table, within_rows
 from anchorscope.detect.kinds import AUTO, METHODS, make_method
 from anchorscope.detect.kinds.text_embedding import with_vectors
@@ -62,7 +62,7 @@ def study(
     limit: int | None = None,
     folds: int = 5,
     seed: int = 0,
-    resamples: int = 2000,
+    resamples: int | None = None,
     progress: Progress | None = None,
 ) -> Study:
     """Every detector on every dataset of these runs; all of them where `names` is empty.
@@ -70,11 +70,13 @@ def study(
     With a `limit`, as many right as wrong answers of each dataset, that many in all at most.
     `peers` are runs of a second model over the same questions: its states are the control. `nli`
     names a model that groups drawn answers by meaning, `encoder` one that encodes texts.
+    `resamples` is chosen by the number of detectors where it is not given.
     """
     progress = progress or Quiet()
     names = tuple(names) or (*METHODS, AUTO)
     for name in names:
         make_method(name)  # a wrong name is said before anything slow starts
+    resamples = enough_resamples(resamples, len(names))
     folders = [RunView.open(run, collected_ok=True) for run in runs]
     check_same_model([folder.weights for folder in folders])
     parts = _with_models(_parts(folders, seed, limit), names, nli, encoder)

@@ -68,8 +68,12 @@ def train(
     if risk is not None:
         material, calibration = _set_aside(material, risk)
     check_classes(material.z, dataset=material.name)
-    tried = (*deployable(), AUTO) if method == AUTO else (method,)
-    tried = tried if QuestionOnly().lacks(material) else (*tried, WARNING)
+    if reason := detector.lacks(material):
+        raise UserError(
+            f"'{method}' cannot be trained on '{run.path}': {reason}. Take another --method, or a "
+            "run of `anchorscope detect collect`."
+        )
+    tried = (method,) if QuestionOnly().lacks(material) else (method, WARNING)
     options = {"names": tried, "splits": ("entity",), "folds": folds, "seed": seed}
     scores = evaluate(material, **options, progress=progress)
     table = detectors_table(scores, model=run.model_name, seed=seed, resamples=resamples)

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
+from transformers import BatchEncoding
+
 from anchorscope.errors import UserError
 from anchorscope.models.load import Model
 from anchorscope.records import Shot, Span
@@ -64,6 +67,20 @@ def _place(model: Model, question: str, text: str) -> Span:
             "cannot be found. Use the prompt style `text`."
         )
     return Span(start, start + len(question))
+
+
+def generate_inputs(model: Model, prompts: Sequence[Sequence[int]]) -> BatchEncoding:
+    """Prompts as `generate` takes them: input_ids and attention_mask, [prompt, token], padded left.
+
+    The padding is masked, so any token will do where the tokenizer names none for it.
+    """
+    width = max(map(len, prompts), default=0)
+    pad = model.tokenizer.pad_token_id
+    fill = [0 if pad is None else pad]
+    ids = [fill * (width - len(prompt)) + list(prompt) for prompt in prompts]
+    mask = [[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts]
+    coded = {"input_ids": torch.tensor(ids), "attention_mask": torch.tensor(mask)}
+    return BatchEncoding(coded).to(model.device)
 
 
 def has_chat(model: Model) -> bool:

@@ -8,16 +8,20 @@ from pathlib import Path
 from typing import Any, overload
 from weakref import WeakKeyDictionary
 
+from transformers import BatchEncoding
+
 from anchorscope.detect.deployed.bind import Bound, bind
+from anchorscope.detect.deployed.hub import fetch, upload
 from anchorscope.detect.deployed.located import Scored
-from anchorscope.detect.deployed.saved import fetch, load_trained, save_trained, upload
+from anchorscope.detect.deployed.saved import load_trained, save_trained
 from anchorscope.detect.deployed.score import score_all
 from anchorscope.detect.deployed.trained import Trained
 from anchorscope.detect.deployed.warn import Warned, warn_all
-from anchorscope.detect.deployed.watch import Watch
 from anchorscope.detect.train import train
+from anchorscope.detect.watching.watch import Watch
 from anchorscope.errors import UserError
 from anchorscope.models import load_model
+from anchorscope.models.prompts import generate_inputs
 from anchorscope.progress import Progress
 from anchorscope.run_folder.view import RunView
 
@@ -90,6 +94,17 @@ class Detector(Trained):
         asked = [question] if isinstance(question, str) else list(question)
         warned = warn_all(self.before, self.bind(model, dataset=dataset), asked, self.id)
         return warned[0] if isinstance(question, str) else warned
+
+    def inputs(
+        self, model: Any, questions: str | Sequence[str], *, dataset: str | None = None
+    ) -> BatchEncoding:
+        """The detector's prompts as inputs for `model.lm.generate(**inputs)`, padded on the left.
+
+        `input_ids` and `attention_mask`, [question, token], on the model's device.
+        """
+        bound = self.bind(model, dataset=dataset)
+        asked = [questions] if isinstance(questions, str) else list(questions)
+        return generate_inputs(bound.model, [bound.prompt(question).ids for question in asked])
 
     def watch(self, model: Any, *, dataset: str | None = None) -> Watch:
         """A `with` block around your own `model.lm.generate(...)`; it gives the scores after."""

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from anchorscope.answers.generate import answer_offsets
@@ -14,9 +13,7 @@ from anchorscope.answers.judge_phrases import is_abstention
 from anchorscope.answers.normalise import plain
 from anchorscope.detect.deployed.trained import Outcome, Trained
 from anchorscope.detect.material import Arrays, Material, Text
-from anchorscope.engine.lease import Lease
 from anchorscope.engine.read import to_host
-from anchorscope.engine.trunk import Prefix, grow_trunk
 from anchorscope.errors import UserError
 from anchorscope.models import Model
 from anchorscope.notebook.belief_chart import Line, belief_chart
@@ -89,33 +86,6 @@ def unknown_answer(text: str, ids: Sequence[int], number: int) -> Answer:
         first_entropy=_UNREAD,
         finished=True,
     )
-
-
-def with_log_probs(
-    lease: Lease,
-    prefix: Prefix,
-    prompts: Sequence[tuple[int, ...]],
-    answers: Sequence[LocatedAnswer],
-) -> list[LocatedAnswer]:
-    """The answers with the log-probability of each token, and the entropy of the first.
-
-    One row for each token's own context; only detectors that read tokens pay for it.
-    """
-    out = []
-    for prompt, one in zip(prompts, answers, strict=True):
-        ids = one.answer.token_ids
-        if not ids:
-            out.append(one)
-            continue
-        contexts = [prompt + ids[:n] for n in range(len(ids))]
-        grown = grow_trunk(lease, prefix, contexts, room=0, head=True)
-        assert grown.last.logits is not None
-        log_probs = torch.log_softmax(grown.last.logits.float(), dim=-1)
-        entropy = -(log_probs[0].exp() * log_probs[0]).nan_to_num(0.0).sum()
-        own = log_probs[torch.arange(len(ids)), list(ids)]
-        answer = replace(one.answer, log_probs=tuple(own.tolist()), first_entropy=float(entropy))
-        out.append(replace(one, answer=answer))
-    return out
 
 
 def material_of(answers: Sequence[LocatedAnswer], states: States) -> Material:

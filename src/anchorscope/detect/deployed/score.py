@@ -18,8 +18,8 @@ from anchorscope.detect.deployed.located import (
     on_host,
     scored_answers,
     unknown_answer,
-    with_log_probs,
 )
+from anchorscope.detect.deployed.teacher_forced import read_tokens
 from anchorscope.detect.deployed.trained import Trained
 from anchorscope.engine.batches import Budget, in_batches
 from anchorscope.engine.check import require_understood
@@ -41,6 +41,7 @@ class _Asked:
     question: str
     prompt: Prompt
     answer: str | None
+    answer_ids: tuple[int, ...] = ()  # of a given answer
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ def score_all(
         raise UserError(f"{len(questions)} questions and {len(answers)} answers were given.")
     given = answers or [None] * len(questions)
     asked = [
-        _Asked(number, question, bound.prompt(question), answer)
+        _asked(bound, number, question, answer)
         for number, (question, answer) in enumerate(zip(questions, given, strict=True))
     ]
     work = _Scoring(trained, bound)
@@ -80,13 +81,18 @@ def score_all(
             for batch, scored in in_batches(
                 part,
                 lambda batch: work.score(lease, batch),
-                length=lambda a: len(a.prompt.ids),
+                length=lambda a: len(a.prompt.ids) + len(a.answer_ids),
                 then=lambda a: a.number,
                 budget=budget,
             ):
                 out |= {a.number: s for a, s in zip(batch, scored, strict=True)}
                 progress.advance(len(batch))
     return [out[number] for number in range(len(asked))]
+
+
+def _asked(bound: Bound, number: int, question: str, answer: str | None) -> _Asked:
+    ids = () if answer is None else bound.answer_tokens(question, answer)
+    return _Asked(number, question, bound.prompt(question), answer, ids)
 
 
 @dataclass
@@ -125,15 +131,21 @@ class _Scoring:
         return _Batch(answers, done.states[list(range(len(batch))), last], done.trunk)
 
     def _read(self, lease: Lease, prefix: Prefix, batch: Sequence[_Asked]) -> _Batch:
-        """Given answers, fed once."""
-        answers = []
-        for a in batch:
-            ids = self.bound.answer_tokens(a.question, str(a.answer))
-            answer = unknown_answer(str(a.answer), ids, a.number)
-            answers.append(locate_answer(self.bound.model, a.question, answer))
-        grown = grow_trunk(lease, prefix, [a.prompt.ids for a in batch], room=0, head=False)
-        if self.trained.method.reads_tokens:
-            answers = with_log_probs(lease, prefix, [a.prompt.ids for a in batch], answers)
+        """Given answers, fed once: to the probe position, or whole where every token is judged."""
+        answers = [
+            locate_answer(
+                self.bound.model,
+                a.question,
+                unknown_answer(str(a.answer), a.answer_ids, a.number),
+            )
+            for a in batch
+        ]
+        tokens = self.trained.method.reads_tokens
+        prompts = [a.prompt.ids for a in batch]
+        grown = grow_trunk(lease, prefix, prompts, room=0, head=tokens)
+        if tokens:
+            answers, clean = read_tokens(lease, grown, prompts, answers)
+            return _Batch(answers, clean, grown.trunk)
         rows = [_clean_row(n, a, f) for n, (a, f) in enumerate(zip(batch, answers, strict=True))]
         return _Batch(answers, read_batch(lease, grown.trunk, rows), grown.trunk)
 

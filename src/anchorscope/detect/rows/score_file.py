@@ -1,0 +1,145 @@
+"""A file of questions scored as it goes, so that a scoring that was stopped can be continued.
+
+Scores are added to a file beside the one to write, a portion of rows at a time. The portions do
+not depend on what was done before, so a continued scoring gives the numbers of an undisturbed one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from anchorscope.detect.deployed.trained import Trained
+from anchorscope.detect.rows.files import Fields, joined, scored_fields, write_rows
+from anchorscope.errors import UserError
+from anchorscope.progress import Progress, Quiet
+
+PORTION = 128  # rows
+
+
+class Scorer(Protocol):
+    """Scores questions and the answers given to some of them: a dataclass with `flagged` each."""
+
+    def __call__(
+        self, questions: Sequence[str], answers: Sequence[str | None], progress: Progress
+    ) -> Sequence[Any]: ...
+
+
+class _Onward(Quiet):
+    """Tells a listener of every step, and of one stage for all portions together."""
+
+    def __init__(self, listener: Progress) -> None:
+        self.advance, self.note = listener.advance, listener.note
+
+
+@dataclass(frozen=True)
+class ScoredFile:
+    """What became of a file's rows."""
+
+    rows: int
+    flagged: int
+    kept: int  # rows that an earlier scoring had done
+
+
+def score_portions(
+    rows: Sequence[Mapping[str, Any]],
+    score: Scorer,
+    *,
+    prefix: str = "",
+    done: int = 0,
+    progress: Progress | None = None,
+) -> Iterator[list[Fields]]:
+    """The new fields of each row, a portion at a time, from row `done` on."""
+    progress = progress or Quiet()
+    progress.start("scores", len(rows) - done)
+    for start in range(done, len(rows), PORTION):
+        part = rows[start : start + PORTION]
+        questions, answers = [row["question"] for row in part], [row.get("answer") for row in part]
+        scored = score(questions, answers, _Onward(progress))
+        yield [scored_fields(one, prefix) for one in scored]
+
+
+def score_file(
+    rows: Sequence[Mapping[str, Any]],
+    score: Scorer,
+    out: Path,
+    *,
+    made_by: Mapping[str, Any],
+    prefix: str = "",
+    progress: Progress | None = None,
+) -> ScoredFile:
+    """Writes the rows with their scores to `out`, going on where an earlier scoring was stopped.
+
+    `made_by` tells one scoring from another: detector and model.
+    """
+    journal = Journal(out, identity=_identity(rows, made_by, prefix))
+    scored = journal.read()
+    kept = len(scored)
+    for portion in score_portions(rows, score, prefix=prefix, done=kept, progress=progress):
+        journal.add(portion)
+        scored += portion
+    write_rows(out, [joined(row, of) for row, of in zip(rows, scored, strict=True)])
+    journal.remove()
+    flagged = sum(bool(of[f"{prefix}flagged"]) for of in scored)
+    return ScoredFile(rows=len(rows), flagged=flagged, kept=kept)
+
+
+def maker_of(trained: Trained) -> Fields:
+    """What makes a detector's scores: itself, and its model's weights."""
+    return {"detector": trained.id, "band": trained.band, "weights": trained.model.get("weights")}
+
+
+def _identity(rows: Sequence[Mapping[str, Any]], made_by: Mapping[str, Any], prefix: str) -> str:
+    asked = [[row["question"], row.get("answer")] for row in rows]
+    text = json.dumps([asked, dict(made_by), prefix, PORTION], sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+class Journal:
+    """The portions that were scored so far, in a file beside the one to write."""
+
+    def __init__(self, out: Path, *, identity: str) -> None:
+        self.file = out.with_name(f".{out.name}.partial")
+        self.identity = identity
+
+    def read(self) -> list[Fields]:
+        """The new fields of the rows that are done, whole portions alone; begins a new file."""
+        if not self.file.exists():
+            self._append(self.identity)
+            return []
+        lines = self.file.read_bytes().splitlines(keepends=True)
+        # What a kill tore apart has no line end.
+        lines = [line for line in lines if line.endswith(b"\n")]
+        try:
+            whole: list[Any] = [json.loads(line) for line in lines]
+        except ValueError:
+            whole = [None]
+        if whole and whole[0] != self.identity:
+            raise UserError(
+                f"'{self.file}' holds the beginning of another scoring: of other questions, "
+                "another detector or another model. Remove it, or give another --out."
+            )
+        os.truncate(self.file, sum(map(len, lines)))
+        if not whole:
+            self._append(self.identity)
+        return [fields for portion in whole[1:] for fields in portion]
+
+    def add(self, portion: Sequence[Fields]) -> None:
+        """Adds a portion; it is on the disk when this returns."""
+        self._append(list(portion))
+
+    def _append(self, value: Any) -> None:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+        with self.file.open("ab") as file:
+            file.write(text.encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def remove(self) -> None:
+        """Removes the file: its rows are all in the one that was asked for."""
+        self.file.unlink(missing_ok=True)

@@ -1,0 +1,1 @@
+"""Somebody else's `generate`, watched: what passes through the model, and scores of it."""

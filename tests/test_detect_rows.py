@@ -1,0 +1,186 @@
+"""Files of questions: what is read and written, mistakes, and a scoring that was killed."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pandas as pd
+import pytest
+from kit.tiny import tiny_lm, tiny_tokenizer
+from test_detect_score import QUESTIONS, make
+
+from anchorscope.detect.rows import score_file
+from anchorscope.models import load_model
+
+ROWS = [
+    {"id": 7, "question": QUESTIONS[0], "answer": "Rome"},
+    {"id": 8, "question": QUESTIONS[1], "answer": None},
+    {"id": 9, "question": QUESTIONS[2], "answer": " Kanpur "},
+]
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory):
+    """A tiny model and a detector for it, both on disk; the detector and the model beside."""
+    home = tmp_path_factory.mktemp("deployed")
+    model = load_model(tiny_lm("llama"), tokenizer=tiny_tokenizer())
+    model.lm.save_pretrained(home / "model")
+    model.tokenizer.save_pretrained(home / "model")
+    detector = make(model)
+    detector.save(home / "detector")
+    return {"model": home / "model", "detector": home / "detector", "loaded": (detector, model)}
+
+
+@pytest.fixture
+def score(cli, places):
+    def run(*words):
+        model = ["--model", places["model"], "--device", "cpu"]
+        return cli("detect", "score", places["detector"], *words, *model)
+
+    return run
+
+
+def write(file, rows):
+    if file.suffix == ".jsonl":
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    elif file.suffix == ".csv":
+        pd.DataFrame(rows).to_csv(file, index=False)
+    else:
+        pd.DataFrame(rows).to_parquet(file)
+    return file
+
+
+def read(file) -> list[dict]:
+    """The rows of a file by other means than ours, missing values as None."""
+    if file.suffix == ".jsonl":
+        return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    if file.suffix == ".csv":
+        with file.open(encoding="utf-8", newline="") as opened:
+            return [{k: v or None for k, v in row.items()} for row in csv.DictReader(opened)]
+    table = pd.read_parquet(file)
+    return table.astype(object).where(table.notna(), None).to_dict("records")
+
+
+@pytest.mark.parametrize("end", [".csv", ".parquet", ".jsonl"])
+@pytest.mark.parametrize("start", [".csv", ".parquet", ".jsonl"])
+def test_each_kind_of_file_is_read_and_written(places, score, tmp_path, start, end):
+    file, out = write(tmp_path / f"in{start}", ROWS), tmp_path / "not" / "there" / f"out{end}"
+    code, said, error = score(file, "--out", out)
+    assert code == 0, error
+    detector, model = places["loaded"]
+    want = detector.score(
+        model, [row["question"] for row in ROWS], answer=[row["answer"] for row in ROWS]
+    )
+    done = read(out)
+    assert [int(row["id"]) for row in done] == [7, 8, 9]
+    for row, own, one in zip(done, ROWS, want, strict=True):
+        assert row["answer"] == (own["answer"] or one.answer)
+        assert row["question"] == one.question
+        if one.why:
+            assert row["probability"] is None and row["why"] == one.why
+        else:
+            assert float(row["probability"]) == pytest.approx(one.probability, abs=1e-5)
+            assert str(row["flagged"]) == str(one.flagged)
+    assert f"{sum(one.flagged for one in want)} of 3 flagged" in said
+    assert sorted(p.name for p in out.parent.iterdir()) == [out.name]
+
+
+BAD = {
+    "a number": (".jsonl", b'{"question": 5}\n', "Row 1 of in.jsonl has the `question` 5."),
+    "no question": (".csv", b"questions\nWho?\n", "Row 1 of in.csv has no `question`."),
+    "a number as the answer": (".jsonl", b'{"question": "a", "answer": 5}', "has the `answer` 5."),
+    "not UTF-8": (".jsonl", '{"question": "Où?"}'.encode("latin-1"), "could not be read as"),
+    "no JSON": (".jsonl", b"Who?\n", "line 1 is no JSON"),
+    "of no known kind": (".txt", b"Who?\n", "Unknown kind of file 'in.txt'"),
+    "a field of ours": (
+        ".jsonl", b'{"question": "a", "score": 3}', "fields of their own called score. Rename them"
+    ),
+    "empty": (".csv", b"question\n", "in.csv has no rows"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", BAD)
+def test_a_mistake_in_a_file_is_one_sentence(score, tmp_path, mistake):
+    end, content, said = BAD[mistake]
+    (tmp_path / f"in{end}").write_bytes(content)
+    code, _, error = score(tmp_path / f"in{end}", "--out", tmp_path / "out.jsonl")
+    assert code == 2 and said in error and "Traceback" not in error
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_what_could_not_be_written_is_said_before_anything_is_scored(score, tmp_path):
+    file = write(tmp_path / "in.jsonl", [{"question": "a", "n": 1}, {"question": "b", "n": "x"}])
+    (tmp_path / "file").write_text("")
+    for out, said in (
+        (tmp_path / "out.xlsx", "Unknown kind of file for --out 'out.xlsx'"),
+        (tmp_path / "file" / "out.jsonl", "cannot be made"),
+        (tmp_path / "out.parquet", "The field `n` cannot be a column"),
+    ):
+        code, printed, error = score(file, "--out", out)
+        assert code == 2 and said in error and "scores" not in error + printed
+        assert not out.exists()
+
+
+def test_a_rows_own_fields_are_kept_beside_new_ones_with_a_prefix(score, tmp_path):
+    file = write(tmp_path / "in.jsonl", [{"question": "Who?", "score": 3, "note": float("nan")}])
+    code, printed, error = score(file, "--prefix", "wrong_")
+    assert code == 0, error
+    row = json.loads(printed)
+    assert row["score"] == 3 and row["note"] is None
+    assert {"wrong_score", "wrong_probability", "answer"} <= set(row)
+
+
+def command(places, file, out):
+    code = (
+        "import sys; from anchorscope.detect.rows import score_file; score_file.PORTION = 2;"
+        "from anchorscope.cli import main; main()"
+    )
+    words = ["detect", "score", places["detector"], file, "--out", out, "--device", "cpu"]
+    return [sys.executable, "-c", code, *map(str, words), "--model", str(places["model"])]
+
+
+def test_a_killed_scoring_goes_on_and_ends_like_an_undisturbed_one(
+    places, score, tmp_path, monkeypatch
+):
+    rows = [{"question": f"Who is number {n * 7 % 60}?" + "?" * (n % 5)} for n in range(160)]
+    file = write(tmp_path / "in.jsonl", rows)
+    out, journal = tmp_path / "out.jsonl", tmp_path / ".out.jsonl.partial"
+    process = subprocess.Popen(command(places, file, out), stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    while process.poll() is None and time.monotonic() < deadline:
+        if journal.exists() and journal.read_bytes().count(b"\n") > 4:
+            break
+        time.sleep(0.005)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert journal.exists() and not out.exists()
+    with journal.open("ab") as torn:
+        torn.write(b'[{"answer": "half a li')
+    kept = 2 * (journal.read_bytes().count(b"\n") - 1)
+    assert 0 < kept < len(rows)
+
+    monkeypatch.setattr(score_file, "PORTION", 2)
+    code, said, error = score(file, "--out", out)
+    assert code == 0, error
+    assert f"{kept} of 160 rows had been scored before." in said
+    assert f"scores (0/{len(rows) - kept})" in error
+    assert not journal.exists()
+    code, said, _ = score(file, "--out", tmp_path / "whole.jsonl")
+    assert code == 0 and "before" not in said
+    assert out.read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
+
+
+def test_the_beginning_of_another_scoring_is_not_taken_up(score, tmp_path):
+    file, out = write(tmp_path / "in.jsonl", ROWS), tmp_path / "out.jsonl"
+    journal = tmp_path / ".out.jsonl.partial"
+    for content in ('"another"\n[]\n', "no JSON at all\n"):
+        journal.write_text(content)
+        code, _, error = score(file, "--out", out)
+        assert code == 2 and "holds the beginning of another scoring" in error
+        assert journal.read_text() == content and not out.exists()
