@@ -149,3 +149,29 @@ def test_states_that_were_not_kept_are_fed_again(tiny_llama, monkeypatch):
         tiny_llama.lm(out)
     (one,) = seen.scores(out, QUESTIONS[:1])
     assert one.probability == pytest.approx(want[0].probability, abs=1e-5)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("architecture", ["llama", "gemma2"])
+def test_a_detector_that_reads_token_probabilities_can_watch(architecture, way):
+    """The lowest log-probability of the answer, against a plain pass over prompt and answer."""
+    model = load_model(tiny_lm(architecture), tokenizer=tiny_tokenizer())
+    detector, read = make(model, "min-log-prob"), 0
+    one_by_one = [[q] for q in ("Who who who who?", QUESTIONS[1])]
+    for questions in one_by_one if way == "prompt lookup" else [*one_by_one, QUESTIONS]:
+        inputs = detector.inputs(model, questions)
+        with detector.watch(model) as seen:
+            out = model.lm.generate(**inputs, **GREEDY, **WAYS[way])
+        ids, width = getattr(out, "sequences", out), inputs["input_ids"].shape[1]
+        for row, one in enumerate(seen.scores(out, questions)):
+            if one.why:
+                continue
+            prompt = inputs["input_ids"][row][inputs["attention_mask"][row] == 1]
+            answer = torch.tensor(written_ids(model, ids[row, width:]))
+            with torch.no_grad():
+                logits = model.lm(torch.cat([prompt, answer])[None]).logits
+            logits = logits[0, len(prompt) - 1 : -1]
+            own = torch.log_softmax(logits.float(), dim=-1).gather(1, answer[:, None])
+            assert one.score == pytest.approx(-float(own.min()), abs=1e-4)
+            read += 1
+    assert read

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from anchorscope.detect.watching.chances import Chances
 from anchorscope.models import Model
 
 # Of the last tokens of a pass the states are kept: more than decoding with candidates tries at
@@ -25,8 +26,9 @@ UNSEEN = -1  # the token of a position that was filled before the record began
 class Passing:
     """The tokens in the model's cache, and the states of the newest, while it is open."""
 
-    def __init__(self, model: Model, layers: Sequence[int]) -> None:
+    def __init__(self, model: Model, layers: Sequence[int], *, chances: bool = False) -> None:
         self.model, self.layers = model, tuple(layers)
+        self.chances = Chances() if chances else None  # how likely the tokens were, if wanted
         self.masked = False  # whether the last pass was given a mask of any form
         self._mask: Tensor | None = None  # [row, position], 0 for padding, where it was plain
         self._ids: list[Tensor] = []  # [row, token] each, one after the other
@@ -47,6 +49,8 @@ class Passing:
             parts.decoder.register_forward_hook(self._end),
             *(parts.blocks[k - 1].register_forward_hook(self._catch) for k in self.layers),
         ]
+        if self.chances is not None:
+            self._hooks.append(self.model.lm.register_forward_hook(self._see_logits))
 
     def close(self) -> None:
         """Leaves the model as it was; what was seen stays."""
@@ -124,6 +128,11 @@ class Passing:
             for n in range(states.shape[1]):
                 self._states[self._length - states.shape[1] + n] = states[:, n]
         self._fed, self._caught = None, []
+
+    def _see_logits(self, module: Any, args: tuple, output: Any) -> None:
+        assert self.chances is not None
+        logits = output.logits if hasattr(output, "logits") else output[0]
+        self.chances.see(self._start, self.ids, logits)
 
     def _cut(self, rows: int, like: Tensor) -> None:
         """Forgets what the pass under way writes over."""

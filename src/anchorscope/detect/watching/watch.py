@@ -9,6 +9,7 @@ for scored in seen.scores(out, questions): ...
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ from anchorscope.detect.deployed.located import (
 from anchorscope.detect.deployed.trained import Trained
 from anchorscope.detect.watching.passing import Passing
 from anchorscope.errors import UserError
+from anchorscope.records import Answer
 
 
 class Watch:
@@ -36,7 +38,7 @@ class Watch:
     def __init__(self, trained: Trained, bound: Bound) -> None:
         self.trained, self.bound, self.model = trained, bound, bound.model
         self.needed = trained.method.needs()
-        if set(self.needed) - {"clean"} or trained.method.reads_tokens:
+        if set(self.needed) - {"clean"}:
             raise UserError(
                 f"'{trained.name}' needs more than the states that pass by. "
                 "Use detector.score(model, question, answer=...) for it."
@@ -45,10 +47,13 @@ class Watch:
         everything = tuple(range(1, bound.model.blocks + 1))
         self.layers = self.needed.get("clean") or (1,)
         self.layers = self.layers if trained.beliefs is None else everything
-        self._passing = Passing(bound.model, self.layers)
+        self._passing = self._record()
+
+    def _record(self) -> Passing:
+        return Passing(self.model, self.layers, chances=self.trained.method.reads_tokens)
 
     def __enter__(self) -> Watch:
-        self._passing = Passing(self.model, self.layers)
+        self._passing = self._record()
         self._passing.open()
         return self
 
@@ -91,7 +96,7 @@ class Watch:
     def _scored(self, ids: Tensor, questions: Sequence[str], start: int) -> list[Scored]:
         """The scored answers that begin at column `start`."""
         answers = [
-            self._located(ids[row, start:].tolist(), question, row)
+            self._located(ids[row, start:].tolist(), question, row, start)
             for row, question in enumerate(questions)
         ]
         rows = [row for row, one in enumerate(answers) if one.exact_answer]
@@ -158,10 +163,27 @@ class Watch:
                 "generate the attention_mask as well, as detector.inputs(model, questions) does."
             )
 
-    def _located(self, ids: list[int], question: str, row: int) -> LocatedAnswer:
+    def _located(self, ids: list[int], question: str, row: int, start: int) -> LocatedAnswer:
         stop = next((n for n, token in enumerate(ids) if token in self.bound.stop), len(ids))
         text = self.model.tokenizer.decode(ids[:stop], skip_special_tokens=True)
-        return locate_answer(self.model, question, unknown_answer(text, ids[:stop], row))
+        answer = self._with_chances(unknown_answer(text, ids[:stop], row), row, start)
+        return locate_answer(self.model, question, answer)
+
+    def _with_chances(self, answer: Answer, row: int, start: int) -> Answer:
+        """The answer with how likely its tokens were, where the detector reads that."""
+        if self._passing.chances is None or not answer.token_ids:
+            return answer
+        tokens = enumerate(answer.token_ids, start)
+        chances = [self._passing.chances.of(row, at, token) for at, token in tokens]
+        if None in chances:
+            raise UserError(
+                f"'{self.trained.name}' reads how likely each token of an answer was, and the "
+                "passes seen do not tell. Let generate run with a cache, or use "
+                "detector.score(model, question, answer=...)."
+            )
+        known = [of for of in chances if of is not None]
+        log_probs = tuple(of.log_prob for of in known)
+        return replace(answer, log_probs=log_probs, first_entropy=known[0].entropy)
 
     def _state(self, ids: Tensor, at: int, row: int) -> Tensor:
         """The states [layer, width] at one position of a row; fed again where they are not kept."""
