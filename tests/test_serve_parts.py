@@ -20,11 +20,11 @@ from test_detect_score import LAYER, QUESTIONS, SHOTS, WIDTH, make
 from anchorscope.detect.deployed.beliefs import Beliefs
 from anchorscope.detect.deployed.located import Scored
 from anchorscope.detect.deployed.trained import Example
+from anchorscope.detect.rows.files import plain
 from anchorscope.errors import UserError
 from anchorscope.models.prompts import make_prompt, stop_ids
 from anchorscope.records import Shot
 from anchorscope.serve.deltas import Deltas
-from anchorscope.serve.protocol import plain
 from anchorscope.serve.served import Piece, Served
 
 

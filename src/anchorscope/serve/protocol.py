@@ -7,16 +7,15 @@ says so.
 
 from __future__ import annotations
 
-import math
 import time
 import uuid
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
 from anchorscope.detect.deployed.located import Scored
+from anchorscope.detect.rows.files import plain
 from anchorscope.serve.refusal import Refusal
 
 PROMPT = (
@@ -127,17 +126,6 @@ def models_list(name: str, created: int) -> dict[str, Any]:
     """The one model that is served."""
     one = {"id": name, "object": "model", "created": created, "owned_by": "anchorscope"}
     return {"object": "list", "data": [one]}
-
-
-def plain(value: Any) -> Any:
-    """A value for JSON, which knows no NaN: what is not known is null."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: plain(of) for key, of in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return [plain(of) for of in value]
-    return value
 
 
 def _check_shape(request: ChatRequest) -> None:
