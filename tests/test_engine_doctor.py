@@ -53,8 +53,8 @@ def test_fused_attention_without_its_masks(tiny_llama, monkeypatch):
 def test_rows_of_a_batch_mixed_up(tiny_llama, monkeypatch):
     begin = memory.Forked.__init__
 
-    def mixed(self, trunk, rows, prefix=None):
-        begin(self, trunk, rows.flip(0), prefix)
+    def mixed(self, trunk, rows, prefix=None, **how):
+        begin(self, trunk, rows.flip(0), prefix, **how)
 
     monkeypatch.setattr(memory.Forked, "__init__", mixed)
     assert {CUTS, *WINDOWS, HEADS, *POST} <= failed(tiny_llama)

@@ -86,7 +86,8 @@ def test_the_tables_are_those_of_a_run_of_the_same_states(simulated, own):
         pd.testing.assert_frame_equal(mine[kept], theirs[kept], rtol=1e-9)
     assert own.verdict["finding"].tolist() == simulated.verdict["finding"].tolist()
     assert set(own.controls["intervention"]) == {"knockout", "random", "answer-only"}
-    assert set(own.evidence) == {"answer_only", "boundary", "boundary_model", "awareness"}
+    tables = {"answer_only", "boundary", "boundary_model", "awareness", "awareness_gap"}
+    assert set(own.evidence) == tables
     assert len(own.claims) == len(simulated.claims)
 
 
