@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
 import subprocess
 import sys
 from dataclasses import replace
@@ -12,14 +11,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from kit.detect_worlds import material, plain, sisters, two_pathways, write_run
-from safetensors.numpy import load_file
 from sklearn.metrics import roc_auc_score
 
-from anchorscope.detect.deployed import saved as saved_folder
 from anchorscope.detect.deployed.beliefs import learn_beliefs
 from anchorscope.detect.deployed.detector import Detector
-from anchorscope.detect.deployed.hub import fetch, upload
-from anchorscope.detect.deployed.saved import Stored, read_folder, write_folder
+from anchorscope.detect.deployed.hub import fetch
 from anchorscope.detect.inner_probes import pathway_groups
 from anchorscope.detect.material import from_run
 from anchorscope.detect.threshold import best_threshold
@@ -92,150 +88,6 @@ def test_the_card_and_the_description_say_what_a_stranger_needs(saved):
     assert f"{made.evaluation['auroc']:.3f}" in card
     assert made.calibrated_on in card
     assert "license: other" in card
-
-
-def change(folder, copy, name, how):
-    copy.mkdir()
-    for file in folder.iterdir():
-        (copy / file.name).write_bytes(file.read_bytes())
-    how(copy / name)
-    return copy
-
-
-def edit(**changes):
-    def do(file):
-        file.write_text(json.dumps(json.loads(file.read_text()) | changes))
-
-    return do
-
-
-DAMAGE = {
-    "a bit of the weights": ("detector.safetensors", lambda f: f.write_bytes(
-        f.read_bytes()[:-1] + bytes([f.read_bytes()[-1] ^ 1]))),
-    "the end of the weights": ("detector.safetensors", lambda f: f.write_bytes(
-        f.read_bytes()[:-9])),
-    "no weights": ("detector.safetensors", lambda f: f.unlink()),
-    "a pickle for weights": ("detector.safetensors", lambda f: f.write_bytes(pickle.dumps({}))),
-    "no description": ("detector.json", lambda f: f.unlink()),
-    "half a description": ("detector.json", lambda f: f.write_text(f.read_text()[:50])),
-    "another threshold": ("detector.json", edit(threshold=0.01)),
-    "another format": ("detector.json", edit(format=99)),
-    "another kind of file": ("detector.json", lambda f: f.write_text('{"format": 1}')),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("damage", DAMAGE)
-def test_a_damaged_or_foreign_folder_is_refused(saved, tmp_path, damage):
-    folder = change(saved[1], tmp_path / "copy", *DAMAGE[damage])
-    with pytest.raises(UserError, match="No detector could be read"):
-        Detector.load(folder)
-    with pytest.raises(UserError, match="No detector could be read"):
-        upload(folder, "org/name", private=True)
-
-
-def forged(folder, copy, text=("", ""), **changes):
-    """The folder with other fields or other text, and with the checksums that belong to them."""
-    about = json.loads((folder / "detector.json").read_text())
-    for name, value in changes.items():
-        at, *path = name.split("__")
-        if path:
-            about[at] = about[at] | {path[0]: value}
-        else:
-            about[at] = value
-    for free in ("sha256", "checksum", "kind", "format"):
-        del about[free]
-    write_folder(copy, Stored(load_file(folder / "detector.safetensors"), about), "a card")
-    if text[0]:
-        file = copy / "detector.json"
-        written = file.read_text().replace(*text)
-        checksum = saved_folder._checksum(json.loads(written))
-        file.write_text(written.replace(json.loads(written)["checksum"], checksum))
-    return copy
-
-
-PROMISE = {"risk": 0.1, "confidence": 0.9, "answers": 100, "accepted": 50, "wrong": 2}
-BEFORE = {"layer": 1, "threshold": 0.5, "evaluation": {}, "calibration": {"slope": 1.0,
-          "intercept": 0.0, "prior": 0.0}}  # fmt: skip
-FORGED = {
-    "a layer below the first": ({"method__layer": -1}, "its method's layer is -1"),
-    "a layer above the last": ({"method__layer": 7}, "its method's layer is 7"),
-    "a threshold above 1": ({"threshold": 2.0}, "its threshold is 2.0; accepted: a number from 0"),
-    "no threshold": ({"threshold": None}, "its threshold is None"),
-    "far too many tokens": ({"prompt__max_tokens": 10**8}, "its prompt.max_tokens is 100000000"),
-    "a truth for a count": ({"prompt__shots": True}, "its prompt.shots is True"),
-    "no prompts": ({"examples": []}, "its examples are no list of prompts"),
-    "a prompt of words": (
-        {"examples": [{"question": "Who?", "prompt_ids": ["a"]}]}, "its example's prompt_ids is",
-    ),
-    "a falling line": ({"calibration__slope": -1.0}, "its calibration is .* does not fall"),
-    "no blocks": ({"model__blocks": 0}, "its model.blocks is 0"),
-    "another width": ({"model__width": 7}, "its parts do not fit together"),
-    "another method": ({"name": "mop"}, "its parts cannot be put together again"),
-    "a method of nothing": ({"method": {}}, "its parts cannot be put together again"),
-    "a list for the model": ({"model": []}, "its model is \\[\\]; accepted: an object"),
-    "an unknown dtype": ({"model__dtype": "int4"}, "its model.dtype is 'int4'"),
-    "a band of nothing": ({"band": [0.2, 7]}, "its band is \\[0.2, 7\\]; accepted"),
-    "a promise above 1": ({"promise": PROMISE | {"risk": 3.0}}, "its promise.risk is 3.0"),
-    "a warning at no layer": ({"before": BEFORE | {"layer": 9}}, "its before's layer is 9"),
-    "a warning for all": ({"before": BEFORE | {"threshold": -1}}, "its before.threshold is -1"),
-    "an endless licence": ({"licence": {"detector": "x" * 5000}}, "its licence.detector is"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("what", FORGED)
-def test_a_forged_folder_with_right_checksums_is_refused(saved, tmp_path, what):
-    changes, said = FORGED[what]
-    with pytest.raises(UserError, match=f"No detector could be read from .*{said}"):
-        Detector.load(forged(saved[1], tmp_path / "forged", **changes))
-    assert Detector.load(forged(saved[1], tmp_path / "same")).threshold == saved[0].threshold
-
-
-def test_forged_weights_and_numbers_that_json_does_not_know_are_refused(saved, tmp_path):
-    for n, value in enumerate((np.nan, np.inf)):
-        tensors, about = read_folder(saved[1])
-        tensors["coef"] = np.full_like(tensors["coef"], value)
-        kept = {k: v for k, v in about.items() if k not in ("sha256", "checksum")}
-        write_folder(tmp_path / str(n), Stored(tensors, kept), "a card")
-        with pytest.raises(UserError, match="the weights 'coef' are not all finite"):
-            Detector.load(tmp_path / str(n))
-    text = (saved[1] / "detector.json").read_text()
-    assert json.loads("1e999") == np.inf  # a number to JSON, and none to us
-    with pytest.raises(UserError, match="its method's C is inf; accepted: a finite number"):
-        Detector.load(
-            forged(saved[1], tmp_path / "inf", text=("12345.5", "1e999"), method__C=12345.5)
-        )
-    folder = change(saved[1], tmp_path / "nan", "detector.json", lambda f: f.write_text(
-        text.replace(f'"threshold": {saved[0].threshold}', '"threshold": NaN')))  # fmt: skip
-    with pytest.raises(UserError, match="holds NaN, which is no number of JSON"):
-        Detector.load(folder)
-
-
-@pytest.mark.parametrize("name", ["detector.json", "detector.safetensors"])
-def test_a_file_is_measured_before_it_is_read(saved, tmp_path, name):
-    def grow(file):
-        os.truncate(file, 38 << 30)  # a hole: it takes no room on the disk
-
-    folder = change(saved[1], tmp_path / "copy", name, grow)
-    with pytest.raises(UserError, match=f"{name} has 40802189312 bytes, and"):
-        Detector.load(folder)
-
-
-@pytest.mark.parametrize("place", ["/home/somebody/models/secret/llama", "./models/secret", "~/x",
-                                   "models/secret/llama", "weights/secret.gguf"])  # fmt: skip
-def test_a_local_path_stays_out_of_the_card(saved, tmp_path, place):
-    model = saved[0].model | {"name": "llama", "source": place, "adapter": place}
-    card = (replace(saved[0], model=model).save(tmp_path / "d") / "README.md").read_text()
-    assert place not in card and "models/" not in card and "weights/" not in card
-    assert 'load_model("llama"' in card
-    named = saved[0].model | {"source": "org/llama", "adapter": "org/lora"}
-    card = (replace(saved[0], model=named).save(tmp_path / "d") / "README.md").read_text()
-    assert 'load_model("org/llama", adapter="org/lora")' in card
-
-
-def test_the_licence_may_be_written_by_hand(saved, tmp_path):
-    how = edit(licence={"detector": "cc0-1.0"})
-    folder = change(saved[1], tmp_path / "copy", "detector.json", how)
-    assert Detector.load(folder).licence == {"detector": "cc0-1.0"}
 
 
 def test_a_folder_needs_no_hub_and_a_missing_one_is_said(saved, tmp_path):
