@@ -1,0 +1,80 @@
+"""What mkdocs does beyond its plugins: notebooks as pages, interactive figures, the root's pages.
+
+Sources stay readable where they lie: a page on the code host links to `tutorial.ipynb` and
+`../CONTRIBUTING.md`, and the site turns these into pages of its own.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import nbformat
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+from mkdocs.utils import get_relative_url
+from nbconvert import MarkdownExporter
+from plotly.offline import get_plotlyjs
+
+sys.path.insert(0, str(Path(__file__).parent))
+from site_figures import FIGURES
+
+ROOT = Path(__file__).parents[1]
+ROOT_PAGES = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+NOTEBOOKS = ("tutorial", "tutorial_gpu")
+PLOTLY = "assets/plotly.min.js"
+_MARK = re.compile(r"^<!-- figure: (\w+) -->$", re.MULTILINE)
+
+
+def on_files(files: Files, *, config: MkDocsConfig) -> Files:
+    """The files of docs/, and those that are made: notebooks, pages of the root, plotly."""
+    for name, page in ROOT_PAGES.items():
+        text = (ROOT / name).read_text(encoding="utf-8")
+        files.append(File.generated(config, page, content=text.replace("](docs/", "](")))
+    for name in NOTEBOOKS:
+        for made in notebook_files(config, ROOT / "docs" / f"{name}.ipynb"):
+            files.append(made)
+    files.append(File.generated(config, PLOTLY, content=get_plotlyjs()))
+    return files
+
+
+def notebook_files(config: MkDocsConfig, source: Path) -> list[File]:
+    """The page of a notebook with its outputs as they were kept, and its pictures."""
+    notebook = nbformat.read(source, as_version=4)
+    text, resources = MarkdownExporter().from_notebook_node(
+        notebook, resources={"output_files_dir": f"{source.stem}_files"}
+    )
+    note = f"\n[Download this notebook]({source.name}) (`docs/{source.stem}.py` is its source).\n"
+    head, _, rest = text.partition("\n\n")
+    made = [File.generated(config, f"{source.stem}.md", content=f"{head}\n{note}\n{rest}")]
+    for name, content in resources["outputs"].items():
+        made.append(File.generated(config, name, content=content))
+    return made
+
+
+def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """The page's text with links to made pages, and figures in the place of their marks."""
+    for name, made in ROOT_PAGES.items():
+        markdown = re.sub(rf"\]\((?:\.\./)*{name}", f"]({made}", markdown)
+    if Path(page.file.src_uri).stem not in NOTEBOOKS:
+        for name in NOTEBOOKS:
+            markdown = markdown.replace(f"({name}.ipynb)", f"({name}.md)")
+    marks = _MARK.findall(markdown)
+    if not marks:
+        return markdown
+    script = f'<script src="{get_relative_url(PLOTLY, page.file.url)}"></script>\n\n'
+    drawn = _MARK.sub(lambda mark: figure_html(mark[1]), markdown)
+    return drawn.replace('<div class="figure">', script + '<div class="figure">', 1)
+
+
+def figure_html(name: str) -> str:
+    """The figure's own element and the data in it; plotly itself is loaded once by the page."""
+    html = FIGURES[name]().to_html(
+        full_html=False,
+        include_plotlyjs=False,
+        div_id=f"figure-{name}",
+        config={"displaylogo": False, "responsive": True},
+    )
+    return f'<div class="figure">{html}</div>'.replace("\n\n", "\n")
