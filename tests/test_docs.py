@@ -221,26 +221,6 @@ def test_python_of_own_states_runs(tmp_path: Path, monkeypatch) -> None:
     assert (tmp_path / "runs" / "states" / "report.html").stat().st_size > 10_000
 
 
-def test_python_in_the_readme_runs(bundled, tmp_path: Path, monkeypatch) -> None:
-    """All Python blocks in one go, from an empty folder; `in tests: a -> b` makes them small."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    code = "\n".join(blocks(ROOT / "README.md", "python"))
-    for long, short in SHRINK.findall(text):
-        assert long in code, f"the README has no {long} to shrink"
-        code = code.replace(long, short)
-    monkeypatch.chdir(tmp_path)
-    made: dict[str, Any] = {}
-    exec(compile(code, "README.md", "exec"), made)
-    assert len(made["table"]) > 0
-    assert (tmp_path / "delta_p.png").stat().st_size > 10_000
-    scored = made["scored"]
-    assert scored.answer_entity in scored.answer
-    assert 0 < scored.probability < 1
-    assert scored.pathway in ("Q", "A")
-    assert len(scored.belief) == made["model"].blocks
-    assert made["detector"].name == "probe"
-
-
 def test_the_server_and_the_clients_of_serving_run(tmp_path: Path, monkeypatch) -> None:
     """The page's first server command in a process of its own, and all that asks it."""
     page = ROOT / "docs" / "serving.md"

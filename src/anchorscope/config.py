@@ -40,7 +40,18 @@ def _field(default: Any, *, changes: bool, help: str) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """The choices behind a run; saved in run.json beside the results."""
+    """The choices behind a run; saved in run.json beside the results.
+
+    Examples:
+        >>> import anchorscope as anc
+        >>> anc.Config(limit=1000, evidence=("patching", "windows")).folds
+        5
+        >>> anc.Config(folds=2)
+        Traceback (most recent call last):
+        ...
+        anchorscope.errors.UserError: folds is 2. Accepted: 3 or more.
+
+    """
 
     model: str = _field(
         "bundled", changes=True, help="A hub id, a folder, a .gguf file, or `bundled`."

@@ -45,6 +45,19 @@ class Question:
 
     `subjects` are exact substrings of `text` that name what is asked about, where the
     dataset says so. `entity` keeps questions about one thing in one fold.
+
+    Examples:
+        >>> import anchorscope as anc
+        >>> question = anc.Question(
+        ...     id="mine:all:1",
+        ...     dataset="mine",
+        ...     text="Who wrote Emma?",
+        ...     answers=("Jane Austen", "Austen"),
+        ...     subjects=("Emma",),
+        ... )
+        >>> len(anc.load_questions([question]))
+        1
+
     """
 
     id: str  # dataset:split:original-id

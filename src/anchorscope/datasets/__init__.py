@@ -42,6 +42,18 @@ def load_questions(
     A larger limit extends a smaller one with the same seed; the file's order plays no part.
     `columns` ("question=problem,answers=gold") says what the columns of a file or of a dataset of
     the hub are called; a set that has a name here needs none.
+
+    Examples:
+        >>> import anchorscope as anc
+        >>> questions = anc.load_questions("atlas", limit=2)
+        >>> questions.name, [question.text for question in questions]
+        ('atlas', ['What is the currency of Botswana?', 'What is the currency of Egypt?'])
+        >>> rows = '{"problem": "Who wrote Emma?", "gold": ["Jane Austen"]}'
+        >>> _ = Path("my.jsonl").write_text(rows)
+        >>> mine = anc.load_questions("my.jsonl", columns="question=problem,answers=gold")
+        >>> mine.questions[0].answers
+        ('Jane Austen',)
+
     """
     check_limit(limit)
     source, drafts = _drafts(data, read_columns(columns))

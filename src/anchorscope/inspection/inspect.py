@@ -43,10 +43,15 @@ def inspect(
     cuts in so many blocks that end at each layer, `heads` (block from 1, head from 0) in these
     heads alone.
 
-    Example:
-        one = inspect(load_model("bundled"), "What is the capital of France?", run="runs/demo")
-        one.answer, one.wrong.probability, one.pathway.pathway, one.beliefs["knockout"]
-        one.figure()
+    Examples:
+        >>> import anchorscope as anc
+        >>> one = anc.inspect(model, "What is the capital of France?", run="runs/atlas")
+        >>> one.answer, one.pathway.pathway in ("Q", "A"), 0 < one.wrong.probability < 1
+        ('Paris', True, True)
+        >>> sorted(one.beliefs)  # P(wrong) by layer, clean and under each change
+        ['answer-only', 'clean', 'knockout', 'random']
+        >>> [token.text for token in one.tokens if token.exact_question]  # what was cut
+        [' France']
 
     """
     if mode not in MODES:

@@ -64,6 +64,16 @@ def load_model(
     """The model named, on the device and in the dtype that suit this machine.
 
     `adapter` is a PEFT adapter's folder or hub id; it is merged into the weights.
+
+    Examples:
+        >>> import anchorscope as anc
+        >>> model = anc.load_model("bundled")
+        >>> model.name, model.blocks
+        ('SmolLM2-135M-Instruct', 30)
+        >>> same = anc.load_model(model.lm, tokenizer=model.tokenizer)  # one that you have loaded
+        >>> same.lm is model.lm
+        True
+
     """
     if not isinstance(model, str | Path):
         return _loaded(model, tokenizer, None if adapter is None else str(adapter))

@@ -49,9 +49,17 @@ def run(
     `model` (a name, a transformers model, or what `load_model` gave) and `questions` (a name, a
     file, a list, or what `load_questions` gave) stand above what `config` says of them.
 
-    Example:
-        view = run("bundled", "atlas", out="runs/atlas", config=Config(limit=200))
-        view.delta_p()
+    Examples:
+        >>> import anchorscope as anc
+        >>> questions = anc.load_questions("atlas", limit=56)  # far too few for a finding
+        >>> small = anc.Config(
+        ...     prompt="text", max_tokens=8, folds=3, fold_seeds=1, resamples=100
+        ... )
+        >>> run = anc.run(model, questions, out="runs/atlas", config=small)
+        >>> run.verdict["finding"].tolist()
+        ['too-few']
+        >>> sorted(run.samples["verdict"].unique())
+        ['right', 'wrong']
 
     """
     config, sets, identity = resolve(model, questions, config or Config())

@@ -55,6 +55,15 @@ class LinearProbe(LogitClassifier):
 
     Features are standardised on the training states, and the standardisation is then folded
     into `coef_` [1, width] and `intercept_` [1]. A feature without spread gets weight 0.
+
+    Examples:
+        >>> import anchorscope as anc
+        >>> import numpy as np
+        >>> wrong = np.arange(100) % 2
+        >>> states = np.random.default_rng(0).standard_normal((100, 8)) + wrong[:, None]
+        >>> anc.LinearProbe().fit(states, wrong).predict_proba(states).shape
+        (100, 2)
+
     """
 
     def __init__(self, *, C: float = DEFAULT_C, balance: Balance = "weights"):

@@ -34,6 +34,15 @@ class RunView:
         """The run in folder `path`; a run still under way is refused unless asked for.
 
         A folder of `detect collect` has no analysis in it: only detectors ask for such a one.
+
+        Examples:
+            >>> import anchorscope as anc
+            >>> run = anc.RunView.open("runs/atlas")
+            >>> run.model_name, run.datasets
+            ('SmolLM2-135M-Instruct', ['atlas'])
+            >>> run.delta_p().columns[:5].tolist()
+            ['model', 'dataset', 'layer', 'mode', 'pathway']
+
         """
         folder = local_folder(path, states=collected_ok)
         info = _read_info(folder)

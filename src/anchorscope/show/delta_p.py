@@ -57,7 +57,16 @@ class Panel:
 def plot_delta_p(
     runs: Sequence[RunView] | RunView, *, mode: Literal["paper", "strict", "both"] = "strict"
 ) -> Figure:
-    """ΔP by layer: a column of panels per model, a row per mode, one legend below."""
+    """ΔP by layer: a column of panels per model, a row per mode, one legend below.
+
+    Examples:
+        >>> import anchorscope as anc
+        >>> figure = anc.plot_delta_p(anc.RunView.open("runs/atlas"), mode="both")
+        >>> [axes.get_ylabel() for axes in figure.axes]
+        ['ΔP (paper mode)', 'ΔP (strict mode)']
+        >>> figure.savefig("delta_p.png")
+
+    """
     views = [runs] if isinstance(runs, RunView) else list(runs)
     if not views:
         raise UserError("There is no run to draw. Give at least one finished run folder.")

@@ -35,7 +35,15 @@ def simulate(
     config: Config | None = None,
     progress: Progress | None = None,
 ) -> RunView:
-    """The finished run of a made-up world in folder `out`."""
+    """The finished run of a made-up world in folder `out`.
+
+    Examples:
+        >>> from anchorscope.simulate import Truth, simulate
+        >>> run = simulate(Truth(world="one-mechanism", layers=1), out="runs/world")
+        >>> run.verdict["finding"].tolist()
+        ['one-mechanism']
+
+    """
     config = config or config_of(truth)
     store = Store.open(out, {"simulate": asdict(truth), **config.identity()})
     asked = config.robust and not store.has(TABLE)

@@ -30,10 +30,11 @@ from anchorscope.run_folder.view import RunView
 class Detector(Trained):
     """A trained detector in use: it scores answers, is saved, loaded and shared.
 
-    Example:
-        detector = Detector.train("runs/demo", method="probe")
-        scored = detector.score(load_model("bundled"), "What is the capital of France?")
-        scored.answer, scored.probability, scored.pathway, scored.belief
+    Examples:
+        >>> import anchorscope as anc
+        >>> detector = anc.Detector.load("detector")
+        >>> detector.score(model, "What is the capital of France?").answer
+        'Paris'
 
     """
 
@@ -48,7 +49,15 @@ class Detector(Trained):
 
     @classmethod
     def train(cls, run: RunView | str | Path, *, method: str = "auto", **options: Any) -> Detector:
-        """A detector trained on the answers of a run; `options` are those of `detect.train`."""
+        """A detector trained on the answers of a run; `options` are those of `detect.train`.
+
+        Examples:
+            >>> import anchorscope as anc
+            >>> trained = anc.Detector.train("runs/atlas", method="probe", folds=3, resamples=100)
+            >>> trained.name, trained.datasets
+            ('probe', ('atlas',))
+
+        """
         view = run if isinstance(run, RunView) else RunView.open(run, collected_ok=True)
         return cls.of(train(view, method=method, **options))
 
@@ -71,6 +80,14 @@ class Detector(Trained):
 
         With `answer` that answer is scored instead. Lists give lists, in batches. `dataset` says
         as which of the training datasets the questions are asked, where these differ.
+
+        Examples:
+            >>> scored = detector.score(model, "What is the capital of France?")
+            >>> scored.answer, 0 < scored.probability < 1, len(scored.belief) == model.blocks
+            ('Paris', True, True)
+            >>> detector.score(model, "What is the capital of France?", answer="Lyon").answer
+            'Lyon'
+
         """
         bound = self.bind(model, dataset=dataset)
         if isinstance(question, str):
@@ -133,7 +150,15 @@ class Detector(Trained):
 
     @classmethod
     def load(cls, place: str | Path, *, revision: str | None = None) -> Detector:
-        """The detector in a folder, or in a repository of the hub."""
+        """The detector in a folder, or in a repository of the hub.
+
+        Examples:
+            >>> import anchorscope as anc
+            >>> folder = detector.save("detector")
+            >>> anc.Detector.load(folder).id == detector.id
+            True
+
+        """
         return cls.of(load_trained(fetch(place, revision=revision)))
 
     def push(self, repository: str, *, private: bool = True, folder: str | Path) -> str:

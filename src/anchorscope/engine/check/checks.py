@@ -64,8 +64,27 @@ class _Seen:
 def check_model(model: Model) -> Iterator[Check]:
     """Each check as it is done; the model is left as it was. No error comes out of it.
 
-    Where one fails with the fused kernels of a GPU, all are done again without them, and a run
-    goes without them too.
+    A model that passes them all is not checked again by a run of the same process.
+
+    Examples:
+        >>> import anchorscope as anc
+        >>> checks = list(anc.check_model(model))
+        >>> all(check.ok for check in checks), checks[3].name, checks[3].seen
+        (True, 'an empty knockout changes nothing', 'bit for bit')
+
+    """
+    passed = True
+    for check in _with_or_without_kernels(model):
+        passed = passed and check.ok
+        yield check
+    if passed:
+        _PROVED[_key(model)] = noted_of(model.lm)
+
+
+def _with_or_without_kernels(model: Model) -> Iterator[Check]:
+    """Each check; where one fails with the fused kernels of a GPU, all are done again without.
+
+    A run then goes without them too.
     """
     note(model.lm, replace(noted_of(model.lm), fused=True))
     if not can_fuse(model):
@@ -146,10 +165,9 @@ _PROVED: dict[tuple[str, ...], Noted] = {}
 
 def require_understood(model: Model) -> None:
     """An error that names the failed checks, where there are any; once a process and weights."""
-    config = model.lm.config.to_json_string()
-    key = (weights_hash(model.lm), str(model.dtype), str(model.device), config)
-    if key in _PROVED:
-        note(model.lm, _PROVED[key])  # the same weights may have been loaded anew
+    proved = _PROVED.get(_key(model))
+    if proved is not None:
+        note(model.lm, proved)  # the same weights may have been loaded anew
         return
     failed = [check for check in check_model(model) if not check.ok]
     if failed:
@@ -158,7 +176,12 @@ def require_understood(model: Model) -> None:
             f"{model.name} is not understood, so its numbers would mean nothing: {said}. "
             f"`anchorscope doctor --model {model.source}` shows every check."
         )
-    _PROVED[key] = noted_of(model.lm)
+
+
+def _key(model: Model) -> tuple[str, ...]:
+    """What a proof holds for."""
+    config = model.lm.config.to_json_string()
+    return (weights_hash(model.lm), str(model.dtype), str(model.device), config)
 
 
 @torch.no_grad()

@@ -46,6 +46,19 @@ def analyse(
     they are there matched and answer_only, each [sample, layer, width]. `z` [sample]: 1 = wrong,
     0 = right. `facts` [sample]: entity, relation, kind, popularity, length, id, question, answer.
     Both may also be arrays of the file or the mapping.
+
+    Examples:
+        >>> import anchorscope as anc
+        >>> import numpy as np
+        >>> rng = np.random.default_rng(0)
+        >>> z = np.arange(80) % 2
+        >>> clean = rng.standard_normal((80, 1, 8)) + z[:, None, None]
+        >>> states = {"clean": clean, "knockout": 0.5 * clean, "random": clean + 0.1}
+        >>> small = anc.Config(folds=3, fold_seeds=1, resamples=100)
+        >>> run = anc.analyse(states, z, out="runs/states", config=small)
+        >>> run.verdict["finding"].tolist(), (run.path / "report.html").exists()
+        (['too-few'], True)
+
     """
     progress, config = progress or Quiet(), config or Config()
     if unknown := set(facts) - set(FACTS):

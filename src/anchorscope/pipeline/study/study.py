@@ -55,9 +55,10 @@ def study(
     `study` is a shipped name, a .toml file, or a `Study`, whose models may be made by a function
     when their turn comes: `StudyModel(name=..., model=..., panel=..., made=Made(make=function))`.
 
-    Example:
-        result = study("quick", out="runs/quick")
-        result.runs["SmolLM2-135M-Instruct"].delta_p()
+    Examples:
+        >>> import anchorscope as anc
+        >>> result = anc.study("quick", out="runs/quick")  # doctest: +SKIP
+        >>> result.runs["SmolLM2-135M-Instruct"].delta_p()  # doctest: +SKIP
 
     """
     study = study if isinstance(study, Study) else read_study(study)

