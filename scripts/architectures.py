@@ -23,6 +23,8 @@ from anchorscope.models import load_model
 
 HEAD = """# Models
 
+*For users who want to know whether their architecture is understood.*
+
 Every decoder of transformers {version}, as a tiny random model in float32: what
 `anchorscope doctor` says of it, and then every knockout (of all heads and of some, before and after
 the softmax, in all blocks and in windows) and reweighting against stock attention, by a way that

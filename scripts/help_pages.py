@@ -18,6 +18,8 @@ from anchorscope.cli import app
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "help.md"
 HEAD = """# The command line
 
+*For users of the command line: every option.*
+
 Made by `python scripts/help_pages.py` from the commands themselves. A test compares the two.
 `anchorscope COMMAND --help` prints the same in the terminal.
 """

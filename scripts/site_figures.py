@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -54,68 +55,66 @@ def gaps() -> go.Figure:
 
 
 def claims() -> go.Figure:
-    """Every claim by model and dataset, both modes side by side, coloured by its decision."""
+    """Every claim by model and dataset, one mode above the other, coloured by its decision."""
     table = pd.read_csv(DOCS / "replication" / "claims.csv")
-    many = table["dataset"].str.contains(",")
-    table["column"] = (
-        table["model"]
-        + " · "
-        + table["dataset"].where(~many, "all").map(TITLES | {"all": "all four"})
-    )
+    several = table["dataset"].str.contains(",")
+    table["of"] = table["dataset"].where(~several, "all").map(TITLES | {"all": "all four"})
+    table["models"] = table["model"].where(~table["model"].str.contains(","), "both Qwens")
     rows = list(dict.fromkeys(table["claim"]))
-    columns = sorted(dict.fromkeys(table["column"]), key=_by_model)
+    order = [*TITLES.values(), "all four"]
+    found = sorted(
+        set(zip(table["models"], table["of"], strict=True)), key=lambda c: (c[0], order.index(c[1]))
+    )
     figure = make_subplots(
-        rows=1, cols=2, shared_yaxes=True, subplot_titles=tuple(_MODES.values()),
-        horizontal_spacing=0.02,
+        rows=2, cols=1, shared_xaxes=True, subplot_titles=tuple(_MODES.values()),
+        vertical_spacing=0.06,
     )  # fmt: skip
     for at, mode in enumerate(_MODES, start=1):
-        figure.add_trace(_decided(table, mode, rows, columns), row=1, col=at)
+        figure.add_trace(_decided(table, mode, rows, found), row=at, col=1)
     for said, color in DECISIONS.items():  # the legend: a heat map has none of its own
-        figure.add_scatter(x=[None], y=[None], mode="markers", name=said,
-                           marker={"color": color, "size": 12, "symbol": "square"})  # fmt: skip
-    figure.update_yaxes(autorange="reversed")
-    figure.update_xaxes(tickangle=-60)
-    return _dressed(figure, height=640)
+        figure.add_scatter(
+            x=[None], y=[None], mode="markers", name=said,
+            marker={"color": color, "size": 12, "symbol": "square"},
+        )  # fmt: skip
+    figure.update_yaxes(autorange="reversed", dtick=1)
+    figure.update_layout(legend_y=1.05)
+    return _dressed(figure, height=900)
 
 
-def _by_model(column: str) -> tuple[str, int]:
-    model, dataset = column.split(" · ")
-    return model, [*TITLES.values(), "all four"].index(dataset)
-
-
-def _decided(table: pd.DataFrame, mode: str, rows: list[str], columns: list[str]) -> go.Heatmap:
+def _decided(
+    table: pd.DataFrame, mode: str, rows: list[str], columns: list[tuple[str, str]]
+) -> go.Heatmap:
     """A cell for each claim and column; empty where the claim does not speak of it."""
-    table = table.drop_duplicates(["claim", "column"])
-    code = table[f"{mode}_verdict"].map(list(DECISIONS).index)
     said = [
-        f"<b>{row['claim']}</b>: {row['statement']}<br>{row['column']}<br>"
+        f"<b>{row['claim']}</b>: {row['statement']}<br>{row['models']}, {row['of']}<br>"
         f"{row[f'{mode}_verdict']} ({row[f'{mode}_value']:.2f}; "
         f"{row[f'{mode}_low']:.2f} to {row[f'{mode}_high']:.2f})"
         for _, row in table.iterrows()
     ]
-    cells = table.assign(code=code, said=said)
-    of = {name: cells.pivot(index="claim", columns="column", values=name).reindex(
-        index=rows, columns=columns) for name in ("code", "said")}  # fmt: skip
+    cells = table.assign(code=table[f"{mode}_verdict"].map(list(DECISIONS).index), said=said)
+    code, text = (
+        cells.pivot(index="claim", columns=["models", "of"], values=name).reindex(
+            index=rows, columns=pd.MultiIndex.from_tuples(columns)
+        )
+        for name in ("code", "said")
+    )
     steps = [
-        [(at + end) / len(DECISIONS), c]
-        for at, c in enumerate(DECISIONS.values())
+        [(at + end) / len(DECISIONS), color]
+        for at, color in enumerate(DECISIONS.values())
         for end in (0, 1)
     ]
     return go.Heatmap(
-        z=of["code"].to_numpy(float), x=columns, y=rows, text=of["said"].fillna("").to_numpy(str),
-        zmin=-0.5, zmax=len(DECISIONS) - 0.5, colorscale=steps, showscale=False, xgap=2, ygap=2,
-        hovertemplate="%{text}<extra></extra>", hoverongaps=False,
+        z=code.to_numpy(float), x=[list(part) for part in zip(*columns, strict=True)], y=rows,
+        text=text.fillna("").to_numpy(str), zmin=-0.5, zmax=len(DECISIONS) - 0.5,
+        colorscale=steps, showscale=False, xgap=2, ygap=2, hoverongaps=False,
+        hovertemplate="%{text}<extra></extra>",
     )  # fmt: skip
 
 
 def worlds() -> go.Figure:
     """How often each mode says "two groups" in worlds whose truth is known."""
     table = pd.read_csv(DOCS / "worlds.csv")
-    names = [
-        f"{'<b>' * row.true}{row.world}{'</b>' * row.true}, n {row.samples}, noise {row.noise:g}, "
-        f"Q {row.mixture:g}, templates {row.templates}"
-        for row in table.itertuples()
-    ]
+    names = [_world_name(row) for row in table.itertuples()]
     figure = go.Figure()
     for mode, color in (("paper", PAPER), ("strict", STRICT)):
         figure.add_bar(
@@ -126,7 +125,16 @@ def worlds() -> go.Figure:
         )  # fmt: skip
     figure.update_yaxes(autorange="reversed", tickfont={"size": 10})
     figure.update_xaxes(title="two groups reported, % of simulated worlds (pathways only in bold)")
-    return _dressed(figure, height=900)
+    return _dressed(figure, height=820)
+
+
+def _world_name(row: Any) -> str:
+    """The world in bold where it has pathways, and what tells it from others of its name."""
+    name = f"<b>{row.world}</b>" if row.true else str(row.world)
+    facts = [f"n {row.samples}", f"noise {row.noise:g}"]
+    facts += [f"Q {row.mixture:.0%}"] if row.mixture != 0.5 else []
+    facts += [f"{row.templates} templates"] if row.world == "templates" else []
+    return f"{name} ({', '.join(facts)})"
 
 
 def detectors() -> go.Figure:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import nbformat
@@ -18,7 +19,9 @@ from mkdocs.utils import get_relative_url
 from nbconvert import MarkdownExporter
 from plotly.offline import get_plotlyjs
 
-sys.path.insert(0, str(Path(__file__).parent))
+from anchorscope.config import Config
+
+sys.path.insert(0, str(Path(__file__).parent))  # mkdocs loads this file alone
 from site_figures import FIGURES
 
 ROOT = Path(__file__).parents[1]
@@ -61,12 +64,24 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
     if Path(page.file.src_uri).stem not in NOTEBOOKS:
         for name in NOTEBOOKS:
             markdown = markdown.replace(f"({name}.ipynb)", f"({name}.md)")
+    markdown = markdown.replace("<!-- table: config -->", config_table())
     marks = _MARK.findall(markdown)
     if not marks:
         return markdown
     script = f'<script src="{get_relative_url(PLOTLY, page.file.url)}"></script>\n\n'
     drawn = _MARK.sub(lambda mark: figure_html(mark[1]), markdown)
     return drawn.replace('<div class="figure">', script + '<div class="figure">', 1)
+
+
+def config_table() -> str:
+    """The fields of `Config` with their defaults, as the command line explains them."""
+    rows = [
+        f"| `{field.name}` | `{field.default!r}` | {field.metadata['help']} | "
+        f"{'yes' if field.metadata['changes'] else 'no'} |"
+        for field in fields(Config)
+    ]
+    head = ["| field | default | what it is | changes results |", "| --- | --- | --- | --- |"]
+    return "\n".join([*head, *rows])
 
 
 def figure_html(name: str) -> str:
