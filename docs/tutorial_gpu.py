@@ -48,7 +48,7 @@ pd.DataFrame([(each.title, len(each), dict(each.dropped)) for each in questions]
 runs = []
 for name in MODELS:
     model = anc.load_model(name)
-    print(model.name, "|", model.why)
+    print(f"{model.name}, {model.blocks} blocks\n{model.why}")
     config = anc.Config(limit=LIMIT, **OPTIONS)
     runs.append(anc.run(model, questions, out=Path("runs") / model.name, config=config))
     del model  # make room on the GPU for the next one

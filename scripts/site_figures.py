@@ -62,9 +62,9 @@ def claims() -> go.Figure:
     table["models"] = table["model"].where(~table["model"].str.contains(","), "both Qwens")
     rows = list(dict.fromkeys(table["claim"]))
     order = [*TITLES.values(), "all four"]
-    found = sorted(
-        set(zip(table["models"], table["of"], strict=True)), key=lambda c: (c[0], order.index(c[1]))
-    )
+    models = list(dict.fromkeys(table["models"]))
+    pairs = set(zip(table["models"], table["of"], strict=True))
+    found = sorted(pairs, key=lambda pair: (models.index(pair[0]), order.index(pair[1])))
     figure = make_subplots(
         rows=2, cols=1, shared_xaxes=True, subplot_titles=tuple(_MODES.values()),
         vertical_spacing=0.06,

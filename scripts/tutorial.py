@@ -31,7 +31,8 @@ def notebook_of(name: str) -> NotebookNode:
     for number, cell in enumerate(notebook.cells):
         cell["id"] = f"cell-{number}"
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
-    notebook["metadata"] = nbformat.from_dict({"kernelspec": kernel})
+    about = {"kernelspec": kernel, "language_info": {"name": "python"}}
+    notebook["metadata"] = nbformat.from_dict(about)
     return notebook
 
 
@@ -76,10 +77,18 @@ def _processor(kernel: psutil.Process) -> float:
 
 
 def without_noise(notebook: NotebookNode) -> NotebookNode:
-    """The notebook without progress bars and warnings, which differ from machine to machine."""
+    """The notebook without what differs from machine to machine.
+
+    Progress bars, warnings, and the text beside a table or a card, which holds versions and paths.
+    """
+    notebook["metadata"]["language_info"] = nbformat.from_dict({"name": "python"})
     for cell in notebook.cells:
-        if cell.cell_type == "code":
-            cell.outputs = [out for out in cell.outputs if out.get("name") != "stderr"]
+        if cell.cell_type != "code":
+            continue
+        cell.outputs = [out for out in cell.outputs if out.get("name") != "stderr"]
+        for out in cell.outputs:
+            if {"text/html", "image/png"} & set(out.get("data", {})):
+                out["data"].pop("text/plain", None)
     return notebook
 
 
