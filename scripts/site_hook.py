@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import nbformat
 from mkdocs.config.defaults import MkDocsConfig
@@ -29,6 +31,21 @@ ROOT_PAGES = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.m
 NOTEBOOKS = ("tutorial", "tutorial_gpu")
 PLOTLY = "assets/plotly.min.js"
 _MARK = re.compile(r"^<!-- figure: (\w+) -->$", re.MULTILINE)
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """The order of pages with those that it does not name yet behind it: none is lost."""
+    written = {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")}
+    if left := sorted(written - set(_pages_of(config.nav))):
+        config.nav = [*(config.nav or []), {"More": left}]
+    return config
+
+
+def _pages_of(nav: Any) -> Iterator[str]:
+    if isinstance(nav, str):
+        yield nav
+    for part in nav.values() if isinstance(nav, dict) else nav if isinstance(nav, list) else ():
+        yield from _pages_of(part)
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:

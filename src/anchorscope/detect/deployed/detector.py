@@ -49,7 +49,11 @@ class Detector(Trained):
 
     @classmethod
     def train(cls, run: RunView | str | Path, *, method: str = "auto", **options: Any) -> Detector:
-        """A detector trained on the answers of a run; `options` are those of `detect.train`.
+        """A detector trained on the answers of a run.
+
+        `method` is a kind's short name, or "auto" for the best on held-out answers. `options`:
+        `datasets` (of the run), `folds`, `seed`, `resamples`, `risk` (a promised share of wrong
+        answers among the accepted ones), `licence`, `progress`.
 
         Examples:
             >>> import anchorscope as anc
