@@ -43,7 +43,7 @@ test-all: lint
 
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
-	$(BIN)/python scripts/site_check.py site
+	$(BIN)/python scripts/site/site_check.py site
 
 tutorial: setup
 	$(BIN)/python scripts/tutorial.py

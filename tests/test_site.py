@@ -20,7 +20,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-sys.path.insert(0, str(ROOT / "scripts"))
+sys.path.insert(0, str(ROOT / "scripts" / "site"))
 
 import site_check  # noqa: E402
 import site_figures  # noqa: E402

@@ -26,7 +26,7 @@ from anchorscope.config import Config
 sys.path.insert(0, str(Path(__file__).parent))  # mkdocs loads this file alone
 from site_figures import FIGURES
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 ROOT_PAGES = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 NOTEBOOKS = ("tutorial", "tutorial_gpu")
 PLOTLY = "assets/plotly.min.js"

@@ -13,7 +13,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-DOCS = Path(__file__).parents[1] / "docs"
+DOCS = Path(__file__).parents[2] / "docs"
 TITLES = {"popqa": "PopQA", "triviaqa": "TriviaQA", "hotpotqa": "HotpotQA", "nq": "NQ-open"}
 PAPER, STRICT, BAND = "#e07b00", "#1f77b4", "rgba(128,128,128,0.35)"
 DECISIONS = {"holds": "#3a923a", "fails": "#c03d3e", "undecided": "#e1b12c", "not shown": "#9aa5b1"}

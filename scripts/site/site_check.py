@@ -1,6 +1,6 @@
 """Every link of the built site leads somewhere, and nothing is loaded from another host.
 
-python scripts/site_check.py site    # exit code 1 and a list, where something is wrong
+python scripts/site/site_check.py site    # exit code 1 and a list, where something is wrong
 """
 
 from __future__ import annotations
