@@ -1,13 +1,13 @@
-# make demo   the main job on the bundled model, 160 questions of each set: writes runs/demo and
-#             prints where the report is and the two commands to look at it
-# make test   lint, types and all tests but the slow ones
 # make docs   the site, in site/, with every link checked
 # make tutorial   runs docs/tutorial.py, keeps its outputs in docs/tutorial.ipynb, and says what
 #             each cell took
+# make demo   the main job on the bundled model, 160 questions of each set: writes runs/demo and
+#             prints where the report is and the two commands to look at it
+# make test   lint, types and all tests but the slow ones
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test test-all lint docs tutorial clean
+.PHONY: setup demo test test-all lint docs clean
 
 setup: .venv/ready
 
@@ -30,6 +30,14 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/pyright
 
+.PHONY: tutorial
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	$(BIN)/python scripts/site/site_check.py site
+
+tutorial: setup
+	$(BIN)/python scripts/tutorial.py
+
 # Two workers, a file each at a time and the long ones first, one thread and no further process each:
 # the tests' own work is mostly Python.
 WORKERS := OMP_NUM_THREADS=1 LOKY_MAX_CPU_COUNT=1 $(BIN)/python -m pytest --numprocesses 2 \
@@ -40,13 +48,6 @@ test: lint
 
 test-all: lint
 	$(WORKERS) -m ""
-
-docs: setup
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
-	$(BIN)/python scripts/site/site_check.py site
-
-tutorial: setup
-	$(BIN)/python scripts/tutorial.py
 
 clean:
 	rm -rf .venv .cache runs site
