@@ -43,7 +43,9 @@ class Config:
     """The choices behind a run; saved in run.json beside the results."""
 
     model: str = _field(
-        "bundled", changes=True, help="A hub id, a folder, a .gguf file, or `bundled`."
+        "bundled",
+        changes=True,
+        help="A hub id, a folder, a .gguf file, `bundled`, or a name that `get` knows.",
     )
     revision: str | None = _field(None, changes=True, help="The revision of a hub model.")
     adapter: str | None = _field(
