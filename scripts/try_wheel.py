@@ -22,7 +22,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-SMALL = ("--data", "atlas", "--limit", "80", "--resamples", "100", "--fold-seeds", "1")
+SMALL = (
+    "--data", "atlas", "--limit", "60", "--max-tokens", "8", "--resamples", "100",
+    "--fold-seeds", "1", "--evidence", "none",
+)  # fmt: skip
 DEAD = "http://127.0.0.1:9"  # nobody listens there
 LACKING = "anchorscope get bundled"
 

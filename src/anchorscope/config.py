@@ -69,6 +69,11 @@ class Config:
     verdicts: str | None = _field(
         None, changes=True, help="A file (id, right) whose verdicts stand instead of the judge's."
     )
+    reuse: str | None = _field(
+        None,
+        changes=False,
+        help="A finished run, other in its verdicts alone, whose answers and states are taken.",
+    )
     finder: Finder = _field("auto", changes=True, help="Who marks the exact question tokens.")
     keys: Keys = _field(
         "exact", changes=True, help="What the knockout cuts: exact, question, random, matched."

@@ -19,8 +19,10 @@ from anchorscope.cli.figure import figure
 from anchorscope.cli.run import run
 from anchorscope.cli.simulate import simulate
 from anchorscope.cli.study import study
+from anchorscope.cli.tools.export import export
 from anchorscope.cli.tools.get import get
 from anchorscope.cli.tools.power import power
+from anchorscope.cli.tools.verdicts import verdicts
 from anchorscope.cli.view import view
 from anchorscope.errors import UserError
 
@@ -42,6 +44,8 @@ app.command()(figure)
 app.command()(claims)
 app.command()(view)
 app.command()(power)
+app.command()(verdicts)
+app.command()(export)
 app.command()(analyse)
 app.command("app")(app_command)
 app.command()(simulate)
