@@ -186,8 +186,8 @@ def _legend_columns(titles: Mapping[str, str], panels: int, style: Style | None)
     """Columns that keep each dataset's Q above its A where the datasets divide evenly."""
     most = min(2 * panels, 4)
     if style is not None:  # a slide is as wide as it is, however long the names
-        entry = 0.45 + 0.053 * max(len(f"Q-Anchored ({title})") for title in titles.values())
-        most = max(1, min(4, int(style.width / entry)))
+        inches = sorted(0.38 + 0.053 * len(f"Q-Anchored ({t})") for t in titles.values())[::-1]
+        most = max([1, *(n for n in (2, 3, 4) if sum(inches[:n]) <= style.width)])
     rows = -(-len(titles) // most)
     return -(-len(titles) // rows)
 
