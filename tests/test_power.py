@@ -8,9 +8,9 @@ from test_pathways_looks import planted
 
 from anchorscope.pathways.diagnosis.probe_reads import ProbeReads
 from anchorscope.pathways.one_law import Known
-from anchorscope.pathways.two_pathways.looks import Logits, look_closely
-from anchorscope.pathways.two_pathways.needed import MOST, TARGET, needed
-from anchorscope.pathways.two_pathways.planted import own_case
+from anchorscope.pathways.two_pathways.looks import PROBES, Logits, look_closely
+from anchorscope.pathways.two_pathways.needed import MOST, TARGET, furthest, needed
+from anchorscope.pathways.two_pathways.planted import Plan, own_case
 from anchorscope.records import Estimate
 from anchorscope.stats.intervals import Draws, rate
 
@@ -20,22 +20,29 @@ def pushed(size: float):
     return lambda belief, rng: belief - size * np.sign(belief) * rng.integers(0, 2, len(belief))
 
 
-def brute_force(apart: float, share: float, noise: float, n: int, *, worlds: int) -> Estimate:
-    """The share of fresh worlds in which two pathways are shown.
+def brute_force(plan: Plan, n: int, *, worlds: int) -> Estimate:
+    """The share of fresh worlds of n samples in which two pathways are shown.
 
-    Beliefs, groups and noise are drawn from the law that `planted` draws from, all of them anew.
+    Beliefs, groups and noise are drawn anew, by the law that `planted` draws from: of each probe's
+    noise one part is shared, and the other falls as one over the number of answers.
     """
     shown = []
     for seed in range(worlds):
         rng = np.random.default_rng((77, seed))
         belief = rng.choice([-3.0, 3.0], n) + rng.normal(size=n)
-        group = rng.random(n) < share
-        jolt = rng.normal(size=n)
-        own = {p: 0.2 * rng.normal(size=n) for p in ("paper", "a", "b")}
-        clean = {p: belief + error for p, error in own.items()}
-        after = belief - apart * noise * np.sign(belief) * group
-        knocked = {p: after + own[p] + noise * (jolt + rng.normal(size=n)) / 2**0.5 for p in own}
-        control = {p: belief + own[p] + 0.07 * (jolt + rng.normal(size=n)) for p in own}
+        group = rng.random(n) < plan.share
+        error = {p: 0.2 * rng.normal(size=n) for p in PROBES}
+        clean = {p: belief + error[p] for p in PROBES}
+        own = {p: rng.normal(size=n) for p in ("a", "b")}
+        own["paper"] = (own["a"] + own["b"]) / 2**0.5
+        jolt, learning = rng.normal(size=n), plan.learning
+        knocked, control = {}, {}
+        for at, p in enumerate(PROBES):
+            push = plan.apart[p] * plan.noise[p] * np.sign(belief) * group
+            shared = learning.shared[at] ** 0.5 * jolt
+            knocked[p] = clean[p] - push + shared
+            knocked[p] += (learning.own[at] * learning.n / n) ** 0.5 * own[p]
+            control[p] = clean[p] + 0.07 * (jolt + rng.normal(size=n))
         known = Known(
             fold=np.arange(n) % 5,
             predicted=(belief > 0).astype(float),
@@ -54,9 +61,8 @@ def test_at_the_named_number_fresh_worlds_show_it_as_often_as_said():
     assert plan is not None
     found = needed(plan, seed=0, worlds=20)
     assert found.samples.low < found.samples.value < found.samples.high
-    about = (plan.apart, plan.share, plan.noise["paper"])
     few, many = (
-        brute_force(*about, n=round(n), worlds=30) for n in (found.samples.low, found.samples.high)
+        brute_force(plan, round(n), worlds=30) for n in (found.samples.low, found.samples.high)
     )
     assert few.low <= TARGET <= many.high  # the interval holds the crossing
     assert many.value > 0.6 and few.value < 1.0
@@ -66,14 +72,26 @@ def test_an_effect_of_the_runs_own_size_is_planted():
     """Humps 2.2 apart under noise of 0.5·0.99 and a law's own scatter: about four spreads."""
     plan = own_case(*planted(pushed(2.2), n=4000))
     assert plan is not None
-    assert plan.apart == pytest.approx(2.2 / 0.495, rel=0.1)
+    assert plan.apart["paper"] == pytest.approx(2.2 / 0.495, rel=0.1)
     assert plan.share == pytest.approx(0.5, abs=0.03)
     assert plan.noise["paper"] == pytest.approx(0.495, rel=0.1)
 
 
+def test_noise_that_probes_do_not_share_falls_with_the_answers():
+    """Half of the variance is shared: a's noise falls to it, the paper probe's faster."""
+    plan = own_case(*planted(pushed(2.2), n=4000))
+    assert plan is not None
+    shared, now = 0.495**2 / 2, plan.noise["a"] ** 2
+    assert now == pytest.approx(2 * shared, rel=0.15)
+    assert plan.learnt_from(4000).noise == pytest.approx(plan.noise)
+    assert plan.learnt_from(8000).noise["a"] ** 2 == pytest.approx(1.5 * shared, rel=0.15)
+    assert plan.learnt_from(10**9).noise["a"] ** 2 == pytest.approx(shared, rel=0.25)
+    assert plan.learnt_from(8000).noise["paper"] < plan.noise["paper"]
+
+
 def test_one_hump_is_out_of_reach_however_many_are_asked():
     plan = own_case(*planted(pushed(0.0), n=300))
-    assert plan is not None and plan.apart < 2
+    assert plan is not None and plan.apart["paper"] < 2 <= furthest(plan)
     found = needed(plan, seed=0, worlds=10)
     assert np.isnan(found.samples.value) and found.now.value == 0
     assert found.limit == "two humps (dip test)"

@@ -71,15 +71,15 @@ class Why:
     def _effect(self, own: Needed) -> str:
         if own.apart <= ONE_HUMP:
             return (
-                f"The samples of this run look like one hump: its best guess of two are "
+                f"The samples of this run look like one hump (its best guess of two is "
                 f"{own.apart:.1f} spreads of the noise apart, and up to {ONE_HUMP:.0f} two equal "
-                "humps have one peak however many questions are asked."
+                "humps have one peak), so it has no size of its own to ask for."
             )
         return (
             f"Its best guess is humps {own.apart:.1f} spreads of the noise apart, with "
-            f"{own.share:.0%} of them in the lower one; {self.usable} usable of {self.asked} "
-            f"questions show that with a chance of {own.now.value:.0%}, and 80 % takes "
-            f"{self.said(own)}."
+            f"{own.share:.0%} of the samples in the lower one ({own.furthest:.1f} spreads with "
+            f"probes as good as they get). {self.usable} usable of {self.asked} questions show "
+            f"that with a chance of {own.now.value:.0%}; 80 % takes {self.said(own)}."
         )
 
     def _clear(self, clear: Needed) -> str:

@@ -1,9 +1,7 @@
 """How many samples strict mode would need to show two pathways with a chance of 80 %.
 
 The pathways are planted as in planted.py, in samples drawn from the run's own, ever more of them.
-Where the chance crosses 80 % is read off a logistic curve over the logarithm of their number. The
-probes stay those of the run: with more answers to learn from they would read better, so the number
-errs on the side of too many.
+Where the chance crosses 80 % is read off a logistic curve over the logarithm of their number.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ TARGET = 0.8
 MOST = 12_800  # samples beyond which nothing is tried
 SCOUTS = 10  # worlds of a size that only shows where to look closely
 WORLDS = 40  # worlds of each of the sizes around the crossing
-ONE_HUMP = 2.0  # spreads up to which two equal humps have a single peak, however many samples
+ONE_HUMP = 2.0  # spreads up to which two equal humps have a single peak: no size is read off that
 _RIDGE = 0.5  # the curve has a slope even where the classes are parted
 _REDRAWN = 200  # times that the worlds are drawn again for the error of the number
 OnDone = Callable[[], None]
@@ -50,7 +48,8 @@ class Needed:
 
     now: Estimate  # the chance at the run's own number, with the simulation's interval
     samples: Estimate  # NaN where more than MOST would be needed
-    apart: float  # distance of the planted humps in spreads of the noise
+    apart: float  # distance of the planted humps in spreads of the paper probe's noise
+    furthest: float  # the same for probes that learnt from MOST samples
     share: float  # of Q
     limit: str  # what most of the planted worlds lack at the run's own number; "" where none does
 
@@ -68,7 +67,7 @@ def needed(plan: Plan, *, seed: int, worlds: int = WORLDS, on_done: OnDone | Non
     own = len(plan.known.fold)
     attempt = partial(_tried, plan, seed=seed, on_done=on_done)
     tried = attempt(own, worlds) if own >= FEWEST else []
-    for n in _ladder(own, _chance(tried)) if plan.apart > ONE_HUMP else ():
+    for n in _ladder(own, _chance(tried)) if plan.apart["paper"] > ONE_HUMP else ():
         scouts = attempt(n, SCOUTS)
         tried += scouts
         if (_chance(scouts) >= TARGET) == (n > own):
@@ -84,10 +83,16 @@ def needed(plan: Plan, *, seed: int, worlds: int = WORLDS, on_done: OnDone | Non
         if here
         else Estimate(0.0, 0.0, 0.0, 0),
         samples=_number(tried, seed),
-        apart=plan.apart,
+        apart=plan.apart["paper"],
+        furthest=furthest(plan),
         share=plan.share,
         limit=lacking.most_common(1)[0][0] if lacking else "",
     )
+
+
+def furthest(plan: Plan) -> float:
+    """The distance of the humps for probes that have as many answers as are ever tried."""
+    return float(plan.learnt_from(MOST).apart["paper"])
 
 
 def chance_at(

@@ -1,7 +1,8 @@
 """Two pathways planted in a run's own logits: its beliefs, its law, its noise, its share of Q.
 
-The noise is correlated between the probes as far as it is under the control. What is planted is
-known, so whether strict mode shows it can be counted.
+What is planted is known, so whether strict mode shows it can be counted. In the clear case the
+noise is correlated between the probes as far as it is under the control, and stays as it is. In the
+run's own case the probes read better with more answers to learn from (learning.py).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import numpy as np
 
 from anchorscope.pathways.humps import two_humps
 from anchorscope.pathways.one_law import Known, one_law
+from anchorscope.pathways.two_pathways.learning import Learning, learning_of
 from anchorscope.pathways.two_pathways.looks import PROBES, Logits
 
 CLEAR = 5.0  # spreads of the noise between the humps in the clear case
@@ -31,7 +33,8 @@ class Plan:
     factor: np.ndarray  # Cholesky factor of the noise's correlation [probe, probe]
     known: Known
     share: float  # of Q
-    apart: float  # distance of the humps in spreads of the noise
+    apart: Mapping[str, float]  # by probe, distance of the humps in spreads of the noise
+    learning: Learning | None = None  # how the noise falls with more answers; None: it does not
 
     def world(self, rng: np.random.Generator) -> Logits:
         """Logits with the pathways in them; drawn anew at every call."""
@@ -39,7 +42,7 @@ class Plan:
         dose = (rng.random(len(towards)) < self.share) - self.share
         jolts = self.factor @ rng.standard_normal((len(PROBES), len(towards)))
         planted = {
-            p: self.fitted[p] + self.noise[p] * (jolt - self.apart * towards * dose)
+            p: self.fitted[p] + self.noise[p] * (jolt - self.apart[p] * towards * dose)
             for p, jolt in zip(PROBES, jolts, strict=True)
         }
         return Logits(clean=self.clean, knockout=planted, control=self.control)
@@ -55,10 +58,26 @@ class Plan:
         def take(of: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
             return {name: values[rows] for name, values in of.items()}
 
-        control = None if self.control is None else take(self.control)
-        known = replace(self.known.take(rows), entity=entity)
         return replace(
-            self, clean=take(self.clean), control=control, fitted=take(self.fitted), known=known
+            self.learnt_from(n),
+            clean=take(self.clean),
+            control=None if self.control is None else take(self.control),
+            fitted=take(self.fitted),
+            known=replace(self.known.take(rows), entity=entity),
+        )
+
+    def learnt_from(self, n: int) -> Plan:
+        """The plan with the noise of probes that have n answers; its humps stay where they are."""
+        if self.learning is None:
+            return self
+        covariance = self.learning.noise_at(n)
+        spread = dict(zip(PROBES, np.sqrt(np.diag(covariance)), strict=True))
+        correlation = covariance / np.outer([*spread.values()], [*spread.values()])
+        return replace(
+            self,
+            noise=spread,
+            factor=np.linalg.cholesky(correlation + 1e-6 * np.eye(len(PROBES))),
+            apart={p: self.apart[p] * self.noise[p] / spread[p] for p in PROBES},
         )
 
 
@@ -76,7 +95,7 @@ def clear_case(logits: Logits, known: Known) -> Plan | None:
         factor=np.linalg.cholesky(_shared_noise(logits, known)),
         known=known,
         share=_share(logits),
-        apart=CLEAR,
+        apart=dict.fromkeys(PROBES, CLEAR),
     )
 
 
@@ -84,7 +103,7 @@ def own_case(logits: Logits, known: Known) -> Plan | None:
     """Humps as far apart as this run's residuals have them, the best guess of its own effect.
 
     They are those of the paper probe, turned towards ŷ. A mixture of equal spreads has the
-    variance of its noise times 1 + w(1 - w)d², which gives the noise of every probe.
+    variance of its noise times 1 + w(1 - w)d², which parts every probe's variance in two.
     """
     clear = clear_case(logits, known)
     if clear is None:
@@ -95,7 +114,9 @@ def own_case(logits: Logits, known: Known) -> Plan | None:
     share, apart = float(humps.lower.mean()), humps.separation
     widened = np.sqrt(1 + share * (1 - share) * apart**2)
     noise = {p: float(left[p].std() / widened) for p in PROBES}
-    return replace(clear, noise=noise, share=share, apart=apart)
+    plan = replace(clear, noise=noise, share=share, apart=dict.fromkeys(PROBES, apart))
+    learning = learning_of(left, noise)
+    return replace(plan, learning=learning).learnt_from(learning.n)
 
 
 def _entities_drawn(
