@@ -110,6 +110,7 @@ class Trial:
     def _call(self, words: Sequence[str], *, offline: bool) -> subprocess.CompletedProcess[str]:
         before, env = cut_off(os.environ) if offline else ([], dict(os.environ))
         env |= {"HOME": str(self.home), "COLUMNS": "200"}
+        env.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that wait do not spin
         for name in ("PYTHONPATH", "XDG_CACHE_HOME", "ANCHORSCOPE_CACHE", "HF_HOME"):
             env.pop(name, None)
         command = [*before, str(self.bin / "anchorscope"), *words]

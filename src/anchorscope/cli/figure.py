@@ -32,7 +32,6 @@ def figure(
     mode = mode or ("both" if style is None else "strict")
     if mode not in _MODES:
         raise unknown("mode", mode, _MODES)
-
     from anchorscope.run_folder.view import RunView
     from anchorscope.show import plot_delta_p
     from anchorscope.show.delta_p import STYLES, caption_of
