@@ -28,7 +28,9 @@ Made by `python scripts/help_pages.py` from the commands themselves. A test comp
 def page() -> str:
     """The whole of docs/help.md."""
     group: Any = get_command(app)
-    parts = [HEAD, _block(["anchorscope [--version] COMMAND ..."]), group.help.strip() + "\n"]
+    own = [f"[{option.opts[0]}]" for option in _options(group.params)]
+    usage = _block([" ".join(["anchorscope", *own, "COMMAND ..."])])
+    parts = [HEAD, usage, group.help.strip() + "\n", group.epilog + "\n"]
     for name, command in _commands(group):
         parts += [f"## anchorscope {name}\n", _block([_usage(name, command.params)])]
         parts += [command.help.strip() + "\n", _table(command.params)]

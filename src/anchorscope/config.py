@@ -54,7 +54,9 @@ class Config:
     """
 
     model: str = _field(
-        "bundled", changes=True, help="A hub id, a folder, a .gguf file, or `bundled`."
+        "bundled",
+        changes=True,
+        help="A hub id, a folder, a .gguf file, `bundled`, or a name that `get` knows.",
     )
     revision: str | None = _field(None, changes=True, help="The revision of a hub model.")
     adapter: str | None = _field(
@@ -77,6 +79,11 @@ class Config:
     max_tokens: int = _field(16, changes=True, help="Tokens an answer may have.")
     verdicts: str | None = _field(
         None, changes=True, help="A file (id, right) whose verdicts stand instead of the judge's."
+    )
+    reuse: str | None = _field(
+        None,
+        changes=False,
+        help="A finished run, other in its verdicts alone, whose answers and states are taken.",
     )
     finder: Finder = _field("auto", changes=True, help="Who marks the exact question tokens.")
     keys: Keys = _field(

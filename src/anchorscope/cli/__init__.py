@@ -19,12 +19,21 @@ from anchorscope.cli.figure import figure
 from anchorscope.cli.run import run
 from anchorscope.cli.simulate import simulate
 from anchorscope.cli.study import study
+from anchorscope.cli.tools.export import export
+from anchorscope.cli.tools.get import get
+from anchorscope.cli.tools.power import power
+from anchorscope.cli.tools.verdicts import verdicts
 from anchorscope.cli.view import view
 from anchorscope.errors import UserError
 
+EXIT_CODES = (
+    "Exit codes: 0 done; 1 a study with a run that failed, or a fault of ours with its traceback; "
+    "2 a mistake, with a sentence that says how to mend it, or a check of the doctor that failed; "
+    "130 stopped by Ctrl-C, and the same command continues."
+)
 app = typer.Typer(
     no_args_is_help=True,
-    add_completion=False,
+    epilog=EXIT_CODES,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -34,10 +43,14 @@ app.command()(study)
 app.command()(figure)
 app.command()(claims)
 app.command()(view)
+app.command()(power)
+app.command()(verdicts)
+app.command()(export)
 app.command()(analyse)
 app.command("app")(app_command)
 app.command()(simulate)
 app.command()(doctor)
+app.command()(get)
 app.add_typer(detect, name="detect")
 
 

@@ -30,6 +30,7 @@ def run(
     out: Out = Path("runs/main"),
     columns: Annotated[str | None, option("columns")] = default_of("columns"),
     verdicts: Annotated[str | None, option("verdicts")] = default_of("verdicts"),
+    reuse: Annotated[str | None, option("reuse")] = default_of("reuse"),
     prompt: Annotated[str, option("prompt")] = default_of("prompt"),
     shots: Annotated[int, option("shots")] = default_of("shots"),
     max_tokens: Annotated[int, option("max_tokens")] = default_of("max_tokens"),

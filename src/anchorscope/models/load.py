@@ -21,6 +21,7 @@ from anchorscope.models.parts import Parts, find_parts
 from anchorscope.models.quantised import check_plain, is_quantised
 from anchorscope.models.spread import devices_of, first_device, read_spread, spread_out
 from anchorscope.models.tensor_parallel import read_parallel
+from anchorscope.models.weights.catalogue import WEIGHTS
 
 log = logging.getLogger(__name__)
 
@@ -153,7 +154,13 @@ def _locate(model: str) -> tuple[str, str]:
     """Where `from_pretrained` finds the model, and the name that figures write."""
     if model == "bundled":
         file = bundled.bundled_file()
+        if file is None and not bundled.on_hub():
+            raise UserError(bundled.HOW_TO_GET)
         return (str(converted(file)) if file else bundled.HUB_ID), bundled.NAME
+    if (known := WEIGHTS.get(model)) is not None:
+        if (file := known.local()) is None:
+            raise UserError(f"{known.title} is not here. Get it: anchorscope get {known.name}")
+        return str(converted(file)), known.title
     path = Path(model).expanduser()
     if path.suffix == ".gguf":
         if not path.is_file():

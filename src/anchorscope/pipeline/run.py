@@ -20,6 +20,7 @@ from anchorscope.pipeline.evidence import (
     tables_of_evidence,
 )
 from anchorscope.pipeline.request import Questions, resolve
+from anchorscope.pipeline.reuse.take_over import check_reuse, take_over
 from anchorscope.pipeline.robust import TABLE, Choice, robust_tables, write_robust
 from anchorscope.pipeline.robust_asked import ask_otherwise
 from anchorscope.pipeline.shard import ask_and_read
@@ -66,6 +67,7 @@ def run(
     # What is wrong with the choices is said before anything slow starts, and leaves no folder.
     variants_of(config)
     check_spread(config, model)
+    check_reuse(config.reuse, identity)
     if config.device == ranks.TENSOR_PARALLEL:
         ranks.begin()
     store = Store.open(out, identity)
@@ -91,6 +93,7 @@ def _finished(run: Run) -> bool:
 def _go(run: Run, model: Any) -> None:
     """Every stage in turn; each leaves its files before the next begins."""
     with lent(run, model) as (run, lease, shards):
+        take_over(run, shards)
         samples = ask_and_read(run, lease, shards, passes_of(run.config))
         answers = [labelled(samples, dataset, run.config) for dataset in run.datasets]
         read_variants(run, lease, shards)

@@ -55,7 +55,8 @@ class _Hashing(io.BufferedIOBase):
         return self._size
 
     def flush(self) -> None:
-        self._file.flush()
+        if not self._file.closed:  # Python 3.13 flushes once more when the object goes
+            self._file.flush()
 
     def written(self) -> Written:
         return Written(self._size, self._digest.hexdigest())

@@ -28,9 +28,12 @@ _DPI = 200
 _LINE = 0.155  # inches of height per line of legend or caption
 
 
-def panels(rows: int, columns: int, *, share_y: bool) -> tuple[Figure, np.ndarray]:
-    """A figure without pyplot and its axes `[row, column]`."""
-    figure = Figure(figsize=(PANEL_WIDTH * columns, PANEL_HEIGHT * rows), layout="constrained")
+def panels(
+    rows: int, columns: int, *, share_y: bool, width: float | None = None
+) -> tuple[Figure, np.ndarray]:
+    """A figure without pyplot and its axes `[row, column]`; `width` is that of the whole."""
+    size = (width or PANEL_WIDTH * columns, PANEL_HEIGHT * rows)
+    figure = Figure(figsize=size, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots(rows, columns, squeeze=False, sharey=share_y)
     for ax in axes.flat:
@@ -100,15 +103,19 @@ def footer(
     columns: int,
     notes: Sequence[Artist] = (),
     caption: str = "",
+    height: float | None = None,
 ) -> None:
-    """Below the panels: the legend, a second line that explains marks, the caption."""
+    """Below the panels: the legend, a second line that explains marks, the caption.
+
+    The figure grows by them, or the panels give way where the whole has a `height`.
+    """
     lines = textwrap.wrap(caption, width=int(figure.get_figwidth() * 20))
     rows = -(-len(handles) // columns) if handles else 0
     # Two notes fill the width of one panel.
     per_line = max(1, min(len(notes), round(2 * figure.get_figwidth() / PANEL_WIDTH)))
     parts = [rows * _LINE, -(-len(notes) // per_line) * _LINE, len(lines) * _LINE * 0.8]
     below = sum(parts) + 0.1
-    height = figure.get_figheight() + below
+    height = height or figure.get_figheight() + below
     figure.set_figheight(height)
     engine = figure.get_layout_engine()
     cast(Any, engine).set(rect=(0, below / height, 1, 1 - below / height))
@@ -145,7 +152,7 @@ def _legend(
 
 
 def save_figure(
-    figure: Figure, stem: str | Path, *, formats: Sequence[Format] = FORMATS
+    figure: Figure, stem: str | Path, *, formats: Sequence[Format] = FORMATS, dpi: float = _DPI
 ) -> tuple[Path, ...]:
     """The files written beside each other; the same figure gives the same bytes."""
     stem = Path(stem)
@@ -156,17 +163,20 @@ def save_figure(
         "pdf": {"CreationDate": None},
     }
     files: list[Path] = []
-    with mpl.rc_context({"svg.hashsalt": "anchorscope", "pdf.fonttype": 42}), _laid_out(figure):
+    with (
+        mpl.rc_context({"svg.hashsalt": "anchorscope", "pdf.fonttype": 42}),
+        _laid_out(figure, dpi),
+    ):
         for form in formats:
             file = stem.with_name(f"{stem.name}.{form}")
             metadata = cast(Any, undated[form])
-            figure.savefig(file, format=form, dpi=_DPI, facecolor="white", metadata=metadata)
+            figure.savefig(file, format=form, dpi=dpi, facecolor="white", metadata=metadata)
             files.append(file)
     return tuple(files)
 
 
 @contextmanager
-def _laid_out(figure: Figure) -> Iterator[None]:
+def _laid_out(figure: Figure, sharpness: float) -> Iterator[None]:
     """The figure with its panels in place: otherwise every format would place them, and draw the
     figure twice to do so.
     """
@@ -174,7 +184,7 @@ def _laid_out(figure: Figure) -> Iterator[None]:
     if engine is None:
         yield
         return
-    figure.set_dpi(_DPI)
+    figure.set_dpi(sharpness)
     engine.execute(figure)
     figure.set_layout_engine(None)
     try:

@@ -35,6 +35,22 @@ MODE_TITLES: Mapping[Mode, str] = {
 }
 
 
+@dataclass(frozen=True, kw_only=True)
+class Style:
+    """The size of a figure that goes somewhere else, without the caption in it."""
+
+    width: float  # inches
+    height: float | None = None  # inches; None: as much as the panels and the legend need
+    dpi: float = 300
+
+
+# Text is 8 points high. A slide shows these 6 inches on 13.3, and the text as if it had 18.
+STYLES: Mapping[str, Style] = {
+    "paper": Style(width=7.0),
+    "slides": Style(width=6.0, height=3.375, dpi=320),
+}
+
+
 @dataclass
 class Panel:
     """The runs of one model, drawn together."""
@@ -55,9 +71,14 @@ class Panel:
 
 
 def plot_delta_p(
-    runs: Sequence[RunView] | RunView, *, mode: Literal["paper", "strict", "both"] = "strict"
+    runs: Sequence[RunView] | RunView,
+    *,
+    mode: Literal["paper", "strict", "both"] = "strict",
+    style: Style | None = None,
 ) -> Figure:
     """ΔP by layer: a column of panels per model, a row per mode, one legend below.
+
+    With a `style` the caption is left to the text around the figure: `caption_of` gives it.
 
     Examples:
         >>> import anchorscope as anc
@@ -74,11 +95,12 @@ def plot_delta_p(
         raise unknown("mode", mode, (*MODES, "both"))
     modes: tuple[Mode, ...] = MODES if mode == "both" else (mode,)
     titles, columns = all_titles(views), group_by_model(views)
-    figure, axes = canvas.panels(len(modes), len(columns), share_y=True)
+    width, height = (style.width, style.height) if style else (None, None)
+    figure, axes = canvas.panels(len(modes), len(columns), share_y=True, width=width)
     few, described = False, False
     for row, each in enumerate(modes):
         for column, panel in enumerate(columns):
-            described |= _draw_readings(axes[row, column], panel)
+            described |= style is None and _draw_readings(axes[row, column], panel)
             few |= _draw_panel(axes[row, column], panel, titles, each)
     make_room(axes[0, 0], max(len(collapse_notes(p.runs, titles)) for p in columns))
     _name_axes(axes, columns, modes)
@@ -88,11 +110,19 @@ def plot_delta_p(
     canvas.footer(
         figure,
         _legend_handles(titles),
-        columns=_legend_columns(len(titles), len(columns)),
+        columns=_legend_columns(titles, len(columns), style),
         notes=notes,
-        caption=caption(columns, titles, modes),
+        caption="" if style else caption(columns, titles, modes),
+        height=height,
     )
     return figure
+
+
+def caption_of(runs: Sequence[RunView], mode: Literal["paper", "strict", "both"]) -> str:
+    """The caption of the figure of these runs, for the text around it."""
+    modes: tuple[Mode, ...] = MODES if mode == "both" else (mode,)
+    said = "Solid: question-anchored (Q). Dashed: answer-anchored (A). "
+    return said + caption(group_by_model(runs), all_titles(runs), modes).replace("\u00a0", " ")
 
 
 def group_by_model(runs: Sequence[RunView]) -> list[Panel]:
@@ -160,11 +190,14 @@ def _legend_handles(titles: Mapping[str, str]) -> list[Line2D]:
     ]
 
 
-def _legend_columns(datasets: int, panels: int) -> int:
+def _legend_columns(titles: Mapping[str, str], panels: int, style: Style | None) -> int:
     """Columns that keep each dataset's Q above its A where the datasets divide evenly."""
     most = min(2 * panels, 4)
-    rows = -(-datasets // most)
-    return -(-datasets // rows)
+    if style is not None:  # a slide is as wide as it is, however long the names
+        inches = sorted(0.38 + 0.053 * len(f"Q-Anchored ({t})") for t in titles.values())[::-1]
+        most = max([1, *(n for n in (2, 3, 4) if sum(inches[:n]) <= style.width)])
+    rows = -(-len(titles) // most)
+    return -(-len(titles) // rows)
 
 
 def caption(columns: Sequence[Panel], titles: Mapping[str, str], modes: Sequence[Mode]) -> str:

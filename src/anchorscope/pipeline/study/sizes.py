@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from anchorscope.config import Config
 from anchorscope.errors import UserError
 from anchorscope.models import bundled
 from anchorscope.models.converted_folder import folder_of
+from anchorscope.models.weights.catalogue import path_of
 
 _BYTES = {"float32": 4}  # of one weight; every other dtype here has two
 
@@ -59,7 +59,7 @@ def _weights(module: Any) -> int:
 
 def place_of(model: str) -> tuple[str, dict[str, str]]:
     """Where config and tokenizer lie, and with which options transformers reads them there."""
-    path = Path(model).expanduser()
+    path = path_of(model)
     file = bundled.bundled_file() if model == "bundled" else path
     if file is None:
         return bundled.HUB_ID, {}

@@ -11,6 +11,7 @@ import numpy as np
 
 from anchorscope.models.bundled import HUB_ID, bundled_file
 from anchorscope.models.converted_folder import folder_of
+from anchorscope.models.weights.catalogue import path_of
 from anchorscope.records import Sample
 
 _FILE = "tokenizer.json"
@@ -64,7 +65,7 @@ def tokens_of(samples: Sequence[Sample], model: Mapping[str, Any]) -> Tokens | N
 
 def tokenizer_file(source: str, revision: str | None) -> Path | None:
     """tokenizer.json of the model, if it is on this machine; nothing is fetched or converted."""
-    path = Path(source).expanduser()
+    path = path_of(source)
     if source == "bundled" or path.suffix == ".gguf":
         weights = bundled_file() if source == "bundled" else path
         if weights is not None and weights.is_file():

