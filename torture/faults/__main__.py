@@ -1,0 +1,54 @@
+"""`python -m torture.faults [--short] [--seed N] [--only NAME,...]`: the table of all faults."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+from collections.abc import Callable, Sequence
+
+from torture.faults.kills import at_calls, at_moments
+from torture.faults.place import Place
+from torture.faults.tally import Tally
+
+Trials = Callable[[Place, Tally, random.Random, bool], None]
+
+
+def kills_at_moments(place: Place, tally: Tally, draw: random.Random, short: bool) -> None:
+    numbers = {"collect": 3} if short else {"collect": 45, "run": 60, "train": 12, "study": 9}
+    for job, kills in numbers.items():
+        with tally.of(f"`{job}` killed at a random moment (SIGKILL, SIGINT, SIGTERM)") as count:
+            at_moments(place, count, job, kills=kills, draw=draw)
+
+
+def kills_at_calls(place: Place, tally: Tally, draw: random.Random, short: bool) -> None:
+    numbers = {"collect": 4, "train": 2} if short else {"collect": 60, "run": 40, "train": 30}
+    for job, kills in numbers.items():
+        with tally.of(f"`{job}` killed before or after a call of the file system") as count:
+            at_calls(place, count, job, kills=kills, draw=draw, after=None)
+
+
+FAULTS: dict[str, Trials] = {"moments": kills_at_moments, "calls": kills_at_calls}
+
+
+def main(argv: Sequence[str] | None = None) -> dict[str, int]:
+    """How many faults were tried and survived, and how often data was lost."""
+    parser = argparse.ArgumentParser(prog="python -m torture.faults")
+    parser.add_argument("--short", action="store_true", help="a few of each kind")
+    parser.add_argument("--seed", type=int, default=0, help="of moments, places and bits")
+    parser.add_argument("--only", default=",".join(FAULTS), help="kinds, joined by commas")
+    asked, tally = parser.parse_args(argv), Tally()
+    with Place() as place:
+        for name in asked.only.split(","):
+            FAULTS[name](place, tally, random.Random(f"{asked.seed} {name}"), asked.short)
+    print(tally.table())
+    for failure in tally.failures:
+        print(f"\n{failure}")
+    print(json.dumps(tally.sums()))
+    return tally.sums()
+
+
+if __name__ == "__main__":
+    sums = main()
+    sys.exit(sums["survived"] < sums["faults tried"] or sums["data lost"] > 0)
