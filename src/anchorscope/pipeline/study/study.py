@@ -24,7 +24,7 @@ from anchorscope.pipeline.study.file import Made, Study, StudyModel, read_study
 from anchorscope.pipeline.study.hardware import Hardware
 from anchorscope.pipeline.study.overview import Outcome, write_costs, write_overview
 from anchorscope.progress import Progress, Quiet
-from anchorscope.run_folder.store import read_info
+from anchorscope.run_folder.info import read_info
 from anchorscope.run_folder.view import RunView
 
 
