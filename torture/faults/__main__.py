@@ -8,6 +8,7 @@ import random
 import sys
 from collections.abc import Callable, Sequence
 
+from torture.faults.damage import files_of_a_detector, files_of_a_run
 from torture.faults.kills import at_calls, at_moments
 from torture.faults.place import Place
 from torture.faults.tally import Tally
@@ -29,7 +30,20 @@ def kills_at_calls(place: Place, tally: Tally, draw: random.Random, short: bool)
             at_calls(place, count, job, kills=kills, draw=draw, after=None)
 
 
-FAULTS: dict[str, Trials] = {"moments": kills_at_moments, "calls": kills_at_calls}
+def damaged_files(place: Place, tally: Tally, draw: random.Random, short: bool) -> None:
+    for job, share in {"collect": 0.05 if short else 1.0, "run": 0.0 if short else 0.35}.items():
+        if share:
+            with tally.of(f"a file of a `{job}` folder damaged: every kind of file") as count:
+                files_of_a_run(place, count, job, draw, share)
+    with tally.of("a file of a detector's folder damaged") as count:
+        files_of_a_detector(place, count, draw, 0.1 if short else 1.0)
+
+
+FAULTS: dict[str, Trials] = {
+    "moments": kills_at_moments,
+    "calls": kills_at_calls,
+    "damage": damaged_files,
+}
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, int]:

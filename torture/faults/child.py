@@ -21,6 +21,7 @@ from anchorscope.cli import main
 
 # Done in the child before the command begins; what it returns is called at the end, if it can be.
 Hook = Callable[[], object]
+_IMPORTED = ("anchorscope", "transformers", "sklearn", "scipy", "pandas", "matplotlib", "plotly")
 _PATIENCE = 300.0  # seconds until a command counts as one that hangs
 
 
@@ -87,7 +88,7 @@ def modules_to(file: Path) -> Hook:
 def import_all(file: Path) -> None:
     """Imports what a command had imported, so that the next child need not."""
     for name in file.read_text().splitlines():
-        if not name.startswith("_") and name not in sys.modules:
+        if name.startswith(_IMPORTED) and name not in sys.modules:
             with suppress(Exception):  # a module that only its parent can import
                 importlib.import_module(name)
 

@@ -19,6 +19,7 @@ from anchorscope.cli.figure import figure
 from anchorscope.cli.run import run
 from anchorscope.cli.simulate import simulate
 from anchorscope.cli.study import study
+from anchorscope.cli.verify import verify
 from anchorscope.cli.view import view
 from anchorscope.errors import UserError
 
@@ -38,6 +39,7 @@ app.command()(analyse)
 app.command("app")(app_command)
 app.command()(simulate)
 app.command()(doctor)
+app.command()(verify)
 app.add_typer(detect, name="detect")
 
 

@@ -69,6 +69,14 @@ def write_whole(target: Path, save: Save) -> Written:
     return size_and_sum
 
 
+def put_whole(target: Path, data: bytes | str) -> Path:
+    """The file, with these bytes or this text in it; a sentence where the disk refuses them."""
+    content = data.encode() if isinstance(data, str) else data
+    with on_disk(target.parent):
+        write_whole(target, lambda file: file.write(content))
+    return target
+
+
 def create_whole(target: Path, data: bytes) -> bool:
     """Whether the file was made: not where one of that name was there first."""
     with _partial(target) as (partial, written):
