@@ -8,6 +8,7 @@ import random
 import sys
 from collections.abc import Callable, Sequence
 
+from torture.faults import disk, memory, owners
 from torture.faults.damage import files_of_a_detector, files_of_a_run
 from torture.faults.kills import at_calls, at_moments
 from torture.faults.place import Place
@@ -39,10 +40,54 @@ def damaged_files(place: Place, tally: Tally, draw: random.Random, short: bool) 
         files_of_a_detector(place, count, draw, 0.1 if short else 1.0)
 
 
+def full_and_broken_disks(place: Place, tally: Tally, draw: random.Random, short: bool) -> None:
+    trials = {"trials": 1 if short else 12, "draw": draw}
+    with tally.of("the disk is full from some call on (ENOSPC, EDQUOT)") as count:
+        disk.full_from_a_call(place, count, "collect", **trials)
+        disk.full_from_a_call(place, count, "train", **trials)
+    with tally.of("a call of the disk fails once (EIO, ESTALE, EACCES)") as count:
+        disk.broken_at_a_call(place, count, "collect", **trials)
+    if short:
+        return
+    with tally.of("a real small disk fills up and grows") as count:
+        disk.small_disk(place, count, "collect", **trials)
+        disk.small_disk(place, count, "run", trials=4, draw=draw)
+    with tally.of("a folder that may not be written to, not as root") as count:
+        disk.read_only(place, count, "collect")
+
+
+def folders_and_owners(place: Place, tally: Tally, draw: random.Random, short: bool) -> None:
+    trials = 1 if short else 6
+    with tally.of("the folder is moved between kill and continuation") as count:
+        owners.moved(place, count, "collect", trials=trials, draw=draw)
+    with tally.of("the clock jumps by seconds to years") as count:
+        owners.clock_jumped(place, count, "collect", draw, trials)
+    with tally.of("two commands for one folder, clocks apart") as count:
+        owners.two_at_once(place, count, "collect", draw, 2 if short else 8)
+    if not short:
+        with tally.of("owner.json torn, forged, or of a process long gone") as count:
+            owners.torn_owner(place, count, "collect")
+
+
+def little_memory(place: Place, tally: Tally, draw: random.Random, short: bool) -> None:
+    trials = 1 if short else 12
+    with tally.of("memory runs out in any pass of the model") as count:
+        memory.out_of_memory(place, count, "collect", trials=trials, draw=draw)
+    if short:
+        return
+    with tally.of("the process may have little memory (RLIMIT_AS)") as count:
+        memory.little_memory(place, count, "collect", trials=8, draw=draw)
+    with tally.of("a worker of two is killed") as count:
+        memory.lost_worker(place, count, trials=2)
+
+
 FAULTS: dict[str, Trials] = {
     "moments": kills_at_moments,
     "calls": kills_at_calls,
     "damage": damaged_files,
+    "disk": full_and_broken_disks,
+    "owners": folders_and_owners,
+    "memory": little_memory,
 }
 
 

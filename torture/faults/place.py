@@ -15,9 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-from kit.tiny import tiny_tokenizer
-from transformers import AutoModelForCausalLM, LlamaConfig
+from kit.tiny import tiny_lm, tiny_tokenizer
 
 from torture.faults.child import Command, Ended, Hook, command, import_all, modules_to
 from torture.faults.points import counted
@@ -51,9 +49,6 @@ name = "first"
 model = "other"
 name = "second"
 """
-_SIZES = {"vocab_size": 300, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2,
-          "num_key_value_heads": 1, "intermediate_size": 32, "max_position_embeddings": 512,
-          "initializer_range": 0.2}  # fmt: skip
 Files = dict[str, bytes]
 
 
@@ -166,8 +161,7 @@ class Place:
 
 def _make_world(folder: Path) -> None:
     for name, seed in (("model", 0), ("other", 1)):
-        torch.manual_seed(seed)
-        AutoModelForCausalLM.from_config(LlamaConfig(**_SIZES)).save_pretrained(folder / name)
+        tiny_lm("llama", seed).save_pretrained(folder / name)
         tiny_tokenizer().save_pretrained(folder / name)
     draw, names = random.Random(0), set()
     while len(names) < QUESTIONS:

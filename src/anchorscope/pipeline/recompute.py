@@ -111,7 +111,7 @@ def _compared(path: Path, again: Path, name: str) -> Checked:
 
 
 def _apart(one: Path, other: Path) -> float:
-    """The largest relative difference of two tables; infinity where they differ in anything else."""
+    """The largest relative difference of two tables; infinite where anything else differs."""
     if one.suffix not in (".csv", ".parquet"):
         return np.inf
     read = pd.read_csv if one.suffix == ".csv" else pd.read_parquet

@@ -78,7 +78,7 @@ def entry_of(path: Path, name: str) -> Entry:
     return {"name": name, "bytes": file.stat().st_size, "sha256": checksum(file)}
 
 
-def whats_wrong(path: Path, entry: Entry, *, sums: bool = True) -> str:
+def whats_wrong(path: Path, entry: Entry) -> str:
     """What is wrong with a listed file, in words; nothing where it is as it was written."""
     file = path / entry["name"]
     if not file.is_file():
@@ -87,7 +87,7 @@ def whats_wrong(path: Path, entry: Entry, *, sums: bool = True) -> str:
         size = file.stat().st_size
         if size != entry["bytes"]:
             return f"it has {size} bytes, and {entry['bytes']} were written"
-        if sums and checksum(file) != entry["sha256"]:
+        if checksum(file) != entry["sha256"]:
             return "its checksum is another than that of what was written"
     except OSError as error:
         return f"it cannot be read ({error.strerror})"
@@ -97,16 +97,13 @@ def whats_wrong(path: Path, entry: Entry, *, sums: bool = True) -> str:
 def damaged_files(path: Path) -> dict[str, str]:
     """What is wrong with each listed file of a run that is not as it was written.
 
-    The states, most of the bytes, are looked at by their size alone, and may be gone as a whole:
-    `Store.has` and `anchorscope verify` look closer.
+    Every byte is read, at about a second for each GB. The states may be gone as a whole: many
+    remove them when a run is finished.
     """
     entries = read_manifest(path) | read_markers(path)
     if not (path / STATES).is_dir():
         entries = {name: of for name, of in entries.items() if not name.startswith(f"{STATES}/")}
-    seen = {
-        name: whats_wrong(path, of, sums=not name.startswith(f"{STATES}/"))
-        for name, of in sorted(entries.items())
-    }
+    seen = {name: whats_wrong(path, of) for name, of in sorted(entries.items())}
     return {name: wrong for name, wrong in seen.items() if wrong}
 
 

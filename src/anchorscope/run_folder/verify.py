@@ -93,9 +93,7 @@ def _files(path: Path, entries: Entries) -> Iterator[Checked]:
         if dropped and name.startswith(f"{STATES}/"):
             continue
         wrong = whats_wrong(path, entry)
-        # What a finished run says of its states' sizes it believes: a damaged one must go first.
-        first = f"remove it, and {AGAIN}" if name.startswith(f"{STATES}/") else AGAIN
-        yield Checked(name=name, wrong=wrong, do=first if wrong else "")
+        yield Checked(name=name, wrong=wrong, do=AGAIN if wrong else "")
 
 
 def _unlisted(path: Path, entries: Entries, *, finished: bool) -> Iterator[Checked]:

@@ -1,4 +1,4 @@
-"""Every file of a detector's folder held against its checksum, and its fields against their rules."""
+"""Every file of a detector's folder against its checksum, and its fields against their rules."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def verify_detector(folder: Path, *, deep: bool = False) -> Iterator[Checked]:
     try:
         about = read_folder(folder).about
     except UserError as error:
-        yield Checked(name=ABOUT, wrong=str(error).split(": ", 1)[-1].split(". Get")[0], do=_AGAIN)
+        yield _refused(ABOUT, error)
         return
     yield Checked(name=ABOUT, note=f"format {FORMAT}, checksum as written")
     yield Checked(name=WEIGHTS, note=f"the file that {ABOUT} was written for")
@@ -39,14 +39,17 @@ def verify_detector(folder: Path, *, deep: bool = False) -> Iterator[Checked]:
     try:
         trained = load_trained(folder)
     except UserError as error:
-        yield Checked(
-            name="fields", wrong=str(error).split(": ", 1)[-1].split(". Get")[0], do=_AGAIN
-        )
+        yield _refused("fields", error)
         return
     number = about["evaluation"].get("auroc")
     yield Checked(name="fields", note=f"every field keeps its rule; held-out AUROC {number}")
     yield Checked(name="parts", note="they fit together: a made-up answer gets a probability")
     yield _card(folder, trained)
+
+
+def _refused(name: str, error: UserError) -> Checked:
+    """What the loader said, without the folder's name in front and its advice behind."""
+    return Checked(name=name, wrong=str(error).split(": ", 1)[-1].split(". Get")[0], do=_AGAIN)
 
 
 def _card(folder: Path, trained: Trained | None) -> Checked:
