@@ -39,11 +39,12 @@ DAMAGES: dict[str, Damage] = {
 
 
 def kinds_of_file(folder: Path) -> dict[str, list[Path]]:
-    """The files of a folder by kind: by the folder they lie in and their ending."""
+    """The files of a folder by kind: by the folder they lie in, or are of, and their ending."""
     kinds: dict[str, list[Path]] = {}
     for file in sorted(p for p in folder.rglob("*") if p.is_file()):
         place = file.relative_to(folder)
-        kind = str(place.parent / f"*{place.suffix}") if len(place.parts) > 1 else place.name
+        of = "/".join(place.parts[:2]) if place.parts[0] == "markers" else place.parts[0]
+        kind = f"{of}/*{place.suffix}" if len(place.parts) > 1 else place.name
         kinds.setdefault(kind, []).append(file)
     return kinds
 

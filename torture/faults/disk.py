@@ -76,11 +76,7 @@ def small_disk(place: Place, count: Count, job: str, *, trials: int, draw: rando
 def read_only(place: Place, count: Count, job: str) -> None:
     """A folder that may not be written to, for a user who is not root: new, and begun."""
     place.folder.chmod(0o755)
-    for name, make in {
-        "no folder yet": place.new,
-        "a begun one": lambda: _begun(place, job),
-    }.items():
-        out = make()
+    for name, out in (("no folder yet", place.new()), ("a begun one", _begun(place, job))):
         first = place.run(job, out, hooks=(_be_nobody,))
         wrong = said_well(first)
         if not wrong and name == "no folder yet" and out.exists():

@@ -1,4 +1,4 @@
-"""Memory that runs out: in any pass of the model, and for the whole process; workers that vanish."""
+"""Memory that runs out, in a pass of the model or for the whole process; workers that vanish."""
 
 from __future__ import annotations
 
