@@ -65,31 +65,24 @@ def peak_bytes(model: Model, work: Callable[[], object]) -> int:
     return max(torch.cuda.max_memory_allocated(d) - before[d] for d in devices)
 
 
-def room_on(total: int, weights: int, free: int) -> int:
-    """The bytes of a GPU that batches may count on, from its size and the weights on it.
+def room_on(total: int, held: int, free: int) -> int:
+    """The bytes of a GPU that batches may count on, from its size and what the model holds of it.
 
     Not from what is free just now: that is another number in every run, and with it could come
     other batches, which round otherwise. Only where somebody else holds half of it does that count.
     """
-    room = max(0, total - weights - _OWN)
+    room = max(0, total - held - _OWN)
     return room if free >= room // 2 else free
 
 
 def _memory(model: Model) -> list[tuple[int, int, int]]:
-    """Of every GPU of a model: its bytes, those of the weights on it, and those that are free."""
+    """Of every GPU of a model: its bytes, those this process holds, and those that are free."""
     torch.cuda.empty_cache()
     facts = []
     for device in _gpus(model):
         free, total = torch.cuda.mem_get_info(device)
-        held = {p.data_ptr(): p.nbytes for p in _tensors(model) if p.device == device}
-        facts.append((total, sum(held.values()), free))
+        facts.append((total, torch.cuda.memory_allocated(device), free))
     return facts
-
-
-def _tensors(model: Model) -> list[torch.Tensor]:
-    """Weights and buffers as they lie in memory: of a shared one this process's part."""
-    tensors = [*model.lm.parameters(), *model.lm.buffers()]
-    return [t.to_local() if hasattr(t, "to_local") else t for t in tensors]  # type: ignore[operator]
 
 
 def _gpus(model: Model) -> list[torch.device]:
