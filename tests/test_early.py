@@ -1,4 +1,4 @@
-"""What can be known before the model is loaded is said then, and a failed start leaves no folder."""
+"""What can be known before the model is loaded is said then; a failed start leaves no folder."""
 
 from __future__ import annotations
 
@@ -20,11 +20,9 @@ ANSWERS = {"answers": ["sea"]}
 def questions(file: Path, count: int, things: int = 1000) -> Path:
     """A file of so many questions about so many rivers."""
     rows = [
-        {
-            "question": f"Where does river {n % things} end, in {n}?",
-            "subject": f"river {n % things}",
-        }
+        {"id": n, "question": f"Where does {name} end, in {n}?", "subject": name}
         for n in range(count)
+        for name in [f"river {n % things}"]
     ]
     file.write_text("\n".join(json.dumps(row | ANSWERS) for row in rows), encoding="utf-8")
     return file
@@ -54,7 +52,7 @@ def test_too_little_to_learn_from_is_said_before_the_model_is_loaded(
     no_model(monkeypatch)
     monkeypatch.chdir(tmp_path)
     questions(tmp_path / "one.jsonl", count, things)
-    rows = [{"id": f"one:all:{n}", "right": 1} for n in range(1, 51)]
+    rows = [{"id": f"one:all:{n}", "right": 1} for n in range(50)]
     Path("verdicts.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     code, _, error = cli("run", "--data", "one.jsonl", "--out", "runs/one", *more)
     assert code == 2 and said in error
@@ -85,7 +83,7 @@ def test_a_disk_that_is_too_small_is_told_before_the_model_is_loaded(cli, tmp_pa
     model = tmp_path / "model"
     tiny_lm("llama").save_pretrained(model)
     tiny_tokenizer().save_pretrained(model)
-    monkeypatch.setattr("shutil.disk_usage", lambda _: os.statvfs_result([0] * 10) and _Free)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: _Free)
     file = questions(tmp_path / "many.jsonl", 60)
     for verb in (["run"], ["detect", "collect"]):
         code, _, error = cli(*verb, "--model", model, "--data", file, "--out", tmp_path / "out")
@@ -105,9 +103,7 @@ def test_a_place_that_cannot_be_a_folder_is_refused_without_making_it(tmp_path):
     assert not (tmp_path / "new").exists()
 
 
-@pytest.mark.skipif(
-    os.geteuid() == 0, reason="root may write everywhere; `make torture` is not root"
-)
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_folder_of_somebody_else_is_refused(tmp_path):
     tmp_path.chmod(stat.S_IRUSR | stat.S_IXUSR)
     with pytest.raises(Exception, match="cannot be written to"):
