@@ -33,6 +33,7 @@ class Count:
         self.lost += lost
         if wrong:
             self.failures.append(f"{self.fault}, {trial}: {wrong}")
+            print(self.failures[-1], file=sys.stderr, flush=True)
 
     def go_on(self) -> None:
         """Raise where no further trial is to begin."""
