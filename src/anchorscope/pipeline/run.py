@@ -14,6 +14,7 @@ from anchorscope.engine.passes import passes_of
 from anchorscope.evidence.pieces import probed_of
 from anchorscope.pipeline.ablate import ablation_tables, read_variants, variants_of
 from anchorscope.pipeline.analyse import pathway_tables, save, train_and_read
+from anchorscope.pipeline.checks.early import check_run
 from anchorscope.pipeline.evidence import (
     read_evidence,
     read_evidence_with_probes,
@@ -68,6 +69,7 @@ def run(
     variants_of(config)
     check_spread(config, model)
     check_reuse(config.reuse, identity)
+    check_run(config, sets, out, model)
     if config.device == ranks.TENSOR_PARALLEL:
         ranks.begin()
     store = Store.open(out, identity)
@@ -76,7 +78,7 @@ def run(
         read_of_rank(run, model)
         return RunView.open(store.path, unfinished_ok=True)
     if not _finished(run):
-        with store.owned():
+        with store.owned(withdraw=True):
             _go(run, model)
     elif config.robust and not store.has(TABLE):
         with store.owned():
@@ -87,7 +89,7 @@ def run(
 def _finished(run: Run) -> bool:
     info = run.store.info
     there = (set(asked) <= set(info.get(name, ())) for name, asked in _extras(run.config).items())
-    return bool(info.get("finished")) and all(there)
+    return bool(info.get("finished")) and all(there) and run.whole()
 
 
 def _go(run: Run, model: Any) -> None:

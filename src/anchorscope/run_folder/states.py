@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from anchorscope.errors import UserError
+from anchorscope.run_folder.listing import require_whole
 from anchorscope.run_folder.store import Store
 
 # Layers that the next detector may read too. Every process that fits detectors keeps its own.
@@ -110,15 +111,28 @@ def _mapped(path: Path, ids: Sequence[str]) -> np.ndarray | None:
     return np.memmap(path, dtype="<f4", mode="r", offset=start, shape=shape)
 
 
+def _opened(path: Path) -> Any:
+    """The file, open; a sentence where it is none of safetensors."""
+    try:
+        return safe_open(path, framework="numpy")
+    except (SafetensorError, OSError) as error:
+        raise UserError(
+            f"'{path}' cannot be read ({error}). The command that made the run makes it again."
+        ) from error
+
+
 class StateBank:
     """The states of a run folder, a layer read from disk when it is first asked for.
 
-    Sent to another process it goes without what it has read: files are shared, memory is not.
+    Sent to another process it goes without what it has read: files are shared, memory is not. With
+    `check` every file is held against its checksum before it is first read: whoever trains on a run
+    long after it was made does not know what became of it.
     """
 
-    def __init__(self, path: Path, ids: list[str]) -> None:
+    def __init__(self, path: Path, ids: list[str], *, check: bool = False) -> None:
         self.folder, self.place = path / "states", {id: row for row, id in enumerate(ids)}
         self._read: dict[tuple[str, int], np.ndarray] = {}
+        self._check, self._checked = check, set[str]()  # names of passes
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_read": {}}
@@ -129,7 +143,7 @@ class StateBank:
 
     @property
     def layers(self) -> int:
-        with safe_open(self._shards("clean")[0], framework="numpy") as file:
+        with _opened(self._shards("clean")[0]) as file:
             return int(file.get_slice("states").get_shape()[1])
 
     def layer(self, name: str, layer: int) -> np.ndarray:
@@ -152,12 +166,16 @@ class StateBank:
         files = sorted((self.folder / name).glob("*.safetensors"))
         if not files:
             raise UserError(f"'{self.folder}' holds no states of '{name}'. Collect them first.")
+        if self._check and name not in self._checked:
+            for file in files:
+                require_whole(self.folder.parent, f"{self.folder.name}/{name}/{file.name}")
+            self._checked.add(name)
         return files
 
     def _load(self, name: str, layer: int) -> np.ndarray:
         out = np.empty(0)
         for path in self._shards(name):
-            with safe_open(path, framework="numpy") as file:
+            with _opened(path) as file:
                 ids = json.loads(file.metadata()["ids"])
                 states = file.get_slice("states")[:, layer - 1 : layer][:, 0]
             if not out.size:
