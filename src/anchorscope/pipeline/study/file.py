@@ -111,16 +111,15 @@ def read_study(place: str | Path) -> Study:
     path = Path(place).expanduser()
     if named is None and not path.is_file():
         raise unknown("study", place, shipped(), "Or the path of a .toml file.")
-    text = (named or path).read_text(encoding="utf-8")
     try:
-        content = _toml(text)
-    except ValueError as error:
+        content = _toml((named or path).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{place} is no TOML: {error}.") from error
     return study_of(content, str(place))
 
 
 def _toml(text: str) -> dict[str, Any]:
-    """The content of a TOML text; a ValueError where it is none."""
+    """The content of a TOML text; a ValueError (too deep: RecursionError) where it is none."""
     if sys.version_info >= (3, 11):
         import tomllib
     else:  # the same parser, before it came with Python
@@ -154,7 +153,7 @@ def value_of(text: str) -> Any:
     """The value that TOML reads in a text, `3` or `["a"]`; the text itself where it reads none."""
     try:
         return _toml(f"value = {text}")["value"]
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
 
 
