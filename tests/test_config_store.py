@@ -159,4 +159,5 @@ def test_run_json_is_readable_json(tmp_path: Path):
     store = Store.open(tmp_path / "run", ONE)
     store.save_info({"title": "Δ"})
     said = json.loads((tmp_path / "run/run.json").read_text(encoding="utf-8"))
+    assert len(said.pop("checksum")) == 64
     assert said == {"identity": ONE, "finished": False, "format": 2, "title": "Δ"}

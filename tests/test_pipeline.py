@@ -186,6 +186,7 @@ def test_a_shard_can_be_computed_by_any_process_that_has_the_folder(done, tmp_pa
         shutil.rmtree(out / name)
     (out / "manifest.jsonl").unlink()
     info = json.loads((out / "run.json").read_text())
+    del info["checksum"]  # as one must who changes it by hand
     (out / "run.json").write_text(json.dumps(info | {"finished": False}))
     subprocess.run([sys.executable, "-c", ALONE, str(out), "2"], check=True)
     states = sorted(path.relative_to(out) for path in (out / "states").rglob("*.safetensors"))

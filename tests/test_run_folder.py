@@ -90,7 +90,8 @@ def test_a_second_owner_is_refused_until_the_first_is_gone(tmp_path):
     assert not (tmp_path / "run/owner.json").exists()
 
 
-def test_an_owner_elsewhere_counts_as_long_as_it_gives_signs_of_life(tmp_path):
+def test_an_owner_elsewhere_counts_as_long_as_it_gives_signs_of_life(tmp_path, monkeypatch):
+    monkeypatch.setattr("anchorscope.run_folder.owner._WATCH", 0.1)
     store = Store.open(tmp_path, ONE)
     elsewhere = {"host": "elsewhere", "process": 1, "begun": 0, "since": "then", "token": "x"}
     (tmp_path / "owner.json").write_text(json.dumps(elsewhere))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from importlib.metadata import version
 from typing import Annotated
@@ -19,8 +20,20 @@ from anchorscope.cli.figure import figure
 from anchorscope.cli.run import run
 from anchorscope.cli.simulate import simulate
 from anchorscope.cli.study import study
+from anchorscope.cli.verify import verify
 from anchorscope.cli.view import view
 from anchorscope.errors import UserError
+
+# What a disk says of itself, not of a path that was mistyped.
+_DISK = (
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EIO,
+    errno.EROFS,
+    errno.ESTALE,
+    errno.EFBIG,
+    errno.EACCES,
+)
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -38,6 +51,7 @@ app.command()(analyse)
 app.command("app")(app_command)
 app.command()(simulate)
 app.command()(doctor)
+app.command()(verify)
 app.add_typer(detect, name="detect")
 
 
@@ -63,12 +77,47 @@ def main() -> None:
     try:
         app()
     except UserError as error:
-        if ranks.first():
-            errors.print("[bold red]Error[/] ", end="")
-            errors.print(str(error), markup=False)
+        _say(errors, str(error))
+        sys.exit(2)
+    except (OSError, MemoryError, RuntimeError) as error:
+        told = _of_the_machine(error)
+        if told is None:
+            raise
+        _say(errors, told)
         sys.exit(2)
     except KeyboardInterrupt:
         errors.print("Stopped. The same command continues where it was.")
         sys.exit(130)
     finally:
         ranks.end()
+
+
+def _say(errors: Console, told: str) -> None:
+    if ranks.first():
+        errors.print("[bold red]Error[/] ", end="")
+        errors.print(told, markup=False)
+
+
+def _of_the_machine(error: OSError | MemoryError | RuntimeError) -> str | None:
+    """What a disk or a memory said that nobody foresaw, as a sentence; None of a fault of ours."""
+    if isinstance(error, OSError):
+        if error.errno not in _DISK:
+            return None
+        return (
+            f"{error.filename or 'A file'} cannot be used: {error.strerror}. What was finished is "
+            "kept: make room or choose another place, and run the same command again."
+        )
+    if isinstance(error, MemoryError) or _out_of_memory(error):
+        return (
+            "Memory ran out. What was finished is kept: choose another --device, a smaller --dtype "
+            "or a smaller model, or end what else runs here, and run the same command again."
+        )
+    return None
+
+
+def _out_of_memory(error: BaseException) -> bool:
+    if "torch" not in sys.modules:  # then no pass can have failed
+        return False
+    from anchorscope.engine.batches import ran_out
+
+    return ran_out(error)

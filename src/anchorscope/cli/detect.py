@@ -66,17 +66,20 @@ def evaluate(
 
     from anchorscope.cli.bar import Bar
     from anchorscope.detect.study import study
+    from anchorscope.run_folder.room import check_writable
+    from anchorscope.run_folder.store import Store
     from anchorscope.run_folder.view import RunView
     from anchorscope.show import write_report
     from anchorscope.show.detectors import write_detect_figures
 
     names = tuple(word.strip() for word in methods.split(",") if word.strip())
+    folder = out or runs[0]
+    check_writable(folder)
     with Bar() as bar:
         result = study(
             runs, peers=peer or (), nli=nli, encoder=encoder, names=names, transfer=transfer,
             limit=limit, folds=folds, seed=seed, resamples=resamples, progress=bar,
         )  # fmt: skip
-    folder = out or runs[0]
     files = result.write(folder)
     files += write_detect_figures(folder, result.scores, result.transfer)
     _print(result.table)
@@ -87,6 +90,7 @@ def evaluate(
     typer.echo("\n".join(str(file) for file in files if file.suffix in (".csv", ".md", ".png")))
     if (folder / "report.html").is_file():  # an analysed run: its report has these claims too
         typer.echo(str(write_report(RunView.open(folder))))
+    Store(folder).relist()
 
 
 @detect.command()
@@ -110,7 +114,9 @@ def train(
 
     from anchorscope.cli.bar import Bar
     from anchorscope.detect.deployed.detector import Detector
+    from anchorscope.detect.deployed.saved import check_place
 
+    check_place(out.expanduser())
     names = [word.strip() for word in data.split(",") if word.strip()] or None
     licences = {"detector": licence, "model": model_licence, "data": data_licence}
     with Bar() as bar:

@@ -12,6 +12,7 @@ import pandas as pd
 
 from anchorscope.detect.kinds import AUTO, make_method
 from anchorscope.errors import UserError
+from anchorscope.run_folder.whole import put_whole
 from anchorscope.stats.intervals import ALPHA, holm, percentile_interval
 from anchorscope.stats.ranking import (
     auprc,
@@ -171,15 +172,12 @@ def against(
 def write_tables(folder: Path, tables: dict[str, pd.DataFrame]) -> list[Path]:
     """The files written under tables/: each table as CSV, `detectors` as Markdown and LaTeX too."""
     home = folder / "tables"
-    home.mkdir(parents=True, exist_ok=True)
-    files = []
-    for name, table in tables.items():
-        files.append(home / f"{name}.csv")
-        table.to_csv(files[-1], index=False)
+    files = [
+        put_whole(home / f"{name}.csv", table.to_csv(index=False)) for name, table in tables.items()
+    ]
     if "detectors" in tables:
         for ending, write in (("md", to_markdown), ("tex", to_latex)):
-            files.append(home / f"detectors.{ending}")
-            files[-1].write_text(write(tables["detectors"]), encoding="utf-8")
+            files.append(put_whole(home / f"detectors.{ending}", write(tables["detectors"])))
     return files
 
 

@@ -20,6 +20,7 @@ from anchorscope.detect.sampled.nli import Nli, with_entailment
 from anchorscope.errors import UserError
 from anchorscope.progress import Progress, Quiet
 from anchorscope.run_folder.view import RunView
+from anchorscope.run_folder.whole import put_whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,9 +47,8 @@ class Study:
         also = {"transfer": self.transfer, "peer": self.peer}
         tables |= {name: table for name, table in also.items() if table is not None}
         files = write_tables(folder, tables)
-        files.append(folder / "tables" / "detector_scores.parquet")
-        self.scores.to_parquet(files[-1])
-        return files
+        scores = folder / "tables" / "detector_scores.parquet"
+        return [*files, put_whole(scores, self.scores.to_parquet())]
 
 
 def study(

@@ -12,8 +12,10 @@ from anchorscope import ranks
 from anchorscope.config import Config
 from anchorscope.detect.sampled.draw import draw_answers
 from anchorscope.engine.lease import Lease
+from anchorscope.engine.passes import CAUGHT
 from anchorscope.errors import UserError
 from anchorscope.evidence.shards import Shards
+from anchorscope.pipeline.early import check_place
 from anchorscope.pipeline.evidence import read_pieces
 from anchorscope.pipeline.model import load_again
 from anchorscope.pipeline.request import Questions, command_of, resolve
@@ -44,12 +46,14 @@ def collect(
     if config.device == ranks.TENSOR_PARALLEL:
         ranks.begin()
     check_spread(config, model)
+    passes = len(CAUGHT) + len(collected_passes(config))
+    check_place(config, sets, out, model, passes=passes)
     store = Store.open(out, identity | {"only": "detectors"})
     run = Run(store=store, config=config, sets=sets, progress=progress or Quiet())
     if config.rank is not None:
         read_of_rank(run, model)
-    elif not store.info.get("finished"):
-        with store.owned():
+    elif not (store.info.get("finished") and run.whole()):
+        with store.owned(withdraw=True):
             store.save_info({"command": command_of(config, store.path, verb="detect collect")})
             _collect(run, model)
     return store.path

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 
+import pandas as pd
+
 from anchorscope.answers.generate import write_lines
 from anchorscope.answers.given_verdicts import count, read_verdicts
 from anchorscope.config import Finder
@@ -13,7 +15,7 @@ from anchorscope.engine.lease import Lease
 from anchorscope.evidence.pieces import PromptMaker
 from anchorscope.pipeline.prompts import Prompted, Style, common_prefix, prompts_of, settle_style
 from anchorscope.pipeline.stages import Run
-from anchorscope.records import Verdict
+from anchorscope.records import Question, Verdict
 from anchorscope.spans.question import agreement, find_spans
 
 
@@ -112,10 +114,14 @@ def cut_into_shards(
 
 def _save_agreement(run: Run) -> None:
     """How far the finders that cost nothing agree: tables/spans.csv."""
-    questions = [question for each in run.sets for question in each]
+    table = spans_table([question for each in run.sets for question in each])
+    run.store.write("tables/spans.csv", partial(table.to_csv, index=False))
+
+
+def spans_table(questions: Sequence[Question]) -> pd.DataFrame:
+    """How far the finders that cost nothing agree, by dataset."""
     finders: tuple[Finder, ...] = ("given", "rules", "all")
     by_finder = {
         name: {of.id: of.spans for of in find_spans(questions, finder=name)} for name in finders
     }
-    table = agreement(questions, by_finder)
-    run.store.write("tables/spans.csv", partial(table.to_csv, index=False))
+    return agreement(questions, by_finder)

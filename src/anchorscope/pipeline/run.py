@@ -14,6 +14,7 @@ from anchorscope.engine.passes import passes_of
 from anchorscope.evidence.pieces import probed_of
 from anchorscope.pipeline.ablate import ablation_tables, read_variants, variants_of
 from anchorscope.pipeline.analyse import pathway_tables, save, train_and_read
+from anchorscope.pipeline.early import check_run
 from anchorscope.pipeline.evidence import (
     read_evidence,
     read_evidence_with_probes,
@@ -58,6 +59,7 @@ def run(
     # What is wrong with the choices is said before anything slow starts, and leaves no folder.
     variants_of(config)
     check_spread(config, model)
+    check_run(config, sets, out, model)
     if config.device == ranks.TENSOR_PARALLEL:
         ranks.begin()
     store = Store.open(out, identity)
@@ -66,7 +68,7 @@ def run(
         read_of_rank(run, model)
         return RunView.open(store.path, unfinished_ok=True)
     if not _finished(run):
-        with store.owned():
+        with store.owned(withdraw=True):
             _go(run, model)
     elif config.robust and not store.has(TABLE):
         with store.owned():
@@ -77,7 +79,7 @@ def run(
 def _finished(run: Run) -> bool:
     info = run.store.info
     there = (set(asked) <= set(info.get(name, ())) for name, asked in _extras(run.config).items())
-    return bool(info.get("finished")) and all(there)
+    return bool(info.get("finished")) and all(there) and run.whole()
 
 
 def _go(run: Run, model: Any) -> None:

@@ -19,7 +19,7 @@ from anchorscope.engine.attention_mass import with_mass
 from anchorscope.engine.batches import Budget, in_batches
 from anchorscope.engine.interventions import Intervention, TokenPositions, positions_of
 from anchorscope.engine.lease import Lease
-from anchorscope.engine.passes import CAUGHT, CLEAN
+from anchorscope.engine.passes import CAUGHT
 from anchorscope.engine.read import read_rows, to_host
 from anchorscope.engine.rows import Row, row_for
 from anchorscope.engine.trunk import Prefix, Trunk, grow_trunk, read_prefix
@@ -120,7 +120,7 @@ class ShardReader:
         """The samples of one shard, its files on their way; what is on disk is not done again."""
         answers = answers_name(shard.number)
         missing = [cut for cut in self.passes if not self._has(cut.name, shard)]
-        answered = self.store.has(answers) and self._has(CLEAN.name, shard)
+        answered = self.store.has(answers) and all(self._has(name, shard) for name in CAUGHT)
         stored = stored_answers(self.store, shard.number) if answered else None
         if stored is not None and not missing:
             return stored

@@ -14,6 +14,7 @@ from anchorscope.errors import UserError
 from anchorscope.pipeline.request import resolve
 from anchorscope.progress import Progress, Quiet
 from anchorscope.records import QuestionSet
+from anchorscope.run_folder.listing import damaged_files
 from anchorscope.run_folder.store import Store
 
 
@@ -56,6 +57,13 @@ class Run:
     @property
     def model_name(self) -> str:
         return str(self.store.info["model"]["name"])
+
+    def whole(self) -> bool:
+        """Whether every file of a finished run is as it was written; what is not is named."""
+        damaged = damaged_files(self.store.path)
+        for name, wrong in damaged.items():
+            self.progress.note(f"{name} is made again: {wrong}")
+        return not damaged
 
     @contextmanager
     def stage(self, name: str) -> Iterator[dict[str, float]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +11,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file, save
 
 from anchorscope.errors import UserError
 from anchorscope.probes.linear_probe import Balance
+from anchorscope.run_folder.whole import put_whole
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -109,10 +109,7 @@ class ProbeSet:
     def save(self, folder: str | Path) -> None:
         """Write the probes under `folder`, complete or not at all."""
         folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        arrays = {name: np.ascontiguousarray(getattr(self, name)) for name in _ARRAYS}
-        unfinished = folder / f".{_WEIGHTS}.tmp"
-        save_file(arrays, unfinished)
+        weights = save({name: np.ascontiguousarray(getattr(self, name)) for name in _ARRAYS})
         about = {
             "format": FORMAT,
             "probes": list(self.probes),
@@ -120,12 +117,10 @@ class ProbeSet:
             "balance": self.balance,
             "calibrated": self.calibrated,
             # Ties the two files together: a stop between the two renames is noticed on reading.
-            "sha256": _digest(unfinished),
+            "sha256": hashlib.sha256(weights).hexdigest(),
         }
-        os.replace(unfinished, folder / _WEIGHTS)
-        unfinished = folder / f".{_ABOUT}.tmp"
-        unfinished.write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
-        os.replace(unfinished, folder / _ABOUT)
+        put_whole(folder / _WEIGHTS, weights)
+        put_whole(folder / _ABOUT, json.dumps(about, indent=2) + "\n")
 
     @classmethod
     def load(cls, folder: str | Path) -> ProbeSet:
@@ -149,7 +144,7 @@ class ProbeSet:
             )
         except FileNotFoundError as error:
             raise _unreadable(folder, f"{Path(error.filename).name} is missing") from error
-        except (json.JSONDecodeError, SafetensorError, KeyError, TypeError) as error:
+        except (OSError, ValueError, SafetensorError, KeyError, TypeError) as error:
             raise _unreadable(folder, f"a file is damaged ({error})") from error
 
 

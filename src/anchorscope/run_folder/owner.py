@@ -1,7 +1,8 @@
 """One owner of a run folder at a time: who writes run.json and the merged manifest.
 
 `owner.json` says who it is. An owner of this machine that is no longer alive, or one elsewhere
-that gave no sign of life for two minutes, has left the folder to whoever comes next.
+that gave no sign of life for two minutes, has left the folder to whoever comes next. Clocks may
+jump: a process is known by the tick it began at, and silence is watched before it is believed.
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ import psutil
 
 from anchorscope.errors import UserError
 from anchorscope.run_folder.remote import Remote
-from anchorscope.run_folder.whole import create_whole, machine, on_disk
+from anchorscope.run_folder.whole import create_whole, machine, on_disk, time_at
 
 OWNER = "owner.json"
 _BEAT, _SILENT = 10.0, 120.0  # seconds between two signs of life, and without any
+_WATCH = 1.5 * _BEAT  # seconds that an owner who seems silent is watched for a sign
 
 
 class Busy(UserError):
@@ -37,7 +39,7 @@ class Owner:
         self.about = {
             "host": machine(),
             "process": os.getpid(),
-            "begun": psutil.Process().create_time(),
+            "begun": started(os.getpid()),
             "since": time.strftime("%Y-%m-%d %H:%M:%S"),
             "token": os.urandom(8).hex(),
         }
@@ -105,7 +107,12 @@ class Owner:
         if other.get("host") == machine():
             return _lives_here(other)
         with suppress(OSError):
-            return _now_at(self.file.parent) - self.file.stat().st_mtime < _SILENT
+            last = self.file.stat().st_mtime
+            if 0 <= time_at(self.file.parent) - last < _SILENT:
+                return True
+            # Silent for long, or a clock jumped: then the next sign comes within a beat.
+            time.sleep(_WATCH)
+            return self.file.stat().st_mtime != last
         return False
 
     def _remove(self, stale: dict[str, Any] | None) -> None:
@@ -129,24 +136,32 @@ def _busy(place: str, other: dict[str, Any]) -> Busy:
 
 def _lives_here(other: dict[str, Any]) -> bool:
     """Whether an owner of this machine is alive, and not another process under its number."""
-    with suppress(psutil.NoSuchProcess):
-        process = psutil.Process(int(other["process"]))
-        dead = process.status() == psutil.STATUS_ZOMBIE
-        return not dead and abs(process.create_time() - other["begun"]) < 1
+    with suppress(psutil.Error, LookupError, TypeError, ValueError, OverflowError):
+        number, begun = int(other["process"]), other["begun"]
+        if psutil.Process(number).status() == psutil.STATUS_ZOMBIE:
+            return False
+        if isinstance(begun, float):  # as earlier versions and systems without /proc have it
+            return abs(psutil.Process(number).create_time() - begun) < 1
+        return started(number) == begun
     return False
 
 
-def _read(file: Path) -> dict[str, Any] | None:
-    with suppress(OSError, json.JSONDecodeError):
-        return json.loads(file.read_text(encoding="utf-8"))
-    return None
+def started(process: int) -> str | float:
+    """What tells a process from every other of its number: the boot, and the tick after it.
 
-
-def _now_at(folder: Path) -> float:
-    """The time as the folder's disk has it: another machine's clock may go otherwise."""
-    probe = folder / f".clock.{os.urandom(4).hex()}"
-    probe.touch()
+    The time of day would not do: psutil counts it from the boot, whose time moves with the clock.
+    """
     try:
-        return probe.stat().st_mtime
-    finally:
-        probe.unlink(missing_ok=True)
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {fields[19]}"
+    except (OSError, IndexError):
+        return psutil.Process(process).create_time()
+
+
+def _read(file: Path) -> dict[str, Any] | None:
+    """What an owner's file says; None where it is not there, or torn."""
+    with suppress(OSError, ValueError):
+        about = json.loads(file.read_text(encoding="utf-8"))
+        return about if isinstance(about, dict) else None
+    return None

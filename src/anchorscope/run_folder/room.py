@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -25,13 +26,28 @@ def disk_bytes(questions: int, blocks: int, width: int, passes: int) -> float:
     return state_bytes(questions, blocks, width, passes) + rest
 
 
+def check_writable(folder: Path) -> None:
+    """Raise a UserError where a folder cannot be made or written to, without making it."""
+    there = existing(folder)
+    if not there.is_dir():
+        raise UserError(f"'{there}' is a file, so '{folder}' cannot be a folder. Choose another.")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise UserError(f"'{there}' cannot be written to. Choose another --out.")
+
+
+def existing(folder: Path) -> Path:
+    """The folder itself, or the nearest above it that is there."""
+    whole = folder.expanduser().absolute()
+    return next(place for place in (whole, *whole.parents) if place.exists())
+
+
 def check_room(folder: Path, needed: float) -> str:
     """What a run will take of the disk, in a sentence; an error where that is not free.
 
     What a begun run has written already counts as there.
     """
     there = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-    free, more = shutil.disk_usage(folder).free, max(0.0, needed - there)
+    free, more = shutil.disk_usage(existing(folder)).free, max(0.0, needed - there)
     if more > free:
         raise UserError(
             f"{folder} needs about {more / GB:.1f} GB more, and {free / GB:.1f} GB are free there. "

@@ -12,16 +12,18 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from anchorscope import ranks
 from anchorscope.errors import UserError
+from anchorscope.run_folder.info import COPY, FORMAT, info_text, read_info
 from anchorscope.run_folder.listing import (
     MANIFEST,
     MARKERS,
     checksum,
+    derived_entries,
     read_manifest,
     read_marker,
     read_markers,
@@ -38,8 +40,6 @@ from anchorscope.run_folder.whole import (
     write_whole,
 )
 
-FORMAT = 2  # 1 had no markers: its manifest was appended to
-
 
 class Store:
     """One run folder on disk.
@@ -54,6 +54,7 @@ class Store:
         self.path, self.remote = path, remote
         self._owner: Owner | None = None
         self._whole: dict[str, tuple[int, int]] = {}  # size and time of files seen to be right
+        self._fresh: list[Path] | None = None  # folders made for a run that was begun here
         self._info = info if info is not None or ranks.first() else read_info(path) or {}
         self._listed = read_manifest(path)
         if ranks.count() > 1:
@@ -79,19 +80,27 @@ class Store:
         return store
 
     @contextmanager
-    def owned(self) -> Iterator[None]:
-        """Until the block ends run.json is written by this process; a second owner is refused."""
-        owner = Owner(self.path, remote=self.remote)
+    def owned(self, *, withdraw: bool = False) -> Iterator[None]:
+        """Until the block ends run.json is written by this process; a second owner is refused.
+
+        With `withdraw` a run that was begun here and fails before it has a file leaves no folder.
+        """
+        owner, done = Owner(self.path, remote=self.remote), False
         ranks.by_first(lambda: owner.__enter__() and None)
         try:
             if ranks.first():
                 self._owner = owner
                 remove_partials(self.path)
             yield
+            done = True
         finally:
             self._owner = None
             if ranks.first():
+                if withdraw and not done and owner.still():
+                    self._withdraw()
                 owner.__exit__(None, None, None)
+                if self._fresh is not None and not done:
+                    _remove_empty([self.path, *self._fresh])
 
     @property
     def info(self) -> dict[str, Any]:
@@ -107,7 +116,7 @@ class Store:
         if changes.get("finished"):
             self._merge()
             self.send_rest()
-        self._put(RUN, _json({**self.info, **changes}))
+        self._put_info({**self.info, **changes})
 
     def write(self, name: str, save: Save) -> None:
         """Saves one file for good: `save` writes it to the binary file it is given."""
@@ -136,6 +145,11 @@ class Store:
             self._whole[name] = stamp
         return stamp[0] == entry["bytes"]
 
+    def relist(self) -> None:
+        """Brings the listing of a finished run up to date: something was added to its folder."""
+        if self.file(MANIFEST).is_file():
+            self._merge()
+
     def file(self, name: str) -> Path:
         return self.path / name
 
@@ -154,11 +168,14 @@ class Store:
         if self._info is not None:
             self._info |= info
             return
+        fresh = _missing_folders(self.path)
         with on_disk(self.path):
-            made = create_whole(self.path / RUN, _json(info))
-        if made and self.remote is not None:
-            self.remote.send(RUN)
-        if not made:
+            made = create_whole(self.path / RUN, info_text(info))
+        if made:
+            self._fresh = fresh
+            if self.remote is not None:
+                self.remote.send(RUN)
+        else:
             _refuse_other(self.path, self.info.get("identity", {}), info["identity"])
 
     def _entry(self, name: str) -> dict[str, Any] | None:
@@ -183,6 +200,21 @@ class Store:
         if self.remote is not None:
             self.remote.send(name)
 
+    def _put_info(self, info: dict[str, Any]) -> None:
+        text = info_text(info)
+        self._put(RUN, text)
+        self._put(COPY, text)
+
+    def _withdraw(self) -> None:
+        """Takes back a beginning that nothing came of."""
+        if self._fresh is None or self._info is not None or any(self.path.glob(f"{MARKERS}/**/*")):
+            return
+        for name in (RUN, COPY):
+            self.file(name).unlink(missing_ok=True)
+            if self.remote is not None:
+                with suppress(UserError):
+                    self.remote.remove(name)
+
     def _marker(self, name: str) -> Path:
         return self.path / MARKERS / f"{name}.json"
 
@@ -192,28 +224,10 @@ class Store:
 
     def _merge(self) -> None:
         """manifest.jsonl: every file that is done, whoever wrote it."""
-        entries = read_manifest(self.path) | read_markers(self.path)
+        there = {n: of for n, of in read_manifest(self.path).items() if self.file(n).is_file()}
+        entries = there | derived_entries(self.path) | read_markers(self.path)
         lines = [json.dumps(entries[name]) + "\n" for name in sorted(entries)]
         self._put(MANIFEST, "".join(lines).encode())
-
-
-def read_info(path: Path) -> dict[str, Any] | None:
-    """What run.json says; None where there is none."""
-    file = path / RUN
-    if not file.is_file():
-        return None
-    try:
-        info = json.loads(file.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
-        raise UserError(
-            f"{file} is damaged ({error}). Remove the folder, or choose another --out."
-        ) from error
-    if isinstance(info, dict) and info.get("format", 1) > FORMAT:
-        raise UserError(
-            f"{path} has the format {info['format']}, and this anchorscope reads up to {FORMAT}. "
-            "Install a newer one."
-        )
-    return info
 
 
 def _begun(path: Path) -> dict[str, Any] | None:
@@ -230,8 +244,15 @@ def _begun(path: Path) -> dict[str, Any] | None:
     return info
 
 
-def _json(info: dict[str, Any]) -> bytes:
-    return (json.dumps(info, indent=1, ensure_ascii=False) + "\n").encode()
+def _missing_folders(path: Path) -> list[Path]:
+    """The folders above a path that are not there yet, the innermost first."""
+    return [folder for folder in path.absolute().parents if not folder.exists()]
+
+
+def _remove_empty(folders: list[Path]) -> None:
+    for folder in folders:
+        with suppress(OSError):  # somebody else put something there
+            folder.rmdir()
 
 
 def _refuse_other(path: Path, before: dict[str, Any], now: dict[str, Any]) -> None:

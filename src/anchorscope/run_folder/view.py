@@ -14,9 +14,10 @@ from anchorscope.errors import UserError
 from anchorscope.notebook.card import card
 from anchorscope.records import Sample
 from anchorscope.run_folder import table_columns
-from anchorscope.run_folder.remote import local_folder
+from anchorscope.run_folder.info import read_info
+from anchorscope.run_folder.read_table import read_csv, read_parquet
+from anchorscope.run_folder.remote import RUN, local_folder
 from anchorscope.run_folder.samples import from_frame
-from anchorscope.run_folder.store import RUN, read_info
 from anchorscope.run_folder.table_columns import Columns
 
 
@@ -117,7 +118,8 @@ class RunView:
     def detector_claims(self) -> pd.DataFrame:
         """The claims about detectors; no row before `detect eval` was asked for them here."""
         file = self.path / "tables" / "detector_claims.csv"
-        table = _read_csv(file, ("claim",)) if file.is_file() else pd.DataFrame()
+        exists = file.is_file()
+        table = self._table("detector_claims", ("claim",)) if exists else pd.DataFrame()
         table = table.reindex(columns=list(table_columns.CLAIMS))
         words = {"paper_verdict": "not measured", "strict_verdict": "not measured", "finding": ""}
         return table.astype(dict.fromkeys(words, object)).fillna(words)
@@ -143,8 +145,7 @@ class RunView:
 
     @cached_property
     def pathways(self) -> pd.DataFrame:
-        file = self.path / "tables" / "pathways.parquet"
-        return _read_parquet(file, table_columns.PATHWAYS)
+        return read_parquet(self.path, "tables/pathways.parquet", table_columns.PATHWAYS)
 
     @cached_property
     def evidence(self) -> dict[str, pd.DataFrame]:
@@ -176,7 +177,7 @@ class RunView:
 
     @cached_property
     def samples(self) -> pd.DataFrame:
-        return _read_parquet(self.path / "samples.parquet", table_columns.SAMPLES)
+        return read_parquet(self.path, "samples.parquet", table_columns.SAMPLES)
 
     @cached_property
     def answers(self) -> list[Sample]:
@@ -200,14 +201,16 @@ class RunView:
         return self.layers.copy()
 
     def _table(self, name: str, columns: Columns) -> pd.DataFrame:
-        return _read_csv(self.path / "tables" / f"{name}.csv", columns)
+        return read_csv(self.path, f"tables/{name}.csv", columns)
 
     def _rows(self, piece: str, columns: Columns) -> pd.DataFrame:
         """The shards of one piece of evidence as one table, empty where it was not read."""
         files = sorted((self.path / "evidence" / piece).glob("*.parquet"))
         if not files:
             return pd.DataFrame(columns=list(columns))
-        return pd.concat([_read_parquet(file, columns) for file in files], ignore_index=True)
+        names = [file.relative_to(self.path).as_posix() for file in files]
+        parts = [read_parquet(self.path, name, columns) for name in names]
+        return pd.concat(parts, ignore_index=True)
 
 
 def _read_info(folder: Path) -> dict[str, Any]:
@@ -220,44 +223,6 @@ def _read_info(folder: Path) -> dict[str, Any]:
             f"'{folder}' is not a run folder: it has no run.json. Give what --out named."
         )
     return info
-
-
-def _read_csv(file: Path, columns: Columns) -> pd.DataFrame:
-    """The table, names kept as text: a dataset called 'NA' is a name, not a missing number."""
-    _must_exist(file)
-    table = pd.read_csv(
-        file,
-        dtype=cast(Any, dict.fromkeys(table_columns.TEXT, str)),
-        keep_default_na=False,
-        na_values=cast(Any, {name: ["", "nan", "NaN"] for name in _numbers(file)}),
-    )
-    return _checked(table, file, columns)
-
-
-def _numbers(file: Path) -> list[str]:
-    """The columns of the file that do not hold text."""
-    header = pd.read_csv(file, nrows=0).columns
-    return [str(name) for name in header if name not in table_columns.TEXT]
-
-
-def _read_parquet(file: Path, columns: Columns) -> pd.DataFrame:
-    _must_exist(file)
-    return _checked(pd.read_parquet(file), file, columns)
-
-
-def _must_exist(file: Path) -> None:
-    if not file.is_file():
-        raise UserError(f"The run lacks '{file}'. Run its command again to have it written.")
-
-
-def _checked(table: pd.DataFrame, file: Path, columns: Columns) -> pd.DataFrame:
-    missing = [column for column in columns if column not in table.columns]
-    if missing:
-        raise UserError(
-            f"'{file}' lacks the column(s) {', '.join(missing)}. "
-            "It was written by another version: run the command again into a new folder."
-        )
-    return table
 
 
 def where(table: pd.DataFrame, **equal: object) -> pd.DataFrame:

@@ -12,7 +12,6 @@ import io
 import os
 import re
 import socket
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -68,6 +67,14 @@ def write_whole(target: Path, save: Save) -> Written:
         partial.replace(target)
     sync_folder(target.parent)
     return size_and_sum
+
+
+def put_whole(target: Path, data: bytes | str) -> Path:
+    """The file, with these bytes or this text in it; a sentence where the disk refuses them."""
+    content = data.encode() if isinstance(data, str) else data
+    with on_disk(target.parent):
+        write_whole(target, lambda file: file.write(content))
+    return target
 
 
 def create_whole(target: Path, data: bytes) -> bool:
@@ -133,12 +140,24 @@ def is_partial(name: str) -> bool:
 
 def remove_partials(folder: Path) -> None:
     """Removes what writers left behind who were killed: of this machine, or a day ago."""
-    for path in folder.rglob(f".*{_PARTIAL}"):
+    partials = list(folder.rglob(f".*{_PARTIAL}"))
+    now = time_at(folder) if partials else 0.0
+    for path in partials:
         host, pid, *_ = [*path.name.rpartition("@")[2].split("~"), ""]
         here = host == machine() and pid.isdigit() and not psutil.pid_exists(int(pid))
         with suppress(OSError):
-            if here or time.time() - path.stat().st_mtime > _DAY:
+            if here or now - path.stat().st_mtime > _DAY:
                 path.unlink()
+
+
+def time_at(folder: Path) -> float:
+    """The time as the folder's disk has it: another machine's clock may go otherwise."""
+    probe = folder / f".clock.{os.urandom(4).hex()}{_PARTIAL}"
+    probe.touch()
+    try:
+        return probe.stat().st_mtime
+    finally:
+        probe.unlink(missing_ok=True)
 
 
 def machine() -> str:

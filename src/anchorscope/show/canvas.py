@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
+from anchorscope.run_folder.whole import put_whole
 from anchorscope.show.curves import FEW, RANDOM, Series
 
 Format = Literal["png", "svg", "pdf"]
@@ -149,7 +151,6 @@ def save_figure(
 ) -> tuple[Path, ...]:
     """The files written beside each other; the same figure gives the same bytes."""
     stem = Path(stem)
-    stem.parent.mkdir(parents=True, exist_ok=True)
     undated: dict[Format, dict[str, None]] = {
         "png": {},
         "svg": {"Date": None},
@@ -160,8 +161,9 @@ def save_figure(
         for form in formats:
             file = stem.with_name(f"{stem.name}.{form}")
             metadata = cast(Any, undated[form])
-            figure.savefig(file, format=form, dpi=_DPI, facecolor="white", metadata=metadata)
-            files.append(file)
+            drawn = io.BytesIO()
+            figure.savefig(drawn, format=form, dpi=_DPI, facecolor="white", metadata=metadata)
+            files.append(put_whole(file, drawn.getvalue()))
     return tuple(files)
 
 

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from safetensors import SafetensorError
-from safetensors.numpy import load, save_file
+from safetensors.numpy import load, save
 
 from anchorscope.detect.deployed.before import Before
 from anchorscope.detect.deployed.beliefs import Beliefs
@@ -33,6 +32,8 @@ from anchorscope.detect.kinds import METHODS
 from anchorscope.detect.method import Platt
 from anchorscope.detect.threshold import Promise
 from anchorscope.errors import UserError
+from anchorscope.run_folder.room import check_writable
+from anchorscope.run_folder.whole import put_whole, remove_partials
 
 KIND, FORMAT = "anchorscope-detector", 1
 _PLAIN = (
@@ -117,19 +118,28 @@ def _cut_of(about: dict[str, Any]) -> dict[str, Any]:
 
 def write_folder(folder: Path, stored: Stored, card: str) -> None:
     """Writes the files, the one that vouches for the others last."""
-    folder.mkdir(parents=True, exist_ok=True)
-    arrays = {name: np.ascontiguousarray(of) for name, of in stored.tensors.items()}
-    unfinished = folder / f".{WEIGHTS}.partial"
-    save_file(arrays, unfinished)
+    check_place(folder)
+    if folder.is_dir():
+        remove_partials(folder)
+    weights = save({name: np.ascontiguousarray(of) for name, of in stored.tensors.items()})
     about = {"kind": KIND, "format": FORMAT, **stored.about}
-    about["sha256"] = hashlib.sha256(unfinished.read_bytes()).hexdigest()
+    about["sha256"] = hashlib.sha256(weights).hexdigest()
     about["checksum"] = _checksum(about)
-    os.replace(unfinished, folder / WEIGHTS)
-    (folder / CARD).write_text(card, encoding="utf-8")
-    unfinished = folder / f".{ABOUT}.partial"
     text = json.dumps(about, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-    unfinished.write_text(text, encoding="utf-8")
-    os.replace(unfinished, folder / ABOUT)
+    put_whole(folder / WEIGHTS, weights)
+    put_whole(folder / CARD, card)
+    put_whole(folder / ABOUT, text)
+
+
+def check_place(folder: Path) -> None:
+    """Raise a UserError where a detector cannot be saved: nothing else is written over."""
+    check_writable(folder)
+    names = {p.name for p in folder.iterdir()} if folder.is_dir() else set()
+    names = {name for name in names if not name.startswith(".")}
+    if names and not (names <= set(FILES) and names & {WEIGHTS, ABOUT}):
+        raise UserError(
+            f"'{folder}' exists and is not a detector's folder. Choose another --out, or empty it."
+        )
 
 
 def read_folder(folder: Path) -> Stored:

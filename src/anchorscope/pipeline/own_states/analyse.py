@@ -62,7 +62,7 @@ def analyse(
     if store.info.get("finished"):
         return RunView.open(store.path)
     run = Run(store=store, config=config, sets=(), progress=progress)
-    with store.owned():
+    with store.owned(withdraw=True):
         return _analyse(run, arrays, name=name, source=states)
 
 

@@ -19,7 +19,7 @@ from anchorscope.pipeline.study.plan import Forecast, estimate
 from anchorscope.pipeline.study.sizes import Size, size_from, size_of, tokenizer_of
 from anchorscope.pipeline.study.tokens import TokenCount, count_tokens
 from anchorscope.records import QuestionSet
-from anchorscope.run_folder.store import read_info
+from anchorscope.run_folder.info import read_info
 
 Result = TypeVar("Result")
 

@@ -6,7 +6,6 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from anchorscope.claims.table import claims_table
 from anchorscope.pipeline.study.check import Planned
 from anchorscope.pipeline.study.file import Study
 from anchorscope.run_folder.view import RunView, records, values, where
+from anchorscope.run_folder.whole import put_whole
 from anchorscope.show.report.claims_table import claim_inputs
 from anchorscope.show.report.headline import headline
 from anchorscope.show.study.page import Failed, ShownPanel, ShownStudy, write_page
@@ -126,9 +126,11 @@ def study_claims(panels: Sequence[ShownPanel]) -> pd.DataFrame | None:
 
 def write_costs(folder: Path, outcomes: Sequence[Outcome]) -> None:
     """costs.csv: what each run took, beside what the plan said of it."""
-    folder.mkdir(parents=True, exist_ok=True)
     file = folder / "costs.csv"
-    before = pd.read_csv(file).set_index("model") if file.is_file() else pd.DataFrame()
+    try:
+        before = pd.read_csv(file).set_index("model")
+    except (OSError, ValueError, KeyError):  # not there yet, or damaged: then nothing is kept of it
+        before = pd.DataFrame()
     rows = [_cost(outcome, before) for outcome in outcomes]
     _replace(file, pd.DataFrame(rows, columns=list(COSTS)))
 
@@ -138,7 +140,7 @@ def _cost(outcome: Outcome, before: pd.DataFrame) -> dict[str, Any]:
     stages = outcome.view.info["stages"] if outcome.view else {}
     taken = {"disk": outcome.disk, "peak_memory": outcome.peak}
     if outcome.planned.finished and name in before.index:  # it took nothing now
-        taken = {column: before[column][name] for column in taken}
+        taken |= {column: before[column][name] for column in taken if column in before}
     row: dict[str, Any] = {
         "model": name,
         "questions": sum(of.questions for of in outcome.planned.counts),
@@ -167,10 +169,4 @@ def _seconds(stages: dict[str, Any], names: Sequence[str]) -> float:
 
 def _replace(file: Path, table: pd.DataFrame) -> None:
     """Writes the table whole or not at all."""
-    draft = file.with_name(f".{file.name}.partial")
-    save = partial(table.to_csv, index=False)
-    try:
-        save(draft)
-        draft.replace(file)
-    finally:
-        draft.unlink(missing_ok=True)
+    put_whole(file, table.to_csv(index=False))

@@ -57,6 +57,20 @@ def _weights(module: Any) -> int:
     return sum(weight.numel() for weight in module.parameters())
 
 
+def read_shape(model: str) -> tuple[int, int] | None:
+    """Blocks and width of a model whose config lies on this disk; None of every other."""
+    from transformers import AutoConfig
+
+    try:
+        place, options = place_of(model)
+        if options or not Path(place).is_dir():
+            return None
+        config = AutoConfig.from_pretrained(place, local_files_only=True).get_text_config()
+        return int(config.num_hidden_layers), int(config.hidden_size)
+    except (UserError, OSError, ValueError, KeyError, ImportError, AttributeError, TypeError):
+        return None  # what is wrong with it is said when it is loaded
+
+
 def place_of(model: str) -> tuple[str, dict[str, str]]:
     """Where config and tokenizer lie, and with which options transformers reads them there."""
     path = Path(model).expanduser()

@@ -11,6 +11,7 @@ import shutil
 import sys
 import traceback
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,8 +25,9 @@ from anchorscope.pipeline.study.file import Made, Study, StudyModel, read_study
 from anchorscope.pipeline.study.hardware import Hardware
 from anchorscope.pipeline.study.overview import Outcome, write_costs, write_overview
 from anchorscope.progress import Progress, Quiet
-from anchorscope.run_folder.store import read_info
+from anchorscope.run_folder.info import read_info
 from anchorscope.run_folder.view import RunView
+from anchorscope.run_folder.whole import put_whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,8 +100,8 @@ def _outcome(planned: Planned, folder: Path, progress: Progress) -> Outcome:
     except Exception as error:  # whatever it is, the other models go on
         said = _said(error)
         progress.note(f"{name} failed: {said}")
-        report.parent.mkdir(parents=True, exist_ok=True)
-        report.write_text("".join(traceback.format_exception(error)), encoding="utf-8")
+        with suppress(UserError):  # a full disk: what failed is said all the same
+            put_whole(report, "".join(traceback.format_exception(error)))
         return Outcome(planned=planned, view=None, error=said, **_taken(folder / name))
     report.unlink(missing_ok=True)
     return Outcome(planned=planned, view=view, error=None, **_taken(folder / name))

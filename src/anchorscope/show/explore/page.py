@@ -14,6 +14,7 @@ from string import Template
 
 from anchorscope.errors import UserError
 from anchorscope.run_folder.view import RunView, values
+from anchorscope.run_folder.whole import put_whole
 from anchorscope.show.curves import all_titles
 from anchorscope.show.explore.data import RunData, run_data
 from anchorscope.show.report.markup import data, finite, join, text
@@ -42,10 +43,10 @@ def write_view(runs: Sequence[RunView], out: str | Path | None = None) -> Writte
     try:
         page.parent.mkdir(parents=True, exist_ok=True)
         if sum(part.samples for part in parts) <= MOST_INSIDE:
-            _replace(page, _inside(runs, parts))
+            put_whole(page, _inside(runs, parts))
             return Written(page)
         beside = page.with_name(f"{page.stem}-data")
-        _replace(page, _beside(runs, parts, beside))
+        put_whole(page, _beside(runs, parts, beside))
         return Written(page, beside)
     except OSError as error:
         raise UserError(
@@ -92,7 +93,7 @@ def _beside(runs: Sequence[RunView], parts: Sequence[RunData], folder: Path) -> 
         names = [f"run{number + 1}-{at:03d}.json" for at in range(len(part.blocks))]
         for name, block in zip(names, part.blocks, strict=True):
             written = json.dumps(finite(block), allow_nan=False, separators=(",", ":"))
-            (folder / name).write_text(written, encoding="utf-8")
+            put_whole(folder / name, written)
         heads.append(part.head | {"files": [f"{folder.name}/{name}" for name in names]})
     return _html(runs, join([data("head", heads)]), connect="'self'")
 
@@ -119,12 +120,3 @@ def _own(name: str) -> str:
 
 def _hash(written: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(written.encode()).digest()).decode()}'"
-
-
-def _replace(page: Path, written: str) -> None:
-    draft = page.with_name(f".{page.name}.partial")
-    try:
-        draft.write_text(written, encoding="utf-8")
-        draft.replace(page)
-    finally:
-        draft.unlink(missing_ok=True)

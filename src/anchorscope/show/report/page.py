@@ -8,6 +8,7 @@ from importlib import resources
 from pathlib import Path
 
 from anchorscope.run_folder.view import RunView
+from anchorscope.run_folder.whole import put_whole
 from anchorscope.show import charts
 from anchorscope.show.curves import dashed_note
 from anchorscope.show.evidence.section import evidence_section, evidence_shown
@@ -33,18 +34,7 @@ _VIEW = ": the page that `anchorscope view` writes beside this one."
 
 def write_report(run: RunView) -> Path:
     """The path of report.html in the run folder, replaced whole."""
-    return replace_page(run.path / "report.html", page(run))
-
-
-def replace_page(file: Path, text: str) -> Path:
-    """The file, written whole or left as it was."""
-    draft = file.with_name(f".{file.name}.partial")
-    try:
-        draft.write_text(text, encoding="utf-8")
-        draft.replace(file)
-    finally:
-        draft.unlink(missing_ok=True)
-    return file
+    return put_whole(run.path / "report.html", page(run))
 
 
 def page(run: RunView) -> str:

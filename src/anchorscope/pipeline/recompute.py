@@ -1,0 +1,160 @@
+"""The tables of a run computed once more from its answers and states, in a folder of their own.
+
+No model is loaded. Probes are trained again, every table is made again, and each file is held
+against the one in the run folder, byte for byte.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from anchorscope.config import Config
+from anchorscope.evidence.pieces import probed_of
+from anchorscope.pipeline.ablate import ablation_tables
+from anchorscope.pipeline.analyse import pathway_tables, save, train_and_read
+from anchorscope.pipeline.evidence import tables_of_evidence
+from anchorscope.pipeline.prepare import spans_table
+from anchorscope.pipeline.shard import stored_answers
+from anchorscope.pipeline.stages import Run
+from anchorscope.probes.labelled import labelled
+from anchorscope.progress import Progress, Quiet
+from anchorscope.records import Sample
+from anchorscope.run_folder.listing import MANIFEST, MARKERS
+from anchorscope.run_folder.samples import to_frame
+from anchorscope.run_folder.store import Store
+from anchorscope.run_folder.verify import AGAIN, Checked
+from anchorscope.run_folder.view import RunView
+
+_INPUTS = ("answers", "states", "evidence")
+_ROUNDING = 1e-6  # relative; more is another number
+
+
+def recomputed(path: Path, *, progress: Progress | None = None) -> Iterator[Checked]:
+    """Each table of a finished run, computed again and compared; layers.csv by a plain path too."""
+    view = RunView.open(path, collected_ok=True)
+    if not (view.path / "answers").is_dir() or not (view.path / "states").is_dir():
+        yield Checked(name="--deep", note="no answers or no states here: nothing is computed again")
+        return
+    with tempfile.TemporaryDirectory() as place:
+        again = Path(place)
+        _link(view.path, again)
+        _compute(view, again, progress or Quiet())
+        files = sorted(p for p in again.rglob("*") if p.is_file() and _made(p.relative_to(again)))
+        for file in files:
+            yield _compared(view.path, again, file.relative_to(again).as_posix())
+    if "only" not in view.info.get("identity", {}):
+        yield plain_layers(view)
+
+
+def _link(path: Path, again: Path) -> None:
+    """A folder that reads the run's answers and states, and writes beside nothing of it."""
+    (again / MARKERS).mkdir()
+    for name in _INPUTS:
+        for part in (name, f"{MARKERS}/{name}"):
+            if (path / part).is_dir():
+                (again / part).symlink_to((path / part).absolute())
+    if (path / MANIFEST).is_file():
+        shutil.copy(path / MANIFEST, again)
+
+
+def _made(name: Path) -> bool:
+    return name.parts[0] in ("tables", "probes", "samples.parquet")
+
+
+def _compute(view: RunView, again: Path, progress: Progress) -> None:
+    """Every table that answers and states decide, under `again`."""
+    config = Config.restore(dict(view.config))
+    more = {"evidence": view.info.get("evidence"), "ablate": view.info.get("ablated")}
+    config = replace(config, **{n: tuple(of) for n, of in more.items() if of is not None})
+    run = Run(store=Store(again, info=dict(view.info)), config=config, sets=(), progress=progress)
+    shards = len(list((view.path / "answers").glob("*.parquet")))
+    samples = [s for number in range(shards) for s in stored_answers(run.store, number)]
+    spans = spans_table([sample.question for sample in samples])
+    run.store.write("tables/spans.csv", partial(spans.to_csv, index=False))
+    if "only" in view.info.get("identity", {}):
+        run.store.write("samples.parquet", to_frame(samples).to_parquet)
+    else:
+        _analyse(run, view.datasets, samples, shards)
+
+
+def _analyse(run: Run, datasets: Sequence[str], samples: Sequence[Sample], shards: int) -> None:
+    answers = [labelled(samples, dataset, run.config) for dataset in datasets]
+    readings = train_and_read(run, answers, passes=probed_of(run.config))
+    tables = pathway_tables(run, answers, readings)
+    tables |= tables_of_evidence(run, answers, readings, samples, shards=shards)
+    tables |= ablation_tables(run, answers, shards=shards)
+    save(run, samples, answers, tables)
+
+
+def _compared(path: Path, again: Path, name: str) -> Checked:
+    """A file against the one made again."""
+    if not (path / name).is_file():
+        return Checked(name=name, wrong="computed again, it is not in the folder", do=AGAIN)
+    if (path / name).read_bytes() == (again / name).read_bytes():
+        return Checked(name=name, note="computed again, the same bytes")
+    apart = _apart(path / name, again / name)
+    if apart <= _ROUNDING:
+        return Checked(name=name, note=f"computed again, equal to rounding ({apart:.1e})")
+    return Checked(
+        name=name,
+        wrong="computed again from answers and states, it comes out otherwise",
+        do="if versions are the same, the folder was tampered with: make the run again",
+    )
+
+
+def _apart(one: Path, other: Path) -> float:
+    """The largest relative difference of two tables; infinite where anything else differs."""
+    if one.suffix not in (".csv", ".parquet"):
+        return np.inf
+    read = pd.read_csv if one.suffix == ".csv" else pd.read_parquet
+    a, b = read(one), read(other)
+    if list(a) != list(b) or len(a) != len(b):
+        return np.inf
+    numbers = [name for name in a if pd.api.types.is_float_dtype(a[name])]
+    rest = [name for name in a if name not in numbers]
+    if a[rest].astype(str).ne(b[rest].astype(str)).any(axis=None):
+        return np.inf
+    x, y = a[numbers].to_numpy(float), b[numbers].to_numpy(float)
+    if not np.array_equal(np.isnan(x), np.isnan(y)):
+        return np.inf
+    gaps = np.abs(x - y) / np.maximum(1.0, np.abs(x))
+    return float(np.nanmax(gaps, initial=0.0))
+
+
+def plain_layers(view: RunView) -> Checked:
+    """layers.csv against means of ΔP taken straight from pathways.parquet."""
+    rows, unit = view.pathways, str(view.config.get("delta", "points"))
+    effect = _effects(rows, unit)
+    keys = ["dataset", "layer", "mode", "pathway"]
+    means = effect.groupby([rows[key] for key in keys], observed=True).agg(["size", "mean"])
+    worst, name = 0.0, "tables/layers.csv, by a plain path"
+    for row in view.layers.to_dict("records"):
+        key = tuple(row[k] for k in keys)
+        n, mean = means.loc[key] if key in means.index else (0, np.nan)
+        if int(n) != int(row["n"]):
+            return Checked(
+                name=name, wrong=f"{key}: n is {row['n']}, and {int(n)} by hand", do=AGAIN
+            )
+        if n:
+            worst = max(worst, abs(float(mean) - float(row["delta_p"])))
+    if worst > _ROUNDING:
+        return Checked(name=name, wrong=f"ΔP is off by up to {worst:.2g}", do=AGAIN)
+    return Checked(name=name, note=f"means by hand agree to {worst:.0e}")
+
+
+def _effects(rows: pd.DataFrame, unit: str) -> pd.Series:
+    """ΔP of every row on its clean prediction, in the run's unit."""
+    sign = np.where(rows["prediction"] == 1, 1.0, -1.0)
+    clean, cut = sign * rows["logit_clean"], sign * rows["logit_knockout"]
+    if unit == "logit":
+        return pd.Series(cut - clean)
+    before, after = 1 / (1 + np.exp(-clean)), 1 / (1 + np.exp(-cut))
+    return pd.Series(100 * (after - before) / (before if unit == "relative" else 1.0))

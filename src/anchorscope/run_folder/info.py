@@ -1,0 +1,80 @@
+"""run.json: what a run was asked for and has noted, with a checksum in it and a copy beside it.
+
+A run's states are worth nothing without it: it says how shards were cut and how questions were
+asked. So a bit that flipped in it must show, and must not cost the run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from anchorscope.errors import UserError
+from anchorscope.run_folder.remote import RUN
+
+FORMAT = 2  # 1 had no markers: its manifest was appended to
+COPY = "run-copy.json"  # written after run.json, with the same bytes
+_CHECKSUM = "checksum"
+
+
+class Damaged(UserError):
+    """run.json is not as it was written."""
+
+
+def info_text(info: dict[str, Any]) -> bytes:
+    """The bytes of run.json: the info, and a checksum of all of it."""
+    content = {name: value for name, value in info.items() if name != _CHECKSUM}
+    content[_CHECKSUM] = _checksum(content)
+    return (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode()
+
+
+def read_info(path: Path) -> dict[str, Any] | None:
+    """What run.json says, its checksum left out; None where there is none, nor its copy."""
+    file = path / RUN
+    if not file.is_file():
+        if (path / COPY).is_file():
+            raise Damaged(f"{file} is missing. {_do(path)}")
+        return None
+    try:
+        info = _parsed(file)
+    except (OSError, ValueError) as error:
+        raise Damaged(f"{file} is damaged ({error}). {_do(path)}") from error
+    if info.get("format", 1) > FORMAT:
+        raise UserError(
+            f"{path} has the format {info['format']}, and this anchorscope reads up to {FORMAT}. "
+            "Install a newer one."
+        )
+    return info
+
+
+def _parsed(file: Path) -> dict[str, Any]:
+    """The content of run.json or its copy; a ValueError says what is wrong with it."""
+    info = json.loads(file.read_text(encoding="utf-8"))
+    if not isinstance(info, dict) or not isinstance(info.get("format", 1), int):
+        raise ValueError("it does not describe a run")
+    # Folders of earlier versions have no checksum, nor has a file whose reader took the line out.
+    checksum = info.pop(_CHECKSUM, None)
+    if checksum is not None and checksum != _checksum(info):
+        raise ValueError(
+            "it was changed after it was written; if you did that, remove its line "
+            f'"{_CHECKSUM}" too'
+        )
+    return info
+
+
+def _do(path: Path) -> str:
+    """What to do where run.json is not whole."""
+    try:
+        _parsed(path / COPY)
+    except (OSError, ValueError):
+        return "Remove the folder, or choose another --out."
+    return (
+        f"{COPY} beside it is a whole copy: put it in its place (cp {path / COPY} {path / RUN}), "
+        "and the same command continues."
+    )
+
+
+def _checksum(content: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,127 @@
+"""Disks that are full, break, or may not be written to."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import resource
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from torture.faults.child import Ended
+from torture.faults.place import Place
+from torture.faults.points import refused_at, refused_from
+from torture.faults.tally import Count
+
+_NOBODY = 65534  # a user who may write to what everybody may write to
+
+
+def said_well(ended: Ended) -> str:
+    """What was wrong with how a command refused: it must be a sentence, with exit code 2."""
+    if ended.code == 2 and not ended.traceback and "Error" in ended.said:
+        return ""
+    return f"it ended with {ended.code}: {ended.said[-700:]}"
+
+
+def full_from_a_call(
+    place: Place, count: Count, job: str, *, trials: int, draw: random.Random
+) -> None:
+    """The disk is full from some call on; then there is room again."""
+    place.whole(job)
+    for _ in range(trials):
+        number = draw.randrange(1, place.calls[job])
+        error = draw.choice((errno.ENOSPC, errno.EDQUOT))
+        out = place.new()
+        first = place.run(job, out, hooks=(refused_from(number, error=error),))
+        wrong = "" if first.code == 0 else said_well(first)
+        _again(place, count, job, out, f"full from call {number}", wrong)
+
+
+def broken_at_a_call(
+    place: Place, count: Count, job: str, *, trials: int, draw: random.Random
+) -> None:
+    """One call fails, as of a disk that breaks or a server that is gone for a moment."""
+    place.whole(job)
+    for _ in range(trials):
+        number = draw.randrange(1, place.calls[job])
+        error = draw.choice((errno.EIO, errno.ESTALE, errno.EACCES))
+        out = place.new()
+        first = place.run(job, out, hooks=(refused_at(number, error=error),))
+        wrong = "" if first.code == 0 else said_well(first)
+        _again(place, count, job, out, f"{errno.errorcode[error]} at call {number}", wrong)
+
+
+def small_disk(place: Place, count: Count, job: str, *, trials: int, draw: random.Random) -> None:
+    """A real small disk in memory that fills up, then grows; files of a limited size elsewhere."""
+    place.whole(job)
+    size = sum(p.stat().st_size for p in place.whole(job).rglob("*") if p.is_file())
+    for _ in range(trials):
+        room = draw.randrange(16 << 10, max(32 << 10, size))
+        with tmpfs(place.new(), room) as disk:
+            if disk is None:
+                out, limit = place.new(), draw.randrange(1 << 10, 64 << 10)
+                first = place.run(job, out, hooks=(lambda limit=limit: _limit(limit),))
+            else:
+                out = disk / "run"
+                first = place.run(job, out)
+            wrong = "" if first.code == 0 else said_well(first)
+            if disk is not None:
+                subprocess.run(["mount", "-o", "remount,size=256m", disk], check=True)
+            _again(place, count, job, out, f"a disk of {room >> 10} KiB", wrong)
+
+
+def read_only(place: Place, count: Count, job: str) -> None:
+    """A folder that may not be written to, for a user who is not root: new, and begun."""
+    place.folder.chmod(0o755)
+    for name, make in {
+        "no folder yet": place.new,
+        "a begun one": lambda: _begun(place, job),
+    }.items():
+        out = make()
+        first = place.run(job, out, hooks=(_be_nobody,))
+        wrong = said_well(first)
+        if not wrong and name == "no folder yet" and out.exists():
+            wrong = "it left a folder"
+        _again(place, count, job, out, f"read-only, {name}", wrong)
+
+
+@contextmanager
+def tmpfs(folder: Path, size: int) -> Iterator[Path | None]:
+    """A disk of so many bytes in memory; None where this user may not mount one."""
+    folder.mkdir()
+    options = ["-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
+    done = subprocess.run(["mount", *options], capture_output=True, check=False)
+    try:
+        yield folder if done.returncode == 0 else None
+    finally:
+        if done.returncode == 0:
+            subprocess.run(["umount", "-l", str(folder)], check=False)
+
+
+def _again(place: Place, count: Count, job: str, out: Path, trial: str, wrong: str) -> None:
+    """The same command again, nothing in its way."""
+    ended = place.run(job, out)
+    lost = place.different(job, out) if ended.code == 0 else ["all"]
+    if lost or ended.traceback:
+        wrong = wrong or f"again, it ended with {ended.code}, {lost[:5]}: {ended.said[-500:]}"
+    count.add(f"{job}, {trial}", wrong=wrong, lost=bool(lost))
+
+
+def _begun(place: Place, job: str) -> Path:
+    """A folder that lacks its last files."""
+    out = place.copy(job)
+    for name in ("samples.parquet", "run-copy.json"):
+        (out / name).unlink()
+    return out
+
+
+def _limit(size: int) -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+
+
+def _be_nobody() -> None:
+    os.setgid(_NOBODY)
+    os.setuid(_NOBODY)
