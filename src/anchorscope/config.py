@@ -177,6 +177,9 @@ class Config:
             name: tuple(value) if isinstance(value, list) else value
             for name, value in values.items()
         }
+        names = [one.name for one in cls.__dataclass_fields__.values()]
+        if other := [name for name in fields if name not in names]:
+            raise unknown("option of a run", other[0], names, "Another version wrote it.")
         return cls(**fields)
 
     def identity(self) -> dict[str, Any]:

@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from tokenizers.processors import TemplateProcessing
-from torture.fuzz.target import Target
-from torture.fuzz.texts import part, seeded, text
 from transformers import PreTrainedTokenizerFast
 
 from anchorscope.models.plain_text import Piece, code, guarded_tokens
 from anchorscope.models.prompts import make_prompts
 from anchorscope.records import Shot
+from torture.fuzz.target import Target
+from torture.fuzz.texts import part, seeded, text
 
 LLAMA_3 = (
     "<|begin_of_text|>",

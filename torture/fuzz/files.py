@@ -13,14 +13,14 @@ from random import Random
 from typing import Any
 
 from hypothesis import strategies as st
-from torture.fuzz.target import Target
-from torture.fuzz.texts import part, seeded, text, value
 
 from anchorscope.answers.given_verdicts import read_verdicts
 from anchorscope.datasets import load_questions
 from anchorscope.datasets.hub.address import read_address
 from anchorscope.datasets.hub.columns import read_columns
 from anchorscope.errors import UserError
+from torture.fuzz.target import Target
+from torture.fuzz.texts import part, seeded, text, value
 
 FOLDER = Path(tempfile.mkdtemp(prefix="fuzz-files-"))
 COLUMNS = (

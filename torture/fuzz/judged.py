@@ -6,12 +6,12 @@ import unicodedata
 from typing import Any
 
 from hypothesis import strategies as st
-from torture.fuzz.target import Target
-from torture.fuzz.texts import long_text, part, seeded, text
 
 from anchorscope.answers.judge import judge
 from anchorscope.answers.kind import KINDS, kind_of_answer
 from anchorscope.answers.normalise import plain, words
+from torture.fuzz.target import Target
+from torture.fuzz.texts import long_text, part, seeded, text
 
 asked = seeded(lambda r: (text(r), [part(r) for _ in range(r.randint(1, 4))], text(r)))
 # Hypothesis' own characters beside ours: it knows other corners, and makes a failure small.

@@ -7,8 +7,6 @@ from random import Random
 from typing import Any
 
 from hypothesis import strategies as st
-from torture.fuzz.target import Target
-from torture.fuzz.texts import long_text, part, seeded, text
 
 from anchorscope.datasets.text import normalised, one_line, words
 from anchorscope.records import Question, Span
@@ -17,6 +15,8 @@ from anchorscope.spans.by_model import read_reply
 from anchorscope.spans.characters import merged, tokens_of
 from anchorscope.spans.entity import entity_of
 from anchorscope.spans.question import find_spans
+from torture.fuzz.target import Target
+from torture.fuzz.texts import long_text, part, seeded, text
 
 FINDERS = ("auto", "given", "rules", "all")
 

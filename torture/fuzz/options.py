@@ -9,9 +9,6 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from torture.fuzz.target import Target
-from torture.fuzz.texts import part, seeded, text, value
-
 from anchorscope.config import Config
 from anchorscope.pipeline.study.file import (
     check_names,
@@ -20,6 +17,8 @@ from anchorscope.pipeline.study.file import (
     study_of,
     value_of,
 )
+from torture.fuzz.target import Target
+from torture.fuzz.texts import part, seeded, text, value
 
 NAMES = tuple(f.name for f in fields(Config))
 DEFAULTS = {f.name: f.default for f in fields(Config)}

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from torture.fuzz import asked, files, judged, marked, options
+from torture.fuzz import asked, files, folders, judged, marked, options, pages, tensors
 from torture.fuzz.target import Target
 
 
 def every_target() -> list[Target]:
     """Each target once."""
-    return [*judged.TARGETS, *files.TARGETS, *marked.TARGETS, *asked.TARGETS, *options.TARGETS]
+    modules = (judged, files, marked, asked, options, folders, tensors, pages)
+    return [target for module in modules for target in module.TARGETS]

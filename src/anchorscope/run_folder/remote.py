@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from anchorscope.errors import UserError
+from anchorscope.errors import UserError, user_path
 from anchorscope.run_folder.whole import is_partial
 
 # A path that pathlib read has lost a slash; one letter is a drive of Windows.
@@ -43,7 +43,7 @@ def local_folder(path: str | Path, *, states: bool) -> Path:
     """The folder on this machine; what lies under a URL is fetched, `states` only where asked."""
     remote = remote_of(path)
     if remote is None:
-        return Path(path).expanduser()
+        return user_path(path)
     if RUN not in remote.fetch(states=states):
         raise UserError(f"There is no run under {remote.url}. Give the URL of a finished run.")
     return remote.local

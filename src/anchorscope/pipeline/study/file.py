@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from anchorscope.config import EVIDENCE, Config
-from anchorscope.errors import UserError, unknown
+from anchorscope.errors import UserError, unknown, user_path
 from anchorscope.pipeline.study.sizes import Size
 
 _KEYS = ("title", "data", "options", "models")
@@ -108,7 +108,7 @@ def shipped() -> dict[str, Any]:
 def read_study(place: str | Path) -> Study:
     """The study that a shipped name or a .toml file holds."""
     named = shipped().get(str(place))
-    path = Path(place).expanduser()
+    path = user_path(place)
     if named is None and not path.is_file():
         raise unknown("study", place, shipped(), "Or the path of a .toml file.")
     try:

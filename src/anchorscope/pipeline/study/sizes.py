@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from anchorscope.config import Config
-from anchorscope.errors import UserError
+from anchorscope.errors import UserError, user_path
 from anchorscope.models import bundled
 from anchorscope.models.converted_folder import folder_of
 
@@ -73,7 +73,7 @@ def read_shape(model: str) -> tuple[int, int] | None:
 
 def place_of(model: str) -> tuple[str, dict[str, str]]:
     """Where config and tokenizer lie, and with which options transformers reads them there."""
-    path = Path(model).expanduser()
+    path = user_path(model)
     file = bundled.bundled_file() if model == "bundled" else path
     if file is None:
         return bundled.HUB_ID, {}

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from anchorscope.errors import user_path
 from anchorscope.models.bundled import HUB_ID, bundled_file
 from anchorscope.models.converted_folder import folder_of
 from anchorscope.records import Sample
@@ -64,7 +65,7 @@ def tokens_of(samples: Sequence[Sample], model: Mapping[str, Any]) -> Tokens | N
 
 def tokenizer_file(source: str, revision: str | None) -> Path | None:
     """tokenizer.json of the model, if it is on this machine; nothing is fetched or converted."""
-    path = Path(source).expanduser()
+    path = user_path(source)
     if source == "bundled" or path.suffix == ".gguf":
         weights = bundled_file() if source == "bundled" else path
         if weights is not None and weights.is_file():
