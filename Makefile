@@ -25,6 +25,7 @@ demo: setup
 lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive src
 	$(BIN)/pyright
 
 # Two workers, a file each at a time and the long ones first, one thread and no further process each:

@@ -27,12 +27,13 @@ LLAMA_3_TEMPLATE = (
     "{{ bos_token }}{% for m in messages %}<|start_header_id|>{{ m['role'] }}<|end_header_id|>\n\n"
     "{{ m['content'] | trim }}<|eot_id|>{% endfor %}"
     "{% if add_generation_prompt %}<|start_header_id|>assistant<|end_header_id|>\n\n{% endif %}"
-)  # fmt: skip
+)
 GEMMA = ("<pad>", "<eos>", "<bos>", "<start_of_turn>", "<end_of_turn>")
 GEMMA_TEMPLATE = (
-    "{{ bos_token }}{% for m in messages %}<start_of_turn>{{ m['role'] }}\n{{ m['content'] | trim }}"
-    "<end_of_turn>\n{% endfor %}{% if add_generation_prompt %}<start_of_turn>model\n{% endif %}"
-)  # fmt: skip
+    "{{ bos_token }}{% for m in messages %}<start_of_turn>{{ m['role'] }}\n"
+    "{{ m['content'] | trim }}<end_of_turn>\n{% endfor %}"
+    "{% if add_generation_prompt %}<start_of_turn>model\n{% endif %}"
+)
 
 
 class Asked(NamedTuple):
@@ -56,7 +57,7 @@ def llama_like() -> Asked:
 
 @cache
 def gemma_like() -> Asked:
-    """Characters with a mark for blanks (sentencepiece's way); turns that are not called special."""
+    """Characters and a mark for blanks (sentencepiece's way); turns not called special."""
     letters = {chr(code): n + 3 for n, code in enumerate(range(0x20, 0x17F))} | {"▁": 2, "<unk>": 0}
     backend = Tokenizer(models.BPE(vocab={**letters, "\n": 1}, merges=[], unk_token="<unk>"))
     backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
@@ -65,8 +66,13 @@ def gemma_like() -> Asked:
 
 
 def _made(
-    backend: Tokenizer, names: tuple[str, ...], template: str, *, bos: str, special: tuple[str, ...] = ()
-) -> Asked:  # fmt: skip
+    backend: Tokenizer,
+    names: tuple[str, ...],
+    template: str,
+    *,
+    bos: str,
+    special: tuple[str, ...] = (),
+) -> Asked:
     special = special or names
     backend.add_tokens([AddedToken(n, special=n in special, normalized=False) for n in names])
     backend.post_processor = TemplateProcessing(
@@ -126,5 +132,7 @@ def _asked(names: tuple[str, ...]) -> Any:
 
 TARGETS = (
     Target(name="prompts", inputs=seeded(_asked(("llama", "gemma"))), check=check_prompts, share=5),
-    Target(name="prompts, bundled", inputs=seeded(_asked(("bundled",))), check=check_prompts, share=1),
-)  # fmt: skip
+    Target(
+        name="prompts, bundled", inputs=seeded(_asked(("bundled",))), check=check_prompts, share=1
+    ),
+)

@@ -24,10 +24,32 @@ from torture.fuzz.texts import part, seeded, text, value
 
 FOLDER = Path(tempfile.mkdtemp(prefix="fuzz-files-"))
 COLUMNS = (
-    "question", "answers", "answer", "id", "subject", "subjects", "relation", "popularity", "entity",
-    "split", "ambiguous", "possible_answers", "subj", "prop", "s_pop", "Question", "QuestionId", "Answer",
-    "question_id", "question_source", "type", "supporting_facts", "_id", "canonical", "problem",
-)  # fmt: skip
+    "question",
+    "answers",
+    "answer",
+    "id",
+    "subject",
+    "subjects",
+    "relation",
+    "popularity",
+    "entity",
+    "split",
+    "ambiguous",
+    "possible_answers",
+    "subj",
+    "prop",
+    "s_pop",
+    "Question",
+    "QuestionId",
+    "Answer",
+    "question_id",
+    "question_source",
+    "type",
+    "supporting_facts",
+    "_id",
+    "canonical",
+    "problem",
+)
 STEMS = (
     "mine",
     "popQA",
@@ -98,15 +120,22 @@ def _place(r: Random) -> str:
 
 
 plain_word = st.text(
-    st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="|[\ufeff"), min_size=1, max_size=20
-).filter(lambda text: len(text.split()) > 0)  # fmt: skip
+    st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="|[\ufeff"),
+    min_size=1,
+    max_size=20,
+).filter(lambda text: len(text.split()) > 0)
 plain_rows = st.lists(
     st.fixed_dictionaries(
-        {"question": plain_word, "answers": st.lists(plain_word, min_size=1, max_size=3),
-         "entity": plain_word, "popularity": st.floats(0.5, 1e9)},
+        {
+            "question": plain_word,
+            "answers": st.lists(plain_word, min_size=1, max_size=3),
+            "entity": plain_word,
+            "popularity": st.floats(0.5, 1e9),
+        },
     ),
-    min_size=1, max_size=4,
-)  # fmt: skip
+    min_size=1,
+    max_size=4,
+)
 
 
 def as_bytes(content: list[dict[str, Any]], ending: str) -> bytes:
@@ -236,4 +265,4 @@ TARGETS = (
         check=check_place,
         share=6,
     ),
-)  # fmt: skip
+)

@@ -129,7 +129,7 @@ def _listing(r: Random) -> tuple[bytes, str]:
 
 
 def check_listing(given: tuple[bytes, str]) -> None:
-    """A listing or a marker that lies: no file outside the folder is ever looked at or vouched for."""
+    """A listing or a marker that lies: no file outside the folder is vouched for."""
     line, _ = given
     folder = PLACE / "listing"
     (folder / "markers").mkdir(parents=True, exist_ok=True)

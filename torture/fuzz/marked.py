@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from random import Random
 from typing import Any
 
@@ -55,7 +56,7 @@ def check_tokens(given: tuple[list[tuple[int, int]], list[int], int]) -> None:
     pairs, cuts, start = given
     spans = merged([Span(a, a + n) for a, n in pairs])
     edges = sorted({0, *cuts})
-    offsets = [(a, b) for a, b in zip(edges, edges[1:], strict=False)]
+    offsets = list(pairwise(edges))
     marked = {start + at for a, b in spans for at in range(a, b)}
     plain = tuple(n for n, (a, b) in enumerate(offsets) if marked & set(range(a, b)))
     assert tokens_of(spans, offsets, start=start) == plain
@@ -76,10 +77,23 @@ def _asked(r: Random) -> tuple[str, list[str], str]:
 
 small = st.integers(0, 60)
 TARGETS = (
-    Target(name="spans of questions", inputs=seeded(_asked),
-           check=check_question, share=14),
-    Target(name="spans of answers", inputs=seeded(lambda r: (text(r), text(r))), check=check_answer, share=12),
-    Target(name="tokens of spans", check=check_tokens, share=8,
-           inputs=st.tuples(st.lists(st.tuples(small, small), max_size=4), st.lists(small), small)),
-    Target(name="spans, long", inputs=seeded(lambda r: (long_text(r), part(r))), check=check_long, share=0.3),
-)  # fmt: skip
+    Target(name="spans of questions", inputs=seeded(_asked), check=check_question, share=14),
+    Target(
+        name="spans of answers",
+        inputs=seeded(lambda r: (text(r), text(r))),
+        check=check_answer,
+        share=12,
+    ),
+    Target(
+        name="tokens of spans",
+        check=check_tokens,
+        share=8,
+        inputs=st.tuples(st.lists(st.tuples(small, small), max_size=4), st.lists(small), small),
+    ),
+    Target(
+        name="spans, long",
+        inputs=seeded(lambda r: (long_text(r), part(r))),
+        check=check_long,
+        share=0.3,
+    ),
+)

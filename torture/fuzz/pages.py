@@ -81,8 +81,7 @@ def check_card(given: str) -> None:
 
 
 def check_pages(given: tuple[str, str, str]) -> None:
-    """Report and page of samples: as many elements that can act as with harmless text, and a policy."""
-    question, answer, title = given
+    """Report and page of samples: no element that acts but ours, and a policy."""
     for name, texts in (("harmless", ("Who is {}?", "France", "Atlas")), ("hostile", given)):
         folder = make_run(PLACE / name, model=texts[2], datasets={"atlas": texts[2]}, layers=2, n=8,
                           question=texts[0].replace("{", "(").replace("}", ")"),

@@ -17,7 +17,7 @@ from hypothesis.strategies import SearchStrategy
 
 from anchorscope.errors import UserError
 
-SECONDS = 20.0  # for one input; more is a hang
+SECONDS = 20.0  # of the processor, for one input; more is a hang
 
 
 class Hang(Exception):
@@ -49,7 +49,7 @@ class Outcome:
 
 
 def run_target(target: Target, count: int, *, seed: int | None = None) -> Outcome:
-    """The outcome of so many inputs; the first of each kind of failure is made as small as can be."""
+    """The outcome of so many inputs; of each kind of failure one is told, made small."""
     counts, shown = {"inputs": 0, "refused": 0}, {"last": ""}
 
     def one(value: Any) -> None:
@@ -99,18 +99,18 @@ def _told(error: BaseException, shown: str) -> str:
 
 @contextmanager
 def within(seconds: float) -> Iterator[None]:
-    """Raises `Hang` in the block after so many seconds; in other threads nothing is done."""
+    """Raises `Hang` after so many seconds of the processor; in other threads nothing is done."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def stop(*_: object) -> None:
-        raise Hang(f"an input took more than {seconds:g} s")
+        raise Hang(f"an input took more than {seconds:g} s of the processor")
 
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)  # again, where somebody swallows it
+    before = signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, seconds, 1.0)  # again, where somebody swallows it
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)

@@ -36,13 +36,18 @@ def _safetensors(r: Random) -> bytes:
         ]
         start = r.choice((0, 0, 8, 36, -8, 10**18))
         size = 4 * int(np.prod([s for s in shape if isinstance(s, int) and 0 < s < 9] or [1]))
-        tensors[name] = {"dtype": r.choice(KINDS) if r.random() < 0.3 else "F32", "shape": shape,
-                         "data_offsets": [start, start + r.choice((size, size, 4, 2**62))]}  # fmt: skip
+        tensors[name] = {
+            "dtype": r.choice(KINDS) if r.random() < 0.3 else "F32",
+            "shape": shape,
+            "data_offsets": [start, start + r.choice((size, size, 4, 2**62))],
+        }
     said = r.choice(('["a", "b"]', "[", "[1, [2]]", "{}", "9", '["a"'))
     tensors["__metadata__"] = value(r) if r.random() < 0.1 else {"ids": said, "id": said}
     if r.random() < 0.3:  # one that is right in itself, so that what is behind it is reached
-        tensors = {"states": {"dtype": "F32", "shape": [2, 2, 3], "data_offsets": [0, 48]},
-                   "__metadata__": {"ids": said}}  # fmt: skip
+        tensors = {
+            "states": {"dtype": "F32", "shape": [2, 2, 3], "data_offsets": [0, 48]},
+            "__metadata__": {"ids": said},
+        }
     head = json.dumps(tensors).encode()
     length = len(head) if r.random() < 0.85 else r.choice((0, 1, 10**6, 2**40, 2**63, 2**64 - 1))
     return length.to_bytes(8, "little") + head + bytes(r.choice((0, 36, 48, 48, 108)))

@@ -10,40 +10,165 @@ from typing import Any, TypeVar
 from hypothesis import strategies as st
 
 SPECIAL = (
-    "<|im_end|>", "<|im_start|>", "<|endoftext|>", "<|eot_id|>", "<|start_header_id|>", "<bos>",
-    "<s>", "</s>", "[INST]", "<end>", "<think>", "</think>", "[SEP]",
-)  # fmt: skip
+    "<|im_end|>",
+    "<|im_start|>",
+    "<|endoftext|>",
+    "<|eot_id|>",
+    "<|start_header_id|>",
+    "<bos>",
+    "<s>",
+    "</s>",
+    "[INST]",
+    "<end>",
+    "<think>",
+    "</think>",
+    "[SEP]",
+)
 MARKUP = (
-    "<script>alert(1)</script>", "</script><script>alert(1)//", "\"><img src=x onerror=alert(1)>",
-    "' onmouseover='alert(1)", "javascript:alert(1)", "<!--", "-->", "]]>", "</style><style>*{}",
-    "&lt;b&gt;", "{{7*7}}", "{% raw %}", "${7*7}", "\\u003cscript\\u003e", "</textarea>", "<svg/onload=alert(1)>",
-    "</ScRiPt >", "[a](javascript:alert(1))", "| a | b |", "```", "\u2028", "\u2029",
-)  # fmt: skip
+    "<script>alert(1)</script>",
+    "</script><script>alert(1)//",
+    '"><img src=x onerror=alert(1)>',
+    "' onmouseover='alert(1)",
+    "javascript:alert(1)",
+    "<!--",
+    "-->",
+    "]]>",
+    "</style><style>*{}",
+    "&lt;b&gt;",
+    "{{7*7}}",
+    "{% raw %}",
+    "${7*7}",
+    "\\u003cscript\\u003e",
+    "</textarea>",
+    "<svg/onload=alert(1)>",
+    "</ScRiPt >",
+    "[a](javascript:alert(1))",
+    "| a | b |",
+    "```",
+    "\u2028",
+    "\u2029",
+)
 WORDS = (
-    "Who wrote Hamlet?", "In what country is Kanpur?", "no", "yes", "Yes and no", "I don't know",
-    "not Paris", "Paris or London?", "New York", "1,000", "-5", "3.5 million", "14 December 1972",
-    "December 14, 1972", "1939-45", "1990s", "twenty-one", "second hundred", "U.S.", "C++", "n/a",
-    "The", "A", "a", "IN", "us", "Q:", "A:", "assistant", "user", "NaN", "inf", "None", "null",
-    "9" * 400, "9" * 5000, "9" * 400 + ".5 million", "1e999", "0x10", "½", "²", "٣", "Ⅷ", "ﬁ", "İ", "ß",
-    "ı", "e\u0301", "한국", "𝔘𝔫𝔦", "👩‍👩‍👧", "\u202eabc", "\u200b", "\ufeff", "\x00", "\x1b[31m", "\x7f",
-    "\u0600", "\u0301", "\U0010ffff", "\ufffe", "\u00a0", "\u3000", "ﷺ", "../../etc/passwd", "C:\\", "~",
-    "%s%n", "$(id)", "`id`", "; rm -rf x", "'", '"', "\\", "|", "[", "]", "{", ",", ";", "\t", "\n", "\r\n",
-)  # fmt: skip
+    "Who wrote Hamlet?",
+    "In what country is Kanpur?",
+    "no",
+    "yes",
+    "Yes and no",
+    "I don't know",
+    "not Paris",
+    "Paris or London?",
+    "New York",
+    "1,000",
+    "-5",
+    "3.5 million",
+    "14 December 1972",
+    "December 14, 1972",
+    "1939-45",
+    "1990s",
+    "twenty-one",
+    "second hundred",
+    "U.S.",
+    "C++",
+    "n/a",
+    "The",
+    "A",
+    "a",
+    "IN",
+    "us",
+    "Q:",
+    "A:",
+    "assistant",
+    "user",
+    "NaN",
+    "inf",
+    "None",
+    "null",
+    "9" * 400,
+    "9" * 5000,
+    "9" * 400 + ".5 million",
+    "1e999",
+    "0x10",
+    "½",
+    "²",
+    "٣",
+    "Ⅷ",
+    "ﬁ",
+    "İ",
+    "ß",
+    "ı",
+    "e\u0301",
+    "한국",
+    "𝔘𝔫𝔦",
+    "👩‍👩‍👧",
+    "\u202eabc",
+    "\u200b",
+    "\ufeff",
+    "\x00",
+    "\x1b[31m",
+    "\x7f",
+    "\u0600",
+    "\u0301",
+    "\U0010ffff",
+    "\ufffe",
+    "\u00a0",
+    "\u3000",
+    "ﷺ",
+    "../../etc/passwd",
+    "C:\\",
+    "~",
+    "%s%n",
+    "$(id)",
+    "`id`",
+    "; rm -rf x",
+    "'",
+    '"',
+    "\\",
+    "|",
+    "[",
+    "]",
+    "{",
+    ",",
+    ";",
+    "\t",
+    "\n",
+    "\r\n",
+)
 MARKS = "\u200b\u200c\u200d\u200e\u200f\u202a\u202e\u2066\u2069\ufeff\u00ad\u0301\u20dd"
 LETTERS = "aA0 .,;:?!'\"-()<>&/\\|eiou"
 # First and last code point: ASCII, Latin, right to left, CJK, private, emoji, every other plane.
 PLANES = (
-    (0, 0x7F), (0x80, 0x24F), (0x590, 0x8FF), (0x3040, 0x9FFF), (0xE000, 0xF8FF), (0xFF00, 0xFFFF),
-    (0x1D400, 0x1D7FF), (0x1F300, 0x1FAFF), (0x10000, 0x3FFFF), (0xE0000, 0x10FFFF),
-)  # fmt: skip
+    (0, 0x7F),
+    (0x80, 0x24F),
+    (0x590, 0x8FF),
+    (0x3040, 0x9FFF),
+    (0xE000, 0xF8FF),
+    (0xFF00, 0xFFFF),
+    (0x1D400, 0x1D7FF),
+    (0x1F300, 0x1FAFF),
+    (0x10000, 0x3FFFF),
+    (0xE0000, 0x10FFFF),
+)
 ODD_NUMBERS = (
-    math.nan, math.inf, -math.inf, -0.0, 5e-324, 1e308, 10**18, 2**63, -(2**63) - 1, 10**400, 0, 1, -1, 0.5,
-)  # fmt: skip
+    math.nan,
+    math.inf,
+    -math.inf,
+    -0.0,
+    5e-324,
+    1e308,
+    10**18,
+    2**63,
+    -(2**63) - 1,
+    10**400,
+    0,
+    1,
+    -1,
+    0.5,
+)
 Made = TypeVar("Made")
 
 
 def seeded(make: Callable[[Random], Made]) -> st.SearchStrategy[Made]:
-    """Inputs of a grammar that draws from one seed: a hundred times as fast as a draw for each part."""
+    """Inputs of a grammar that draws from one seed: far faster than a draw for each part."""
     return st.integers(0, 2**63).map(lambda seed: make(Random(seed)))
 
 
@@ -72,7 +197,7 @@ def text(r: Random) -> str:
 
 
 def long_text(r: Random) -> str:
-    """A short piece many times, up to 100,000 characters: what takes more than linear time shows."""
+    """A short piece many times, up to 100,000 characters: what is not linear shows."""
     piece, length = part(r) or "x", r.randint(2_000, 100_000)
     return (piece * (length // len(piece) + 1))[:length]
 

@@ -49,6 +49,12 @@ def local_folder(path: str | Path, *, states: bool) -> Path:
     return remote.local
 
 
+def _stays_inside(name: str) -> bool:
+    """Whether a name of a store's stays in the folder it is copied to; a key may hold any text."""
+    parts = name.replace("\\", "/").split("/")
+    return bool(name) and ".." not in parts and "\x00" not in name and ":" not in parts[0]
+
+
 class Remote:
     """A folder under a URL, and its copy here."""
 
@@ -141,7 +147,8 @@ class Remote:
                 there = self.fs.find(self._root, detail=True)
             except FileNotFoundError:
                 return {}
-        return {n.removeprefix(self._root).lstrip("/"): of["size"] for n, of in there.items()}
+        names = {n.removeprefix(self._root).lstrip("/"): of["size"] for n, of in there.items()}
+        return {name: size for name, size in names.items() if _stays_inside(name)}
 
     def _names(self) -> list[str]:
         """The files of the copy, markers last."""

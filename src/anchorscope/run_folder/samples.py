@@ -26,10 +26,9 @@ def _read(number: int, row: dict[Any, Any]) -> Sample:
     """The sample of a row; an error where a stranger's file has a row that is none."""
     try:
         sample = _sample(row)
-        texts = (sample.id, sample.question.dataset, sample.question.text, sample.answer.text)
-        if not all(
-            isinstance(text, str) for text in (*texts, sample.finder, *sample.question.answers)
-        ):
+        asked = sample.question
+        texts = (asked.id, asked.dataset, asked.text, *asked.answers, sample.answer.text)
+        if not all(isinstance(text, str) for text in (*texts, sample.finder)):
             raise TypeError("a text is missing")
     except (LookupError, TypeError, ValueError, OverflowError) as error:
         raise UserError(
