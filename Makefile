@@ -29,6 +29,7 @@ demo: setup
 lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive src
 	$(BIN)/pyright
 
 .PHONY: tutorial

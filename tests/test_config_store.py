@@ -28,13 +28,14 @@ def test_every_field_says_whether_it_changes_results():
 
 def test_identity_holds_exactly_the_fields_that_change_results():
     base = Config()
+    texts = dict.fromkeys(("revision", "adapter", "columns", "verdicts", "ray"), "x")
     for field in fields(Config):
         value = getattr(base, field.name)
         other = {bool: True, int: 7, float: 0.5, str: "x", tuple: ("x",)}.get(type(value), 7)
         other = {"prompt": "text", "finder": "all", "where": "post", "delta": "logit",
                  "balance": "none", "layers": "single", "shots": 2, "keys": "question",
                  "resamples": 500, "grouping": "majority",
-                 "evidence": ("heads",)}.get(field.name, other)  # fmt: skip
+                 "evidence": ("heads",), **texts}.get(field.name, other)  # fmt: skip
         differs = replace(base, **{field.name: other}).identity() != base.identity()
         assert differs == field.metadata["changes"], field.name
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import Any, Literal, get_args
@@ -31,6 +32,18 @@ _SHAPES = {
         "per-layer, majority, fixed:k with k of 1 or more",
     ),
 }
+
+_KINDS: dict[str, tuple[Any, str]] = {
+    "str": (str, "a text"), "bool": (bool, "true or false"), "int": (int, "a whole number"),
+    "float": ((int, float), "a number"),
+}  # fmt: skip
+_ODD = re.compile("[\x00\ud800-\udfff]")  # a lone surrogate, or what no path can hold
+# Least and most; the most are far above what anybody asks for, and below what fills a machine.
+_RANGES: dict[str, tuple[int, float]] = {
+    "limit": (1, math.inf), "seed": (0, 2**32 - 1), "shots": (0, 4), "max_tokens": (1, 100_000),
+    "folds": (3, 1000), "fold_seeds": (1, 1000), "resamples": (100, 1_000_000),
+    "shard": (1, math.inf), "batch_tokens": (1, math.inf),
+}  # fmt: skip
 
 
 def _field(default: Any, *, changes: bool, help: str) -> Any:
@@ -153,6 +166,8 @@ class Config:
     )
 
     def __post_init__(self) -> None:
+        for one in fields(self):
+            _check_kind(one.name, one.type, getattr(self, one.name))
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in get_args(choices):
                 raise unknown(name, getattr(self, name), get_args(choices))
@@ -164,19 +179,13 @@ class Config:
                 raise UserError(f"Unknown {name} '{getattr(self, name)}'. Accepted: {accepted}.")
         if not self.data:
             raise UserError("No questions were asked for. Give --data one name or file at least.")
-        _at_least(self, "folds", 3)
-        _at_least(self, "fold_seeds", 1)
-        _at_least(self, "resamples", 100)
-        _at_least(self, "max_tokens", 1)
-        if self.shard is not None:
-            _at_least(self, "shard", 1)
-        if self.batch_tokens is not None:
-            _at_least(self, "batch_tokens", 1)
-        if not 0 <= self.shots <= 4:
-            raise UserError(f"shots is {self.shots}. Accepted: 0 to 4.")
-        if self.limit is not None:
-            _at_least(self, "limit", 1)
-        if not self.C > 0:
+        for name, (least, most) in _RANGES.items():
+            number = getattr(self, name)
+            if number is not None and not least <= number <= most:
+                raise UserError(
+                    f"{name} is {_short(number)}. Accepted: {_said(number, least, most)}."
+                )
+        if not 0 < self.C < math.inf:
             raise UserError(f"C is {self.C}. Accepted: a number above 0.")
 
     @classmethod
@@ -186,6 +195,9 @@ class Config:
             name: tuple(value) if isinstance(value, list) else value
             for name, value in values.items()
         }
+        names = [one.name for one in cls.__dataclass_fields__.values()]
+        if other := [name for name in fields if name not in names]:
+            raise unknown("option of a run", other[0], names, "Another version wrote it.")
         return cls(**fields)
 
     def identity(self) -> dict[str, Any]:
@@ -215,6 +227,31 @@ def help_of(name: str) -> str:
     return one.metadata["help"]
 
 
-def _at_least(config: Config, name: str, least: int) -> None:
-    if getattr(config, name) < least:
-        raise UserError(f"{name} is {getattr(config, name)}. Accepted: {least} or more.")
+def _check_kind(name: str, kind: Any, given: object) -> None:
+    """Raises where a file or a caller gave another kind of value than the field's."""
+    plain, _, none = str(kind).partition(" | ")
+    if given is None and none:
+        return
+    several = plain.startswith("tuple")
+    values = given if several and isinstance(given, tuple) else (given,)
+    types, said = _KINDS.get("str" if several else plain, _KINDS["str"])
+    truth = isinstance(given, bool) and plain != "bool"
+    if truth or not all(isinstance(value, types) for value in values):
+        said = f"a list, each {said}" if several else said
+        raise UserError(f"{name} is {_short(given)}. Accepted: {said}.")
+    if any(isinstance(value, str) and _ODD.search(value) for value in values):
+        raise UserError(f"{name} is {_short(given)}, which holds a character that no text has.")
+
+
+def _said(number: float, least: int, most: float) -> str:
+    if most < 10:
+        return f"{least} to {most}"
+    return f"{least} or more" if number < least else f"{most} or less"
+
+
+def _short(value: object) -> str:
+    try:
+        text = str(value) if isinstance(value, int) else repr(value)
+    except (ValueError, RecursionError):  # a number of thousands of digits, a list in lists
+        return f"a {type(value).__name__} that is too large to show"
+    return text if len(text) <= 60 else text[:57] + "..."

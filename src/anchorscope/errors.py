@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
+from pathlib import Path
 
 
 class UserError(Exception):
@@ -13,3 +15,18 @@ def unknown(kind: str, given: object, accepted: Iterable[object], do: str = "") 
     """The error for a value outside a list of choices, with the list in it."""
     choices = ", ".join(str(choice) for choice in accepted)
     return UserError(f"Unknown {kind} '{given}'. Accepted: {choices}.{' ' + do if do else ''}")
+
+
+def user_path(given: str | os.PathLike[str]) -> Path:
+    """The path that somebody gave, `~` taken for home; an error where nothing can be called so."""
+    path = Path(os.path.expanduser(given))
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        pass
+    except (OSError, ValueError) as error:  # too long, or with a character that no name has
+        text = repr(os.fspath(given))
+        shown = text if len(text) <= 80 else text[:77] + "..."
+        why = getattr(error, "strerror", None) or error
+        raise UserError(f"{shown} cannot be a path: {why}. Give another one.") from error
+    return path

@@ -12,6 +12,7 @@ from anchorscope.engine.decode import Line, Sampling, write_answers, write_sampl
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.trunk import Prefix, Trunk, read_prefix, shared_prefix
 from anchorscope.models import Model
+from anchorscope.models.plain_text import Piece, code
 from anchorscope.models.prompts import stop_ids
 from anchorscope.records import Answer, Span
 
@@ -98,7 +99,8 @@ def write_lines(
     """One line of text after each prompt, written greedily."""
     model = lease.model
     answerer = Answerer(model, max_tokens=max_tokens)
-    ids = [tuple(model.tokenizer(prompt, verbose=False)["input_ids"]) for prompt in prompts]
+    coded = code(model.tokenizer, [[Piece(prompt, False)] for prompt in prompts], special=True)
+    ids = [one.ids for one in coded]
     prefix = read_prefix(lease, shared_prefix(ids, stop=min(map(len, ids)) - 1))
     texts: list[str] = []
     for start in range(0, len(ids), rows):

@@ -10,11 +10,10 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from anchorscope.datasets.from_file import read_rows
 from anchorscope.datasets.source import Row
-from anchorscope.errors import UserError
+from anchorscope.errors import UserError, user_path
 from anchorscope.records import Verdict
 
 _RIGHT = {"1": True, "true": True, "right": True, "0": False, "false": False, "wrong": False}
@@ -39,7 +38,7 @@ def read_verdicts(path: str | None) -> dict[str, Verdict]:
     """Verdict by question id; empty without a file."""
     if path is None:
         return {}
-    file = Path(path).expanduser()
+    file = user_path(path)
     if not file.is_file():
         raise UserError(
             f"There is no file '{path}' with verdicts. Give a .csv or .jsonl file with the columns "

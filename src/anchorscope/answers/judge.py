@@ -54,7 +54,7 @@ def judge(answer_text: str, aliases: Sequence[str], *, question: str = "") -> Ve
             "A question without accepted answers cannot be judged: give it at least one."
         )
     given, forms = words(answer_text), _forms(aliases)
-    if any(_same(given, form) for form in forms) or answer_text.strip() in aliases:
+    if any(_same(given, form) for form in forms) or _spelt_so(answer_text, aliases):
         return "right"
     if is_abstention(answer_text):
         own = [form for alias, form in zip(aliases, map(words, aliases), strict=True)
@@ -69,14 +69,27 @@ def judge(answer_text: str, aliases: Sequence[str], *, question: str = "") -> Ve
     return "right" if stands or _bare_number(given, forms, asked) else "wrong"
 
 
+def _spelt_so(answer_text: str, aliases: Sequence[str]) -> bool:
+    """Whether the answer is an alias letter by letter: one of symbols alone has no words."""
+    return answer_text.strip() in [alias.strip() for alias in aliases if alias.strip()]
+
+
 def _forms(aliases: Sequence[str]) -> list[Words]:
     """The aliases as words, also without what may be left out of them.
 
     That is a bracket at the end, "Yellow (colour)", and a small word in front, "In 1840".
     """
-    bracket, lead = re.compile(r"\s*\([^()]*\)\s*$"), re.compile(LEAD, re.IGNORECASE)
-    texts = dict.fromkeys(t for a in aliases for t in (a, bracket.sub("", a), lead.sub("", a)))
+    lead = re.compile(LEAD, re.IGNORECASE)
+    texts = dict.fromkeys(t for a in aliases for t in (a, _without_bracket(a), lead.sub("", a)))
     return [form for form in map(words, texts) if form]
+
+
+def _without_bracket(alias: str) -> str:
+    """The alias without a bracket at its end; a pattern would try every blank of a long text."""
+    bare = alias.rstrip()
+    start = bare.rfind("(")
+    closed = bare.endswith(")") and bare.find(")", start) == len(bare) - 1
+    return bare[:start].rstrip() if closed and start >= 0 else alias
 
 
 def _texts(form: Sequence[Word]) -> tuple[str, ...]:

@@ -39,6 +39,7 @@ ROMAN = _numbered(
 # A text without one of these, a Roman number or a digit counts nothing.
 COUNTING = frozenset({*UNITS, *TENS, *SCALES, *ORDINALS, "bce", "ce"})
 DIGIT = re.compile(r"\d")
+LARGEST = 10**15  # what is counted on from it keeps its words
 MONTHS = (
     "January", "February", "March", "April", "May", "June",
     "July", "August", "September", "October", "November", "December",
@@ -113,6 +114,8 @@ def _cardinal(pairs: Sequence[tuple[str, str]], at: int) -> tuple[float | None, 
     whole: float = 0  # "two thousand" of "two thousand three hundred"
     last = math.inf  # the scale it was counted in
     while stop < len(pairs) and (scale := SCALES.get(pairs[stop][0])):
+        if abs(whole + part) >= LARGEST:  # "hundred" ten thousand times is no number
+            break
         if scale == 100:
             part *= scale
         else:
@@ -140,7 +143,7 @@ def _more(pairs: Sequence[tuple[str, str]], at: int, *, hundreds: bool) -> tuple
 def _below_hundred(pairs: Sequence[tuple[str, str]], at: int) -> tuple[float | None, int]:
     text = pairs[at][0] if at < len(pairs) else ""
     following = pairs[at + 1][0] if at + 1 < len(pairs) else ""
-    if re.fullmatch(r"-?\d+(\.\d+)?", text):
+    if re.fullmatch(r"-?\d{1,15}(\.\d{1,15})?", text):  # a longer row of digits stays a word
         return float(text) if "." in text else int(text), at + 1
     if text in TENS:
         unit = UNITS.get(following, 0)

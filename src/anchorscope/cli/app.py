@@ -93,7 +93,7 @@ def _password(listen: str) -> str | None:
     """The password of the page; None where only this machine can reach it."""
     if listen == "127.0.0.1":
         return None
-    if listen in ("0.0.0.0", "::", ""):
+    if listen in ("0.0.0.0", "::", ""):  # nosec B104: this refuses it
         raise UserError(
             f"--listen '{listen}' is every address. Accepted: one address of this machine, "
             "the one that visitors type, so that no other name can be used to reach it."

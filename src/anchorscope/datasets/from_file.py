@@ -7,8 +7,9 @@ import gzip
 import json
 import re
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import IO, cast
 
 from anchorscope.datasets.column_rule import check_columns, draft, original_id, split_of
 from anchorscope.datasets.hub.columns import Columns
@@ -20,7 +21,12 @@ PARTS = re.compile(
     "dev|train|test|validation|valid|val|open|qa|unfiltered|distractor|fullwiki|simplified|v?[0-9]+"
 )
 SPLIT_WORDS = ("train", "dev", "validation", "test")
-NOT_READABLE = (OSError, EOFError, ValueError, RecursionError, csv.Error, zlib.error)
+# NotImplementedError, KeyError and TypeError are what pyarrow says of types it cannot give us.
+NOT_READABLE = (
+    OSError, EOFError, ValueError, RecursionError, csv.Error, zlib.error, NotImplementedError,
+    KeyError, TypeError, OverflowError, MemoryError,
+)  # fmt: skip
+MOST_LINE, MOST_TEXT, MOST_ROWS = 1 << 24, 1 << 32, 50_000_000
 
 
 def from_file(
@@ -130,7 +136,19 @@ def stem(path: Path) -> str:
 def _jsonl(path: Path) -> list[Row]:
     opened = gzip.open if path.suffix.lower() == ".gz" else open
     with opened(path, "rt", encoding="utf-8-sig") as file:
-        return [_object(line, number) for number, line in enumerate(file, 1) if line.strip()]
+        lines = enumerate(_lines(cast(IO[str], file)), 1)
+        return [_object(line, number) for number, line in lines if line.strip()]
+
+
+def _lines(file: IO[str]) -> Iterator[str]:
+    """The lines of a file; a few packed kilobytes may unfold into more than a machine holds."""
+    read = 0
+    while line := file.readline(MOST_LINE + 1):
+        read += len(line)
+        if len(line) > MOST_LINE or read > MOST_TEXT:
+            most = f"{MOST_LINE} characters in a line and {MOST_TEXT} in all"
+            raise ValueError(f"it holds more than is read: {most}")
+        yield line
 
 
 def _object(line: str, number: int) -> Row:
@@ -175,6 +193,11 @@ def _table(path: Path, delimiter: str) -> list[Row]:
 def _parquet(path: Path) -> list[Row]:
     import pyarrow.parquet  # slow to import, and needed for this one kind of file only
 
+    about = pyarrow.parquet.read_metadata(path)
+    size = sum(about.row_group(group).total_byte_size for group in range(about.num_row_groups))
+    if about.num_rows > MOST_ROWS or size > MOST_TEXT:
+        most = f"{MOST_ROWS} rows and {MOST_TEXT} bytes"
+        raise ValueError(f"it holds more than is read: {most}")
     return pyarrow.parquet.read_table(path).to_pylist()
 
 

@@ -26,13 +26,18 @@ def without_doubles(drafts: Iterable[Draft]) -> tuple[list[Question], dict[str, 
         if any(draft.ambiguous for draft in group) or len(set(map(_answers, group))) > 1:
             dropped["ambiguous"] += len(group)
             continue
-        kept.append(min((draft.question for draft in group), key=lambda question: question.id))
+        kept.append(min((draft.question for draft in group), key=_order))
         dropped["duplicate"] += len(group) - 1
     return kept, {reason: count for reason, count in sorted(dropped.items()) if count}
 
 
 def _answers(draft: Draft) -> frozenset[str]:
     return frozenset(normalised(answer) for answer in draft.question.answers)
+
+
+def _order(question: Question) -> tuple[str, str]:
+    """By id; rows without one that differ in popularity alone share it, and none may come first."""
+    return question.id, repr(question)
 
 
 def check_limit(limit: int | None) -> None:

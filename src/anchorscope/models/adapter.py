@@ -8,12 +8,12 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from anchorscope.errors import UserError
+from anchorscope.errors import UserError, user_path
 
 
 def adapter_name(adapter: str) -> str:
     """The name that figures write behind the base model's."""
-    path = Path(adapter).expanduser()
+    path = user_path(adapter)
     return path.resolve().name if path.is_dir() else adapter.rstrip("/").split("/")[-1]
 
 
@@ -25,7 +25,7 @@ def merged(lm: PreTrainedModel, adapter: str) -> PreTrainedModel:
         raise UserError(
             f"The adapter '{adapter}' needs peft: pip install 'anchorscope[adapters]'."
         ) from None
-    path = Path(adapter).expanduser()
+    path = user_path(adapter)
     place = str(path) if path.is_dir() else adapter
     try:
         with warnings.catch_warnings():

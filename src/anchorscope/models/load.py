@@ -12,7 +12,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from anchorscope import ranks
-from anchorscope.errors import UserError
+from anchorscope.errors import UserError, user_path
 from anchorscope.models import bundled
 from anchorscope.models.adapter import adapter_name, merged
 from anchorscope.models.device import BALANCED, Choice, choose
@@ -78,6 +78,11 @@ def load_model(
     """
     if not isinstance(model, str | Path):
         return _loaded(model, tokenizer, None if adapter is None else str(adapter))
+    if trust_remote_code:
+        log.warning(
+            "Code that comes with %s will be run on this machine, with your rights "
+            "(trust_remote_code). Read it first.", model,
+        )  # fmt: skip
     choice = choose(device, dtype)
     place, name = ranks.by_first(lambda: _locate(str(model)))  # which may convert a file
     options = {"revision": revision, "trust_remote_code": trust_remote_code}
@@ -161,7 +166,7 @@ def _locate(model: str) -> tuple[str, str]:
         if (file := known.local()) is None:
             raise UserError(f"{known.title} is not here. Get it: anchorscope get {known.name}")
         return str(converted(file)), known.title
-    path = Path(model).expanduser()
+    path = user_path(model)
     if path.suffix == ".gguf":
         if not path.is_file():
             raise UserError(f"There is no file {path}. Give the path of a .gguf file.")

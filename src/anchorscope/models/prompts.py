@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from transformers import BatchEncoding
 
 from anchorscope.errors import UserError
 from anchorscope.models.load import Model
+from anchorscope.models.plain_text import Piece, code
 from anchorscope.records import Shot, Span
 
 PromptStyle = Literal["auto", "chat", "text"]
@@ -39,34 +41,85 @@ def make_prompts(
     model: Model, questions: Sequence[str], *, shots: Sequence[Shot], style: str
 ) -> list[Prompt]:
     """The prompts for questions in a settled style; tokenised together, which all cores share."""
-    texts = [_text(model, question, shots, style) for question in questions]
+    frame = _frame(model, shots, style)
+    pieces = [frame.around(question) for question in questions]
     # A chat template writes its own special tokens; plain text gets the tokenizer's.
-    coded = model.tokenizer(
-        texts, add_special_tokens=style == "text", return_offsets_mapping=True, verbose=False
-    )
-    parts = zip(questions, texts, coded["input_ids"], coded["offset_mapping"], strict=True)
+    coded = code(model.tokenizer, pieces, special=style == "text")
     return [
-        Prompt(ids=tuple(ids), offsets=tuple(offsets), question=_place(model, question, text))
-        for question, text, ids, offsets in parts
+        Prompt(ids=one.ids, offsets=one.offsets, question=_place(parts))
+        for one, parts in zip(coded, pieces, strict=True)
     ]
 
 
-def _text(model: Model, question: str, shots: Sequence[Shot], style: str) -> str:
-    if style == "chat":
-        return _chat(model.tokenizer, question, shots)
-    text = "".join(f"Q: {shot.question}\nA: {shot.answer}\n\n" for shot in shots)
-    return text + f"Q: {question}\nA:"
+@dataclass(frozen=True)
+class _Frame:
+    """What stands around a question: the worked examples and what the style writes."""
 
+    before: tuple[Piece, ...]
+    after: Piece
+    model: Model
+    shots: Sequence[Shot]
+    chat: bool
 
-def _place(model: Model, question: str, text: str) -> Span:
-    """Where the question stands in the text of its prompt."""
-    start = text.rfind(question)
-    if start < 0:
+    def around(self, question: str) -> list[Piece]:
+        """The pieces of the prompt for a question; an error where the template changes it."""
+        pieces = [*self.before, Piece(question, False), self.after]
+        if not self.chat:
+            return pieces
+        written = _chat(self.model.tokenizer, question, self.shots)
+        if "".join(piece.text for piece in pieces) == written:
+            return pieces
+        if written.count(question) == 1:  # a template that says other things beside some questions
+            before, _, after = written.partition(question)
+            return [Piece(before, True), Piece(question, False), Piece(after, True)]
         raise UserError(
-            f"The chat template of {model.name} changes the question {question!r}, so its tokens "
-            "cannot be found. Use the prompt style `text`."
+            f"The chat template of {self.model.name} changes the question {_short(question)}, so "
+            "its tokens cannot be found. Use the prompt style `text`."
         )
-    return Span(start, start + len(question))
+
+
+def _frame(model: Model, shots: Sequence[Shot], style: str) -> _Frame:
+    if style == "chat":
+        *before, after = _chat_pieces(model, shots)
+    else:
+        before = [
+            piece
+            for shot in shots
+            for piece in (
+                Piece("Q: ", True), Piece(shot.question, False),
+                Piece("\nA: ", True), Piece(shot.answer, False), Piece("\n\n", True),
+            )
+        ]  # fmt: skip
+        before, after = [*before, Piece("Q: ", True)], Piece("\nA:", True)
+    return _Frame(tuple(before), after, model, shots, style == "chat")
+
+
+def _chat_pieces(model: Model, shots: Sequence[Shot]) -> list[Piece]:
+    """The pieces before and after the question, as the template writes them around marks."""
+    texts = [text for shot in shots for text in (shot.question, shot.answer)]
+    marks = [f"x{secrets.token_hex(8)}x" for _ in (*texts, "the question")]
+    turns = [Shot(question=q, answer=a) for q, a in zip(marks[:-1:2], marks[1::2], strict=True)]
+    rest, pieces = _chat(model.tokenizer, marks[-1], turns), []
+    for mark, text in zip(marks, [*texts, None], strict=True):
+        own, found, rest = rest.partition(mark)
+        if not found or mark in rest:
+            raise UserError(
+                f"The chat template of {model.name} does not write each turn once, so the question "
+                "cannot be found in it. Use the prompt style `text`."
+            )
+        pieces.append(Piece(own, True))
+        pieces += [] if text is None else [Piece(text, False)]
+    return [*pieces, Piece(rest, True)]
+
+
+def _place(pieces: Sequence[Piece]) -> Span:
+    """Where the question stands in the text of its prompt: it is the last piece but one."""
+    start = sum(len(piece.text) for piece in pieces[:-2])
+    return Span(start, start + len(pieces[-2].text))
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= 60 else text[:57] + "...")
 
 
 def generate_inputs(model: Model, prompts: Sequence[Sequence[int]]) -> BatchEncoding:

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from anchorscope.errors import UserError
+from anchorscope.errors import UserError, user_path
 from anchorscope.run_folder.whole import is_partial
 
 # A path that pathlib read has lost a slash; one letter is a drive of Windows.
@@ -43,10 +43,16 @@ def local_folder(path: str | Path, *, states: bool) -> Path:
     """The folder on this machine; what lies under a URL is fetched, `states` only where asked."""
     remote = remote_of(path)
     if remote is None:
-        return Path(path).expanduser()
+        return user_path(path)
     if RUN not in remote.fetch(states=states):
         raise UserError(f"There is no run under {remote.url}. Give the URL of a finished run.")
     return remote.local
+
+
+def _stays_inside(name: str) -> bool:
+    """Whether a name of a store's stays in the folder it is copied to; a key may hold any text."""
+    parts = name.replace("\\", "/").split("/")
+    return bool(name) and ".." not in parts and "\x00" not in name and ":" not in parts[0]
 
 
 class Remote:
@@ -141,7 +147,8 @@ class Remote:
                 there = self.fs.find(self._root, detail=True)
             except FileNotFoundError:
                 return {}
-        return {n.removeprefix(self._root).lstrip("/"): of["size"] for n, of in there.items()}
+        names = {n.removeprefix(self._root).lstrip("/"): of["size"] for n, of in there.items()}
+        return {name: size for name, size in names.items() if _stays_inside(name)}
 
     def _names(self) -> list[str]:
         """The files of the copy, markers last."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from anchorscope.errors import UserError
 from anchorscope.records import Answer, Question, Sample, Span
 
 
@@ -18,7 +19,23 @@ def to_frame(samples: Iterable[Sample]) -> pd.DataFrame:
 
 def from_frame(frame: pd.DataFrame) -> list[Sample]:
     """The samples that `to_frame` made the rows of."""
-    return [_sample(row) for row in frame.to_dict("records")]
+    return [_read(number, row) for number, row in enumerate(frame.to_dict("records"), 1)]
+
+
+def _read(number: int, row: dict[Any, Any]) -> Sample:
+    """The sample of a row; an error where a stranger's file has a row that is none."""
+    try:
+        sample = _sample(row)
+        asked = sample.question
+        texts = (asked.id, asked.dataset, asked.text, *asked.answers, sample.answer.text)
+        if not all(isinstance(text, str) for text in (*texts, sample.finder)):
+            raise TypeError("a text is missing")
+    except (LookupError, TypeError, ValueError, OverflowError) as error:
+        raise UserError(
+            f"Row {number} of samples.parquet is no sample ({type(error).__name__}: {error}). Get "
+            "the folder again, or run its command into a new one."
+        ) from error
+    return sample
 
 
 def _row(sample: Sample) -> dict[str, Any]:

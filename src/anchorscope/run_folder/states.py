@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -86,8 +87,7 @@ def load_states(store: Store, intervention: str, ids: Sequence[str], shards: int
     place = {id: row for row, id in enumerate(ids)}
     out: np.ndarray | None = None
     for number in range(shards):
-        with safe_open(store.file(shard_name(intervention, number)), framework="numpy") as file:
-            ids_here = json.loads(file.metadata()["ids"])
+        with _shard(store.file(shard_name(intervention, number))) as (file, ids_here):
             if out is None:
                 shape = file.get_slice("states").get_shape()
                 out = np.full((len(ids), *shape[1:]), np.nan, dtype=np.float32)
@@ -101,23 +101,31 @@ def load_states(store: Store, intervention: str, ids: Sequence[str], shards: int
 
 def _mapped(path: Path, ids: Sequence[str]) -> np.ndarray | None:
     """The states of a file as they lie there; None where they are others, or not float32."""
-    with path.open("rb") as file:
-        size = int.from_bytes(file.read(8), "little")
-        about = json.loads(file.read(size))
-    states = about["states"]
-    if states["dtype"] != "F32" or json.loads(about["__metadata__"]["ids"]) != list(ids):
-        return None
-    shape, start = tuple(states["shape"]), 8 + size + states["data_offsets"][0]
+    with _shard(path) as (file, ids_here):  # the library has checked lengths and offsets
+        states = file.get_slice("states")
+        if states.get_dtype() != "F32" or ids_here != list(ids):
+            return None
+        shape = tuple(states.get_shape())
+    start = path.stat().st_size - 4 * math.prod(shape)
     return np.memmap(path, dtype="<f4", mode="r", offset=start, shape=shape)
 
 
-def _opened(path: Path) -> Any:
-    """The file, open; a sentence where it is none of safetensors."""
+@contextmanager
+def _shard(path: Path) -> Iterator[tuple[Any, list[str]]]:
+    """A shard's file and the ids of its rows; a sentence where it is not what we write."""
     try:
-        return safe_open(path, framework="numpy")
-    except (SafetensorError, OSError) as error:
+        with safe_open(path, framework="numpy") as file:
+            ids = json.loads((file.metadata() or {})["ids"])
+            names, shape = list(file.keys()), file.get_slice("states").get_shape()
+            whole = isinstance(ids, list) and all(isinstance(id, str) for id in ids)
+            if not whole or names != ["states"] or len(shape) != 3 or shape[0] != len(ids):
+                raise ValueError("it does not hold one state for each of its ids")
+            if not all(shape):
+                raise ValueError("its states have no numbers")
+            yield file, ids
+    except (SafetensorError, OSError, LookupError, TypeError, ValueError, RecursionError) as error:
         raise UserError(
-            f"'{path}' cannot be read ({error}). The command that made the run makes it again."
+            f"'{path}' holds no states ({error}). Remove it, and run the run's command again."
         ) from error
 
 
@@ -143,7 +151,7 @@ class StateBank:
 
     @property
     def layers(self) -> int:
-        with _opened(self._shards("clean")[0]) as file:
+        with _shard(self._shards("clean")[0]) as (file, _):
             return int(file.get_slice("states").get_shape()[1])
 
     def layer(self, name: str, layer: int) -> np.ndarray:
@@ -175,8 +183,7 @@ class StateBank:
     def _load(self, name: str, layer: int) -> np.ndarray:
         out = np.empty(0)
         for path in self._shards(name):
-            with _opened(path) as file:
-                ids = json.loads(file.metadata()["ids"])
+            with _shard(path) as (file, ids):
                 states = file.get_slice("states")[:, layer - 1 : layer][:, 0]
             if not out.size:
                 out = np.full((len(self.place), states.shape[1]), np.nan, dtype=states.dtype)

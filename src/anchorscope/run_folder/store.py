@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from anchorscope import ranks
-from anchorscope.errors import UserError
+from anchorscope.errors import UserError, user_path
 from anchorscope.run_folder.info import COPY, FORMAT, info_text, read_info
 from anchorscope.run_folder.listing import (
     MANIFEST,
@@ -64,7 +64,7 @@ class Store:
     def open(cls, path: str | Path, identity: dict[str, Any]) -> Store:
         """The folder for a run of this identity; another run's folder is refused."""
         remote = remote_of(path)
-        path = Path(path).expanduser() if remote is None else remote.local
+        path = user_path(path) if remote is None else remote.local
         if remote is not None and ranks.first():
             remote.begin()
         ranks.wait()

@@ -14,6 +14,7 @@ from anchorscope.errors import UserError
 from anchorscope.notebook.card import card
 from anchorscope.records import Sample
 from anchorscope.run_folder import table_columns
+from anchorscope.run_folder.described import check_described
 from anchorscope.run_folder.info import read_info
 from anchorscope.run_folder.read_table import read_csv, read_parquet
 from anchorscope.run_folder.remote import RUN, local_folder
@@ -52,9 +53,8 @@ class RunView:
                 f"The run in '{folder}' is not finished. "
                 "Run its command again to let it continue, then try once more."
             )
-        if not {"model", "datasets"} <= info.keys():
-            raise UserError(f"'{folder / RUN}' names no model or datasets. Run its command again.")
-        if "only" in info.get("identity", {}) and not collected_ok:
+        check_described(info, folder / RUN)
+        if "only" in (info.get("identity") or {}) and not collected_ok:
             raise UserError(
                 f"'{folder}' was collected for detectors: nothing in it was analysed. Give it to "
                 "`anchorscope detect`, or ask `anchorscope run` for a folder of its own."

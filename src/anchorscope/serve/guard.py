@@ -18,6 +18,12 @@ from anchorscope.serve.refusal import Refusal
 OPEN = "/healthz"  # says nothing, and what watches over servers holds no key
 _DRAINED = 1 << 23  # bytes read past the limit, so that a client hears why before it is cut off
 
+_HEADERS = [
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"x-content-type-options", b"nosniff"),
+]
+
 
 class Guard:
     """Wraps an ASGI app; `hosts` are the values of Host that are served where there is no key."""
@@ -37,7 +43,7 @@ class Guard:
             body = await self._body(scope, receive)
         except Refusal as refusal:
             return await _refuse(send, refusal)
-        return await self._app(scope, _replayed(body, receive), send)
+        return await self._app(scope, _replayed(body, receive), _with_headers(send))
 
     def _admit(self, scope: Scope) -> None:
         headers = {name.decode("latin-1").lower(): value for name, value in scope["headers"]}
@@ -70,6 +76,17 @@ class Guard:
         return b"".join(parts)
 
 
+def _with_headers(send: Send) -> Send:
+    """A `send` that forbids a browser to take an answer for a page."""
+
+    async def sending(message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            message["headers"] = [*message.get("headers", []), *_HEADERS]
+        await send(message)
+
+    return sending
+
+
 def _replayed(body: bytes, receive: Receive) -> Receive:
     """A `receive` that gives the body once and then what comes after it."""
     given = False
@@ -85,7 +102,7 @@ def _replayed(body: bytes, receive: Receive) -> Receive:
 
 
 async def _refuse(send: Send, refusal: Refusal) -> None:
-    head = [(b"content-type", b"application/json")]
+    head = [(b"content-type", b"application/json"), *_HEADERS]
     if refusal.status == 401:
         head.append((b"www-authenticate", b"Bearer"))
     await send({"type": "http.response.start", "status": refusal.status, "headers": head})

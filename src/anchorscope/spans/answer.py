@@ -138,7 +138,7 @@ def _first_sentence(text: str, span: Span) -> Span:
     for end in SENTENCE_END.finditer(text, *span):
         if "?" in end[0]:
             start = end.end()
-        elif not ABBREVIATION.search(text[start : end.start()]):
+        elif not ABBREVIATION.search(text, max(start, end.start() - 4), end.start()):
             return Span(start, end.start())
     return Span(start, span.stop)
 

@@ -40,7 +40,7 @@ def read_reply(text: str, reply: str) -> tuple[Span, ...]:
     """The pieces of the reply's first line that stand in the question, wherever they stand."""
     line = next(iter(reply.strip().splitlines()), "")
     spans: list[Span] = []
-    for piece in line.split(";"):
+    for piece in dict.fromkeys(line.split(";")):
         # A name may hold a comma, so the piece is tried whole first.
         whole = _places(text, piece)
         spans += whole or (span for part in piece.split(",") for span in _places(text, part))

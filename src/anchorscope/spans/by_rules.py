@@ -22,6 +22,8 @@ OPENERS = STOP | word_set(
 )
 ABBREVIATION = re.compile(r"(?:[A-Z]|St|Dr|Mr|Mrs|Ms|Mt|Ft|Jr|Sr|No|vs)")
 
+LOOK_BACK = 64  # characters
+
 
 def rules_spans(text: str) -> tuple[Span, ...]:
     """Names, quotations and numbers; where there is no name, the runs of content words.
@@ -87,7 +89,8 @@ def _capital(text: str, word: re.Match[str]) -> bool:
         return False
     if word[0] == "I":  # a name only beside another capital: "I Wish You Would", "Corey I. Sanders"
         return _next_upper(text, word)
-    before = text[: word.start()].rstrip(" \"'“‘(")
+    # As far back as a sentence's end can lie: the whole text again for each word takes minutes.
+    before = text[max(0, word.start() - LOOK_BACK) : word.start()].rstrip(" \"'“‘(")
     opens = not before or (before[-1] in ".?!:" and not re.search(r"\b[A-Z]\.$", before))
     return not (opens and word[0].lower() in OPENERS)
 

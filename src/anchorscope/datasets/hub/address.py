@@ -6,6 +6,7 @@ never run (`datasets` from version 4 on cannot), so only sets with data files ca
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,7 +24,7 @@ SPLITS = ("test", "validation", "dev", "eval", "train")  # the first that is the
 def read_address(text: str) -> tuple[str, str | None, str | None]:
     """Path, config and split of an address; a folder that was cloned from the hub is a path too."""
     path, *parts = text.removeprefix(SCHEME).split(":")
-    if len(parts) > 2 or not all([path, *parts]) or not (_is_name(path) or Path(path).is_dir()):
+    if len(parts) > 2 or not all([path, *parts]) or not (_is_name(path) or os.path.isdir(path)):
         raise UserError(f"'{text}' is no address of a dataset. Accepted: {SHAPE}.")
     if len(parts) == 1:
         return (path, None, parts[0]) if parts[0] in SPLITS else (path, parts[0], None)

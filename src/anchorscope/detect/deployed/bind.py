@@ -12,6 +12,7 @@ from anchorscope.engine.lease import Lease
 from anchorscope.engine.trunk import Prefix, read_prefix, shared_prefix
 from anchorscope.errors import UserError, unknown
 from anchorscope.models import Model
+from anchorscope.models.plain_text import Coded, Piece, code
 from anchorscope.models.prompts import Prompt, stop_ids
 from anchorscope.records import Question, Span
 from anchorscope.run_folder.identity import weights_hash
@@ -34,15 +35,10 @@ class Bound:
 
     def prompt(self, question: str) -> Prompt:
         """The prompt for a question."""
-        text = self.before + question + self.after
-        coded = self.model.tokenizer(
-            text, add_special_tokens=False, return_offsets_mapping=True, verbose=False
-        )
+        coded = self._coded(self._pieces(question))
         start = len(self.before)
         return Prompt(
-            ids=tuple(coded["input_ids"]),
-            offsets=tuple(coded["offset_mapping"]),
-            question=Span(start, start + len(question)),
+            ids=coded.ids, offsets=coded.offsets, question=Span(start, start + len(question))
         )
 
     def exact_question(self, question: str, prompt: Prompt) -> tuple[int, ...]:
@@ -54,13 +50,15 @@ class Bound:
 
     def answer_tokens(self, question: str, answer: str) -> tuple[int, ...]:
         """The tokens of an answer that stands after the prompt."""
-        text = self.before + question + self.after
-        lead = "" if not text or text[-1].isspace() else " "
-        prompt, whole = self.prompt(question).ids, self._coded(text + lead + answer.strip())
+        pieces = self._pieces(question)
+        text = "".join(piece.text for piece in pieces)
+        said = ("" if not text or text[-1].isspace() else " ") + answer.strip()
+        prompt = self.prompt(question).ids
+        whole = self._coded([*pieces, Piece(said, False)]).ids
         if whole[: len(prompt)] == prompt:
             return whole[len(prompt) :]
         # The answer's first letters melted into the prompt's last token: coded by itself instead.
-        return self._coded(lead + answer.strip())
+        return self._coded([Piece(said, False)]).ids
 
     def prefix(self, lease: Lease) -> Prefix:
         """The keys and values in front of every question, computed once for all calls."""
@@ -68,10 +66,11 @@ class Bound:
             self._prefix = read_prefix(lease, self.shared)
         return self._prefix
 
-    def _coded(self, text: str) -> tuple[int, ...]:
-        return tuple(
-            self.model.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
-        )
+    def _pieces(self, question: str) -> list[Piece]:
+        return [Piece(self.before, True), Piece(question, False), Piece(self.after, True)]
+
+    def _coded(self, pieces: Sequence[Piece]) -> Coded:
+        return code(self.model.tokenizer, [pieces], special=False)[0]
 
 
 def bind(trained: Trained, model: Model, *, dataset: str | None = None) -> Bound:
@@ -108,26 +107,33 @@ def bind_prompts(
 ) -> Bound | None:
     """How these questions were asked; None where the tokenizer does not give their very tokens."""
     text = model.tokenizer.decode(examples[0].prompt_ids, clean_up_tokenization_spaces=False)
-    at = text.rfind(examples[0].question)
-    if at < 0:
-        return None
-    stop = at + len(examples[0].question)
-    bound = Bound(
-        model=model,
-        before=text[:at],
-        after=text[stop:],
-        finder=finder,
-        shared=shared_prefix([e.prompt_ids for e in examples], stop=len(examples[0].prompt_ids)),
-        answerer=Answerer(model, max_tokens=max_tokens),
-        stop=frozenset(stop_ids(model)),
-    )
+    asked, answerer = examples[0].question, Answerer(model, max_tokens=max_tokens)
+    stop, prompts = frozenset(stop_ids(model)), [example.prompt_ids for example in examples]
+    places = [at for at in range(len(text)) if text.startswith(asked, at)]
+    for at in reversed(places):  # a short question may stand in the frame as well
+        bound = Bound(
+            model=model,
+            before=text[:at],
+            after=text[at + len(asked) :],
+            finder=finder,
+            shared=shared_prefix(prompts, stop=len(prompts[0])),
+            answerer=answerer,
+            stop=stop,
+        )
+        if _gives_all(bound, examples):
+            return bound
+    return None
+
+
+def _gives_all(bound: Bound, examples: Sequence[Example]) -> bool:
+    """Whether these are the examples' prompts; what they share then ends before the question."""
     for example in examples:
         prompt = bound.prompt(example.question)
-        if prompt.ids != example.prompt_ids:
-            return None
         own = tokens_of([prompt.question], prompt.offsets)
+        if prompt.ids != example.prompt_ids or not own:
+            return False
         bound.shared = bound.shared[: own[0]]
-    return bound
+    return True
 
 
 def check_made_for(trained: Trained, model: Model) -> None:

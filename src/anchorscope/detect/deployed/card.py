@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import html
 import json
 import math
+import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -21,34 +24,45 @@ def public(model: dict[str, Any]) -> dict[str, Any]:
 
 def _is_local(place: str) -> bool:
     """Whether a model's place is a path rather than a name on the hub or `bundled`."""
-    path = Path(place).expanduser()
-    away = place.startswith((".", "~")) or path.is_absolute() or place.count("/") > 1
-    return away or "\\" in place or path.suffix == ".gguf" or path.exists()
+    away = place.startswith((".", "~", "/")) or os.path.isabs(place) or place.count("/") > 1
+    return away or "\\" in place or place.endswith(".gguf") or os.path.exists(place)
 
 
 def _loading(model: dict[str, Any]) -> str:
     """The Python that loads a detector's model."""
-    adapter = f', adapter="{model["adapter"]}"' if model.get("adapter") else ""
-    return f'load_model("{model["source"]}"{adapter})'
+    adapter = f", adapter={_quoted(model['adapter'])}" if model.get("adapter") else ""
+    return f"load_model({_quoted(model['source'])}{adapter})"
+
+
+def _quoted(text: object) -> str:
+    """A text as Python and YAML write it: a name with a quotation mark in it ends nothing."""
+    return json.dumps(str(text))
+
+
+def _plain(text: object) -> str:
+    """A text that Markdown shows as it is: no markup, no cell and no line ends in it."""
+    line = html.escape(" ".join(str(text).split()), quote=False)
+    return re.sub(r"([\\`|\[\]])", r"\\\1", line)
 
 
 def _naming(trained: Trained) -> str:
-    return f', dataset="{trained.datasets[0]}"' if len(trained.datasets) > 1 else ""
+    return f", dataset={_quoted(trained.datasets[0])}" if len(trained.datasets) > 1 else ""
 
 
 def model_card(trained: Trained) -> str:
     """README.md of the folder, with the metadata that the hub reads."""
     model = public(trained.model)
+    name = _plain(model["name"])
     return f"""---
-license: {trained.licence.get("detector", "other")}
+license: {_quoted(trained.licence.get("detector", "other"))}
 library_name: anchorscope
-base_model: {json.dumps(model["source"])}
+base_model: {_quoted(model["source"])}
 tags: [hallucination-detection, probing]
 ---
 
-# {trained.method.name} for {model["name"]}
+# {trained.method.name} for {name}
 
-Gives the probability that a short answer of {model["name"]} to a question of fact is wrong.
+Gives the probability that a short answer of {name} to a question of fact is wrong.
 
 ```python
 from anchorscope import Detector, load_model
@@ -59,16 +73,16 @@ scored = detector.score({_loading(model)}, "Who painted it?"{_naming(trained)})
 
 | | |
 | --- | --- |
-| Model | {model["name"]}, {model.get("dtype")}, revision {model.get("revision") or "–"} |
-| Weights | fingerprint {model.get("weights")} |
+| Model | {name}, {model.get("dtype")}, revision {_plain(model.get("revision") or "–")} |
+| Weights | fingerprint {_plain(model.get("weights"))} |
 | Reads | {_reads(trained)} |
 | Prompt | {_asked_as(trained)} |
 | Trained on | {_learnt_from(trained.trained_on)} |
-| Probability | {trained.calibrated_on} |
+| Probability | {_plain(trained.calibrated_on)} |
 | Threshold | {trained.threshold:.3f}{_unsure(trained)} |
 | Before answering | {_warning(trained)} |
-| Licence of the model | {trained.licence.get("model", "not recorded")} |
-| Licence of the data | {trained.licence.get("data", "not recorded")} |
+| Licence of the model | {_plain(trained.licence.get("model", "not recorded"))} |
+| Licence of the data | {_plain(trained.licence.get("data", "not recorded"))} |
 
 {trained.caution}
 
@@ -128,8 +142,8 @@ def _evaluation(numbers: dict[str, Any]) -> str:
 def _number(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.3f}" if math.isfinite(value) else "–"
-    return str(value) if value is not None else "–"
+    return _plain(value) if value is not None else "–"
 
 
 def _joined(words: Any) -> str:
-    return ", ".join(words)
+    return ", ".join(map(_plain, words))

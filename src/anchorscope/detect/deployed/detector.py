@@ -19,7 +19,7 @@ from anchorscope.detect.deployed.trained import Trained
 from anchorscope.detect.deployed.warn import Warned, warn_all
 from anchorscope.detect.train import train
 from anchorscope.detect.watching.watch import Watch
-from anchorscope.errors import UserError
+from anchorscope.errors import UserError, user_path
 from anchorscope.models import load_model
 from anchorscope.models.prompts import generate_inputs
 from anchorscope.progress import Progress
@@ -150,7 +150,7 @@ class Detector(Trained):
 
     def save(self, folder: str | Path) -> Path:
         """The folder, with weights, description and model card in it."""
-        return save_trained(self, Path(folder).expanduser())
+        return save_trained(self, user_path(folder))
 
     @classmethod
     def load(cls, place: str | Path, *, revision: str | None = None) -> Detector:

@@ -14,12 +14,12 @@ from anchorscope.detect.deployed.saved import (
     read_folder,
     write_folder,
 )
-from anchorscope.errors import UserError
+from anchorscope.errors import UserError, user_path
 
 
 def fetch(place: str | Path, *, revision: str | None = None) -> Path:
     """The folder of a detector: itself where it is one, else the files of a hub repository."""
-    folder = Path(place).expanduser()
+    folder = user_path(place)
     name = str(place)
     if folder.exists() or name.startswith((".", "/", "~")) or name.count("/") != 1:
         return folder

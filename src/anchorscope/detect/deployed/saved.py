@@ -72,7 +72,7 @@ def save_trained(trained: Trained, folder: Path) -> Path:
 def load_trained(folder: Path) -> Trained:
     """What `save_trained` saved; a folder that makes no sense is refused."""
     tensors, about = read_folder(folder)
-    if about.get("name") not in METHODS:
+    if str(about.get("name")) not in METHODS:
         raise UserError(
             f"The detector in '{folder}' is of a kind '{about.get('name')}' that this version does "
             "not know. Update anchorscope."
@@ -82,7 +82,7 @@ def load_trained(folder: Path) -> Trained:
         check_tensors(tensors)
         trained = _restored(tensors, about)
         check_works(trained)
-    except Forged as error:
+    except (Forged, RecursionError) as error:
         raise _refused(folder, str(error)) from error
     return trained
 

@@ -56,7 +56,12 @@ class Nli:
             part = pairs[start : start + _ROWS]
             first, second = (list(side) for side in zip(*part, strict=True))
             fed = self.tokenizer(
-                first, second, padding=True, truncation=True, return_tensors="pt"
+                first,
+                second,
+                padding=True,
+                truncation=True,
+                split_special_tokens=True,  # "[SEP]" in an answer parts nothing
+                return_tensors="pt",
             ).to(self.lm.device)
             found += (self.lm(**fed).logits.argmax(dim=-1) == self.entailment).tolist()
         return found

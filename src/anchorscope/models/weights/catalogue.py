@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
-from anchorscope.errors import unknown
+from anchorscope.errors import unknown, user_path
 from anchorscope.run_folder.remote import cache_folder
 
 
@@ -101,7 +101,7 @@ WEIGHTS = {weights.name: weights for weights in (BUNDLED, QWEN)}
 def path_of(model: str) -> Path:
     """The path that a model's name stands for; that of fetched weights for their short name."""
     known = WEIGHTS.get(model)
-    return (known and known.local()) or Path(model).expanduser()
+    return (known and known.local()) or user_path(model)
 
 
 def weights_called(name: str) -> Weights:

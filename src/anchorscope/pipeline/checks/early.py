@@ -13,7 +13,7 @@ from typing import Any
 from anchorscope.answers.given_verdicts import read_verdicts
 from anchorscope.config import Config
 from anchorscope.engine.passes import CAUGHT, passes_of
-from anchorscope.errors import UserError
+from anchorscope.errors import UserError, user_path
 from anchorscope.evidence.pieces import passes_of_pieces
 from anchorscope.pipeline.study.sizes import read_shape
 from anchorscope.probes.folds import MIN_OVERALL, entity_folds
@@ -43,7 +43,7 @@ def check_place(
     """Raise a UserError where the folder cannot be written to, or will not fit on its disk."""
     if remote_of(out) is not None:
         return
-    folder = Path(out).expanduser()
+    folder = user_path(out)
     check_writable(folder)
     shape = read_shape(config.model) if model is None or isinstance(model, str | Path) else None
     if shape is not None:

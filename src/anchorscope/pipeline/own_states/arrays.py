@@ -14,8 +14,13 @@ from typing import IO, Any
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from anchorscope.errors import UserError
+from anchorscope.errors import UserError, user_path
 
+# What zipfile and numpy say of an archive that is damaged, locked, or packed in another way.
+_DAMAGE = (
+    zipfile.BadZipFile, zlib.error, ValueError, EOFError, OSError, TypeError, LookupError,
+    NotImplementedError, OverflowError, RuntimeError, MemoryError,
+)  # fmt: skip
 ENDINGS = (".npz", ".safetensors")
 _BLOCK = 2**24  # numbers read at a time: 64 MB in float32
 _SAFE = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
@@ -44,7 +49,7 @@ def arrays_of(source: str | Path | Mapping[str, Any]) -> dict[str, StoredArray]:
     """The arrays of a file or a mapping, by name."""
     if isinstance(source, Mapping):
         return {name: in_memory(np.asarray(of)) for name, of in source.items() if of is not None}
-    path = Path(source).expanduser()
+    path = user_path(source)
     if path.suffix not in ENDINGS:
         raise UserError(f"States cannot be read from {path}. Accepted: {' or '.join(ENDINGS)}.")
     if not path.is_file():
@@ -66,7 +71,7 @@ def _of_npz(path: Path) -> dict[str, StoredArray]:
         with zipfile.ZipFile(path) as archive:
             members = [name for name in archive.namelist() if name.endswith(".npy")]
         return {name.removesuffix(".npy"): _of_member(path, name) for name in members}
-    except (zipfile.BadZipFile, ValueError, EOFError) as error:
+    except _DAMAGE as error:
         raise _damaged(path, error) from error
 
 
@@ -92,7 +97,7 @@ def _of_member(path: Path, name: str) -> StoredArray:
                     count = min(rows, shape[0] - start)
                     part = np.frombuffer(file.read(count * each), dtype=dtype)
                     yield part.reshape(count, *shape[1:])
-        except (zipfile.BadZipFile, zlib.error, ValueError, EOFError) as error:
+        except _DAMAGE as error:
             raise _damaged(path, error) from error
 
     return StoredArray(shape=shape, dtype=dtype.name, read=read)
@@ -115,7 +120,7 @@ def _of_safetensors(path: Path) -> dict[str, StoredArray]:
             for name in file.keys():  # noqa: SIM118 (it is no mapping)
                 part = file.get_slice(name)
                 arrays[name] = _of_tensor(path, name, tuple(part.get_shape()), part.get_dtype())
-    except (SafetensorError, json.JSONDecodeError) as error:
+    except (SafetensorError, ValueError, RecursionError) as error:
         raise _damaged(path, error) from error
     return arrays
 

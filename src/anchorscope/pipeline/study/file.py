@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from anchorscope.config import EVIDENCE, Config
-from anchorscope.errors import UserError, unknown
+from anchorscope.errors import UserError, unknown, user_path
 from anchorscope.pipeline.study.sizes import Size
 
 _KEYS = ("title", "data", "options", "models")
@@ -108,19 +108,18 @@ def shipped() -> dict[str, Any]:
 def read_study(place: str | Path) -> Study:
     """The study that a shipped name or a .toml file holds."""
     named = shipped().get(str(place))
-    path = Path(place).expanduser()
+    path = user_path(place)
     if named is None and not path.is_file():
         raise unknown("study", place, shipped(), "Or the path of a .toml file.")
-    text = (named or path).read_text(encoding="utf-8")
     try:
-        content = _toml(text)
-    except ValueError as error:
+        content = _toml((named or path).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{place} is no TOML: {error}.") from error
     return study_of(content, str(place))
 
 
 def _toml(text: str) -> dict[str, Any]:
-    """The content of a TOML text; a ValueError where it is none."""
+    """The content of a TOML text; a ValueError (too deep: RecursionError) where it is none."""
     if sys.version_info >= (3, 11):
         import tomllib
     else:  # the same parser, before it came with Python
@@ -154,7 +153,7 @@ def value_of(text: str) -> Any:
     """The value that TOML reads in a text, `3` or `["a"]`; the text itself where it reads none."""
     try:
         return _toml(f"value = {text}")["value"]
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
 
 

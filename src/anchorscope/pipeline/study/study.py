@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from anchorscope import ranks
-from anchorscope.errors import UserError
+from anchorscope.errors import UserError, user_path
 from anchorscope.models import Model, load_model
 from anchorscope.pipeline.run import run
 from anchorscope.pipeline.study.check import Planned, check_study, this_machine
@@ -64,7 +64,7 @@ def study(
 
     """
     study = study if isinstance(study, Study) else read_study(study)
-    folder, listener = Path(out).expanduser(), progress or Quiet()
+    folder, listener = user_path(out), progress or Quiet()
     checked = check_study(
         study, folder, on or this_machine(), max_hours=max_hours, drop_states=drop_states
     )

@@ -12,7 +12,7 @@ from importlib import resources
 from pathlib import Path
 from string import Template
 
-from anchorscope.errors import UserError
+from anchorscope.errors import UserError, user_path
 from anchorscope.run_folder.view import RunView, values
 from anchorscope.run_folder.whole import put_whole
 from anchorscope.show.curves import all_titles
@@ -39,7 +39,7 @@ def write_view(runs: Sequence[RunView], out: str | Path | None = None) -> Writte
     _check(runs)
     titles = all_titles(runs)
     parts = [run_data(run, titles, name=_name(run, runs)) for run in runs]
-    page = Path(out).expanduser() if out is not None else runs[0].path / "view.html"
+    page = user_path(out) if out is not None else runs[0].path / "view.html"
     try:
         page.parent.mkdir(parents=True, exist_ok=True)
         if sum(part.samples for part in parts) <= MOST_INSIDE:

@@ -1,0 +1,119 @@
+"""Text from data stays text: `<|im_end|>` in a question ends no turn.
+
+A tokenizer takes the names of its special tokens for the tokens wherever they stand. So a prompt is
+made of pieces, ours and those of others, and where one of the latter came out as a special token,
+it is coded again by a copy of the tokenizer that knows the special tokens under secret names only.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+import weakref
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from tokenizers import Tokenizer
+
+Offsets = tuple[tuple[int, int], ...]
+
+
+class Piece(NamedTuple):
+    """A part of a prompt; the special tokens that it names count only where it is ours."""
+
+    text: str
+    ours: bool
+
+
+class Coded(NamedTuple):
+    """A prompt as tokens, and the characters [start, stop) that each of them covers."""
+
+    ids: tuple[int, ...]
+    offsets: Offsets
+
+
+class _Secret(NamedTuple):
+    """A tokenizer that knows its special tokens under other names."""
+
+    coder: Tokenizer
+    names: dict[str, str]  # what they are called -> what they are called here, just as long
+    ids: dict[int, int]  # here -> in the tokenizer itself
+    pattern: re.Pattern[str]  # finds them under their own names
+
+
+_SECRETS: weakref.WeakKeyDictionary[Any, _Secret] = weakref.WeakKeyDictionary()
+
+
+def code(tokenizer: Any, prompts: Sequence[Sequence[Piece]], *, special: bool) -> list[Coded]:
+    """The tokens of each prompt; `special` asks for those that the tokenizer puts around a text.
+
+    All go through the tokenizer together, which all cores share; a hostile one goes once more.
+    """
+    texts = ["".join(piece.text for piece in pieces) for pieces in prompts]
+    coded = tokenizer(texts, add_special_tokens=special, return_offsets_mapping=True, verbose=False)
+    both = zip(coded["input_ids"], coded["offset_mapping"], strict=True)
+    plain = [Coded(tuple(ids), tuple(map(tuple, offsets))) for ids, offsets in both]
+    guarded = guarded_tokens(tokenizer)
+    return [
+        _coded_again(tokenizer, pieces, special) if _taken(pieces, one, guarded) else one
+        for pieces, one in zip(prompts, plain, strict=True)
+    ]
+
+
+def guarded_tokens(tokenizer: Any) -> dict[int, str]:
+    """The tokens that no question may write: special ones, and those of the chat template."""
+    template = str(getattr(tokenizer, "chat_template", None) or "")
+    return {
+        int(id): token.content
+        for id, token in tokenizer.added_tokens_decoder.items()
+        if token.content.strip() and (token.special or token.content in template)
+    }
+
+
+def _taken(pieces: Sequence[Piece], coded: Coded, guarded: dict[int, str]) -> bool:
+    """Whether a part of somebody else's piece came out as a guarded token."""
+    spans = [span for id, span in zip(*coded, strict=True) if id in guarded and span[0] < span[1]]
+    return bool(spans) and any(
+        start < stop and a < stop and start < b for start, stop in _others(pieces) for a, b in spans
+    )
+
+
+def _others(pieces: Sequence[Piece]) -> Iterator[tuple[int, int]]:
+    at = 0
+    for piece in pieces:
+        if not piece.ours:
+            yield at, at + len(piece.text)
+        at += len(piece.text)
+
+
+def _coded_again(tokenizer: Any, pieces: Sequence[Piece], special: bool) -> Coded:
+    secret = _SECRETS.get(tokenizer)
+    if secret is None:
+        secret = _SECRETS[tokenizer] = _make_secret(tokenizer)
+    text = "".join(_renamed(piece.text, secret) if piece.ours else piece.text for piece in pieces)
+    coded = secret.coder.encode(text, add_special_tokens=special)
+    return Coded(tuple(secret.ids.get(id, id) for id in coded.ids), tuple(coded.offsets))
+
+
+def _renamed(text: str, secret: _Secret) -> str:
+    return secret.pattern.sub(lambda match: secret.names[match[0]], text)
+
+
+def _make_secret(tokenizer: Any) -> _Secret:
+    guarded = guarded_tokens(tokenizer)
+    names = {content: _secret_name(len(content)) for content in guarded.values()}
+    about = json.loads(tokenizer.backend_tokenizer.to_str())
+    for token in about["added_tokens"]:
+        token["content"] = names.get(token["content"], token["content"])
+    coder = Tokenizer.from_str(json.dumps(about))
+    coder.no_truncation()
+    coder.no_padding()
+    ids = {coder.token_to_id(names[content]): id for id, content in guarded.items()}
+    longest_first = sorted(map(re.escape, names), key=len, reverse=True)
+    return _Secret(coder, names, ids, re.compile("|".join(longest_first)))
+
+
+def _secret_name(length: int) -> str:
+    """So many letters that no script uses, drawn anew in each process: nobody can ask for them."""
+    return "".join(chr(0xF0000 + secrets.randbelow(0xFFFE)) for _ in range(length))

@@ -1,0 +1,157 @@
+"""The guards of SECURITY.md, and that every test it names is there."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import json
+import logging
+import re
+from itertools import chain
+from pathlib import Path
+
+import fsspec
+import pytest
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+import anchorscope
+from anchorscope.app.guard import Guard as AppGuard
+from anchorscope.errors import UserError
+from anchorscope.models import load_model
+from anchorscope.pipeline.study.file import study_of
+from anchorscope.run_folder.listing import read_manifest, read_markers
+from anchorscope.run_folder.remote import Remote
+from anchorscope.serve.guard import Guard
+from torture.fuzz.pages import check_pages
+
+ROOT = Path(__file__).parents[1]
+SOURCES = sorted(Path(anchorscope.__file__).parent.rglob("*.py"))
+FORBIDDEN = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve"}
+CALLS = {"eval", "exec", "system", "popen", "literal_eval", "unsafe_load"}
+
+
+def test_every_test_that_the_threat_model_names_is_there():
+    named = re.findall(r"`(tests/\w+\.py)::(\w+)`", (ROOT / "SECURITY.md").read_text())
+    rows = [line for line in (ROOT / "SECURITY.md").read_text().splitlines() if "| `tests/" in line]
+    assert len(named) == len(rows) >= 15
+    for file, name in named:
+        assert f"def {name}(" in (ROOT / file).read_text(), name
+
+
+def test_no_source_file_unpickles_evaluates_or_opens_a_shell():
+    assert len(SOURCES) > 200
+    for file in SOURCES:
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                modules = [getattr(node, "module", None) or "", *(of.name for of in node.names)]
+                assert not FORBIDDEN & {name.split(".")[0] for name in modules}, file
+            if isinstance(node, ast.Call):
+                _check_call(node, file)
+
+
+def _check_call(node: ast.Call, file: Path) -> None:
+    name = getattr(node.func, "id", getattr(node.func, "attr", ""))
+    owner = getattr(getattr(node.func, "value", None), "id", "")
+    model = name == "eval" and not node.args  # torch's module.eval()
+    assert name not in CALLS or model, (file, node.lineno)
+    assert not (owner in ("torch", "joblib") and name == "load"), (file, node.lineno)
+    for keyword in node.keywords:
+        true = isinstance(keyword.value, ast.Constant) and keyword.value.value is True
+        assert not (keyword.arg in ("shell", "allow_pickle", "trust_remote_code") and true), file
+
+
+def test_hostile_text_adds_nothing_that_acts_to_a_page():
+    text = '"><img src=x onerror=alert(1)></script><script>alert(1)</script><!--'
+    check_pages((text, text, text.replace("/", "")))
+
+
+@pytest.mark.parametrize("name", ["../x", "/etc/passwd", "states/../../x"])
+def test_no_name_in_a_listing_leaves_the_folder(tmp_path, name):
+    entry = json.dumps({"name": name, "bytes": 3, "sha256": "0" * 64})
+    folder = tmp_path / "run"
+    (folder / "markers").mkdir(parents=True)
+    (folder / "manifest.jsonl").write_text(entry + "\n")
+    (folder / "markers" / "x.json").write_text(entry)
+    assert name not in read_manifest(folder) | read_markers(folder)
+
+
+def test_a_key_of_a_store_that_leaves_the_folder_is_not_copied(tmp_path, monkeypatch):
+    monkeypatch.setenv("ANCHORSCOPE_CACHE", str(tmp_path / "cache"))
+    store = fsspec.filesystem("memory")
+    remote = Remote("memory://bucket/run")
+    found = {f"{remote._root}/run.json": b"{}", f"{remote._root}/../../../../evil": b"x"}
+    for key, data in found.items():
+        store.store[key] = type(store).open(store, "/made", "wb").__class__(store, key, data)
+    assert "run.json" in remote.fetch() and not any(".." in name for name in remote.fetch())
+    assert not list(tmp_path.rglob("evil"))
+
+
+@pytest.mark.parametrize("name", ["../x", "/etc", "a/b", "..", "figures"])
+def test_a_studys_model_cannot_be_a_path(name):
+    with pytest.raises(UserError, match="cannot be a folder's name"):
+        study_of({"data": ["atlas"], "models": [{"model": "m", "name": name}]}, "s.toml")
+
+
+def test_remote_code_is_asked_for_and_said(tmp_path, caplog):
+    with caplog.at_level(logging.WARNING), pytest.raises(UserError):
+        load_model(str(tmp_path / "none"), trust_remote_code=True)
+    assert "will be run on this machine, with your rights" in caplog.text
+    caplog.clear()
+    with pytest.raises(UserError):
+        load_model(str(tmp_path / "none"))
+    assert not caplog.text
+
+
+def test_floors_lie_above_the_known_holes():
+    import sys
+
+    if sys.version_info < (3, 11):
+        pytest.skip("tomllib came with Python 3.11")
+    import tomllib
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    lines = [*project["dependencies"], *chain(*project["optional-dependencies"].values())]
+    floors: dict[str, list[Version]] = {}
+    for required in map(Requirement, lines):
+        least = [Version(one.version) for one in required.specifier if one.operator == ">="]
+        floors.setdefault(required.name.lower(), []).extend(least)
+    known = json.loads((ROOT / "scripts" / "advisories.json").read_text())["floors"]
+    assert len(known) >= 12
+    for hole in known:
+        assert min(floors[hole["package"]]) >= Version(hole["fixed"]), hole
+
+
+def heard(guard, headers, method="GET", path="/healthz"):
+    """What an ASGI guard sends for one request."""
+    sent = []
+
+    async def receive():
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message):
+        sent.append(message)
+
+    scope = {"type": "http", "method": method, "path": path, "headers": headers}
+    asyncio.run(guard(scope, receive, send))
+    return sent
+
+
+async def plain(scope, receive, send):
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"{}"})
+
+
+def test_every_answer_of_the_server_has_a_policy():
+    guard = Guard(plain, key="right", hosts=(), largest=100)
+    for path, status in (("/healthz", 200), ("/v1/models", 401)):
+        start = heard(guard, [], path=path)[0]
+        policy = dict(start["headers"])[b"content-security-policy"]
+        assert start["status"] == status and b"default-src 'none'" in policy
+
+
+@pytest.mark.parametrize("length", [b"\xb2", b"9" * 5000, b"-1", b"1_0", b" 5"])
+def test_a_length_that_is_no_number_is_refused(length):
+    guard = AppGuard(plain, hosts=["127.0.0.1:1"])
+    headers = [(b"host", b"127.0.0.1:1"), (b"content-length", length)]
+    assert heard(guard, headers, path="/")[0]["status"] == 413

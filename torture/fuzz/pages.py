@@ -1,0 +1,119 @@
+"""Pages and cards full of hostile text: what a browser would run is only what we wrote."""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import yaml
+from kit.show_fixture import make_run
+
+from anchorscope.detect.deployed.card import model_card
+from anchorscope.detect.deployed.saved import load_trained
+from anchorscope.notebook.card import card
+from anchorscope.run_folder.view import RunView
+from anchorscope.show.explore.page import write_view
+from anchorscope.show.report.markup import data, tag
+from anchorscope.show.report.page import page
+from torture.fuzz.folders import detector
+from torture.fuzz.target import Target
+from torture.fuzz.texts import MARKUP, part, seeded, text, value
+
+PLACE = Path(tempfile.mkdtemp(prefix="fuzz-pages-"))
+VOID = frozenset({"meta", "link", "br", "img", "input", "hr", "path", "circle", "line", "rect"})
+
+
+class Seen(HTMLParser):
+    """What a browser would see: the elements, their attributes, and the texts of scripts."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.scripts: list[str] = []
+        self.texts: list[str] = []
+        self._script = False
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        self._script = tag == "script"
+
+    def handle_endtag(self, tag: str) -> None:
+        self._script = False
+
+    def handle_data(self, data: str) -> None:
+        (self.scripts if self._script else self.texts).append(data)
+
+
+def check_markup(given: tuple[list[str], Any]) -> None:
+    """Text comes back as text, attributes as attributes, JSON as the same JSON."""
+    texts, island = given
+    first, second = texts[0], texts[-1]
+    seen = Seen(tag("p", first, title=second))
+    assert [name for name, _ in seen.elements] == ["p"] and len(seen.elements[0][1]) == 1
+    assert "".join(seen.texts).replace("\r", "\n") == first.replace("\r", "\n") or "\x00" in first
+    seen = Seen(card(first, [(second, first)]))
+    assert {name for name, _ in seen.elements} <= {"div", "span", "bdi"}
+    assert all(set(of) <= {"class", "style", "dir", "title"} for _, of in seen.elements)
+    written = json.loads(json.dumps(island, default=str))
+    seen = Seen(data("x", {"a": written, **dict.fromkeys(texts, 1)}))
+    assert [name for name, _ in seen.elements] == ["script"] and not seen.texts
+    assert set(json.loads("".join(seen.scripts))) >= {"a"}
+
+
+def check_card(given: str) -> None:
+    """A detector's card: its metadata is YAML of four fields, its Python one call, no markup."""
+    trained = load_trained(detector())
+    hostile = trained.model | {"name": given, "source": given, "adapter": given}
+    made = model_card(replace(trained, model=hostile, licence={"detector": given, "data": given}))
+    _, head, body = made.split("---\n", 2) if given.count("---") == 0 else (0, "", made)
+    if head:
+        assert set(yaml.safe_load(head)) == {"license", "library_name", "base_model", "tags"}
+    fenced = re.sub(r"```python.*?\n```\n", "", body, count=1, flags=re.DOTALL)
+    assert "<" not in fenced and body.count("\n```") == 2
+
+
+def check_pages(given: tuple[str, str, str]) -> None:
+    """Report and page of samples: no element that acts but ours, and a policy."""
+    for name, texts in (("harmless", ("Who is {}?", "France", "Atlas")), ("hostile", given)):
+        folder = make_run(PLACE / name, model=texts[2], datasets={"atlas": texts[2]}, layers=2, n=8,
+                          question=texts[0].replace("{", "(").replace("}", ")"),
+                          answer=texts[1])  # fmt: skip
+        run = RunView.open(folder)
+        view = write_view([run], PLACE / f"{name}.html").page.read_text(encoding="utf-8")
+        seen = [Seen(made) for made in (page(run), view)]
+        for one in seen:
+            policy = [of.get("content") for _, of in one.elements if "http-equiv" in of]
+            assert len(policy) == 1 and "default-src 'none'" in str(policy[0])
+        acting = [
+            sorted(
+                (tag, *sorted(k for k in of if k.startswith("on") or k in ("src", "href")))
+                for tag, of in one.elements
+                if tag in ("script", "img", "iframe", "svg", "object", "embed", "base", "form")
+                or any(k.startswith("on") for k in of)
+            )
+            for one in seen
+        ]
+        if name == "harmless":
+            expected = [{*of} for of in acting]
+    assert all({*of} <= allowed for of, allowed in zip(acting, expected, strict=True)), acting
+
+
+def _hostile(r: Random) -> tuple[str, str, str]:
+    made = [" ".join((r.choice(MARKUP) + text(r) + r.choice(MARKUP)).split()) for _ in range(3)]
+    return made[0], made[1], made[2].replace("/", "")
+
+
+TARGETS = (
+    Target(name="markup", check=check_markup, share=6,
+           inputs=seeded(lambda r: ([text(r), part(r), text(r)], value(r, 2)))),
+    Target(name="cards of detectors", inputs=seeded(text), check=check_card, share=1),
+    Target(name="pages", inputs=seeded(_hostile), check=check_pages, share=0.02),
+)  # fmt: skip

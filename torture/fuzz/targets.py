@@ -1,0 +1,12 @@
+"""All targets, in the order in which they are tried."""
+
+from __future__ import annotations
+
+from torture.fuzz import asked, files, folders, judged, marked, options, pages, tensors
+from torture.fuzz.target import Target
+
+
+def every_target() -> list[Target]:
+    """Each target once."""
+    modules = (judged, files, marked, asked, options, folders, tensors, pages)
+    return [target for module in modules for target in module.TARGETS]

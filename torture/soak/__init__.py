@@ -1,0 +1,1 @@
+"""Long work, and what it takes of the machine: memory, threads, open files."""
