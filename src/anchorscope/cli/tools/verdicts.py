@@ -26,7 +26,7 @@ def verdicts(
     """Writes the answers whose verdict may be the other one, to be read and corrected.
 
     Near spellings, parts of an accepted answer, accepted answers among other words, numbers, words
-    of abstention. Correct the columns right and abstained (1 or 0); `anchorscope run --verdicts`
+    of abstention. Correct the columns right and abstained (1 or 0); --verdicts of `anchorscope run`
     takes the file as it is, and --reuse takes over the run's answers and states.
     """
     if out.suffix != ".csv":

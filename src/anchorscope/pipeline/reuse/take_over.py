@@ -57,7 +57,9 @@ def take_over(run: Run, shards: Sequence[Shard]) -> None:
         for name in (shard_name(of, shard.number) for of in names):
             if source.has(name) and not run.store.has(name):
                 _take(source, run.store, name)
-        given = {prompt.question.id: prompt.verdict for prompt in shard.prompts}
+        given: dict[str, Verdict | None] = {
+            prompt.question.id: prompt.verdict for prompt in shard.prompts
+        }
         samples = [_judged(of, given[of.id]) for of in stored_answers(source, shard.number)]
         run.store.write(answers_name(shard.number), to_frame(samples).to_parquet)
     run.progress.note(f"answers and states are those of {folder}")
