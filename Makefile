@@ -1,10 +1,11 @@
 # make demo   the main job on the bundled model, 160 questions of each set: writes runs/demo and
 #             prints where the report is and the two commands to look at it
 # make test   lint, types and all tests but the slow ones
+# make torture  faults in folders and hostile inputs, hundreds of each: one table (docs/reliability.md)
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test test-all lint docs clean
+.PHONY: setup demo test test-all torture lint docs clean
 
 setup: .venv/ready
 
@@ -38,6 +39,11 @@ test: lint
 
 test-all: lint
 	$(WORKERS) -m ""
+
+# Each part prints its own rows; the second runs whatever the first found.
+torture: setup
+	$(BIN)/python -m torture.faults; faults=$$?; \
+	if test -e torture/fuzz/__main__.py; then $(BIN)/python -m torture.fuzz || exit 1; fi; exit $$faults
 
 clean:
 	rm -rf .venv .cache runs

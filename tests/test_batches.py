@@ -12,7 +12,7 @@ from kit.tiny import tiny_lm, tiny_tokenizer
 from torch.overrides import TorchFunctionMode
 
 from anchorscope.engine.batches import Budget, in_batches
-from anchorscope.engine.check.measure import trial_pack
+from anchorscope.engine.check.measure import room_on, trial_pack
 from anchorscope.engine.limits.bounds import Bounds, Noted, bounds_within, note, usual_bounds
 from anchorscope.errors import UserError
 from anchorscope.models import load_model
@@ -213,3 +213,11 @@ def test_no_other_error_is_taken_for_memory():
 
     with pytest.raises(RuntimeError, match="something else"):
         batches([3], Budget(100), work)
+
+
+def test_the_room_on_a_gpu_does_not_depend_on_what_is_free_just_now():
+    total, weights = 140 << 30, 16 << 30
+    rooms = {room_on(total, weights, free << 30) for free in (120, 100, 65)}
+    assert rooms == {123 << 30}
+    assert room_on(total, weights, 20 << 30) == 20 << 30  # somebody else holds the rest
+    assert room_on(8 << 30, 16 << 30, 0) == 0

@@ -9,10 +9,12 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pandas as pd
+import psutil
 import pytest
 from kit.rivers import GOLDEN, collect_here, contents, rivers
 from safetensors.numpy import load
@@ -35,6 +37,7 @@ with Store.open(sys.argv[1], {"model": "bundled", "limit": 8}).owned():
 """
 WRITER = """
 import sys
+import threading
 from anchorscope.run_folder.store import Store
 store = Store.open(sys.argv[1], {"model": "bundled", "limit": 8})
 for n in range(20):
@@ -165,3 +168,48 @@ def test_a_disk_that_is_too_small_is_told_before_it_is_filled(tmp_path):
     assert "0.50 GB" in check_room(tmp_path, 0.5e9)
     with pytest.raises(UserError, match=r"needs about 1000000000\.0 GB more, and .* are free"):
         check_room(tmp_path, 1e18)
+
+
+def test_an_owner_is_known_whatever_the_clock_says(tmp_path, monkeypatch):
+    """Psutil counts a process's birth from the boot, and a clock that is set moves the boot."""
+    first = python(OWNER, tmp_path / "run")
+    assert first.stdout is not None and first.stdout.readline() == "mine\n"
+    birth = psutil.Process.create_time
+    monkeypatch.setattr(psutil.Process, "create_time", lambda self: birth(self) + 7200)
+    store = Store.open(tmp_path / "run", ONE)
+    with pytest.raises(UserError, match=f"process {first.pid} on"), store.owned():
+        raise AssertionError
+    first.kill()
+    first.wait()
+
+
+@pytest.mark.parametrize("jump", [-86400, 86400])
+def test_an_owner_elsewhere_is_watched_before_its_silence_is_believed(tmp_path, monkeypatch, jump):
+    """A disk's clock that jumped makes every sign of life old, or one of the future."""
+    monkeypatch.setattr("anchorscope.run_folder.owner._WATCH", 0.3)
+    store, file = Store.open(tmp_path, ONE), tmp_path / "owner.json"
+    elsewhere = {"host": "elsewhere", "process": 1, "begun": 0, "since": "then", "token": "x"}
+    file.write_text(json.dumps(elsewhere))
+    os.utime(file, (time.time() + jump,) * 2)
+    beat = threading.Timer(0.1, os.utime, [file])  # it lives, and gives its next sign
+    beat.start()
+    with pytest.raises(UserError, match="process 1 on elsewhere"), store.owned():
+        raise AssertionError
+    beat.join()
+    os.utime(file, (time.time() + jump,) * 2)
+    with store.owned():  # and this time none
+        assert json.loads(file.read_text())["host"] != "elsewhere"
+
+
+@pytest.mark.parametrize("text", [b"[1]", b"\xff\xfe", b"{}", b'{"host": 7', b'{"bytes": "x"}'])
+def test_a_small_file_that_makes_no_sense_is_none(tmp_path, text):
+    """In a marker, a manifest or owner.json: no traceback, and the file is not there."""
+    store = Store.open(tmp_path, ONE)
+    store.write("a", lambda file: file.write(b"x"))
+    for name in ("markers/a.json", "manifest.jsonl", "owner.json"):
+        (tmp_path / name).write_bytes(text)
+    again = Store.open(tmp_path, ONE)
+    assert not again.has("a")
+    with again.owned():
+        again.write("a", lambda file: file.write(b"x"))
+    assert again.has("a")

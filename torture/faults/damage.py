@@ -39,11 +39,12 @@ DAMAGES: dict[str, Damage] = {
 
 
 def kinds_of_file(folder: Path) -> dict[str, list[Path]]:
-    """The files of a folder by kind: by the folder they lie in and their ending."""
+    """The files of a folder by kind: by the folder they lie in, or are of, and their ending."""
     kinds: dict[str, list[Path]] = {}
     for file in sorted(p for p in folder.rglob("*") if p.is_file()):
         place = file.relative_to(folder)
-        kind = str(place.parent / f"*{place.suffix}") if len(place.parts) > 1 else place.name
+        of = "/".join(place.parts[:2]) if place.parts[0] == "markers" else place.parts[0]
+        kind = f"{of}/*{place.suffix}" if len(place.parts) > 1 else place.name
         kinds.setdefault(kind, []).append(file)
     return kinds
 
@@ -51,6 +52,7 @@ def kinds_of_file(folder: Path) -> dict[str, list[Path]]:
 def files_of_a_run(place: Place, count: Count, job: str, draw: random.Random, share: float) -> None:
     """Damages a file of every kind in a finished folder, looks for it, and makes it again."""
     for kind, damage in _drawn(kinds_of_file(place.whole(job)), draw, share):
+        count.go_on()
         out = place.copy(job)
         file = draw.choice(kinds_of_file(out)[kind])
         name = file.relative_to(out).as_posix()
@@ -72,6 +74,7 @@ def files_of_a_run(place: Place, count: Count, job: str, draw: random.Random, sh
 def files_of_a_detector(place: Place, count: Count, draw: random.Random, share: float) -> None:
     """Damages a detector's files: it is refused by name, and training it again mends it."""
     for kind, damage in _drawn(kinds_of_file(place.whole("train")), draw, share):
+        count.go_on()
         out = place.copy("train")
         file = kinds_of_file(out)[kind][0]
         if not _damaged(file, damage, draw):

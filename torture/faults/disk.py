@@ -27,11 +27,12 @@ def said_well(ended: Ended) -> str:
 
 
 def full_from_a_call(
-    place: Place, count: Count, job: str, *, trials: int, draw: random.Random
+    place: Place, count: Count, job: str, draw: random.Random, trials: int
 ) -> None:
     """The disk is full from some call on; then there is room again."""
     place.whole(job)
     for _ in range(trials):
+        count.go_on()
         number = draw.randrange(1, place.calls[job])
         error = draw.choice((errno.ENOSPC, errno.EDQUOT))
         out = place.new()
@@ -41,11 +42,12 @@ def full_from_a_call(
 
 
 def broken_at_a_call(
-    place: Place, count: Count, job: str, *, trials: int, draw: random.Random
+    place: Place, count: Count, job: str, draw: random.Random, trials: int
 ) -> None:
     """One call fails, as of a disk that breaks or a server that is gone for a moment."""
     place.whole(job)
     for _ in range(trials):
+        count.go_on()
         number = draw.randrange(1, place.calls[job])
         error = draw.choice((errno.EIO, errno.ESTALE, errno.EACCES))
         out = place.new()
@@ -54,11 +56,12 @@ def broken_at_a_call(
         _again(place, count, job, out, f"{errno.errorcode[error]} at call {number}", wrong)
 
 
-def small_disk(place: Place, count: Count, job: str, *, trials: int, draw: random.Random) -> None:
+def small_disk(place: Place, count: Count, job: str, draw: random.Random, trials: int) -> None:
     """A real small disk in memory that fills up, then grows; files of a limited size elsewhere."""
     place.whole(job)
     size = sum(p.stat().st_size for p in place.whole(job).rglob("*") if p.is_file())
     for _ in range(trials):
+        count.go_on()
         room = draw.randrange(16 << 10, max(32 << 10, size))
         with tmpfs(place.new(), room) as disk:
             if disk is None:
@@ -76,11 +79,7 @@ def small_disk(place: Place, count: Count, job: str, *, trials: int, draw: rando
 def read_only(place: Place, count: Count, job: str) -> None:
     """A folder that may not be written to, for a user who is not root: new, and begun."""
     place.folder.chmod(0o755)
-    for name, make in {
-        "no folder yet": place.new,
-        "a begun one": lambda: _begun(place, job),
-    }.items():
-        out = make()
+    for name, out in (("no folder yet", place.new()), ("a begun one", _begun(place, job))):
         first = place.run(job, out, hooks=(_be_nobody,))
         wrong = said_well(first)
         if not wrong and name == "no folder yet" and out.exists():

@@ -23,6 +23,7 @@ def at_moments(place: Place, count: Count, job: str, *, kills: int, draw: random
     parts = [(n + draw.random()) / kills * place.seconds[job] for n in range(kills)]
     draw.shuffle(parts)
     while parts:
+        count.go_on()
         out, trial = place.new(), []
         for _ in range(min(_IN_A_ROW, len(parts))):
             moment, number = parts.pop(), draw.choice(SIGNALS)
@@ -45,15 +46,14 @@ def _killed(place: Place, job: str, out: Path, moment: float, number: int) -> st
     return "" if right else f"it ended with {ended.code} and said: {ended.said[-600:]}"
 
 
-def at_calls(
-    place: Place, count: Count, job: str, *, kills: int, draw: random.Random, after: bool | None
-) -> None:
+def at_calls(place: Place, count: Count, job: str, *, kills: int, draw: random.Random) -> None:
     """Kills a job before or after calls of the file system, evenly over all that it makes."""
     place.whole(job)
     calls = place.calls[job]
-    numbers = sorted({1 + round(n * (calls - 1) / max(1, kills - 1)) for n in range(kills)})
+    numbers = sorted({1 + int((n + 0.5) / kills * calls) for n in range(kills)})
     for number in numbers:
-        late = draw.random() < 0.5 if after is None else after
+        count.go_on()
+        late = draw.random() < 0.5
         out, said = place.new(), f"killed {'after' if late else 'before'} call {number} of {calls}"
         ended = place.run(job, out, hooks=(killed_at(number, after=late),))
         wrong = "" if ended.code in (0, -signal.SIGKILL) else f"it ended with {ended.code}"

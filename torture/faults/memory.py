@@ -1,4 +1,4 @@
-"""Memory that runs out: in any pass of the model, and for the whole process; workers that vanish."""
+"""Memory that runs out, in a pass of the model or for the whole process; workers that vanish."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ def out_of_memory(
     """
     place.whole(job)
     for _ in range(trials):
+        count.go_on()
         number, out = draw.randrange(1, 40), place.new()
         ended = place.run(job, out, hooks=(_fails_at(number),))
         wrong = "" if ended.code == 0 and not ended.traceback else said_well(ended)
@@ -43,6 +44,7 @@ def little_memory(
     """A process that may not have more than a little memory beside what it has."""
     place.whole(job)
     for _ in range(trials):
+        count.go_on()
         room, out = draw.choice((1, 4, 16, 64)) << 20, place.new()
         first = place.run(job, out, hooks=(lambda room=room: _limit(room),))
         # A process without memory may die in ways no code of ours sees; its folder must live.
@@ -58,6 +60,7 @@ def lost_worker(place: Place, count: Count, *, trials: int) -> None:
     """A worker of two is killed as soon as it is named: another takes its place."""
     place.whole("collect")
     for _ in range(trials):
+        count.go_on()
         out = place.new()
         command = place.begin("collect", out, hooks=(_with_workers,))
         killed, wrong = False, ""

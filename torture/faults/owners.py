@@ -17,10 +17,11 @@ from torture.faults.place import Place
 from torture.faults.tally import Count
 
 
-def moved(place: Place, count: Count, job: str, *, trials: int, draw: random.Random) -> None:
+def moved(place: Place, count: Count, job: str, draw: random.Random, trials: int) -> None:
     """A folder is moved while nobody works on it, and continued at its new place."""
     place.whole(job)
     for _ in range(trials):
+        count.go_on()
         out, moment = place.new(), draw.uniform(0.2, 0.9) * place.seconds[job]
         command = place.begin(job, out)
         if command.wait(moment) is None:
@@ -36,6 +37,7 @@ def clock_jumped(place: Place, count: Count, job: str, draw: random.Random, tria
     """The clock jumps, by seconds or years, between a kill and what continues it."""
     place.whole(job)
     for _ in range(trials):
+        count.go_on()
         jump = draw.choice((-1, 1)) * draw.choice((5, 3600, 86400 * 3, 86400 * 4000))
         out, moment = place.new(), draw.uniform(0.2, 0.9) * place.seconds[job]
         command = place.begin(job, out)
@@ -56,7 +58,8 @@ def two_at_once(place: Place, count: Count, job: str, draw: random.Random, trial
     """
     place.whole(job)
     for number in range(trials):
-        jump = draw.choice((-7200, 7200)) if number % 2 else 0
+        count.go_on()
+        jump = 0 if number % 2 else draw.choice((-7200, 7200))
         out = place.new()
         first = place.begin(job, out, hooks=(_slow,))
         while not (out / "owner.json").exists():

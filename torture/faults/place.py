@@ -132,8 +132,9 @@ class Place:
         return out
 
     def new(self) -> Path:
-        """A place where no folder is yet."""
+        """A place where no folder is yet; what an earlier trial left is removed."""
         self._made += 1
+        shutil.rmtree(self.folder / f"out-{self._made - 4}", ignore_errors=True)
         return self.folder / f"out-{self._made}"
 
     def copy(self, job: str) -> Path:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import math
+import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+
+
+class Enough(Exception):
+    """The seconds of a kind of fault are used up."""
 
 
 @dataclass
@@ -13,6 +19,7 @@ class Count:
     """The trials of one kind of fault."""
 
     fault: str
+    until: float = math.inf  # by the clock that does not jump
     tried: int = 0
     survived: int = 0
     lost: int = 0  # trials after which a result was missing or another one
@@ -26,23 +33,35 @@ class Count:
         self.lost += lost
         if wrong:
             self.failures.append(f"{self.fault}, {trial}: {wrong}")
+            print(self.failures[-1], file=sys.stderr, flush=True)
+
+    def go_on(self) -> None:
+        """Raise where no further trial is to begin."""
+        if time.monotonic() > self.until:
+            raise Enough
 
 
 @dataclass
 class Tally:
-    """All kinds of fault, in the order they were tried."""
+    """All kinds of fault, in the order they were tried, each for so many seconds at most."""
 
+    most: float = math.inf
     counts: list[Count] = field(default_factory=list)
 
     @contextmanager
     def of(self, fault: str) -> Iterator[Count]:
         """The count of a kind of fault, whose seconds are taken."""
-        count, begun = Count(fault), time.monotonic()
+        begun = time.monotonic()
+        count = Count(fault, until=begun + self.most)
         self.counts.append(count)
         try:
-            yield count
+            with suppress(Enough):
+                yield count
         finally:
             count.seconds = time.monotonic() - begun
+            print(
+                f"{count.survived} of {count.tried} survived: {fault}", file=sys.stderr, flush=True
+            )
 
     @property
     def failures(self) -> list[str]:

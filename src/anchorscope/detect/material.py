@@ -227,7 +227,7 @@ def from_run(run: RunView, dataset: str, *, seed: int = 0, limit: int | None = N
         name=dataset,
         texts=tuple(texts),
         z=np.array([int(s.verdict == "wrong") for s in used], dtype=np.int64),
-        bank=StateBank(run.path, [s.id for s in used]),
+        bank=StateBank(run.path, [s.id for s in used], check=True),
         rows=np.arange(len(used)),
         seed=seed,
     )

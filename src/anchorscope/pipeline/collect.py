@@ -15,7 +15,7 @@ from anchorscope.engine.lease import Lease
 from anchorscope.engine.passes import CAUGHT
 from anchorscope.errors import UserError
 from anchorscope.evidence.shards import Shards
-from anchorscope.pipeline.early import check_place
+from anchorscope.pipeline.checks.early import check_place
 from anchorscope.pipeline.evidence import read_pieces
 from anchorscope.pipeline.model import load_again
 from anchorscope.pipeline.request import Questions, command_of, resolve

@@ -14,7 +14,7 @@ from anchorscope.engine.passes import passes_of
 from anchorscope.evidence.pieces import probed_of
 from anchorscope.pipeline.ablate import ablation_tables, read_variants, variants_of
 from anchorscope.pipeline.analyse import pathway_tables, save, train_and_read
-from anchorscope.pipeline.early import check_run
+from anchorscope.pipeline.checks.early import check_run
 from anchorscope.pipeline.evidence import (
     read_evidence,
     read_evidence_with_probes,

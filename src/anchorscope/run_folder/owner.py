@@ -163,5 +163,6 @@ def _read(file: Path) -> dict[str, Any] | None:
     """What an owner's file says; None where it is not there, or torn."""
     with suppress(OSError, ValueError):
         about = json.loads(file.read_text(encoding="utf-8"))
-        return about if isinstance(about, dict) else None
+        named = isinstance(about, dict) and {"host", "process", "token"} <= about.keys()
+        return about if named else None
     return None

@@ -15,6 +15,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from anchorscope.errors import UserError
+from anchorscope.run_folder.listing import require_whole
 from anchorscope.run_folder.store import Store
 
 # Layers that the next detector may read too. Every process that fits detectors keeps its own.
@@ -124,19 +125,23 @@ def _shard(path: Path) -> Iterator[tuple[Any, list[str]]]:
             yield file, ids
     except (SafetensorError, OSError, LookupError, TypeError, ValueError, RecursionError) as error:
         raise UserError(
-            f"'{path}' holds no states ({error}). Remove it, and run the run's command again."
+            f"'{path}' cannot be read, or holds no states ({error}). The command that made the run "
+            "makes it again."
         ) from error
 
 
 class StateBank:
     """The states of a run folder, a layer read from disk when it is first asked for.
 
-    Sent to another process it goes without what it has read: files are shared, memory is not.
+    Sent to another process it goes without what it has read: files are shared, memory is not. With
+    `check` every file is held against its checksum before it is first read: whoever trains on a run
+    long after it was made does not know what became of it.
     """
 
-    def __init__(self, path: Path, ids: list[str]) -> None:
+    def __init__(self, path: Path, ids: list[str], *, check: bool = False) -> None:
         self.folder, self.place = path / "states", {id: row for row, id in enumerate(ids)}
         self._read: dict[tuple[str, int], np.ndarray] = {}
+        self._check, self._checked = check, set[str]()  # names of passes
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_read": {}}
@@ -170,6 +175,10 @@ class StateBank:
         files = sorted((self.folder / name).glob("*.safetensors"))
         if not files:
             raise UserError(f"'{self.folder}' holds no states of '{name}'. Collect them first.")
+        if self._check and name not in self._checked:
+            for file in files:
+                require_whole(self.folder.parent, f"{self.folder.name}/{name}/{file.name}")
+            self._checked.add(name)
         return files
 
     def _load(self, name: str, layer: int) -> np.ndarray:

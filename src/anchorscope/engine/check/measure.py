@@ -21,13 +21,15 @@ from anchorscope.engine.trunk import grow_trunk, read_prefix
 from anchorscope.models import Model
 
 _TOKENS, _PREFIX = 1024, 1024
+_OWN = 1 << 30  # bytes of a GPU that CUDA and its libraries take for themselves, about
 
 
 def measure(model: Model) -> None:
-    """Notes the bounds of a model on a GPU; elsewhere nothing tells what is free."""
+    """Notes the bounds of a model on a GPU; elsewhere nothing tells what a pack takes."""
     if kind_of(model) == "cuda":
         taken, tokens = trial_pack(model, peak_bytes)
-        free = ranks.least(free_bytes(model))
+        room = min(room_on(*memory) for memory in _memory(model))
+        free = ranks.least(room)
         # The processes that share a model take alike, but for rounding: the largest counts.
         token = -ranks.least(-taken) / tokens
         note(model.lm, replace(noted_of(model.lm), bounds=bounds_within(free, token)))
@@ -63,10 +65,24 @@ def peak_bytes(model: Model, work: Callable[[], object]) -> int:
     return max(torch.cuda.max_memory_allocated(d) - before[d] for d in devices)
 
 
-def free_bytes(model: Model) -> int:
-    """What is free on the fullest GPU of a model; what torch keeps and does not use counts."""
+def room_on(total: int, held: int, free: int) -> int:
+    """The bytes of a GPU that batches may count on, from its size and what the model holds of it.
+
+    Not from what is free just now: that is another number in every run, and with it could come
+    other batches, which round otherwise. Only where somebody else holds half of it does that count.
+    """
+    room = max(0, total - held - _OWN)
+    return room if free >= room // 2 else free
+
+
+def _memory(model: Model) -> list[tuple[int, int, int]]:
+    """Of every GPU of a model: its bytes, those this process holds, and those that are free."""
     torch.cuda.empty_cache()
-    return min(torch.cuda.mem_get_info(device)[0] for device in _gpus(model))
+    facts = []
+    for device in _gpus(model):
+        free, total = torch.cuda.mem_get_info(device)
+        facts.append((total, torch.cuda.memory_allocated(device), free))
+    return facts
 
 
 def _gpus(model: Model) -> list[torch.device]:

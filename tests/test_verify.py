@@ -1,0 +1,144 @@
+"""`anchorscope verify`: each damage is named, and a sound folder passes, also computed again."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pandas as pd
+import pytest
+from kit.detect_worlds import plain, write_run
+from kit.rivers import GOLDEN, collect_here, rivers
+
+from anchorscope.detect.deployed.detector import Detector
+from anchorscope.detect.deployed.saved import _checksum
+from anchorscope.pipeline.checks.recompute import plain_layers
+from anchorscope.run_folder.view import RunView
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> Path:
+    """A folder of `detect collect`, eight questions of a tiny model."""
+    return collect_here(rivers(tmp_path_factory.mktemp("verify")), "run")
+
+
+@pytest.fixture
+def run(whole, tmp_path) -> Path:
+    return Path(shutil.copytree(whole, tmp_path / "run"))
+
+
+def test_a_sound_folder_passes_also_computed_again(cli, run, tmp_path):
+    code, said, _ = cli("verify", run, "--deep", "--badge", tmp_path / "badge.svg")
+    assert code == 0, said
+    lines = [line for line in said.splitlines() if line.startswith("ok")]
+    listed = [json.loads(line)["name"] for line in (run / "manifest.jsonl").open()]
+    assert all(any(name in line for line in lines) for name in listed)
+    assert "samples.parquet: computed again, the same bytes" in said
+    assert "tables/spans.csv: computed again, the same bytes" in said
+    badge = ElementTree.parse(tmp_path / "badge.svg").getroot()
+    assert badge.attrib["aria-label"] == f"anchorscope: recomputed, {len(lines)} checks"
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("states/clean/00001.safetensors", "its checksum is another than that of what was written"),
+        ("samples.parquet", "its checksum is another"),
+        ("markers/answers/00000.parquet.json", "it is damaged"),
+        ("run.json", "run-copy.json beside it is a whole copy"),
+    ],
+)
+def test_a_flipped_byte_is_named(cli, run, name, said):
+    data = bytearray((run / name).read_bytes())
+    data[0 if name.startswith("markers") else len(data) // 2] ^= 0x10
+    (run / name).write_bytes(data)
+    if name.startswith("markers"):
+        (run / "manifest.jsonl").unlink()  # else it speaks for the file
+    code, out, _ = cli("verify", run)
+    assert code == 1
+    (line,) = [line for line in out.splitlines() if line.startswith("WRONG") and name in line]
+    assert said in line and "Traceback" not in out
+
+
+def test_a_number_in_run_json_that_changed_is_found(cli, run):
+    text = (run / "run.json").read_text()
+    (run / "run.json").write_text(text.replace('"shard": 2', '"shard": 3'))
+    code, out, _ = cli("verify", run)
+    assert code == 1 and "it was changed after it was written" in out
+    code, _, error = cli("detect", "train", run, "--out", run.parent / "detector")
+    assert code == 2 and "run.json is damaged" in error
+
+
+def test_a_damaged_table_is_not_read(cli, run):
+    (run / "samples.parquet").write_bytes(b"PAR1" + bytes(100))
+    code, _, error = cli("detect", "train", run, "--out", run.parent / "detector")
+    assert code == 2 and "samples.parquet' is damaged: it has 104 bytes" in error
+
+
+def test_damaged_states_are_not_learnt_from(cli, tmp_path):
+    run = write_run(tmp_path / "run", [plain(n=120, strength=2.0)])
+    file = run / "states/clean/00000.safetensors"
+    data = bytearray(file.read_bytes())
+    data[-100] ^= 1
+    file.write_bytes(data)
+    words = ("--method", "probe", "--folds", "3", "--out", tmp_path / "detector")
+    code, _, error = cli("detect", "train", run, *words)
+    assert code == 2 and "states/clean/00000.safetensors' is damaged" in error
+
+
+def test_states_that_were_removed_are_said_and_no_fault(cli, run):
+    shutil.rmtree(run / "states")
+    code, out, _ = cli("verify", run)
+    assert code == 0 and "states: removed after the run" in out
+
+
+def test_a_detector_is_verified(cli, tmp_path):
+    run = RunView.open(write_run(tmp_path / "run", [plain(n=120, strength=2.0)]), collected_ok=True)
+    made = Detector.train(run, method="probe", folds=3, resamples=100)
+    folder = made.save(tmp_path / "detector")
+    code, out, _ = cli("verify", folder, "--deep")
+    assert code == 0 and f"held-out AUROC {made.evaluation['auroc']}" in out
+    about = json.loads((folder / "detector.json").read_text())
+    about["evaluation"]["auroc"] = "very good" * 1000  # forged, with a checksum that fits
+    about["checksum"] = _checksum(about)
+    (folder / "detector.json").write_text(json.dumps(about))
+    code, out, _ = cli("verify", folder, "--deep")
+    assert code == 1 and "its evaluation.auroc is" in out
+    (folder / "detector.safetensors").write_bytes(b"x")
+    code, out, _ = cli("verify", folder)
+    assert code == 1 and "detector.safetensors is not the file" in out
+
+
+def test_folders_of_the_first_format_pass(cli):
+    code, out, _ = cli("verify", GOLDEN / "collected")
+    assert code == 0 and "run.json: format 1 of 2" in out
+
+
+def test_layers_are_held_against_means_by_hand(tmp_path):
+    folder = Path(shutil.copytree(GOLDEN / "simulated", tmp_path / "run"))
+    assert plain_layers(RunView.open(folder)).ok
+    (folder / "manifest.jsonl").unlink()  # whoever tampers tampers with that too
+    table = pd.read_csv(folder / "tables/layers.csv")
+    table.loc[table["n"] > 0, "delta_p"] -= 1.0
+    table.to_csv(folder / "tables/layers.csv", index=False)
+    checked = plain_layers(RunView.open(folder))
+    assert not checked.ok and "ΔP is off by up to 1" in checked.wrong
+
+
+def test_what_is_neither_is_refused(cli, tmp_path):
+    code, _, error = cli("verify", tmp_path)
+    assert code == 2 and "holds no run.json and no detector.json" in error
+    code, _, error = cli("verify", tmp_path / "nowhere")
+    assert code == 2 and "There is no folder" in error
+
+
+def test_a_finished_run_makes_a_damaged_file_again(whole, tmp_path):
+    """The same command, and the very bytes: also of a file as long as before."""
+    place = Path(shutil.copytree(whole.parent, tmp_path / "place"))
+    file = place / "run/states/knockout/00002.safetensors"
+    before = file.read_bytes()
+    file.write_bytes(bytes(len(before)))
+    collect_here(place, "run")
+    assert file.read_bytes() == before
