@@ -6,6 +6,7 @@ import json
 
 import pytest
 from kit.tiny import tiny_lm, tiny_tokenizer
+
 from torture.fuzz.texts import MARKUP, SPECIAL, WORDS
 
 OPTIONS = ["--max-tokens", "4", "--device", "cpu", "--dtype", "float32", "--resamples", "100",
@@ -66,7 +67,7 @@ def test_a_run_on_which_every_answer_is_an_abstention_ends_in_a_sentence(cli, mo
 
 @pytest.mark.slow
 def test_a_run_over_texts_of_every_kind_is_finished_and_shown(cli, model, tmp_path):
-    """Half of the verdicts are given as right; a popularity that is NaN is one that is not known."""
+    """Half of the verdicts are given as right; a popularity of NaN is one not known."""
     asked = [
         row | {"id": str(n), "popularity": float("nan") if n % 3 else 7.5}
         for n, row in enumerate(odd_rows())
