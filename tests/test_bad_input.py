@@ -96,6 +96,7 @@ def test_an_alias_of_signs_with_a_blank_before_it_is_itself():
     lambda: judge("Paris", ["(" * 30_000]),
     lambda: judge("Paris", [" " * 30_000 + "x"]),
     lambda: rules_spans("A. " * 10_000),
+    lambda: rules_spans("6\u0301^'" * 25_000),
 ])  # fmt: skip
 def test_a_long_text_takes_no_time_that_grows_with_its_square(work):
     with within(SECONDS):  # of the processor: it was minutes

@@ -102,7 +102,7 @@ def many_runs(folder: Path, count: int) -> dict[str, Any]:
 
 
 def many_samples(folder: Path, count: int) -> dict[str, Any]:
-    """The most memory that the analysis of so many samples takes, and the size of their states."""
+    """The most memory that the analysis of so many samples takes, and their states' size."""
     rng = np.random.default_rng(0)
     z = (np.arange(count) % 2).astype(np.int64)
     with (folder / "states.npz").open("wb") as file:

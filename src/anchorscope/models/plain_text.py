@@ -109,7 +109,8 @@ def _make_secret(tokenizer: Any) -> _Secret:
     coder = Tokenizer.from_str(json.dumps(about))
     coder.no_truncation()
     coder.no_padding()
-    ids = {coder.token_to_id(names[content]): id for id, content in guarded.items()}
+    known = {id: coder.token_to_id(names[content]) for id, content in guarded.items()}
+    ids = {here: id for id, here in known.items() if here is not None}
     longest_first = sorted(map(re.escape, names), key=len, reverse=True)
     return _Secret(coder, names, ids, re.compile("|".join(longest_first)))
 

@@ -20,6 +20,7 @@ from anchorscope.records import Shot, Span
 PromptStyle = Literal["auto", "chat", "text"]
 # What ends a turn, where the files name only the end of the text.
 _TURN_ENDS = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end|>")
+LONGEST = 4096  # tokens of a prompt that every model is given, whatever it says that it reads
 _NO_THINKING = {"enable_thinking": False}  # read by templates that know it, ignored by the others
 
 
@@ -45,6 +46,8 @@ def make_prompts(
     pieces = [frame.around(question) for question in questions]
     # A chat template writes its own special tokens; plain text gets the tokenizer's.
     coded = code(model.tokenizer, pieces, special=style == "text")
+    for question, one in zip(questions, coded, strict=True):
+        _check_length(model, question, len(one.ids))
     return [
         Prompt(ids=one.ids, offsets=one.offsets, question=_place(parts))
         for one, parts in zip(coded, pieces, strict=True)
@@ -116,6 +119,17 @@ def _place(pieces: Sequence[Piece]) -> Span:
     """Where the question stands in the text of its prompt: it is the last piece but one."""
     start = sum(len(piece.text) for piece in pieces[:-2])
     return Span(start, start + len(pieces[-2].text))
+
+
+def _check_length(model: Model, question: str, tokens: int) -> None:
+    """An error where a prompt is far longer than the model reads: it would only fill the memory."""
+    config = getattr(getattr(model, "lm", None), "config", None)
+    most = getattr(config and config.get_text_config(), "max_position_embeddings", None)
+    if most is not None and tokens > max(most, LONGEST):
+        raise UserError(
+            f"The question {_short(question)} of {len(question)} characters makes a prompt of "
+            f"{tokens} tokens, and {model.name} reads {most}. Shorten it, or leave it out."
+        )
 
 
 def _short(text: str) -> str:

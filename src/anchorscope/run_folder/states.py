@@ -125,7 +125,8 @@ def _shard(path: Path) -> Iterator[tuple[Any, list[str]]]:
             yield file, ids
     except (SafetensorError, OSError, LookupError, TypeError, ValueError, RecursionError) as error:
         raise UserError(
-            f"'{path}' holds no states ({error}). Remove it, and run the run's command again."
+            f"'{path}' cannot be read, or holds no states ({error}). The command that made the run "
+            "makes it again."
         ) from error
 
 

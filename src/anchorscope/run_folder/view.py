@@ -14,8 +14,7 @@ from anchorscope.errors import UserError
 from anchorscope.notebook.card import card
 from anchorscope.records import Sample
 from anchorscope.run_folder import table_columns
-from anchorscope.run_folder.described import check_described
-from anchorscope.run_folder.info import read_info
+from anchorscope.run_folder.info import check_described, read_info
 from anchorscope.run_folder.read_table import read_csv, read_parquet
 from anchorscope.run_folder.remote import RUN, local_folder
 from anchorscope.run_folder.samples import from_frame

@@ -9,8 +9,10 @@ from itertools import pairwise
 from anchorscope.records import Span
 from anchorscope.spans.characters import STOP, WORD, merged, trimmed, word_set
 
+# Bounded: a text of nothing but opening marks would be read to its end from each of them.
 QUOTED = re.compile(
-    r'"([^"]+)"|“([^”]+)”|«([^»]+)»|(?<!\w)[\'‘]([^\'‘’]+(?:[\'’]\w[^\'‘’]*)*)[\'’](?!\w)'
+    r'"([^"]{1,300})"|“([^”]{1,300})”|«([^»]{1,300})»|'
+    r"(?<!\w)['‘]([^'‘’]{1,300}(?:['’]\w[^'‘’]{0,300}){0,8})['’](?!\w)"
 )
 # Small words that may stand between two capitalised words of one name.
 CONNECTORS = word_set(

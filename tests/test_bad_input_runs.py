@@ -1,0 +1,86 @@
+"""The whole pipeline on hostile questions: a finished run, or a sentence; never a traceback."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from kit.tiny import tiny_lm, tiny_tokenizer
+
+from torture.fuzz.texts import MARKUP, SPECIAL, WORDS
+
+OPTIONS = ["--max-tokens", "4", "--device", "cpu", "--dtype", "float32", "--resamples", "100",
+           "--fold-seeds", "1", "--shots", "0", "--evidence", "none"]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    tiny_lm("llama").save_pretrained(folder)
+    tiny_tokenizer().save_pretrained(folder)
+    return folder
+
+
+def rows(count: int, **more: object) -> list[dict[str, object]]:
+    return [{"question": f"Where is lake {n}?", "answers": ["a"], **more} for n in range(count)]
+
+
+def odd_rows() -> list[dict[str, object]]:
+    texts = [text for text in (*WORDS, *SPECIAL, *MARKUP) if text.strip() and len(text) < 300]
+    return [{"question": f"{text} {n}", "answers": [text]} for n, text in enumerate(texts)]
+
+
+FEW = "probes need at least 20"
+CASES = {
+    "one question": (rows(1), FEW),
+    "one class only": (rows(40), "wrong and 0 right answers can be used; probes need at least 20"),
+    "an endless popularity": (rows(3, popularity=float("inf")), "popularity must be a number"),
+    "the same id twice": (rows(3, id="x"), "have the same id 'x'"),
+    "100,000 characters": (
+        [*rows(60), {"question": "x" * 100_000, "answers": ["a"]}],
+        "characters makes a prompt of 100006 tokens",
+    ),
+}
+
+
+def written(folder, content, name="q.jsonl"):
+    (folder / name).write_text("\n".join(map(json.dumps, content)))
+    return folder / name
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_run_that_cannot_be_made_ends_in_a_sentence(cli, model, tmp_path, case):
+    content, said = CASES[case]
+    file = written(tmp_path, content)
+    code, _, error = cli("run", "--model", model, "--data", file, "--out", tmp_path / "o", *OPTIONS)
+    assert code == 2 and said in error and "Traceback" not in error, error
+
+
+def test_a_run_on_which_every_answer_is_an_abstention_ends_in_a_sentence(cli, model, tmp_path):
+    file = written(tmp_path, [row | {"id": str(n)} for n, row in enumerate(rows(50))])
+    given = [{"id": f"q:all:{n}", "abstained": 1} for n in range(50)]
+    verdicts = written(tmp_path, given, "v.jsonl")
+    code, _, error = cli("run", "--model", model, "--data", file, "--verdicts", verdicts, "--out",
+                         tmp_path / "run", *OPTIONS)  # fmt: skip
+    assert code == 2 and FEW in error and "Traceback" not in error, error
+
+
+@pytest.mark.slow
+def test_a_run_over_texts_of_every_kind_is_finished_and_shown(cli, model, tmp_path):
+    """Half of the verdicts are given as right; a popularity of NaN is one not known."""
+    asked = [
+        row | {"id": str(n), "popularity": float("nan") if n % 3 else 7.5}
+        for n, row in enumerate(odd_rows())
+    ]
+    file = written(tmp_path, asked)
+    given = [{"id": f"q:all:{n}", "right": n % 2} for n in range(len(asked))]
+    verdicts = written(tmp_path, given, "v.jsonl")
+    out = tmp_path / "run"
+    code, _, error = cli("run", "--model", model, "--data", file, "--verdicts", verdicts, "--out",
+                         out, *OPTIONS)  # fmt: skip
+    assert code == 0, error
+    assert json.loads((out / "run.json").read_text())["finished"]
+    page = (out / "report.html").read_text(encoding="utf-8")
+    assert page.count("<script") == page.count("</script>") and "Content-Security-Policy" in page
+    code, _, error = cli("view", out, "--no-open")
+    assert code == 0, error
