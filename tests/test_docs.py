@@ -103,10 +103,23 @@ def test_the_page_of_detectors_shows_what_their_tables_hold(model: str) -> None:
     rows = to_markdown(table).split("\n\n")[0].splitlines()[2:]
     assert len(rows) == table["detector"].nunique()
     assert all(row in page for row in rows)
-    ahead = table[(table["vs_auto"] > 0) & (table["vs_auto_p"] < ALPHA)]
-    assert set(ahead["detector"]) <= {"ensemble"}  # the page names it
-    gained = table[table["detector"].isin(["mop", "pr"]) & (table["vs_probe"] > 0)]
-    assert not (gained["vs_probe_p"] < ALPHA).any()
+    combined = table[table["detector"] == "combined"]
+    assert (combined["vs_probe"] > 0).all()
+
+
+def test_the_page_of_detectors_counts_what_their_tables_hold() -> None:
+    """The counts in its sentences: `combined` against the probe, and against the best baseline."""
+    folder = ROOT / "docs" / "detection"
+    models = ("qwen2.5-coder-1.5b", "smollm2-135m")
+    own = pd.concat([pd.read_csv(folder / f"{model}.csv") for model in models])
+    assert (own[own["detector"] == "combined"]["vs_probe_p"] < ALPHA).sum() == 9
+    moved = pd.concat([pd.read_csv(folder / f"{model}-transfer.csv") for model in models])
+    moved = moved[(moved["kind"] == "transfer") & (moved["vs_best_p"] < ALPHA)]
+    below = moved[moved["vs_best"] < 0]["detector"].value_counts()
+    above = moved[moved["vs_best"] > 0]["detector"].value_counts()
+    named = ("probe", "combined", "combined-shrunk", "token-features")
+    assert [below[name] for name in named] == [19, 6, 5, 1]
+    assert "probe" not in above and above["combined"] == 2
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)

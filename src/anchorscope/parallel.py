@@ -31,7 +31,8 @@ def in_parallel(
 ) -> list[Result]:
     """What `work` gives for every item, in their order; several at a time."""
     count = 1 if _inside else min(workers or default_workers(), max(1, len(items)))
-    jobs = (joblib.delayed(_alone)(work, item, asked_by=os.getpid()) for item in items)
+    here = {"asked_by": os.getpid(), "folder": os.getcwd()}
+    jobs = (joblib.delayed(_alone)(work, item, **here) for item in items)
     results = []
     for result in joblib.Parallel(count, return_as="generator")(jobs):
         results.append(result)
@@ -45,9 +46,11 @@ def default_workers() -> int:
     return min(joblib.cpu_count(), MAX_WORKERS)
 
 
-def _alone(work: Callable[[Item], Result], item: Item, *, asked_by: int) -> Result:
+def _alone(work: Callable[[Item], Result], item: Item, *, asked_by: int, folder: str) -> Result:
     global _inside
-    _inside = _inside or os.getpid() != asked_by
+    if os.getpid() != asked_by:
+        _inside = True
+        os.chdir(folder)  # a worker outlives the call that started it, and the caller may move on
     # One arithmetic thread each: the other cores have their own item, and a sum must not depend
     # on how many there are.
     with threadpool_limits(limits=1, user_api="blas"):

@@ -46,7 +46,7 @@ def evaluate(
     ] = None,
     encoder: Annotated[
         str | None,
-        typer.Option(help="A sentence-transformers model; default: a small one, if installed."),
+        typer.Option(help="A sentence-transformers model; default: a small one, if it is here."),
     ] = None,
     limit: Annotated[
         int | None,

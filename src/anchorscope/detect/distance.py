@@ -74,6 +74,10 @@ def learn_distance(material: Material, *, layer: int | None = None) -> Distance:
 
 def held_out_distances(material: Material, layer: int) -> np.ndarray:
     """The distance of each answer from those of the other inner folds, [question]."""
+    return material.once(("distances", layer), lambda: _held_out(material, layer))
+
+
+def _held_out(material: Material, layer: int) -> np.ndarray:
     x = material.layer("clean", layer).astype(np.float64)
     distances = np.empty(len(x))
     for fold in np.unique(material.inner):

@@ -6,7 +6,7 @@ answers are kept in the material's memo.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -39,7 +39,7 @@ class Choice(NamedTuple):
 
 def choose(material: Material, *, states: str = "clean") -> Choice:
     """The layer and C with the highest inner AUROC."""
-    return _once(material, ("choice", states), lambda: _choose(material, states))
+    return material.once(("choice", states), lambda: _choose(material, states))
 
 
 def layer_scores(material: Material, *, states: str = "clean") -> dict[int, float]:
@@ -53,7 +53,7 @@ def layer_scores(material: Material, *, states: str = "clean") -> dict[int, floa
         near = [k for k in (best - 1, best + 1) if 1 <= k <= layers and k not in scores]
         return scores | dict(zip(near, _aurocs(material, states, near), strict=True))
 
-    return _once(material, ("layers", states), look)
+    return material.once(("layers", states), look)
 
 
 def best_layers(material: Material) -> tuple[int, ...]:
@@ -74,7 +74,7 @@ def inner_logits(
     "knockout" where there are such states. `states` is what the probes learn from.
     """
     key = _logits_key(states, layer, C)
-    return _once(material, key, lambda: _fit_inner(material, layer, C, states))
+    return material.once(key, lambda: _fit_inner(material, layer, C, states))
 
 
 def _choose(material: Material, states: str) -> Choice:
@@ -111,12 +111,6 @@ def _fit_inner(material: Material, layer: int, C: float, states: str) -> dict[st
 
 def _logits_key(states: str, layer: int, C: float) -> tuple:
     return ("logits", states, layer, C)
-
-
-def _once(material: Material, key: tuple, make: Callable):
-    if key not in material.memo:
-        material.memo[key] = make()
-    return material.memo[key]
 
 
 def pathway_groups(material: Material, layer: int, *, C: float) -> np.ndarray:

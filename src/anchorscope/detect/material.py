@@ -8,10 +8,10 @@ Material from a finished run folder, one for each dataset.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from anchorscope.run_folder.view import RunView
 
 INNER_FOLDS = 3
 FoldsBy = Literal["entity", "random", "dataset"]
+Made = TypeVar("Made")
 
 
 class Bank(Protocol):
@@ -112,6 +113,12 @@ class Material:
             memo={},
         )
 
+    def once(self, key: Hashable, make: Callable[[], Made]) -> Made:
+        """What `make` gives, worked out the first time and kept under the key."""
+        if key not in self.memo:
+            self.memo[key] = make()
+        return self.memo[key]
+
     @cached_property
     def inner(self) -> np.ndarray:
         """The inner fold of every question, [question]: like the outer folds, or a dataset each."""
@@ -124,9 +131,8 @@ class Material:
 
     def inner_parts(self) -> list[tuple[np.ndarray, Material, Material]]:
         """For each inner fold: its mask, the material to learn from, and that held out."""
-        if "parts" not in self.memo:
-            self.memo["parts"] = [self._inner_part(int(fold)) for fold in np.unique(self.inner)]
-        return self.memo["parts"]
+        folds = np.unique(self.inner)
+        return self.once("parts", lambda: [self._inner_part(int(fold)) for fold in folds])
 
     def _inner_part(self, fold: int) -> tuple[np.ndarray, Material, Material]:
         held = self.inner == fold
@@ -137,9 +143,7 @@ class Material:
         """The same answers with a whole dataset in each inner fold; itself where there is one, or
         where the others of some dataset hold too few answers of a class.
         """
-        if "apart" not in self.memo:
-            self.memo["apart"] = self._apart()
-        return self.memo["apart"]
+        return self.once("apart", self._apart)
 
     def _apart(self) -> Material:
         names = np.unique(self.datasets)

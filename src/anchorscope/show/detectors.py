@@ -21,7 +21,7 @@ from anchorscope.show.curves import FEW, PALETTE
 from anchorscope.stats.ranking import Curve, auroc, reliability, risk_coverage
 
 # What a reader asks first; the table has them all.
-DRAWN = ("min-log-prob", "p-true", "probe", "mop", "pr", "auto")
+DRAWN = ("min-log-prob", "p-true", "probe", "combined", "mop", "pr", "auto")
 _PANELS = 3  # side by side
 _GREY = {"color": "#888888", "linewidth": 0.7, "linestyle": ":"}
 Points = Callable[[np.ndarray, np.ndarray, np.ndarray], Curve]  # z, score, probability

@@ -99,13 +99,19 @@ class MixtureOfProbes(Method):
         self._choose_value("C_", strengths_from(self.C_), material)
 
     def _learn(self, material: Material) -> None:
-        x = material.layer("clean", self.layer_)
+        # The kinds of gate share their experts: what one trained on these answers serves all.
+        key = ("mixture", self.experts, self.layer_, self.C_, self.seed)
+        self.mixture_ = material.once(key, lambda: self._mixture(material))
+        if self.gate == "oracle":
+            x = material.layer("clean", self.layer_)
+            self.reader_ = LinearProbe(C=self.C_).fit(x, material.z)
+
+    def _mixture(self, material: Material) -> Mixture:
         groups = None
         if self.experts == "pathway":
             groups = pathway_groups(material, self.layer_, C=self.C_)
-        self.mixture_ = Mixture(C=self.C_, seed=self.seed).fit(x, material.z, groups=groups)
-        if self.gate == "oracle":
-            self.reader_ = LinearProbe(C=self.C_).fit(x, material.z)
+        x = material.layer("clean", self.layer_)
+        return Mixture(C=self.C_, seed=self.seed).fit(x, material.z, groups=groups)
 
     def _given_gate(self, material: Material, x: np.ndarray) -> np.ndarray | None:
         if self.gate == "learned":

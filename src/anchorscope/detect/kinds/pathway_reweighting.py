@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from anchorscope.detect.material import Material
 from anchorscope.detect.method import Method, Needs
 from anchorscope.engine.interventions import Intervention
 from anchorscope.engine.passes import reweighting, state_name
+from anchorscope.probes.fold_probes import fit_fold_probes
 from anchorscope.probes.linear_probe import LinearProbe
 
 Kind = Literal["reweight", "rescale"]
@@ -106,33 +108,16 @@ class PathwayReweighting(Method):
         self._choose_value("C_", strengths_from(self.C_), material)
 
     def _learn(self, material: Material) -> None:
-        clean = material.layer("clean", self.layer_)
-        groups = pathway_groups(material, self.layer_, C=self.C_)
-        is_q = np.ones(len(material), dtype=bool)
-        self.gate_, self.gate_bias_ = np.zeros(clean.shape[1], np.float32), 1.0
+        gate = _ALL_Q
         if self.sign == "pathway":
-            is_q = self._learn_gate(material, clean, groups)
+            key = ("gate", self.layer_, self.C_)  # whatever β is
+            gate = material.once(key, lambda: learn_gate(material, self.layer_, C=self.C_))
+        width = material.layer("clean", self.layer_).shape[1]
+        self.gate_ = np.zeros(width, np.float32) if gate.coef is None else gate.coef
+        self.gate_bias_ = gate.bias
+        is_q = np.broadcast_to(gate.is_q, len(material))
         probe = LinearProbe(C=self.C_).fit(self._picked(material, is_q), material.z)
         self.coef_, self.intercept_ = probe.coef_[0], float(probe.intercept_[0])
-
-    def _learn_gate(self, material: Material, x: np.ndarray, groups: np.ndarray) -> np.ndarray:
-        """Trains the gate; what gates that did not see a question take it for, bool [question]."""
-        placed = np.isfinite(groups)
-        share = float(groups[placed].mean())
-        if share in (0.0, 1.0):
-            self.gate_bias_ = 1.0 if share else -1.0
-            return np.full(len(material), bool(share))
-        gate = LinearProbe(C=self.C_, balance="none").fit(x[placed], groups[placed])
-        self.gate_, self.gate_bias_ = gate.coef_[0], float(gate.intercept_[0])
-        is_q = np.zeros(len(material), dtype=bool)
-        for held in (material.inner == fold for fold in np.unique(material.inner)):
-            rest = placed & ~held
-            if len(np.unique(groups[rest])) < 2:
-                is_q[held] = bool(groups[rest][0])
-                continue
-            part = LinearProbe(C=self.C_, balance="none").fit(x[rest], groups[rest])
-            is_q[held] = part.decision_function(x[held]) > 0
-        return is_q
 
     def _picked(self, material: Material, is_q: np.ndarray) -> np.ndarray:
         """The state of each answer under its own sign of β, [question, width]."""
@@ -143,3 +128,32 @@ class PathwayReweighting(Method):
             return plus
         minus = material.layer(state_name(self.kind, -self.beta_), self.layer_)
         return np.where(is_q[:, None], plus, minus)
+
+
+class Gate(NamedTuple):
+    """A probe for Q on the clean state, and what gates that did not see an answer take it for."""
+
+    coef: np.ndarray | None  # [width]; None: all answers are on one pathway
+    bias: float
+    is_q: np.ndarray  # bool [question], or one for all
+
+
+_ALL_Q = Gate(None, 1.0, np.array(True))
+
+
+def learn_gate(material: Material, layer: int, *, C: float) -> Gate:
+    """The gate of this layer and strength, from the training material alone."""
+    groups = pathway_groups(material, layer, C=C)
+    placed = np.isfinite(groups)
+    share = float(groups[placed].mean())
+    if share in (0.0, 1.0):
+        return Gate(None, 1.0 if share else -1.0, np.array(bool(share)))
+    x = material.layer("clean", layer)
+    gate = LinearProbe(C=C, balance="none").fit(x[placed], groups[placed])
+    others = fit_fold_probes(x[placed], groups[placed], material.inner[placed], C=C, balance="none")
+    logits = replace(others, fold=material.inner).logits(x)
+    is_q = logits > 0
+    for fold in np.unique(material.inner[np.isnan(logits)]):
+        # All other folds are on one pathway.
+        is_q[material.inner == fold] = bool(groups[placed & (material.inner != fold)][0])
+    return Gate(gate.coef_[0], float(gate.intercept_[0]), is_q)

@@ -72,7 +72,8 @@ class _WithVectors:
 def with_vectors(material: Material, encoder: str | None) -> Material:
     """The material with each text's vector; as it was where sentence-transformers is missing.
 
-    Where no encoder is named, the usual one is taken if it can be loaded.
+    Where no encoder is named, the usual one is taken if it is on this machine already: nobody
+    who did not ask for it is to wait for a download, least of all where there is no network.
     """
     if find_spec("sentence_transformers") is None:
         if encoder is not None:
@@ -83,7 +84,7 @@ def with_vectors(material: Material, encoder: str | None) -> Material:
     from sentence_transformers import SentenceTransformer  # type: ignore[import-not-found]
 
     try:
-        model = SentenceTransformer(encoder or ENCODER)
+        model = SentenceTransformer(encoder or ENCODER, local_files_only=encoder is None)
     except (OSError, ValueError) as error:
         if encoder is None:
             return material
