@@ -45,7 +45,7 @@ def disks(place: Place, tally: Tally, draw: random.Random) -> None:
     with tally.of("a real small disk fills up and grows") as count:
         disk.small_disk(place, count, "collect", draw, 8)
         disk.small_disk(place, count, "run", draw, 3)
-    with tally.of("a folder that may not be written to, not as root") as count:
+    with tally.of("a folder that may not be written to") as count:
         disk.read_only(place, count, "collect")
 
 

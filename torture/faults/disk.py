@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import random
@@ -15,8 +16,6 @@ from torture.faults.child import Ended
 from torture.faults.place import Place
 from torture.faults.points import refused_at, refused_from
 from torture.faults.tally import Count
-
-_NOBODY = 65534  # a user who may write to what everybody may write to
 
 
 def said_well(ended: Ended) -> str:
@@ -77,13 +76,19 @@ def small_disk(place: Place, count: Count, job: str, draw: random.Random, trials
 
 
 def read_only(place: Place, count: Count, job: str) -> None:
-    """A folder that may not be written to, for a user who is not root: new, and begun."""
-    place.folder.chmod(0o755)
-    for name, out in (("no folder yet", place.new()), ("a begun one", _begun(place, job))):
-        first = place.run(job, out, hooks=(_be_nobody,))
+    """A folder that may not be written to: no run in it yet, and one that was begun."""
+    closed, begun = place.new(), _begun(place, job)
+    closed.mkdir()
+    for name, folder, out in (("no run yet", closed, closed / "run"), ("begun", begun, begun)):
+        modes = {path: path.stat().st_mode for path in (folder, *folder.rglob("*"))}
+        for path, mode in modes.items():
+            path.chmod(mode & ~0o222)
+        first = place.run(job, out, hooks=(_obey_modes,))
         wrong = said_well(first)
-        if not wrong and name == "no folder yet" and out.exists():
+        if not wrong and name == "no run yet" and out.exists():
             wrong = "it left a folder"
+        for path, mode in modes.items():
+            path.chmod(mode)
         _again(place, count, job, out, f"read-only, {name}", wrong)
 
 
@@ -121,6 +126,15 @@ def _limit(size: int) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
 
 
-def _be_nobody() -> None:
-    os.setgid(_NOBODY)
-    os.setuid(_NOBODY)
+def _obey_modes() -> None:
+    """Gives up root's right to write where nobody may; another user would lack Python itself.
+
+    That is the capability CAP_DAC_OVERRIDE, dropped by the system call capset.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    header = (ctypes.c_uint32 * 2)(0x20080522, 0)  # the third version of the call, this process
+    sets = (ctypes.c_uint32 * 6)()  # effective, permitted, inheritable; low words, then high ones
+    libc.capget(header, sets)
+    for number in (0, 1):
+        sets[number] &= ~0b10
+    assert libc.capset(header, sets) == 0, os.strerror(ctypes.get_errno())

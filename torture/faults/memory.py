@@ -17,9 +17,7 @@ from torture.faults.tally import Count
 _NAMED = re.compile(r"worker \d of \d is process (\d+)")
 
 
-def out_of_memory(
-    place: Place, count: Count, job: str, *, trials: int, draw: random.Random
-) -> None:
+def out_of_memory(place: Place, count: Count, job: str, draw: random.Random, trials: int) -> None:
     """The n-th pass of the model says that a GPU's memory is full, once.
 
     In a batch it is halved and the run goes on; elsewhere it is said, and the command continues.
@@ -38,9 +36,7 @@ def out_of_memory(
         count.add(f"{job}, out of memory in pass {number}", wrong=wrong, lost=verified.code != 0)
 
 
-def little_memory(
-    place: Place, count: Count, job: str, *, trials: int, draw: random.Random
-) -> None:
+def little_memory(place: Place, count: Count, job: str, draw: random.Random, trials: int) -> None:
     """A process that may not have more than a little memory beside what it has."""
     place.whole(job)
     for _ in range(trials):
