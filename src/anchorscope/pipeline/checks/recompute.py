@@ -120,7 +120,7 @@ def _apart(one: Path, other: Path) -> float:
         return np.inf
     numbers = [name for name in a if pd.api.types.is_float_dtype(a[name])]
     rest = [name for name in a if name not in numbers]
-    if a[rest].astype(str).ne(b[rest].astype(str)).any(axis=None):
+    if a[rest].astype(str).ne(b[rest].astype(str)).to_numpy().any():
         return np.inf
     x, y = a[numbers].to_numpy(float), b[numbers].to_numpy(float)
     if not np.array_equal(np.isnan(x), np.isnan(y)):
