@@ -55,6 +55,7 @@ def test_rows_are_shared_out_evenly(count, rows, sizes):
     assert [len(batch) for batch in batches([2] * count, Budget(10_000), rows=rows)] == sizes
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(1, 20), min_size=1, max_size=60), st.integers(20, 50))
 def test_memory_that_runs_out_halves_the_batch_and_loses_nothing(lengths, holds):
     done = []

@@ -38,6 +38,7 @@ def marks(bundled):
     return marked, common_prefix(prepared)
 
 
+@pytest.mark.slow
 def test_one_pass_equals_the_loop_over_every_k(bundled, marks):
     marked, shared = marks
     with Lease(bundled) as lease:
@@ -61,6 +62,7 @@ def test_one_pass_equals_the_loop_over_every_k(bundled, marks):
         assert far < 1e-4, f"layer {k}"
 
 
+@pytest.mark.slow
 def test_doctor_understands_the_bundled_model(bundled):
     assert all(check.ok for check in check_model(bundled))
 

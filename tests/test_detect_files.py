@@ -87,7 +87,7 @@ def test_the_card_and_the_description_say_what_a_stranger_needs(saved):
     card = (folder / "README.md").read_text()
     assert f"{made.evaluation['auroc']:.3f}" in card
     assert made.calibrated_on in card
-    assert "license: other" in card
+    assert 'license: "other"' in card
 
 
 def test_a_folder_needs_no_hub_and_a_missing_one_is_said(saved, tmp_path):

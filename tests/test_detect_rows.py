@@ -145,6 +145,7 @@ def command(places, file, out):
     return [sys.executable, "-c", code, *map(str, words), "--model", str(places["model"])]
 
 
+@pytest.mark.slow
 def test_a_killed_scoring_goes_on_and_ends_like_an_undisturbed_one(
     places, score, tmp_path, monkeypatch
 ):

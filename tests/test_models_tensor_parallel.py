@@ -49,6 +49,7 @@ def folder(tmp_path_factory):
     return of
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", ["llama", "qwen3"])
 def test_two_processes_give_what_one_gives(architecture, folder, tmp_path):
     place = folder(architecture)
@@ -65,6 +66,7 @@ def test_two_processes_give_what_one_gives(architecture, folder, tmp_path):
     assert one["failed"].size == 0
 
 
+@pytest.mark.slow
 def test_out_of_memory_in_one_process_shrinks_the_batches_of_all(folder, tmp_path):
     place, script = folder("llama"), str(HERE / "kit" / "shared_model.py")
     done = torchrun(script, str(place), str(tmp_path), "15")

@@ -137,6 +137,7 @@ def killed_when(out: Path, there: str) -> None:
     process.communicate()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "there",
     ["tables/spans.csv", "answers/00001.parquet"],
@@ -178,6 +179,7 @@ with Lease(load(run, None)) as lease:
 """
 
 
+@pytest.mark.slow
 def test_a_shard_can_be_computed_by_any_process_that_has_the_folder(done, tmp_path):
     """The last shard first, by a process that is given the folder and a number, nothing else."""
     out = tmp_path / "shared"

@@ -109,6 +109,7 @@ def test_the_policy_alone_stops_what_text_would_do(browser, run, tmp_path, monke
     tab.close()
 
 
+@pytest.mark.slow
 def test_a_walk_of_random_clicks_ends_without_an_error(browser, run: RunView) -> None:
     tab, heard = open_page(browser, write_view([run]).page.as_uri(), accept_downloads=True)
     rng, end, visited = random.Random(0), time.monotonic() + WALK, [tab.url]

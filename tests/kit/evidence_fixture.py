@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -85,9 +86,11 @@ def add_evidence(folder: Path) -> RunView:
     rows = {"saliency": salient, "heads": heads_rows(readings)}
     tables = evidence_tables(PIECES, [inputs_of(folder, readings, states=states, rows=rows)])
     tables["heads_agreement"] = heads_agreement(tables["heads"])
+    store = Store(folder)
     for name, table in tables.items():
-        table.to_csv(folder / "tables" / f"{name}.csv", index=False)
-    claims_of([RunView.open(folder)]).to_csv(folder / "tables" / "claims.csv", index=False)
+        store.write(f"tables/{name}.csv", partial(table.to_csv, index=False))
+    claims = claims_of([RunView.open(folder)])
+    store.write("tables/claims.csv", partial(claims.to_csv, index=False))
     return RunView.open(folder)
 
 

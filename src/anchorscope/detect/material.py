@@ -19,7 +19,7 @@ from anchorscope.detect.sampled.answers import SampledAnswers, sampled_by_id
 from anchorscope.errors import UserError
 from anchorscope.probes.folds import MIN_PER_CLASS, entity_folds, random_folds
 from anchorscope.records import Sample
-from anchorscope.run_folder.states import StateBank
+from anchorscope.run_folder.states import StateBank, require_whole_states
 from anchorscope.run_folder.view import RunView
 
 INNER_FOLDS = 3
@@ -225,13 +225,14 @@ def from_run(run: RunView, dataset: str, *, seed: int = 0, limit: int | None = N
         raise UserError(f"'{run.path}' has no usable answers of '{dataset}'.")
     if limit is not None:
         used = balanced(used, limit, seed)
+    require_whole_states(run.path)
     drawn = sampled_by_id(run.sampled)
     texts = (_text(s, run.p_true.get(s.id, np.nan), drawn.get(s.id)) for s in used)
     return Material(
         name=dataset,
         texts=tuple(texts),
         z=np.array([int(s.verdict == "wrong") for s in used], dtype=np.int64),
-        bank=StateBank(run.path, [s.id for s in used], check=True),
+        bank=StateBank(run.path, [s.id for s in used]),
         rows=np.arange(len(used)),
         seed=seed,
     )

@@ -6,6 +6,7 @@ import json
 import math
 import threading
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -130,18 +131,35 @@ def _shard(path: Path) -> Iterator[tuple[Any, list[str]]]:
         ) from error
 
 
+_WHOLE: set[tuple[Path, int, int]] = set()  # files, sizes and times that were found whole
+
+
+def require_whole_states(path: Path) -> None:
+    """Raise a UserError where a file of a run's states is not as it was written.
+
+    Whoever trains on a run long after it was made does not know what became of it. Done once a
+    process, before others are started, and several files at a time: a run may hold many gigabytes.
+    """
+    facts = {}
+    for file in sorted((path / "states").glob("*/*.safetensors")):
+        about = file.stat()
+        facts[file.absolute(), about.st_size, about.st_mtime_ns] = file
+    fresh = {key: file for key, file in facts.items() if key not in _WHOLE}
+    with ThreadPoolExecutor() as pool:
+        names = [file.relative_to(path).as_posix() for file in fresh.values()]
+        list(pool.map(lambda name: require_whole(path, name), names))
+    _WHOLE.update(fresh)
+
+
 class StateBank:
     """The states of a run folder, a layer read from disk when it is first asked for.
 
-    Sent to another process it goes without what it has read: files are shared, memory is not. With
-    `check` every file is held against its checksum before it is first read: whoever trains on a run
-    long after it was made does not know what became of it.
+    Sent to another process it goes without what it has read: files are shared, memory is not.
     """
 
-    def __init__(self, path: Path, ids: list[str], *, check: bool = False) -> None:
+    def __init__(self, path: Path, ids: list[str]) -> None:
         self.folder, self.place = path / "states", {id: row for row, id in enumerate(ids)}
         self._read: dict[tuple[str, int], np.ndarray] = {}
-        self._check, self._checked = check, set[str]()  # names of passes
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_read": {}}
@@ -175,10 +193,6 @@ class StateBank:
         files = sorted((self.folder / name).glob("*.safetensors"))
         if not files:
             raise UserError(f"'{self.folder}' holds no states of '{name}'. Collect them first.")
-        if self._check and name not in self._checked:
-            for file in files:
-                require_whole(self.folder.parent, f"{self.folder.name}/{name}/{file.name}")
-            self._checked.add(name)
         return files
 
     def _load(self, name: str, layer: int) -> np.ndarray:
