@@ -27,7 +27,11 @@ sys.path.insert(0, str(Path(__file__).parent))  # mkdocs loads this file alone
 from site_figures import FIGURES
 
 ROOT = Path(__file__).parents[2]
-ROOT_PAGES = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+ROOT_PAGES = {
+    "CONTRIBUTING.md": "contributing.md",
+    "SECURITY.md": "security.md",
+    "CHANGELOG.md": "changelog.md",
+}
 NOTEBOOKS = ("tutorial", "tutorial_gpu")
 PLOTLY = "assets/plotly.min.js"
 _MARK = re.compile(r"^<!-- figure: (\w+) -->$", re.MULTILINE)
