@@ -9,7 +9,16 @@ import pandas as pd
 import pytest
 import torch
 from kit.plain import plain_states
-from kit.planted import LETTERS, SHOTS, made, planted_model, planted_probe, planted_samples
+from kit.planted import (
+    LETTERS,
+    SHOTS,
+    by_kind,
+    known,
+    made,
+    planted_model,
+    planted_probe,
+    planted_samples,
+)
 
 from anchorscope.engine.batches import Budget
 from anchorscope.engine.interventions import Intervention, Where, positions_of
@@ -36,54 +45,6 @@ from anchorscope.run_folder.store import Store
 def asking(model, **changes) -> PromptMaker:
     given = {"style": "text", "shots": {"made": SHOTS, "rest": SHOTS}, "seed": 0} | changes
     return PromptMaker(model=model, **given)
-
-
-def known(model):
-    """Samples whose best donor can be said by hand."""
-    given = [
-        ("tea", "drink", 100.0), ("TEA", "drink", 100.0), ("ale", "drink", 120.0),
-        ("long island", "drink", 110.0), ("gin", "drink", 1e6), ("zinc", "metal", 100.0),
-        ("lone", None, None),
-    ]  # fmt: skip
-    return [
-        made(model, n, subject, relation=relation, popularity=popularity)
-        for n, (subject, relation, popularity) in enumerate(given)
-    ]
-
-
-def by_kind(donors, kind):
-    return {donor.id: donor for donor in donors if donor.kind == kind}
-
-
-def test_the_matched_donor_is_the_nearest_of_its_relation(tiny_llama):
-    samples = known(tiny_llama)
-    matched = by_kind(choose_donors(samples, seed=0), "matched")
-    tea = matched["made:test:0"]
-    # Not TEA, the same subject; not zinc, equally known; not the longer or the better known.
-    assert tea.donor == "made:test:2" and tea.same_relation
-    assert tea.popularity_gap == pytest.approx(np.log10(1.2))
-    zinc = matched["made:test:5"]
-    assert not zinc.same_relation and zinc.donor != "made:test:5"  # nobody shares its relation
-    assert np.isnan(matched["made:test:6"].popularity_gap)
-
-
-def test_donors_are_about_somebody_else_and_do_not_depend_on_the_order(tiny_llama):
-    samples, alias = known(tiny_llama), made(tiny_llama, 7, "chai", relation="drink")
-    same = replace(alias.question, entity=samples[0].question.entity)
-    samples.append(replace(alias, question=same))
-    donors = choose_donors(samples, seed=3)
-    named = {sample.id: sample for sample in samples}
-    for donor in donors:
-        own, other = named[donor.id], named[donor.donor]
-        assert subject_text(own).casefold() != subject_text(other).casefold()
-        assert own.question.entity != other.question.entity
-    assert list(map(str, donors)) == list(map(str, choose_donors(samples[::-1], seed=3)))  # NaN
-    drawn = [by_kind(choose_donors(samples, seed=s), "random") for s in range(9)]
-    assert len({d["made:test:0"].donor for d in drawn}) > 2
-    one = by_kind(donors, "other")
-    assert {i: d.donor for i, d in by_kind(donors, "random").items()} == {
-        i: d.donor for i, d in one.items()
-    }
 
 
 def test_nobody_to_patch_with_is_said_and_never_read(tiny_llama):
@@ -137,19 +98,6 @@ def test_all_spans_are_patched_where_the_donor_has_as_many(tiny_llama):
     assert sequences["patch-self"][sample.id] == sample.prompt_ids + written(sample)
     _, alone = patches(asking(tiny_llama), [near], donors, pool)
     assert not alone.set_index("kind").loc["matched", "whole"]
-
-
-def test_nobody_who_shares_an_accepted_answer_is_a_donor(tiny_llama):
-    def answered(sample, *answers):
-        return replace(sample, question=replace(sample.question, answers=answers))
-
-    paris = answered(made(tiny_llama, 0, "tea", relation="r"), "Paris", "City of Light")
-    same = answered(made(tiny_llama, 1, "ale", relation="r"), "the city of light")
-    other = answered(made(tiny_llama, 2, "long island", relation="r"), "London")
-    for seed in range(5):
-        donors = choose_donors([paris, same, other], seed=seed)
-        assert {d.donor for d in donors if d.id in (paris.id, same.id)} == {other.id}
-    assert [d.donor for d in choose_donors([paris, same], seed=0)] == [""] * 6
 
 
 def test_a_self_patch_gives_the_same_tokens_and_the_clean_states(tiny):

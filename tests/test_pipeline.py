@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 from safetensors import safe_open
 
-from anchorscope.run_folder.room import state_bytes
+from anchorscope.run_folder.checks.room import state_bytes
 
 OPTIONS = ["--data", "atlas", "--limit", "96", "--max-tokens", "8", "--resamples", "100"]
 OPTIONS += ["--shard", "32", "--prompt", "text", "--dtype", "float32", "--device", "cpu"]

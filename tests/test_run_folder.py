@@ -22,8 +22,8 @@ from safetensors.numpy import load
 import anchorscope
 from anchorscope.errors import UserError
 from anchorscope.models import load_model
+from anchorscope.run_folder.checks.room import check_room
 from anchorscope.run_folder.identity import weights_hash
-from anchorscope.run_folder.room import check_room
 from anchorscope.run_folder.store import Store
 from anchorscope.run_folder.view import RunView
 

@@ -19,10 +19,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from anchorscope.errors import UserError
 from anchorscope.run_folder import whole
+from anchorscope.run_folder.checks.verify import verify_run
 from anchorscope.run_folder.info import COPY, read_info
 from anchorscope.run_folder.listing import damaged_files
 from anchorscope.run_folder.store import Store
-from anchorscope.run_folder.verify import verify_run
 
 IDENTITY = {"model": "tiny", "limit": 8}
 NAMES = ("answers/00000.parquet", "states/clean/00000.safetensors", "tables/layers.csv", "samples")

@@ -133,3 +133,20 @@ def planted_probe(model: Model, samples: Sequence[Sample], layer: int) -> HeldOu
     probes = ProbeSet(probes=("paper",), weights=weights, C=1.0, balance="none", **of)
     fold = {sample.id: n % 2 for n, sample in enumerate(samples)}
     return HeldOut(probes=probes, fold=fold, layer=layer)
+
+
+def known(model) -> list[Sample]:
+    """Samples whose best donor can be said by hand."""
+    given = [
+        ("tea", "drink", 100.0), ("TEA", "drink", 100.0), ("ale", "drink", 120.0),
+        ("long island", "drink", 110.0), ("gin", "drink", 1e6), ("zinc", "metal", 100.0),
+        ("lone", None, None),
+    ]  # fmt: skip
+    return [
+        made(model, n, subject, relation=relation, popularity=popularity)
+        for n, (subject, relation, popularity) in enumerate(given)
+    ]
+
+
+def by_kind(donors, kind):
+    return {donor.id: donor for donor in donors if donor.kind == kind}

@@ -8,9 +8,10 @@ import os
 import random
 import resource
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from torture.faults.child import Ended
 from torture.faults.place import Place
@@ -29,30 +30,40 @@ def full_from_a_call(
     place: Place, count: Count, job: str, draw: random.Random, trials: int
 ) -> None:
     """The disk is full from some call on; then there is room again."""
-    place.whole(job)
-    for _ in range(trials):
-        count.go_on()
-        number = draw.randrange(1, place.calls[job])
-        error = draw.choice((errno.ENOSPC, errno.EDQUOT))
-        out = place.new()
-        first = place.run(job, out, hooks=(refused_from(number, error=error),))
-        wrong = "" if first.code == 0 else said_well(first)
-        _again(place, count, job, out, f"full from call {number}", wrong)
+    errors = (errno.ENOSPC, errno.EDQUOT)
+    _refused(place, count, job, draw, trials, errors=errors, refuse=refused_from, when="from")
 
 
 def broken_at_a_call(
     place: Place, count: Count, job: str, draw: random.Random, trials: int
 ) -> None:
     """One call fails, as of a disk that breaks or a server that is gone for a moment."""
+    errors = (errno.EIO, errno.ESTALE, errno.EACCES)
+    _refused(place, count, job, draw, trials, errors=errors, refuse=refused_at, when="at")
+
+
+def _refused(
+    place: Place,
+    count: Count,
+    job: str,
+    draw: random.Random,
+    trials: int,
+    *,
+    errors: Sequence[int],
+    refuse: Callable[..., Any],
+    when: str,
+) -> None:
+    """Calls that the disk refuses with one of these errors, each trial at another one."""
     place.whole(job)
     for _ in range(trials):
         count.go_on()
         number = draw.randrange(1, place.calls[job])
-        error = draw.choice((errno.EIO, errno.ESTALE, errno.EACCES))
+        error = draw.choice(errors)
         out = place.new()
-        first = place.run(job, out, hooks=(refused_at(number, error=error),))
+        first = place.run(job, out, hooks=(refuse(number, error=error),))
         wrong = "" if first.code == 0 else said_well(first)
-        _again(place, count, job, out, f"{errno.errorcode[error]} at call {number}", wrong)
+        what = f"{errno.errorcode[error]} {when} call {number}"
+        _again(place, count, job, out, what, wrong)
 
 
 def small_disk(place: Place, count: Count, job: str, draw: random.Random, trials: int) -> None:

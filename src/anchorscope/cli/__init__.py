@@ -24,7 +24,7 @@ from anchorscope.cli.tools.export import export
 from anchorscope.cli.tools.get import get
 from anchorscope.cli.tools.power import power
 from anchorscope.cli.tools.verdicts import verdicts
-from anchorscope.cli.verify import verify
+from anchorscope.cli.tools.verify import verify
 from anchorscope.cli.view import view
 from anchorscope.errors import UserError
 

@@ -18,8 +18,8 @@ from anchorscope.models import Model, load_model
 from anchorscope.pathways.grouping import check_grouping
 from anchorscope.pipeline.request import command_of, described
 from anchorscope.pipeline.stages import Run
+from anchorscope.run_folder.checks.room import check_room, disk_bytes
 from anchorscope.run_folder.identity import git_revision, versions, weights_hash
-from anchorscope.run_folder.room import check_room, disk_bytes
 
 _SHARD = {"cpu": 512, "cuda": 1024}  # questions between two saves, at most
 _LEAST, _OPERATIONS = 64, 1 << 43  # of a shard on a CPU: one to two minutes there

@@ -97,7 +97,7 @@ def whats_wrong(path: Path, entry: Entry) -> str:
 def damaged_files(path: Path) -> dict[str, str]:
     """What is wrong with each listed file of a run that is not as it was written.
 
-    Every byte is read, at about a second for each GB. The states may be gone as a whole: many
+    Every byte is read. The states may be gone as a whole: many
     remove them when a run is finished.
     """
     entries = read_manifest(path) | read_markers(path)

@@ -21,6 +21,7 @@ from anchorscope.run_folder.store import Store
 
 # Layers that the next detector may read too. Every process that fits detectors keeps its own.
 _KEPT_BYTES = 2**29
+_DTYPES = ("F16", "F32", "F64")
 _ONE_AT_A_TIME = threading.Lock()  # for a caller who asks joblib for threads instead
 
 
@@ -114,21 +115,35 @@ def _mapped(path: Path, ids: Sequence[str]) -> np.ndarray | None:
 @contextmanager
 def _shard(path: Path) -> Iterator[tuple[Any, list[str]]]:
     """A shard's file and the ids of its rows; a sentence where it is not what we write."""
+    file, ids = _opened(path)
     try:
-        with safe_open(path, framework="numpy") as file:
-            ids = json.loads((file.metadata() or {})["ids"])
-            names, shape = list(file.keys()), file.get_slice("states").get_shape()
-            whole = isinstance(ids, list) and all(isinstance(id, str) for id in ids)
-            if not whole or names != ["states"] or len(shape) != 3 or shape[0] != len(ids):
-                raise ValueError("it does not hold one state for each of its ids")
-            if not all(shape):
-                raise ValueError("its states have no numbers")
+        with file:
             yield file, ids
+    except (SafetensorError, OSError) as error:
+        raise _no_states(path, error) from error
+
+
+def _opened(path: Path) -> tuple[Any, list[str]]:
+    """The file and its ids, found to fit each other: a header may say anything."""
+    try:
+        file = safe_open(path, framework="numpy")
+        ids, states = json.loads((file.metadata() or {})["ids"]), file.get_slice("states")
+        names, shape = list(file.keys()), states.get_shape()
+        whole = isinstance(ids, list) and all(isinstance(id, str) for id in ids)
+        if not whole or names != ["states"] or len(shape) != 3 or shape[0] != len(ids):
+            raise ValueError("it does not hold one state for each of its ids")
+        if not all(shape) or states.get_dtype() not in _DTYPES:
+            raise ValueError("its states have no numbers")
     except (SafetensorError, OSError, LookupError, TypeError, ValueError, RecursionError) as error:
-        raise UserError(
-            f"'{path}' cannot be read, or holds no states ({error}). The command that made the run "
-            "makes it again."
-        ) from error
+        raise _no_states(path, error) from error
+    return file, ids
+
+
+def _no_states(path: Path, error: Exception) -> UserError:
+    return UserError(
+        f"'{path}' cannot be read, or holds no states ({error}). The command that made the run "
+        "makes it again."
+    )
 
 
 _WHOLE: set[tuple[Path, int, int]] = set()  # files, sizes and times that were found whole

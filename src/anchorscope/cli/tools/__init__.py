@@ -1,1 +1,1 @@
-"""Commands around a run: get weights, ask how much power it had, read its verdicts, export it."""
+"""Commands around a run: get weights, ask what power it had, read its verdicts, verify, export."""

@@ -13,7 +13,7 @@ from rich.console import Console
 from anchorscope.errors import UserError
 
 if TYPE_CHECKING:
-    from anchorscope.run_folder.verify import Checked
+    from anchorscope.run_folder.checks.verify import Checked
 
 
 def verify(
@@ -75,7 +75,7 @@ def _named(run: Path, *, deep: bool) -> Iterator[Checked]:
 
 
 def _of_run(folder: Path, *, deep: bool) -> Iterator[Checked]:
-    from anchorscope.run_folder.verify import verify_run
+    from anchorscope.run_folder.checks.verify import verify_run
 
     wrong = False
     for checked in verify_run(folder):

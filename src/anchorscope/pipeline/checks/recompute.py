@@ -27,10 +27,10 @@ from anchorscope.pipeline.stages import Run
 from anchorscope.probes.labelled import labelled
 from anchorscope.progress import Progress, Quiet
 from anchorscope.records import Sample
+from anchorscope.run_folder.checks.verify import AGAIN, Checked
 from anchorscope.run_folder.listing import MANIFEST, MARKERS
 from anchorscope.run_folder.samples import to_frame
 from anchorscope.run_folder.store import Store
-from anchorscope.run_folder.verify import AGAIN, Checked
 from anchorscope.run_folder.view import RunView
 
 _INPUTS = ("answers", "states", "evidence")
