@@ -41,6 +41,8 @@ def main() -> None:
     asked = parser.parse_args()
     views = [RunView.open(run, collected_ok=True) for run in asked.runs]
     parts = [from_run(v, name, limit=asked.limit) for v in views for name in v.datasets]
+    if len(parts) < 3:
+        raise SystemExit(f"Three datasets at least are needed; {len(parts)} are in these runs.")
     rows = [row for test in parts for row in left_out(test, parts)]
     table = pd.DataFrame(rows)
     print(table.round(3).to_string(index=False))
