@@ -92,7 +92,7 @@ def study(
         model=folders[0].model_name,
     )
     options = {"names": names, "seed": seed, "progress": progress}
-    scores = pd.concat([evaluate(p, folds=folds, **options) for p in parts], ignore_index=True)
+    scores = evaluate(parts, folds=folds, **options)
     model = folders[0].model_name
     table = detectors_table(scores, model=model, seed=seed, resamples=resamples)
     moved = None
