@@ -14,6 +14,7 @@ from anchorscope.engine.passes import passes_of
 from anchorscope.evidence.pieces import probed_of
 from anchorscope.pipeline.ablate import ablation_tables, read_variants, variants_of
 from anchorscope.pipeline.analyse import pathway_tables, save, train_and_read
+from anchorscope.pipeline.beside import Analysed, Beside
 from anchorscope.pipeline.checks.early import check_run
 from anchorscope.pipeline.evidence import (
     read_evidence,
@@ -96,16 +97,22 @@ def _go(run: Run, model: Any) -> None:
     """Every stage in turn; each leaves its files before the next begins."""
     with lent(run, model) as (run, lease, shards):
         take_over(run, shards)
-        samples = ask_and_read(run, lease, shards, passes_of(run.config))
-        answers = [labelled(samples, dataset, run.config) for dataset in run.datasets]
-        read_variants(run, lease, shards)
-        read_evidence(run, lease, shards, samples)
+        with Beside(run, lease) as beside:
+            samples = ask_and_read(
+                run, lease, shards, passes_of(run.config), on_dataset=beside.on_dataset
+            )
+            answers = [labelled(samples, dataset, run.config) for dataset in run.datasets]
+            read_variants(run, lease, shards)
+            read_evidence(run, lease, shards, samples)
+        done, passes = beside.done, probed_of(run.config)
         readings = ranks.by_first(
-            lambda: train_and_read(run, answers, passes=probed_of(run.config))
+            lambda: train_and_read(run, answers, passes=passes, done=done.readings)
         )
         read_evidence_with_probes(run, lease, shards, samples, answers, readings)
         asked = ask_otherwise(run, lease, shards, samples) if run.config.robust else []
-    ranks.by_first(lambda: _finish(run, samples, answers, readings, asked, shards=len(shards)))
+    ranks.by_first(
+        lambda: _finish(run, samples, answers, readings, done, asked, shards=len(shards))
+    )
 
 
 def _finish(
@@ -113,13 +120,14 @@ def _finish(
     samples: Sequence[Sample],
     answers: Sequence[Labelled],
     readings: Mapping[str, Readings],
+    done: Analysed,
     asked: Sequence[Choice],
     *,
     shards: int,
 ) -> None:
     """Everything that needs the model no more: tables, figures, report."""
-    tables = pathway_tables(run, answers, readings)
-    tables |= tables_of_evidence(run, answers, readings, samples, shards=shards)
+    tables = pathway_tables(run, answers, readings, done=done.pathways)
+    tables |= tables_of_evidence(run, answers, readings, samples, shards=shards, done=done.evidence)
     tables |= ablation_tables(run, answers, shards=shards)
     if run.config.robust:
         tables |= robust_tables(run, samples, asked, datasets=run.datasets)
