@@ -16,7 +16,7 @@ from anchorscope.config import Config
 from anchorscope.engine.passes import CLEAN, KNOCKOUT, MATCHED, RANDOM, passes_of
 from anchorscope.evidence.pieces import Tables
 from anchorscope.parallel import in_parallel
-from anchorscope.pathways.parts import Asked, States, examined_again, parts_of
+from anchorscope.pathways.parts import Asked, States, examined_again, layers_of, parts_of
 from anchorscope.pathways.strict_layer import StrictLayer
 from anchorscope.pathways.strict_tables import strict_table, verdict_table
 from anchorscope.pathways.two_pathways.finding import Finding, choose_layer, find
@@ -160,7 +160,7 @@ def _tables(of: Asked, results: Mapping[tuple[str, Any], Any]) -> Tables:
     """The tables of a dataset from the results of its parts."""
     names = {"model": of.model, "dataset": of.answers.dataset}
     by_mode = [results["mode", mode] for mode in MODES]
-    layers = [results["layer", layer] for layer in of.readings.layer_numbers]
+    layers = layers_of(of, results)
     again = [result for (kind, _), result in results.items() if kind == "folds"]
     shown = [one for (kind, _), some in results.items() if kind == "worlds" for one in some]
     examined = [layers[of.layer - 1].examined, *(seen for seen in again if seen is not None)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -154,11 +155,14 @@ def _show(run: Run) -> None:
     """The figures and the report, and the run marked as finished."""
     with run.stage("report"):
         view = RunView.open(run.store.path, unfinished_ok=True)
-        write_figures(view)
-        if find_spec("plotly") is None:
-            run.progress.note("report.html needs the package plotly, which is not here: left out")
-        else:
-            write_report(view)
+        with ThreadPoolExecutor(1, "figures") as pool:  # which waits for other processes
+            drawn = pool.submit(write_figures, view)
+            if find_spec("plotly") is None:
+                missing = "report.html needs the package plotly, which is not here: left out"
+                run.progress.note(missing)
+            else:
+                write_report(view)
+            drawn.result()
     run.store.save_info({"finished": True, **_extras(run.config)})
 
 
