@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import joblib
+from joblib.externals.loky import get_reusable_executor
 from threadpoolctl import threadpool_limits
 
 OnDone = Callable[[int, int], None]  # items done, items in all
@@ -39,6 +40,12 @@ def in_parallel(
         if progress is not None:
             progress(len(results), len(items))
     return results
+
+
+def stop_workers() -> None:
+    """Ends the processes, whatever they do; a call under way in another thread fails."""
+    how: dict[str, Any] = {"reuse": False, "kill_workers": True}
+    get_reusable_executor(max_workers=1, **how)
 
 
 def default_workers() -> int:

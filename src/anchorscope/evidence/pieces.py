@@ -17,7 +17,7 @@ import pandas as pd
 from anchorscope.config import Config, Delta, unit_of
 from anchorscope.engine.interventions import Intervention
 from anchorscope.engine.passes import passes_of
-from anchorscope.parallel import OnDone, in_parallel
+from anchorscope.parallel import in_parallel
 from anchorscope.probes.labelled import Covariates
 from anchorscope.probes.readings import Readings
 from anchorscope.records import Shot
@@ -128,14 +128,20 @@ def probed_of(config: Config) -> tuple[str, ...]:
 
 
 def evidence_tables(
-    names: Sequence[str], inputs: Sequence[PieceInputs], *, progress: OnDone | None = None
+    names: Sequence[str],
+    inputs: Sequence[PieceInputs],
+    *,
+    done: Mapping[str, Sequence[Tables]] | None = None,
 ) -> Tables:
-    """The tables of the pieces asked for, by name, all datasets together."""
-    pieces = [piece_of(name) for name in names]
-    parts = [part for of in inputs for piece in pieces if piece.parts for part in piece.parts(of)]
+    """The tables of the pieces asked for, by name, all datasets together.
+
+    `done` are the `part_tables` of datasets that have theirs already.
+    """
+    pieces, done = [piece_of(name) for name in names], done or {}
+    parts = {**done, **part_tables(names, [of for of in inputs if of.dataset not in done])}
     frames: dict[str, list[pd.DataFrame]] = {}
     for tables in (
-        *in_parallel(lambda part: part(), parts, progress=progress),
+        *(tables for of in inputs for tables in parts[of.dataset]),
         *(piece.tables(of) for of in inputs for piece in pieces if piece.tables),
     ):
         for name, table in tables.items():
@@ -145,3 +151,22 @@ def evidence_tables(
         if piece.across is not None and len(inputs) > 1:
             tables |= piece.across(tables, inputs[0].config)
     return tables
+
+
+def part_tables(
+    names: Sequence[str], inputs: Sequence[PieceInputs], *, workers: int | None = None
+) -> dict[str, list[Tables]]:
+    """What the parts of pieces give, part by part, by dataset; each part in a process."""
+    pieces = [piece_of(name) for name in names]
+    parts = [
+        (of.dataset, part)
+        for of in inputs
+        for piece in pieces
+        if piece.parts
+        for part in piece.parts(of)
+    ]
+    made = in_parallel(lambda part: part(), [part for _, part in parts], workers=workers)
+    by_dataset: dict[str, list[Tables]] = {of.dataset: [] for of in inputs}
+    for (dataset, _), tables in zip(parts, made, strict=True):
+        by_dataset[dataset].append(tables)
+    return by_dataset

@@ -16,9 +16,9 @@ import pandas as pd
 from anchorscope.config import Config, unit_of
 from anchorscope.engine.passes import CLEAN, KNOCKOUT
 from anchorscope.errors import UserError
-from anchorscope.pathways.group_adds import group_adds
+from anchorscope.pathways.group_adds import Adds, group_adds
 from anchorscope.pathways.grouping import pathways_table
-from anchorscope.pathways.refit import refit
+from anchorscope.pathways.refit import Refit, refit
 from anchorscope.pathways.strict_layer import StrictDraws, StrictLayer, close_up, examine_layer
 from anchorscope.pathways.strict_tables import LayerEvidence, answer_only_gaps
 from anchorscope.pathways.tables import controls_table, layers_table, probes_table
@@ -27,7 +27,7 @@ from anchorscope.probes.cross_fit import cross_fit
 from anchorscope.probes.folds import entity_folds
 from anchorscope.probes.labelled import Labelled
 from anchorscope.probes.readings import Readings
-from anchorscope.records import MODES, Mode
+from anchorscope.records import MODES, Estimate, Mode
 from anchorscope.run_folder.states import StateBank
 
 _WORLDS_AT_ONCE = 3  # planted worlds of one part
@@ -57,7 +57,8 @@ def parts_of(of: Asked) -> dict[tuple[str, Any], Part]:
     return {
         **{("folds", seed): partial(_other_folds, of, seed) for seed in _other_seeds(of.config)},
         **{("mode", mode): partial(_tables_of_mode, of, mode) for mode in MODES},
-        **{("layer", layer): partial(_evidence_at, of, layer) for layer in layers},
+        **{("refit", layer): partial(_refit, of, layer) for layer in layers},
+        **{("layer", layer): partial(_layer, of, layer) for layer in layers},
         **{("worlds", some.start): partial(_worlds, of, some) for some in worlds},
         ("tables", ""): partial(_tables, of),
     }
@@ -96,28 +97,43 @@ def _other_folds(of: Asked, seed: int) -> StrictLayer | None:
     return examined_again(of.layer, states, of.answers, of.config, seed=seed)
 
 
-def _evidence_at(of: Asked, layer: int) -> LayerEvidence:
-    config, answers, readings, draws = of.config, of.answers, of.readings, draws_of(of.config)
-    covariates = answers.covariates
-    return LayerEvidence(
-        examined=examine_layer(
-            readings, layer, draws, covariates=covariates, closely=layer == of.layer
-        ),
-        refit=refit(
-            of.bank.layer(CLEAN.name, layer),
-            of.bank.layer(KNOCKOUT.name, layer),
-            readings.at(layer, "paper", KNOCKOUT.name),
-            z=answers.z,
-            fold=answers.fold,
-            C=config.C,
-            balance=config.balance,
-            seed=config.seed,
-            resamples=config.resamples,
-            entity=covariates.entity,
-        ),
-        adds=group_adds(readings, layer, covariates, draws),
-        answer_only=answer_only_gaps(readings, layer, draws),
+def _refit(of: Asked, layer: int) -> Refit:
+    config, answers = of.config, of.answers
+    return refit(
+        of.bank.layer(CLEAN.name, layer),
+        of.bank.layer(KNOCKOUT.name, layer),
+        of.readings.at(layer, "paper", KNOCKOUT.name),
+        z=answers.z,
+        fold=answers.fold,
+        C=config.C,
+        balance=config.balance,
+        seed=config.seed,
+        resamples=config.resamples,
+        entity=answers.covariates.entity,
     )
+
+
+def _layer(of: Asked, layer: int) -> tuple[StrictLayer, Adds, Mapping[Mode, Estimate]]:
+    """What strict mode asks of a layer's readings; its refit is a part of its own."""
+    readings, draws, covariates = of.readings, draws_of(of.config), of.answers.covariates
+    closely = layer == of.layer
+    return (
+        examine_layer(readings, layer, draws, covariates=covariates, closely=closely),
+        group_adds(readings, layer, covariates, draws),
+        answer_only_gaps(readings, layer, draws),
+    )
+
+
+def layers_of(of: Asked, results: Mapping[tuple[str, Any], Any]) -> list[LayerEvidence]:
+    """The evidence of each layer from the results of a dataset's parts."""
+    layers = []
+    for layer in of.readings.layer_numbers:
+        examined, adds, answer_only = results["layer", layer]
+        read = results["refit", layer]
+        layers.append(
+            LayerEvidence(examined=examined, refit=read, adds=adds, answer_only=answer_only)
+        )
+    return layers
 
 
 def _worlds(of: Asked, worlds: range) -> list[bool]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -16,7 +16,7 @@ from anchorscope.config import Config
 from anchorscope.engine.passes import CLEAN, KNOCKOUT, MATCHED, RANDOM, passes_of
 from anchorscope.evidence.pieces import Tables
 from anchorscope.parallel import in_parallel
-from anchorscope.pathways.parts import Asked, States, examined_again, parts_of
+from anchorscope.pathways.parts import Asked, States, examined_again, layers_of, parts_of
 from anchorscope.pathways.strict_layer import StrictLayer
 from anchorscope.pathways.strict_tables import strict_table, verdict_table
 from anchorscope.pathways.two_pathways.finding import Finding, choose_layer, find
@@ -35,27 +35,48 @@ _HELD = (CLEAN.name, KNOCKOUT.name, RANDOM.name, MATCHED.name)
 
 
 def train_and_read(
-    run: Run, answers: Sequence[Labelled], *, passes: Sequence[str]
+    run: Run,
+    answers: Sequence[Labelled],
+    *,
+    passes: Sequence[str],
+    done: Mapping[str, Readings] | None = None,
 ) -> dict[str, Readings]:
     """The readings of every dataset under these passes; the probes go to probes/<dataset>.
 
+    What is `done` already is not done again.
+    """
+    done = done or {}
+    with run.stage("probes"):
+        lacking = [of for of in answers if of.dataset not in done]
+        readings = {**done, **readings_of(run, lacking, passes=passes)}
+        return {of.dataset: readings[of.dataset] for of in answers}
+
+
+def readings_of(
+    run: Run, answers: Sequence[Labelled], *, passes: Sequence[str], workers: int | None = None
+) -> dict[str, Readings]:
+    """The readings of these datasets, whose probes are trained and saved.
+
     Layers of all datasets are spread over processes, each of which reads its own from disk.
     """
-    with run.stage("probes"):
-        banks = {of.dataset: StateBank(run.store.path, list(of.ids)) for of in answers}
-        work = {
-            (of.dataset, layer): _layer_of(run, of, banks[of.dataset], layer, passes)
-            for of in answers
-            for layer in range(1, banks[of.dataset].layers + 1)
-        }
-        run.progress.start("probes", len(work))
-        fitted = in_parallel(
-            lambda part: part(), list(work.values()), progress=lambda *_: run.progress.advance()
-        )
-        by_dataset: dict[str, list] = {of.dataset: [] for of in answers}
-        for (dataset, _), layer in zip(work, fitted, strict=True):
-            by_dataset[dataset].append(layer)
-        return {of.dataset: _joined(run, of, by_dataset[of.dataset]) for of in answers}
+    banks = {of.dataset: StateBank(run.store.path, list(of.ids)) for of in answers}
+    work = {
+        (of.dataset, layer): _layer_of(run, of, banks[of.dataset], layer, passes)
+        for of in answers
+        for layer in range(1, banks[of.dataset].layers + 1)
+    }
+    fitted = _each(run, "probes", list(work.values()), workers)
+    by_dataset: dict[str, list] = {of.dataset: [] for of in answers}
+    for (dataset, _), layer in zip(work, fitted, strict=True):
+        by_dataset[dataset].append(layer)
+    return {of.dataset: _joined(run, of, by_dataset[of.dataset]) for of in answers}
+
+
+def _each(run: Run, name: str, parts: Sequence[Callable[[], Any]], workers: int | None) -> list:
+    """What the parts give, each in a process."""
+    run.progress.start(name, len(parts))
+    heard = {"progress": lambda *_: run.progress.advance(), "workers": workers}
+    return in_parallel(lambda part: part(), parts, **heard)
 
 
 def _layer_of(
@@ -85,22 +106,39 @@ def _joined(
 
 
 def pathway_tables(
-    run: Run, answers: Sequence[Labelled], readings: Mapping[str, Readings]
+    run: Run,
+    answers: Sequence[Labelled],
+    readings: Mapping[str, Readings],
+    *,
+    done: Mapping[str, Tables] | None = None,
 ) -> Tables:
-    """The tables of ΔP, probes, controls and strict mode, all datasets together."""
+    """The tables of ΔP, probes, controls and strict mode, all datasets together.
+
+    What is `done` already, by dataset, is not done again.
+    """
+    done = done or {}
     with run.stage("pathways"):
-        asked = [_asked(run, of, readings[of.dataset]) for of in answers]
-        parts = {(n, key): part for n, of in enumerate(asked) for key, part in parts_of(of).items()}
-        run.progress.start("pathways", len(parts))
-        results = in_parallel(
-            lambda part: part(), list(parts.values()), progress=lambda *_: run.progress.advance()
-        )
-        frames = []
-        for number, of in enumerate(asked):
-            mine = zip(parts, results, strict=True)
-            frames.append(_tables(of, {key: result for (n, key), result in mine if n == number}))
-        names = frames[0].keys()
-        return {n: pd.concat([of[n] for of in frames], ignore_index=True) for n in names}
+        lacking = [of for of in answers if of.dataset not in done]
+        tables = {**done, **pathways_of(run, lacking, readings)}
+        frames = [tables[of.dataset] for of in answers]
+        return {n: pd.concat([of[n] for of in frames], ignore_index=True) for n in frames[0]}
+
+
+def pathways_of(
+    run: Run,
+    answers: Sequence[Labelled],
+    readings: Mapping[str, Readings],
+    *,
+    workers: int | None = None,
+) -> dict[str, Tables]:
+    """The same tables of each of these datasets."""
+    asked = {of.dataset: _asked(run, of, readings[of.dataset]) for of in answers}
+    parts = {(n, key): part for n, of in asked.items() for key, part in parts_of(of).items()}
+    results = _each(run, "pathways", list(parts.values()), workers)
+    by_dataset: dict[str, dict] = {name: {} for name in asked}
+    for (name, key), result in zip(parts, results, strict=True):
+        by_dataset[name][key] = result
+    return {name: _tables(of, by_dataset[name]) for name, of in asked.items()}
 
 
 def _asked(run: Run, answers: Labelled, readings: Readings) -> Asked:
@@ -122,7 +160,7 @@ def _tables(of: Asked, results: Mapping[tuple[str, Any], Any]) -> Tables:
     """The tables of a dataset from the results of its parts."""
     names = {"model": of.model, "dataset": of.answers.dataset}
     by_mode = [results["mode", mode] for mode in MODES]
-    layers = [results["layer", layer] for layer in of.readings.layer_numbers]
+    layers = layers_of(of, results)
     again = [result for (kind, _), result in results.items() if kind == "folds"]
     shown = [one for (kind, _), some in results.items() if kind == "worlds" for one in some]
     examined = [layers[of.layer - 1].examined, *(seen for seen in again if seen is not None)]

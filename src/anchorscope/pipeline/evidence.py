@@ -14,6 +14,7 @@ from anchorscope.evidence.pieces import (
     PieceInputs,
     Tables,
     evidence_tables,
+    part_tables,
     passes_of_pieces,
     piece_of,
     pieces_of,
@@ -117,11 +118,29 @@ def tables_of_evidence(
     samples: Sequence[Sample],
     *,
     shards: int,
+    done: Mapping[str, Sequence[Tables]] | None = None,
 ) -> Tables:
-    """The tables of the evidence asked for, by name, all datasets together."""
+    """The tables of the evidence asked for, by name, all datasets together.
+
+    `done` is what `parts_of_evidence` gave of some datasets already.
+    """
     with run.stage("evidence tables"):
         inputs = [_inputs(run, of, readings[of.dataset], samples, shards) for of in answers]
-        return evidence_tables(run.config.evidence, inputs)
+        return evidence_tables(run.config.evidence, inputs, done=done)
+
+
+def parts_of_evidence(
+    run: Run,
+    answers: Labelled,
+    readings: Readings,
+    samples: Sequence[Sample],
+    *,
+    shards: int,
+    workers: int,
+) -> list[Tables]:
+    """What the parts of one dataset's evidence give, whose states are in the first `shards`."""
+    inputs = _inputs(run, answers, readings, samples, shards)
+    return part_tables(run.config.evidence, [inputs], workers=workers)[answers.dataset]
 
 
 def _inputs(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,6 +15,7 @@ from anchorscope.engine.passes import passes_of
 from anchorscope.evidence.pieces import probed_of
 from anchorscope.pipeline.ablate import ablation_tables, read_variants, variants_of
 from anchorscope.pipeline.analyse import pathway_tables, save, train_and_read
+from anchorscope.pipeline.beside import Analysed, Beside
 from anchorscope.pipeline.checks.early import check_run
 from anchorscope.pipeline.evidence import (
     read_evidence,
@@ -96,16 +98,22 @@ def _go(run: Run, model: Any) -> None:
     """Every stage in turn; each leaves its files before the next begins."""
     with lent(run, model) as (run, lease, shards):
         take_over(run, shards)
-        samples = ask_and_read(run, lease, shards, passes_of(run.config))
-        answers = [labelled(samples, dataset, run.config) for dataset in run.datasets]
-        read_variants(run, lease, shards)
-        read_evidence(run, lease, shards, samples)
+        with Beside(run, lease) as beside:
+            samples = ask_and_read(
+                run, lease, shards, passes_of(run.config), on_dataset=beside.on_dataset
+            )
+            answers = [labelled(samples, dataset, run.config) for dataset in run.datasets]
+            read_variants(run, lease, shards)
+            read_evidence(run, lease, shards, samples)
+        done, passes = beside.done, probed_of(run.config)
         readings = ranks.by_first(
-            lambda: train_and_read(run, answers, passes=probed_of(run.config))
+            lambda: train_and_read(run, answers, passes=passes, done=done.readings)
         )
         read_evidence_with_probes(run, lease, shards, samples, answers, readings)
         asked = ask_otherwise(run, lease, shards, samples) if run.config.robust else []
-    ranks.by_first(lambda: _finish(run, samples, answers, readings, asked, shards=len(shards)))
+    ranks.by_first(
+        lambda: _finish(run, samples, answers, readings, done, asked, shards=len(shards))
+    )
 
 
 def _finish(
@@ -113,13 +121,14 @@ def _finish(
     samples: Sequence[Sample],
     answers: Sequence[Labelled],
     readings: Mapping[str, Readings],
+    done: Analysed,
     asked: Sequence[Choice],
     *,
     shards: int,
 ) -> None:
     """Everything that needs the model no more: tables, figures, report."""
-    tables = pathway_tables(run, answers, readings)
-    tables |= tables_of_evidence(run, answers, readings, samples, shards=shards)
+    tables = pathway_tables(run, answers, readings, done=done.pathways)
+    tables |= tables_of_evidence(run, answers, readings, samples, shards=shards, done=done.evidence)
     tables |= ablation_tables(run, answers, shards=shards)
     if run.config.robust:
         tables |= robust_tables(run, samples, asked, datasets=run.datasets)
@@ -146,11 +155,14 @@ def _show(run: Run) -> None:
     """The figures and the report, and the run marked as finished."""
     with run.stage("report"):
         view = RunView.open(run.store.path, unfinished_ok=True)
-        write_figures(view)
-        if find_spec("plotly") is None:
-            run.progress.note("report.html needs the package plotly, which is not here: left out")
-        else:
-            write_report(view)
+        with ThreadPoolExecutor(1, "figures") as pool:  # which waits for other processes
+            drawn = pool.submit(write_figures, view)
+            if find_spec("plotly") is None:
+                missing = "report.html needs the package plotly, which is not here: left out"
+                run.progress.note(missing)
+            else:
+                write_report(view)
+            drawn.result()
     run.store.save_info({"finished": True, **_extras(run.config)})
 
 

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import zip_longest
+from typing import Protocol
 
 import numpy as np
 import pandas as pd
@@ -38,6 +41,12 @@ from anchorscope.spans.characters import tokens_of
 StatesById = dict[str, np.ndarray]  # question id -> [layer, width]
 
 
+class OnDataset(Protocol):
+    """Hears that all samples of a dataset are read; they are in the first `shards` of the run."""
+
+    def __call__(self, samples: Sequence[Sample], *, shards: int) -> None: ...
+
+
 def ask_and_read(
     run: Run,
     lease: Lease,
@@ -46,11 +55,13 @@ def ask_and_read(
     *,
     name: str = "answers and states",
     exact_question: Mapping[str, tuple[int, ...]] | None = None,
+    on_dataset: OnDataset | None = None,
 ) -> list[Sample]:
     """Every question answered and read under each pass, a shard at a time.
 
     What is on disk is not done again. `exact_question` reads the same answers with other exact
-    question tokens, by question id.
+    question tokens, by question id. `on_dataset` hears of every dataset but the last, when its
+    files are there and the next one is being read.
     """
     samples: list[Sample] = []
     run.progress.start(name, sum(map(len, shards)))
@@ -69,10 +80,13 @@ def ask_and_read(
             exact_question=exact_question,
         )
         with reader:
-            for shard in shards:
+            for shard, after in zip_longest(shards, shards[1:]):
                 samples += reader.samples(shard)
                 stage["tokens"] = reader.tokens
                 run.progress.advance(len(shard))
+                if on_dataset is not None and after and after.dataset != shard.dataset:
+                    own = [s for s in samples if s.question.dataset == shard.dataset]
+                    reader.writer.soon(partial(on_dataset, own, shards=after.number))
     return samples
 
 

@@ -72,13 +72,20 @@ class Run:
         try:
             yield spent
         finally:
-            stages = self.store.info.get("stages", {})
-            before = stages.get(name, {"seconds": 0.0, "tokens": 0})
-            stages[name] = {
-                "seconds": round(before["seconds"] + time.monotonic() - begun, 2),
-                "tokens": int(before["tokens"] + spent["tokens"]),
-            }
-            self.store.save_info({"stages": stages})
+            self.add_to(name, seconds=time.monotonic() - begun, tokens=spent["tokens"])
+
+    def add_to(self, name: str, **spent: float) -> None:
+        """Adds to what run.json says of a stage.
+
+        `seconds` are those in which the run did nothing else, so that those of all stages add up
+        to the run; `beside` those in which the model read at the same time.
+        """
+        stages = self.store.info.get("stages", {})
+        stage = {"seconds": 0.0, "tokens": 0} | stages.get(name, {})
+        for unit, more in spent.items():
+            whole = stage.get(unit, 0) + more
+            stage[unit] = int(whole) if unit == "tokens" else round(whole, 2)
+        self.store.save_info({"stages": stages | {name: stage}})
 
 
 def reopen(folder: str | Path, *, progress: Progress | None = None) -> Run:

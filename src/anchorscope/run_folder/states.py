@@ -223,10 +223,12 @@ class StateBank:
         out = np.empty(0)
         for path in self._shards(name):
             with _shard(path) as (file, ids):
+                here = [(self.place[id], row) for row, id in enumerate(ids) if id in self.place]
+                if not here and out.size:
+                    continue  # a shard of another dataset is not read
                 states = file.get_slice("states")[:, layer - 1 : layer][:, 0]
             if not out.size:
                 out = np.full((len(self.place), states.shape[1]), np.nan, dtype=states.dtype)
-            here = [(self.place[id], row) for row, id in enumerate(ids) if id in self.place]
             to, of = [place for place, _ in here], [row for _, row in here]
             out[to] = states[of]
         return out

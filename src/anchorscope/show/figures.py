@@ -26,6 +26,9 @@ from anchorscope.show.curves import (
 from anchorscope.show.delta_p import group_by_model, plot_delta_p
 from anchorscope.show.evidence import pieces_of
 
+Wanted = tuple[str, tuple[canvas.Format, ...]]  # a figure by name, and formats of it
+_APART: tuple[tuple[canvas.Format, ...], ...] = (canvas.FORMATS[:-1], canvas.FORMATS[-1:])
+
 
 def plot_probes(runs: Sequence[RunView] | RunView) -> Figure:
     """AUROC of the clean probe by layer: a panel per model, a line per dataset."""
@@ -74,20 +77,32 @@ def _draw_interventions(ax: Axes, run: RunView, dataset: str) -> None:
 
 def write_figures(run: RunView, *, workers: int | None = None) -> list[Path]:
     """The files under figures/: ΔP in each mode and in both, probes, controls, other evidence."""
-    names = list(_figures(run))
-    shares = min(workers or default_workers(), len(names))
+    names, workers = list(_figures(run)), workers or default_workers()
+    # A PDF takes as long as the other two: where there are cores enough it is drawn apart.
+    apart = workers >= 2 * len(names)
+    wanted = [(name, of) for of in (_APART if apart else (canvas.FORMATS,)) for name in names]
+    shares = min(workers, len(wanted))
     # Each process opens the run once and has one figure in memory at a time.
-    dealt = [names[start::shares] for start in range(shares)]
+    dealt = [wanted[start::shares] for start in range(shares)]
     drawn = in_parallel(partial(_write, run.path), dealt, workers=workers)
     files = dict(zip(chain(*dealt), chain(*drawn), strict=True))
-    return [file for name in names for file in files[name]]
+    return sorted((file for of in files.values() for file in of), key=_order(names))
 
 
-def _write(path: Path, names: Sequence[str]) -> list[tuple[Path, ...]]:
+def _order(names: Sequence[str]) -> Callable[[Path], tuple[int, int]]:
+    """The order of the files: figure by figure, format by format."""
+    formats = [f".{form}" for form in canvas.FORMATS]
+    return lambda file: (names.index(file.stem), formats.index(file.suffix))
+
+
+def _write(path: Path, wanted: Sequence[Wanted]) -> list[tuple[Path, ...]]:
     """The files of each of these figures."""
     run = RunView.open(path, unfinished_ok=True)
     figures = _figures(run)
-    return [canvas.save_figure(figures[name](), path / "figures" / name) for name in names]
+    return [
+        canvas.save_figure(figures[name](), path / "figures" / name, formats=formats)
+        for name, formats in wanted
+    ]
 
 
 def _figures(run: RunView) -> dict[str, Callable[[], Figure]]:

@@ -18,6 +18,7 @@ from importlib import resources
 import numpy as np
 
 FEWEST = 4  # below this no sample can show two humps
+_FEW = 64  # points that a loop takes no longer for
 
 
 def dip(values: np.ndarray) -> float:
@@ -84,7 +85,10 @@ def _hull(x: np.ndarray, y: np.ndarray, *, turned: bool = False) -> np.ndarray:
 
     `turned`: the points come negated, which makes it the least concave function above them.
     """
-    xs, ys = (x[::-1].tolist(), y[::-1].tolist()) if turned else (x.tolist(), y.tolist())
+    if turned:
+        x, y = x[::-1], y[::-1]
+    places = _without_bumps(x, y)
+    xs, ys = x[places].tolist(), y[places].tolist()
     kept: list[int] = []
     for k in range(len(xs)):
         while len(kept) > 1:
@@ -93,8 +97,24 @@ def _hull(x: np.ndarray, y: np.ndarray, *, turned: bool = False) -> np.ndarray:
                 break
             kept.pop()
         kept.append(k)
-    corners = np.array(kept)
-    return len(xs) - 1 - corners[::-1] if turned else corners
+    corners = places[kept]
+    return len(x) - 1 - corners[::-1] if turned else corners
+
+
+def _without_bumps(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """The positions of points that may be corners, a few dozen of thousands.
+
+    A point on or above the line between two others is none: those of neighbours are looked at all
+    at once, time and again, since a loop over all points takes most of a dip's time.
+    """
+    places = np.arange(len(x))
+    while len(places) > _FEW:
+        run, rise = np.diff(x[places]), np.diff(y[places])
+        corner = rise[:-1] * run[1:] < rise[1:] * run[:-1]
+        if corner.all():
+            break
+        places = places[np.concatenate([[True], corner, [True]])]
+    return places
 
 
 def _widest(

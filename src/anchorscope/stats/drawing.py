@@ -76,8 +76,12 @@ def uniform_counts(n: int, *, seed: int, resamples: int) -> np.ndarray:
 
 def counts_of_rows(rng: np.random.Generator, n: int, size: int) -> np.ndarray:
     """How often each of n is drawn in n draws, [n, resample], for `size` resamples."""
-    flat = resampled_rows(rng, n, size) * size + np.arange(size)[:, None]
-    return _small(np.bincount(flat.ravel(), minlength=size * n).reshape(n, size))
+    # Resample by resample: counters of all at once would not fit a processor's cache.
+    rows = resampled_rows(rng, n, size)
+    counts = np.empty((size, n), dtype=np.int32)
+    for resample, drawn in enumerate(rows):
+        counts[resample] = np.bincount(drawn, minlength=n)
+    return _small(counts.T)
 
 
 def _small(counts: np.ndarray) -> np.ndarray:

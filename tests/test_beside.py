@@ -1,0 +1,147 @@
+"""A dataset analysed while the next is read: the same bytes, errors, and a run that goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from kit.rivers import contents, rivers
+
+import anchorscope
+from anchorscope.errors import UserError
+from anchorscope.pipeline import beside
+from anchorscope.pipeline import run as run_module
+
+DATA = ("north", "south")
+ASKED = (
+    "run", "--model", "model", "--data", ",".join(f"{name}.jsonl" for name in DATA),
+    "--verdicts", "verdicts.jsonl", "--limit", "all", "--max-tokens", "4", "--resamples", "100",
+    "--fold-seeds", "1", "--folds", "3", "--dtype", "float32", "--device", "cpu", "--prompt",
+    "text", "--shard", "30", "--threads", "1",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny model and two question sets, with verdicts that say wrong of every other."""
+    folder, draw, verdicts = rivers(tmp_path_factory.mktemp("beside")), random.Random(0), []
+    for name in DATA:
+        sounds = [a + b for a in "bcdfglmnprst" for b in "aeiou"]
+        names = ["".join(draw.sample(sounds, 3)) for _ in range(60)]
+        rows = [
+            {"id": of, "question": f"Where does the river {of.title()} end?", "answers": ["sea"],
+             "subject": of.title()}
+            for of in names
+        ]  # fmt: skip
+        (folder / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+        verdicts += [{"id": f"{name}:all:{of}", "right": n % 2} for n, of in enumerate(names)]
+    text = "\n".join(map(json.dumps, verdicts))
+    (folder / "verdicts.jsonl").write_text(text, encoding="utf-8")
+    return folder
+
+
+@pytest.fixture
+def here(place, monkeypatch) -> Path:
+    monkeypatch.chdir(place)
+    return place
+
+
+@pytest.fixture
+def apart(here, cli, monkeypatch) -> Path:
+    """The run without any of it; made by the first test that asks for it."""
+    monkeypatch.setattr(beside, "WHERE", "nowhere")
+    if not (here / "apart").exists():
+        code, _, error = cli(*ASKED, "--out", "apart")
+        assert code == 0, error
+    return here / "apart"
+
+
+def results(run: Path) -> dict[str, bytes]:
+    probes = {str(p): p.read_bytes() for p in (run / "probes").rglob("*") if p.is_file()}
+    return contents(run) | {name.removeprefix(str(run)): of for name, of in probes.items()}
+
+
+def stages(run: Path) -> dict[str, dict[str, float]]:
+    return json.loads((run / "run.json").read_text(encoding="utf-8"))["stages"]
+
+
+class Slow(beside.Beside):
+    """As if the model read until all but the last dataset are analysed."""
+
+    def __exit__(self, *error) -> None:
+        while self._thread.is_alive() and len(self._spent) < 3 * (len(DATA) - 1):
+            time.sleep(0.02)
+        super().__exit__(*error)
+
+
+def test_what_is_written_is_the_same(apart, here, cli, monkeypatch):
+    """Every table, probe and sample; the first dataset beside the reading, the second after it."""
+    monkeypatch.setattr(beside, "WHERE", "everywhere")
+    monkeypatch.setattr(run_module, "Beside", Slow)
+    code, _, error = cli(*ASKED, "--out", "slow")
+    assert code == 0, error
+    assert results(here / "slow") == results(apart)
+    for stage in ("probes", "pathways", "evidence tables"):
+        assert stages(here / "slow")[stage]["beside"] > 0
+        assert stages(here / "slow")[stage]["seconds"] > 0  # those of the second
+        assert "beside" not in stages(apart)[stage]
+
+
+def test_a_mistake_found_beside_is_one_sentence(here, cli, monkeypatch):
+    """As if the first dataset could not be analysed; the second is read to its end all the same."""
+
+    def fail(*given: object, **how: object) -> None:
+        raise UserError("north cannot be analysed.")
+
+    monkeypatch.setattr(beside, "WHERE", "everywhere")
+    monkeypatch.setattr(beside, "readings_of", fail)
+    code, _, error = cli(*ASKED, "--out", "failed")
+    assert code == 2
+    assert error.splitlines()[-1] == "Error north cannot be analysed."
+    assert "Traceback" not in error
+    assert len(list((here / "failed/answers").glob("*.parquet"))) == 4
+
+
+BESIDE = """
+import sys, time
+from anchorscope.cli import main
+from anchorscope.pipeline import beside, shard
+beside.WHERE = "everywhere"
+read = shard.ShardReader.samples
+def slowly(self, of):
+    if of.number == 3:
+        time.sleep(300)  # a model that is far slower than the analysis
+    return read(self, of)
+shard.ShardReader.samples = slowly
+main()
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_ended_while_both_go_on_and_continued(apart, here, cli, number):
+    """Ended when the first dataset's probes are there: nothing is left running, or lost."""
+    environment = os.environ | {"PYTHONPATH": str(Path(anchorscope.__file__).parents[1])}
+    out, words = here / f"ended-{number.name}", [*map(str, ASKED), "--out", f"ended-{number.name}"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    command = [sys.executable, "-c", BESIDE, *words]
+    process = subprocess.Popen(command, cwd=here, env=environment, **pipes)
+    while process.poll() is None and not list((out / "probes").glob("north/*.json")):
+        time.sleep(0.05)
+    workers = psutil.Process(process.pid).children(recursive=True)
+    assert workers
+    process.send_signal(number)
+    _, error = process.communicate(timeout=120)
+    assert "Traceback" not in error
+    assert psutil.wait_procs(workers, timeout=60)[1] == []
+    code, _, error = cli(*ASKED, "--out", out.name)
+    assert code == 0, error
+    assert results(out) == results(apart)
