@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -99,5 +101,10 @@ def grow_trunk(
 
 def pad_left(rows: Sequence[Sequence[int]], fill: int, device: torch.device) -> Tensor:
     """The rows as one tensor [row, column], each ending at the last column."""
-    width = max(len(row) for row in rows)
-    return torch.tensor([[fill] * (width - len(row)) + list(row) for row in rows], device=device)
+    sizes = np.array([len(row) for row in rows])
+    width = int(sizes.max())
+    table = np.full((len(rows), width), fill, dtype=np.int64)
+    # In row order, as the mask is: torch takes five times as long over lists of lists.
+    numbers = np.fromiter(chain.from_iterable(rows), np.int64, int(sizes.sum()))
+    table[np.arange(width) >= (width - sizes)[:, None]] = numbers
+    return torch.from_numpy(table).to(device)
