@@ -37,7 +37,7 @@ def app(
         bool, typer.Option("--no-open", help="Serve the page and open no browser.")
     ] = False,
 ) -> None:
-    """Serves a page to ask a model and take its answers apart, token by token.
+    """Serves a page to ask a model live and inspect its answers, token by token.
 
     It shows the answer as it grows with its probability of being wrong, the pathway, and the
     belief by layer, clean and with any tokens cut. It listens on 127.0.0.1 alone.
