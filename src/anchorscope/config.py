@@ -86,7 +86,9 @@ class Config:
     limit: int | None = _field(400, changes=True, help="Questions of each set; None is all.")
     seed: int = _field(0, changes=True, help="Seed of sampling, folds, controls and intervals.")
     prompt: PromptStyle = _field(
-        "auto", changes=True, help="chat, text, or auto: whichever makes the model answer with the entity alone."
+        "auto",
+        changes=True,
+        help="chat, text, or auto: whichever makes the model answer with the entity alone.",
     )
     shots: int = _field(4, changes=True, help="Worked examples in front of the question, 0 to 4.")
     max_tokens: int = _field(16, changes=True, help="Tokens an answer may have.")
@@ -98,7 +100,11 @@ class Config:
         changes=False,
         help="A finished run that differs in its verdicts alone: its answers and states are reused.",
     )
-    finder: Finder = _field("auto", changes=True, help="How exact question tokens are found: auto, given, rules, model, spacy, all.")
+    finder: Finder = _field(
+        "auto",
+        changes=True,
+        help="How exact question tokens are found: auto, given, rules, model, spacy, all.",
+    )
     keys: Keys = _field(
         "exact", changes=True, help="What the knockout cuts: exact, question, random, matched."
     )
@@ -107,7 +113,9 @@ class Config:
     grouping: str = _field(
         "per-layer", changes=True, help="per-layer, fixed:k (the groups of layer k), majority."
     )
-    delta: Delta = _field("points", changes=True, help="Unit of ΔP in the tables: points, relative, or logit.")
+    delta: Delta = _field(
+        "points", changes=True, help="Unit of ΔP in the tables: points, relative, or logit."
+    )
     folds: int = _field(5, changes=True, help="Folds, disjoint by entity; 3 or more.")
     fold_seeds: int = _field(
         3, changes=True, help="Repetitions with other folds, combined into the finding."
@@ -116,16 +124,18 @@ class Config:
         3.0, changes=True, help="Inverse strength of the probes' L2 penalty, per training answer."
     )
     balance: Balance = _field(
-        "weights", changes=True, help="weights: right and wrong answers count alike in training; none: as they come."
+        "weights",
+        changes=True,
+        help="weights: right and wrong answers count alike in training; none: as they come.",
     )
     resamples: int = _field(1000, changes=True, help="Bootstrap resamples behind each interval.")
     dtype: str = _field("auto", changes=True, help="auto, float32, bfloat16, or float16.")
     ablate: tuple[str, ...] = _field(
-        (), changes=False, help="Repeat the analysis with another choice of each of: spans, where, layers."
+        (),
+        changes=False,
+        help="Repeat the analysis with another choice of each of: spans, where, layers.",
     )
-    robust: bool = _field(
-        False, changes=False, help="Also test the finding under other choices."
-    )
+    robust: bool = _field(False, changes=False, help="Also test the finding under other choices.")
     evidence: tuple[str, ...] = _field(
         CHEAP,
         changes=False,
@@ -147,7 +157,9 @@ class Config:
         False, changes=False, help="Run code that comes with a hub model."
     )
     workers: int | None = _field(
-        None, changes=False, help="Processes that share the questions, each with its own copy of the model."
+        None,
+        changes=False,
+        help="Processes that share the questions, each with its own copy of the model.",
     )
     threads: int | None = _field(
         None, changes=False, help="Threads of each process on a CPU; None: cores / workers."

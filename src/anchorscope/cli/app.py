@@ -83,7 +83,7 @@ def _desk(run: Path | None, model: str | None, detector: str | None, device: str
     if view is None:
         bar.note("No run was given: probes are trained on built-in questions, once, and kept.")
         view = kept_run(loaded, progress=bar)
-    bar.note("Proving the knockout on the model, and asking once to warm up ...")
+    bar.note("Checking the knockout on the model, and asking once to warm up ...")
     desk = Desk(loaded, view, trained)
     desk.warm()
     return desk

@@ -39,9 +39,7 @@ def study(
         list[str] | None,
         typer.Option(help="NAME=VALUE: an option of `anchorscope run` for each run. Repeatable."),
     ] = None,
-    workers: Annotated[
-        int | None, typer.Option(help="The option --workers of each run.")
-    ] = None,
+    workers: Annotated[int | None, typer.Option(help="The option --workers of each run.")] = None,
     ray: Annotated[str | None, typer.Option(help="The option --ray of each run.")] = None,
     rank: Annotated[
         int | None, typer.Option(help="Compute only this rank's shards of each run, and stop.")

@@ -20,7 +20,9 @@ def verify(
     folder: Annotated[Path, typer.Argument(help="A run, a detector's folder, or a study.")],
     deep: Annotated[
         bool,
-        typer.Option("--deep", help="Compute every table again from the stored answers and states."),
+        typer.Option(
+            "--deep", help="Compute every table again from the stored answers and states."
+        ),
     ] = False,
     badge: Annotated[
         Path | None, typer.Option(help="Write an SVG badge of the result, for a README.")
