@@ -98,7 +98,7 @@ class Config:
     reuse: str | None = _field(
         None,
         changes=False,
-        help="A finished run that differs in its verdicts alone: its answers and states are reused.",
+        help="A finished run that differs in its verdicts alone; its answers and states are used.",
     )
     finder: Finder = _field(
         "auto",

@@ -43,7 +43,8 @@ def words(run: RunView, dataset: str) -> list[str]:
     q, a = (first_value(where(rows, mode="paper", pathway=p), "delta_p") for p in ("Q", "A"))
     said = [
         f"At layer {layer}, an answer read without its question changes the probability of the "
-        f"probe’s first prediction by {number(q)} {run.unit} for Q and {number(a)} for A (paper mode).",
+        f"probe’s first prediction by {number(q)} {run.unit} for Q and {number(a)} for A "
+        "(paper mode).",
         verdict(claim_of(run, "answer-only-moves-q", dataset)),
     ]
     probe = where(run.evidence.get("question_probe", pd.DataFrame({"dataset": []})),

@@ -83,10 +83,11 @@ def _no_groups(head: Headline) -> str:
 
 def _paper(head: Headline) -> str:
     q, a = head.paper_q, head.paper_a
+    first = "the probability of the probe’s first prediction"
     return (
-        f"At layer {head.layer}, cutting the flow from the exact question tokens flips the "
-        f"probe’s prediction on {percent(head.flip_share)} of {q.n + a.n} {head.title} samples (Q); "
-        f"for these it {moves(q.value, 'the probability of the probe’s first prediction', unit=head.unit)}"
+        f"At layer {head.layer}, cutting the flow from the exact question tokens flips the probe’s "
+        f"prediction on {percent(head.flip_share)} of {q.n + a.n} {head.title} samples (Q); "
+        f"for these it {moves(q.value, first, unit=head.unit)}"
         f", and for the others (A) it {moves(a.value, unit=head.unit)}."
     )
 
@@ -130,8 +131,8 @@ def _chance(head: Headline) -> str:
         return ""
     return (
         f"The {head.title} probe at layer {head.layer} is not shown to be better than chance "
-        f"(AUROC {number(auroc.value, 2)}, {interval(auroc, 2) or 'no interval'}): its predictions, "
-        "and so its flips, may mean nothing."
+        f"(AUROC {number(auroc.value, 2)}, {interval(auroc, 2) or 'no interval'}): its "
+        "predictions, and so its flips, may mean nothing."
     )
 
 
