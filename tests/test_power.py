@@ -10,7 +10,8 @@ from anchorscope.pathways.diagnosis.probe_reads import ProbeReads
 from anchorscope.pathways.one_law import Known
 from anchorscope.pathways.two_pathways.looks import PROBES, Logits, look_closely
 from anchorscope.pathways.two_pathways.needed import MOST, TARGET, needed
-from anchorscope.pathways.two_pathways.planted import Plan, own_case
+from anchorscope.pathways.two_pathways.own_case import own_case
+from anchorscope.pathways.two_pathways.planted import Plan
 from anchorscope.records import Estimate
 from anchorscope.stats.intervals import Draws, rate
 

@@ -2,7 +2,7 @@
 
 What is planted is known, so whether strict mode shows it can be counted. In the clear case the
 noise is correlated between the probes as far as it is under the control, and stays as it is. In the
-run's own case the probes read better with more answers to learn from (learning.py).
+run's own case (own_case.py) the probes read better with more answers to learn from (learning.py).
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ import numpy as np
 
 from anchorscope.pathways.humps import two_humps
 from anchorscope.pathways.one_law import Known, one_law
-from anchorscope.pathways.two_pathways.learning import Learning, learning_of
+from anchorscope.pathways.two_pathways.learning import Learning
 from anchorscope.pathways.two_pathways.looks import PROBES, Logits
-from anchorscope.pathways.two_pathways.matched import left_over, matched
 
 CLEAR = 5.0  # spreads of the noise between the humps in the clear case
 STRONG = 10  # difference of BIC from which the residuals' own two humps are not taken for noise
@@ -98,26 +97,6 @@ def clear_case(logits: Logits, known: Known) -> Plan | None:
         share=_share(logits),
         apart=dict.fromkeys(PROBES, CLEAR),
     )
-
-
-def own_case(logits: Logits, known: Known) -> Plan | None:
-    """Humps as far apart as this run's residuals have them, the best guess of its own effect.
-
-    They are those of the paper probe, turned towards ŷ. A mixture of equal spreads has the
-    variance of its noise times 1 + w(1 - w)d², which parts every probe's variance in two. The
-    law blurs humps when it is fitted: the plan is such that its fitted worlds look like the run.
-    """
-    clear = clear_case(logits, known)
-    if clear is None:
-        return None
-    left = left_over(logits, clear.fitted, known)
-    humps = two_humps(left["paper"])
-    share, apart = float(humps.lower.mean()), humps.separation
-    widened = np.sqrt(1 + share * (1 - share) * apart**2)
-    noise = {p: float(left[p].std() / widened) for p in PROBES}
-    plan = replace(clear, noise=noise, share=share, apart=dict.fromkeys(PROBES, apart))
-    learning = learning_of(left, noise)
-    return matched(replace(plan, learning=learning).learnt_from(learning.n), left)
 
 
 def _entities_drawn(

@@ -1,4 +1,4 @@
-"""A plan whose planted worlds look like the run once the law has been fitted to them.
+"""The run's own effect, planted: worlds that look like the run once the law is fitted to them.
 
 The humps of a run are seen in what its fitted law leaves over, and fitting blurs them: every fold's
 line follows the samples that happen to be Q there. Planting humps as far apart as those residuals
@@ -9,28 +9,48 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from anchorscope.pathways.humps import two_humps
 from anchorscope.pathways.one_law import Known, one_law
+from anchorscope.pathways.two_pathways.learning import learning_of
 from anchorscope.pathways.two_pathways.looks import PROBES, Logits
-
-if TYPE_CHECKING:
-    from anchorscope.pathways.two_pathways.planted import Plan
+from anchorscope.pathways.two_pathways.planted import Plan, clear_case
 
 ROUNDS, WORLDS = 4, 12  # of adjustment, and worlds planted in each
 _STEP = 1.5  # the most that one round changes a distance by
 
 
-def left_over(logits: Logits, fitted: Mapping[str, np.ndarray], known: Known) -> dict:
+def own_case(logits: Logits, known: Known) -> Plan | None:
+    """Humps as far apart as this run's residuals have them, the best guess of its own effect.
+
+    They are those of the paper probe, turned towards ŷ. A mixture of equal spreads has the
+    variance of its noise times 1 + w(1 - w)d², which parts every probe's variance in two. The
+    law blurs humps when it is fitted: the plan is such that its fitted worlds look like the run.
+    """
+    clear = clear_case(logits, known)
+    if clear is None:
+        return None
+    left = _left_over(logits, clear.fitted, known)
+    humps = two_humps(left["paper"])
+    share, apart = float(humps.lower.mean()), humps.separation
+    widened = np.sqrt(1 + share * (1 - share) * apart**2)
+    noise = {p: float(left[p].std() / widened) for p in PROBES}
+    plan = replace(clear, noise=noise, share=share, apart=dict.fromkeys(PROBES, apart))
+    learning = learning_of(left, noise)
+    return _matched(replace(plan, learning=learning).learnt_from(learning.n), left)
+
+
+def _left_over(
+    logits: Logits, fitted: Mapping[str, np.ndarray], known: Known
+) -> dict[str, np.ndarray]:
     """What the law leaves over of each probe's logits [question], turned towards ŷ."""
     towards = np.where(known.predicted == 1, 1.0, -1.0)
     return {p: towards * (logits.knockout[p] - fitted[p]) for p in PROBES}
 
 
-def matched(plan: Plan, left: Mapping[str, np.ndarray]) -> Plan:
+def _matched(plan: Plan, left: Mapping[str, np.ndarray]) -> Plan:
     """The plan with humps and noise such that its worlds, fitted, leave over what the run did.
 
     Compared are the distance of the paper probe's humps and the spread of each probe's residuals,
@@ -52,7 +72,7 @@ def _measured(left: Mapping[str, np.ndarray]) -> np.ndarray:
 def _refitted(plan: Plan, rng: np.random.Generator) -> dict[str, np.ndarray]:
     world = plan.world(rng)
     fits = {p: one_law(world.clean[p], world.knockout[p], plan.known).fitted for p in PROBES}
-    return left_over(world, fits, plan.known)
+    return _left_over(world, fits, plan.known)
 
 
 def _changed(plan: Plan, further: float, wider: np.ndarray) -> Plan:
