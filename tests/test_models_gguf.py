@@ -113,14 +113,18 @@ def test_a_file_is_parsed_once_and_unpacked_alike(tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "tiny.gguf")
     values = np.random.default_rng(0).normal(size=(1100, 64)).astype(np.float32)
     packed = gguf.quantize(values, gguf.GGMLQuantizationType.Q8_0)
-    before = gguf.GGUFReader, gguf.dequantize
+    before = gguf.GGUFReader, gguf.dequantize, gguf.get_tensor_name_map
     plain = gguf.dequantize(packed, gguf.GGMLQuantizationType.Q8_0)
     with read_once():
         assert gguf.GGUFReader(path) is gguf.GGUFReader(str(path), "r")
         fields, tensors = gguf.GGUFReader(path).fields, gguf.GGUFReader(path).tensors
         unpacked = gguf.dequantize(packed, gguf.GGMLQuantizationType.Q8_0)
+        names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, 2)
+        assert gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, 2) is names
+        assert gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, 3).mapping != names.mapping
+    assert names.mapping == gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, 2).mapping
     np.testing.assert_array_equal(unpacked, plain)
-    assert (gguf.GGUFReader, gguf.dequantize) == before
+    assert (gguf.GGUFReader, gguf.dequantize, gguf.get_tensor_name_map) == before
     own = gguf.GGUFReader(path)
     assert {n: f.contents() for n, f in fields.items()} == {
         n: f.contents() for n, f in own.fields.items()

@@ -51,7 +51,10 @@ def test_sentences_carry_the_tables_numbers(run: RunView) -> None:
     share = 100 * q["n"] / (q["n"] + a["n"])
     assert f"At layer {head.layer}," in paper
     assert f"on {share:.0f} % of {q['n'] + a['n']} Atlas samples" in paper
-    assert f"lowers the probe’s belief in its first verdict by {-q['delta_p']:.1f} points" in paper
+    assert (
+        f"lowers the probability of the probe’s first prediction by {-q['delta_p']:.1f} points"
+        in paper
+    )
     assert f"by {abs(a['delta_p']):.1f} points." in paper
     (control,) = run.controls.query(
         "dataset == 'atlas' and layer == @head.layer and intervention == 'random'"

@@ -159,7 +159,7 @@ def test_everything_wrong_is_said_at_once_and_nothing_is_made(cli, tmp_path: Pat
     )
     code, _, error = cli("study", file, "--out", out)
     assert code == 2
-    assert "The study was not started. To mend (4):" in error
+    assert "The study was not started. To fix (4):" in error
     for words in (
         "nosuch.jsonl: Unknown dataset or file", "such-model: The config of 'no/such-model' could",
         "gone: There is no file gone.gguf", "bundled: Unknown option of a run 'speed'",

@@ -81,24 +81,30 @@ class Config:
     columns: str | None = _field(
         None,
         changes=True,
-        help="What the columns are called: question=...,answers=..., for files and hub: sets.",
+        help="Names of the columns of files and hub: sets: question=...,answers=...",
     )
     limit: int | None = _field(400, changes=True, help="Questions of each set; None is all.")
     seed: int = _field(0, changes=True, help="Seed of sampling, folds, controls and intervals.")
     prompt: PromptStyle = _field(
-        "auto", changes=True, help="Chat turns, plain text, or whichever gives bare answers."
+        "auto",
+        changes=True,
+        help="chat, text, or auto: whichever makes the model answer with the entity alone.",
     )
     shots: int = _field(4, changes=True, help="Worked examples in front of the question, 0 to 4.")
     max_tokens: int = _field(16, changes=True, help="Tokens an answer may have.")
     verdicts: str | None = _field(
-        None, changes=True, help="A file (id, right) whose verdicts stand instead of the judge's."
+        None, changes=True, help="A file (id, right) whose verdicts replace the judge's."
     )
     reuse: str | None = _field(
         None,
         changes=False,
-        help="A finished run, other in its verdicts alone, whose answers and states are taken.",
+        help="A finished run that differs in its verdicts alone; its answers and states are used.",
     )
-    finder: Finder = _field("auto", changes=True, help="Who marks the exact question tokens.")
+    finder: Finder = _field(
+        "auto",
+        changes=True,
+        help="How exact question tokens are found: auto, given, rules, model, spacy, all.",
+    )
     keys: Keys = _field(
         "exact", changes=True, help="What the knockout cuts: exact, question, random, matched."
     )
@@ -107,25 +113,29 @@ class Config:
     grouping: str = _field(
         "per-layer", changes=True, help="per-layer, fixed:k (the groups of layer k), majority."
     )
-    delta: Delta = _field("points", changes=True, help="Unit of ΔP in the tables.")
+    delta: Delta = _field(
+        "points", changes=True, help="Unit of ΔP in the tables: points, relative, or logit."
+    )
     folds: int = _field(5, changes=True, help="Folds, disjoint by entity; 3 or more.")
     fold_seeds: int = _field(
-        3, changes=True, help="Sets of folds behind the verdict on two pathways."
+        3, changes=True, help="Repetitions with other folds, combined into the finding."
     )
     C: float = _field(
         3.0, changes=True, help="Inverse strength of the probes' L2 penalty, per training answer."
     )
     balance: Balance = _field(
-        "weights", changes=True, help="Whether probes weigh right and wrong answers alike."
+        "weights",
+        changes=True,
+        help="weights: right and wrong answers count alike in training; none: as they come.",
     )
     resamples: int = _field(1000, changes=True, help="Bootstrap resamples behind each interval.")
     dtype: str = _field("auto", changes=True, help="auto, float32, bfloat16, or float16.")
     ablate: tuple[str, ...] = _field(
-        (), changes=False, help="Choices to make otherwise as well: spans, where, layers."
+        (),
+        changes=False,
+        help="Repeat the analysis with another choice of each of: spans, where, layers.",
     )
-    robust: bool = _field(
-        False, changes=False, help="Also look for the finding under other choices."
-    )
+    robust: bool = _field(False, changes=False, help="Also test the finding under other choices.")
     evidence: tuple[str, ...] = _field(
         CHEAP,
         changes=False,
@@ -138,16 +148,18 @@ class Config:
         "cuda:N, or mps.",
     )
     shard: int | None = _field(
-        None, changes=False, help="Questions between two saves; None: 64 to 512, on a GPU 1024."
+        None, changes=False, help="Questions saved together; None: 64 to 512, on a GPU 1024."
     )
     batch_tokens: int | None = _field(
-        None, changes=False, help="Tokens that go through the model at once; None: by its memory."
+        None, changes=False, help="Tokens in one forward pass; None: chosen by the device's memory."
     )
     trust_remote_code: bool = _field(
         False, changes=False, help="Run code that comes with a hub model."
     )
     workers: int | None = _field(
-        None, changes=False, help="Processes that share the questions out, each with the model."
+        None,
+        changes=False,
+        help="Processes that share the questions, each with its own copy of the model.",
     )
     threads: int | None = _field(
         None, changes=False, help="Threads of each process on a CPU; None: cores / workers."
@@ -162,7 +174,7 @@ class Config:
         None, changes=False, help="Compute only the shards of this rank, from 0, and stop."
     )
     world_size: int | None = _field(
-        None, changes=False, help="How many ranks there are; goes with the rank."
+        None, changes=False, help="How many ranks there are; needed with the rank."
     )
 
     def __post_init__(self) -> None:

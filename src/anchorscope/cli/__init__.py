@@ -29,8 +29,8 @@ from anchorscope.cli.view import view
 from anchorscope.errors import UserError
 
 EXIT_CODES = (
-    "Exit codes: 0 done; 1 a study with a run that failed, or a fault of ours with its traceback; "
-    "2 a mistake, with a sentence that says how to mend it, or a check of the doctor that failed; "
+    "Exit codes: 0 done; 1 a study with a failed run, or a bug, with its traceback; "
+    "2 a mistake in the command or its input, with a sentence on how to fix it, or a failed check; "
     "130 stopped by Ctrl-C, and the same command continues."
 )
 # What a disk says of itself, not of a path that was mistyped.

@@ -19,13 +19,13 @@ def analyse(
             "[sample, layer, width] and z [sample]."
         ),
     ],
-    out: Annotated[Path, typer.Option(help="The run folder; a begun one is continued.")] = Path(
+    out: Annotated[Path, typer.Option(help="The run folder; continued if it exists.")] = Path(
         "runs/states"
     ),
     title: Annotated[
-        str | None, typer.Option(help="What the report calls the model; else the file's name.")
+        str | None, typer.Option(help="The model's name in the report; default: the file's name.")
     ] = None,
-    limit: Annotated[str, typer.Option(help="How many of the samples, or `all`.")] = "all",
+    limit: Annotated[str, typer.Option(help="Number of samples, or `all`.")] = "all",
     grouping: Annotated[str, option("grouping")] = default_of("grouping"),
     delta: Annotated[str, option("delta")] = default_of("delta"),
     folds: Annotated[int, option("folds")] = default_of("folds"),
@@ -38,7 +38,7 @@ def analyse(
         str, typer.Option(help="none, or of answer-only, boundary, awareness.")
     ] = ",".join(default_of("evidence")),
 ) -> None:
-    """Reads states that you extracted yourself and writes what `run` writes; no model is needed.
+    """Analyses states that you extracted yourself, with the results of `run`; needs no model.
 
     The arrays of the file, and an example: docs/own-states.md.
     """

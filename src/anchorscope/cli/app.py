@@ -37,7 +37,7 @@ def app(
         bool, typer.Option("--no-open", help="Serve the page and open no browser.")
     ] = False,
 ) -> None:
-    """Serves a page to ask a model and take its answers apart, token by token.
+    """Serves a page to ask a model live and inspect its answers, token by token.
 
     It shows the answer as it grows with its probability of being wrong, the pathway, and the
     belief by layer, clean and with any tokens cut. It listens on 127.0.0.1 alone.
@@ -83,7 +83,7 @@ def _desk(run: Path | None, model: str | None, detector: str | None, device: str
     if view is None:
         bar.note("No run was given: probes are trained on built-in questions, once, and kept.")
         view = kept_run(loaded, progress=bar)
-    bar.note("Proving the knockout on the model, and asking once to warm up ...")
+    bar.note("Checking the knockout on the model, and asking once to warm up ...")
     desk = Desk(loaded, view, trained)
     desk.warm()
     return desk

@@ -40,11 +40,11 @@ def collect(
     world_size: Annotated[int | None, option("world_size")] = default_of("world_size"),
     samples: Annotated[
         int | None,
-        typer.Option(help="Answers drawn to each question, for detectors that compare them."),
+        typer.Option(help="Answers sampled for each question, for detectors that compare them."),
     ] = None,
-    temperature: Annotated[float, typer.Option(help="Of the drawn answers.")] = 1.0,
+    temperature: Annotated[float, typer.Option(help="Temperature of the sampled answers.")] = 1.0,
 ) -> None:
-    """Asks a model questions and keeps what detectors read, without the analysis of pathways.
+    """Asks a model questions and keeps what detectors need, without the analysis of pathways.
 
     A folder of `anchorscope run --evidence detectors` serves as well, and costs more. The same
     command with --samples adds drawn answers to a folder that is there.

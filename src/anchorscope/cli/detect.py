@@ -34,23 +34,23 @@ def evaluate(
         str, typer.Option(help="Detectors, joined by commas; default: all, and auto.")
     ] = "",
     transfer: Annotated[
-        bool, typer.Option("--transfer", help="Also from each dataset to each other.")
+        bool, typer.Option("--transfer", help="Also train on each dataset and test on every other.")
     ] = False,
     peer: Annotated[
         list[Path] | None,
-        typer.Option(help="A run of another model over the same questions: its states as control."),
+        typer.Option(help="Control: a run of another model on the same questions."),
     ] = None,
     nli: Annotated[
         str | None,
-        typer.Option(help="An NLI model that groups drawn answers by meaning; the judge does too."),
+        typer.Option(help="An NLI model that groups sampled answers by meaning, beside the judge."),
     ] = None,
     encoder: Annotated[
         str | None,
-        typer.Option(help="A sentence-transformers model; default: a small one, if it is here."),
+        typer.Option(help="A sentence-transformers model; default: a small one, if installed."),
     ] = None,
     limit: Annotated[
         int | None,
-        typer.Option(help="Answers of each dataset, right and wrong alike; default: all."),
+        typer.Option(help="Answers of each dataset, as many right as wrong; default: all."),
     ] = None,
     folds: _Folds = 5,
     seed: _Seed = 0,
@@ -99,12 +99,12 @@ def train(
     run: Annotated[Path, typer.Argument(help="A finished run.")],
     out: Annotated[Path, typer.Option(help="The detector's folder.")],
     method: Annotated[str, typer.Option(help="auto, probe, mop, pr, ...")] = "auto",
-    data: Annotated[str, typer.Option(help="Datasets of the run, by commas; default: all.")] = "",
+    data: Annotated[str, typer.Option(help="Some datasets, joined by commas; default: all.")] = "",
     folds: _Folds = 5,
     seed: _Seed = 0,
     risk: Annotated[
         float | None,
-        typer.Option(help="Promise at most this share of wrong answers below the threshold."),
+        typer.Option(help="Keep wrong answers below the threshold to at most this share."),
     ] = None,
     licence: Annotated[str, typer.Option(help="Licence of the detector.")] = "other",
     model_licence: Annotated[str, typer.Option(help="Licence of the model.")] = "not recorded",
@@ -145,7 +145,7 @@ def score(
         Path | None,
         typer.Option(help="File to write, .jsonl, .csv or .parquet; default: print JSON lines."),
     ] = None,
-    prefix: Annotated[str, typer.Option(help="Put in front of the new fields' names.")] = "",
+    prefix: Annotated[str, typer.Option(help="A prefix for the names of the new fields.")] = "",
     model: Annotated[
         str | None, typer.Option(help="The model; default: the one the detector names.")
     ] = None,
@@ -154,11 +154,11 @@ def score(
     ] = None,
     device: Annotated[str, typer.Option(help=help_of("device"))] = "auto",
     before: Annotated[
-        bool, typer.Option("--before", help="Warn before answering: read the question alone.")
+        bool, typer.Option("--before", help="Score the question alone, before it is answered.")
     ] = False,
     as_dataset: Annotated[
         str | None,
-        typer.Option("--as", help="Ask as in this dataset of its training, where these differ."),
+        typer.Option("--as", help="Use the prompt of this training dataset, if it had several."),
     ] = None,
 ) -> None:
     """Answers a question, or those of a file, and says how likely each answer is wrong.
@@ -209,7 +209,7 @@ def score(
 def push(
     folder: Annotated[Path, typer.Argument(help="A detector's folder.")],
     repository: Annotated[str, typer.Argument(help="org/name on the hub.")],
-    public: Annotated[bool, typer.Option("--public", help="Let everybody see it.")] = False,
+    public: Annotated[bool, typer.Option("--public", help="Make the repository public.")] = False,
 ) -> None:
     """Uploads a detector's folder to the hub, private unless --public is given."""
     from anchorscope.detect.deployed.hub import upload

@@ -33,13 +33,13 @@ def serve(
         typer.Option(envvar=_KEY, help=f"The key that clients send; better in {_KEY}."),
     ] = None,
     queue: Annotated[int, typer.Option(help="Requests that may wait; more are refused.")] = 64,
-    batch: Annotated[int, typer.Option(help="Questions that are scored at once.")] = 32,
-    question_chars: Annotated[int, typer.Option(help="Characters of a question.")] = 2000,
-    request_bytes: Annotated[int, typer.Option(help="Bytes of a request.")] = 1 << 16,
+    batch: Annotated[int, typer.Option(help="Most questions in one batch.")] = 32,
+    question_chars: Annotated[int, typer.Option(help="Most characters of a question.")] = 2000,
+    request_bytes: Annotated[int, typer.Option(help="Most bytes of a request.")] = 1 << 16,
     device: Annotated[str, typer.Option(help=help_of("device"))] = "auto",
     as_dataset: Annotated[
         str | None,
-        typer.Option("--as", help="Ask as in this dataset of its training, where these differ."),
+        typer.Option("--as", help="Use the prompt of this training dataset, if it had several."),
     ] = None,
 ) -> None:
     """Serves a model's answers with their scores to OpenAI's clients, until Ctrl-C.

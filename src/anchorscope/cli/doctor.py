@@ -21,7 +21,7 @@ def doctor(
         bool, typer.Option("--trust-remote-code", help=help_of("trust_remote_code"))
     ] = False,
 ) -> None:
-    """Proves the knockout on a model and prints each check; exit code 2 where one fails."""
+    """Checks that the knockout is exact on a model, line by line; exit code 2 if a check fails."""
     from anchorscope.cli.bar import quiet_libraries
     from anchorscope.engine.check import check_model
     from anchorscope.models import load_model

@@ -17,7 +17,8 @@ def figure(
     runs: Annotated[list[Path], typer.Argument(help="Run folders, one panel for each model.")],
     out: Annotated[Path, typer.Option(help="A .png, .svg or .pdf file.")] = Path("delta_p.pdf"),
     mode: Annotated[
-        str | None, typer.Option(help="paper, strict, or both; default: both, in a style strict.")
+        str | None,
+        typer.Option(help="paper, strict, or both; default: both, or strict with --style."),
     ] = None,
     style: Annotated[
         str | None,

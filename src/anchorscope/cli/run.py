@@ -20,7 +20,7 @@ def option(name: str, *flags: str, **more: Any) -> Any:
 DATA, LIMIT = ",".join(default_of("data")), str(default_of("limit"))
 Data = Annotated[str, typer.Option(help="Question sets or files, joined by commas.")]
 Limit = Annotated[str, typer.Option(help="Questions of each set, or `all`.")]
-Out = Annotated[Path, typer.Option(help="The run folder; a begun one is continued.")]
+Out = Annotated[Path, typer.Option(help="The run folder; continued if it exists.")]
 
 
 def run(
@@ -63,7 +63,7 @@ def run(
     rank: Annotated[int | None, option("rank")] = default_of("rank"),
     world_size: Annotated[int | None, option("world_size")] = default_of("world_size"),
 ) -> None:
-    """Asks a model questions, cuts the flow from the question, and writes the ΔP figure and report.
+    """Asks a model questions, knocks out their subjects, and writes the ΔP figure and report.
 
     With no options at all: the bundled model on the built-in questions.
     """

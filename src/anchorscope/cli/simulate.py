@@ -12,21 +12,21 @@ from anchorscope.cli.run import option
 
 def simulate(
     world: Annotated[
-        str, typer.Option(help="one-mechanism, two-pathways, shift, continuum, or no-effect.")
+        str, typer.Option(help="one-mechanism, two-pathways, shift, continuum, no-effect, ...")
     ],
-    layers: Annotated[int, typer.Option(help="Layers of the made-up model.")] = 12,
+    layers: Annotated[int, typer.Option(help="Layers of the simulated model.")] = 12,
     samples: Annotated[int, typer.Option(help="Questions, half of them answered wrong.")] = 400,
     strength: Annotated[
-        float, typer.Option(help="How far a belief is pushed, in spreads of the belief.")
+        float, typer.Option(help="Size of the push, in standard deviations of the belief.")
     ] = 4.0,
-    mixture: Annotated[float, typer.Option(help="Share of samples that take the push.")] = 0.5,
-    noise: Annotated[float, typer.Option(help="Spread of the knockout's own jolt.")] = 0.5,
+    mixture: Annotated[float, typer.Option(help="Share of samples that are pushed.")] = 0.5,
+    noise: Annotated[float, typer.Option(help="Standard deviation of the noise.")] = 0.5,
     width: Annotated[int, typer.Option(help="Width of a state.")] = 32,
-    seed: Annotated[int, typer.Option(help="Seed of everything drawn.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     robust: Annotated[bool, option("robust", "--robust")] = False,
     out: Annotated[Path, typer.Option(help="The run folder.")] = Path("runs/simulated"),
 ) -> None:
-    """Makes up states with a planted truth and reads them like a real run's."""
+    """Simulates hidden states with a known truth and analyses them like those of a run."""
     from anchorscope.cli.bar import Bar
     from anchorscope.simulate import Truth
     from anchorscope.simulate import simulate as make

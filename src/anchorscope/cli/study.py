@@ -29,43 +29,41 @@ def study(
         bool, typer.Option("--plan", help="Print what it would cost, and start nothing.")
     ] = False,
     limit: Annotated[
-        str | None, typer.Option(help="Questions of each set, or `all`, above what the file says.")
+        str | None, typer.Option(help="Questions of each set, or `all`; overrides the file.")
     ] = None,
     place: Annotated[
         list[str] | None,
-        typer.Option(help="NAME=PLACE: where a model or dataset of the study lies. Repeatable."),
+        typer.Option(help="NAME=PLACE: where a model or dataset of the study is. Repeatable."),
     ] = None,
     option: Annotated[
         list[str] | None,
         typer.Option(help="NAME=VALUE: an option of `anchorscope run` for each run. Repeatable."),
     ] = None,
-    workers: Annotated[
-        int | None, typer.Option(help="Handed to each run as its option workers.")
-    ] = None,
-    ray: Annotated[str | None, typer.Option(help="Handed to each run as its option ray.")] = None,
+    workers: Annotated[int | None, typer.Option(help="The option --workers of each run.")] = None,
+    ray: Annotated[str | None, typer.Option(help="The option --ray of each run.")] = None,
     rank: Annotated[
         int | None, typer.Option(help="Compute only this rank's shards of each run, and stop.")
     ] = None,
     world_size: Annotated[
-        int | None, typer.Option(help="How many ranks there are; goes with the rank.")
+        int | None, typer.Option(help="How many ranks there are; needed with the rank.")
     ] = None,
     gpus: Annotated[
-        int | None, typer.Option(help="Count on so many GPUs; this machine's if not given.")
+        int | None, typer.Option(help="GPUs to plan for; this machine's if not given.")
     ] = None,
     gpu_kind: Annotated[
-        str | None, typer.Option(help="Count on h200, h100, a100, a100-40, l40s, or cpu.")
+        str | None, typer.Option(help="Kind to plan for: h200, h100, a100, a100-40, l40s, or cpu.")
     ] = None,
     drop_states: Annotated[
         bool, typer.Option("--drop-states", help="Remove the states of each run that is finished.")
     ] = False,
     max_hours: Annotated[
-        float | None, typer.Option(help="Do not start where the plan says more hours.")
+        float | None, typer.Option(help="Do not start if the plan needs more hours.")
     ] = None,
 ) -> None:
-    """Runs every model of a study on all its datasets, and writes study.html over them.
+    """Runs every model of a study on all its datasets, and writes a summary, study.html.
 
-    Checked whole before it starts. A model that fails does not stop the others; the same command
-    goes on where it was stopped. Exit code 1 where a model failed.
+    The whole study is checked before it starts. A model that fails does not stop the others; the
+    same command continues a stopped study. Exit code 1 if a model failed.
     """
     from anchorscope.cli.bar import Bar, quiet_libraries
     from anchorscope.pipeline.study.check import check_study, this_machine

@@ -22,10 +22,10 @@ def view(
         bool, typer.Option("--no-open", help="Write the page and open no browser.")
     ] = False,
 ) -> None:
-    """Writes a page to look through a finished run: figures, samples, tokens.
+    """Writes a page to browse a finished run: figures, samples, tokens.
 
-    It needs no model, no server and no network. Two runs stand side by side, joined by question
-    id. What is shown stands in the address, so a link shows exactly that.
+    It needs no model, no server and no network. Two runs are shown side by side, joined by
+    question id. The address holds the current view, so a link reproduces it.
     """
     from anchorscope.run_folder.view import RunView
     from anchorscope.show.explore.page import write_view

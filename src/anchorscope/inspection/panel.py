@@ -86,12 +86,12 @@ def _pathway(of: Inspected) -> str:
         return ""
     flips = "flips" if said.pathway == "Q" else "does not flip"
     words = (
-        f"At layer {of.layer} the prediction {flips} when the struck-out tokens are cut. So say "
+        f"At layer {of.layer} the prediction {flips} when the struck-out tokens are cut, say "
         f"{round(said.share * said.probes)} of {said.probes} probes that never saw the question."
     )
     caution = []
     if of.mode == "strict":
-        caution.append("Another probe names the pathway than the one drawn below.")
+        caution.append("The pathway comes from another probe than the one drawn below.")
     if not math.isnan(said.agreement):
         caution.append(f"Over the run two independent probes agree with κ = {said.agreement:.2f}.")
     if of.finding:

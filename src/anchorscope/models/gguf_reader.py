@@ -1,8 +1,8 @@
 """A GGUF file read once, and unpacked by all cores.
 
 transformers parses the header anew for the config, the tokenizer and the weights, some 300,000
-strings each time, and older versions unpack one tensor after the other. The header was most of the
-time of a conversion.
+strings each time, older versions unpack one tensor after the other, and the table of the tensors'
+names is made anew for every module of the model. That was most of the time of a conversion.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Reader(gguf.GGUFReader):
 @contextmanager
 def read_once() -> Iterator[None]:
     """Inside, whoever opens a GGUF file gets the same reader, and unpacks with all cores."""
-    before = gguf.GGUFReader, gguf.dequantize
+    before = gguf.GGUFReader, gguf.dequantize, gguf.get_tensor_name_map
     reader = cache(Reader)
 
     def open_file(path: str | Path, mode: str = "r") -> Reader:
@@ -51,7 +51,8 @@ def read_once() -> Iterator[None]:
             return np.concatenate(list(pool.map(lambda part: before[1](part, kind), parts)))
 
         gguf.GGUFReader, gguf.dequantize = open_file, unpack
+        gguf.get_tensor_name_map = cache(before[2])
         try:
             yield
         finally:
-            gguf.GGUFReader, gguf.dequantize = before
+            gguf.GGUFReader, gguf.dequantize, gguf.get_tensor_name_map = before

@@ -31,8 +31,8 @@ def power(
     """Says why a finding is undecided or not shown, and how many questions would decide it.
 
     Two pathways are planted in the run's own logits, as far apart as the run itself suggests and
-    as in the clear case, for ever more questions, until strict mode shows them in 80 % of the
-    worlds. It also says which layer was chosen, and whether its probe reads anything.
+    as in the clear case, with more and more questions, until strict mode shows them in 80 % of the
+    worlds. It also says which layer was chosen, and whether its probe is better than chance.
     """
     if worlds < 10:
         raise UserError(f"--worlds is {worlds}. Accepted: 10 or more.")

@@ -21,9 +21,9 @@ COLUMNS = ("id", "question", "answer", "accepted", "right", "abstained", "why")
 def verdicts(
     run: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
     out: Annotated[Path, typer.Option(help="The .csv file to write.")] = Path("doubtful.csv"),
-    most: Annotated[int, typer.Option(help="Rows at most, the most doubtful ones.")] = 100,
+    most: Annotated[int, typer.Option(help="At most so many rows, the most doubtful ones.")] = 100,
 ) -> None:
-    """Writes the answers whose verdict may be the other one, to be read and corrected.
+    """Writes the answers whose verdict may be wrong, for you to check and correct.
 
     Near spellings, parts of an accepted answer, accepted answers among other words, numbers, words
     of abstention. Correct the columns right and abstained (1 or 0); --verdicts of `anchorscope run`

@@ -20,13 +20,15 @@ def verify(
     folder: Annotated[Path, typer.Argument(help="A run, a detector's folder, or a study.")],
     deep: Annotated[
         bool,
-        typer.Option("--deep", help="Compute every table again from the stored answers and states"),
+        typer.Option(
+            "--deep", help="Compute every table again from the stored answers and states."
+        ),
     ] = False,
     badge: Annotated[
         Path | None, typer.Option(help="Write an SVG badge of the result, for a README.")
     ] = None,
 ) -> None:
-    """Holds every file against its checksum, format and versions, a line each.
+    """Compares every file with its checksum, format and versions, one line each.
 
     Exit code 1 where something is wrong; each such line says what to do. No model is loaded.
     """

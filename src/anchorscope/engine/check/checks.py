@@ -14,7 +14,7 @@ from anchorscope.engine.check.limits import distance, rounding
 from anchorscope.engine.check.measure import measure
 from anchorscope.engine.check.packs import check_long, check_pack
 from anchorscope.engine.check.precision import can_be_float32, in_float32
-from anchorscope.engine.check.stock import Stock, stock_pass
+from anchorscope.engine.check.stock import Stock, stock_pass, stock_states
 from anchorscope.engine.check.trial import Trial
 from anchorscope.engine.fused import can_fuse
 from anchorscope.engine.interventions import Intervention, window_of
@@ -147,7 +147,8 @@ def _checks(model: Model) -> Iterator[Check]:
     )
     for kind in tries.interventions(model):
         yield _against_stock(model, seen, kind, stock, limit)
-    alone = stock_pass(model, [(s.ids[0], *s.ids[s.answer_at :]) for s in samples]).states[:, -1]
+    answers = [(s.ids[0], *s.ids[s.answer_at :]) for s in samples]
+    alone = stock_states(model, answers, lambda block: None, depth=model.blocks)[:, -1]
     clean = torch.stack([stock.states[row, len(s.ids) - 1] for row, s in enumerate(samples)])
     moved = max(distance(a, b) for a, b in zip(clean, alone, strict=True))
     yield _near("the answer alone", seen.states[ANSWER_ONLY.name], alone, limit, moved=moved)
@@ -247,10 +248,10 @@ def _against_stock(
     far = moved = 0.0
     for layer in layers:
         edits = tries.edits_for(samples, kind, layer=layer, heads=heads)
-        stock = stock_pass(model, [s.ids for s in samples], edits)
+        states = stock_states(model, [s.ids for s in samples], edits, depth=layer)
         of = slice(0, last) if len(layers) == 1 else slice(layer - 1, layer)
         for row, sample in enumerate(samples):
-            theirs = stock.states[row, len(sample.ids) - 1, of]
+            theirs = states[row, len(sample.ids) - 1, of]
             far = max(far, distance(seen.states[kind.name][row, of], theirs))
             moved = max(moved, distance(clean.states[row, len(sample.ids) - 1, of], theirs))
     said = f"largest difference from stock attention {far:.1e}; it moves states by {moved:.1e}"

@@ -10,7 +10,7 @@ from typing import Any
 from anchorscope.engine.batches import Budget
 from anchorscope.engine.check import trial as tries
 from anchorscope.engine.check.limits import distance
-from anchorscope.engine.check.stock import stock_pass
+from anchorscope.engine.check.stock import stock_states
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.limits.bounds import Proved, note, noted_of
 from anchorscope.engine.passes import KNOCKOUT
@@ -52,7 +52,8 @@ def _long(model: Model, window: int) -> float:
         trunk = grow_trunk(lease, prefix, [sample.ids[: sample.answer_at]], room=0, head=False)
         states = tries.ours(lease, trunk.trunk, (sample,), (KNOCKOUT,))["knockout"]
     edits = tries.edits_for((sample,), KNOCKOUT, layer=model.blocks, heads=1)
-    return distance(states, stock_pass(model, [sample.ids], edits).states[:, -1])
+    stock = stock_states(model, [sample.ids], edits, depth=model.blocks)
+    return distance(states, stock[:, -1])
 
 
 def check_pack(model: Model, limit: float) -> tuple[str, bool, str]:

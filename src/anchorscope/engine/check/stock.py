@@ -8,7 +8,7 @@ weights, whatever way the model made them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -45,32 +45,58 @@ class Stock(NamedTuple):
 
 
 @torch.no_grad()
-def stock_pass(
-    model: Model,
-    rows: Sequence[Sequence[int]],
-    edits: Edits = lambda block: None,
-    *,
-    attention: str = "eager",
-) -> Stock:
+def stock_pass(model: Model, rows: Sequence[Sequence[int]], *, attention: str = "eager") -> Stock:
     """States and logits at every token; nothing looks ahead, so padding stands on the right."""
-    length = max(len(row) for row in rows)
-    padded = [[*row, *[row[-1]] * (length - len(row))] for row in rows]
-    tokens = torch.tensor(padded, device=model.device)
-    states: list[Tensor] = []
-    scores = _Scores(edits, length, edited=attention == "eager")
-    with ExitStack() as stack:
-        stack.enter_context(attention_named(model.lm, attention))
-        for number, block in enumerate(model.parts.blocks):
-            stack.enter_context(_hooked(block, number + 1, scores, states))
-        stack.enter_context(scores)
+    tokens, states = _padded(model, rows), []
+    scores = _Scores(lambda block: None, tokens.shape[1], edited=attention == "eager")
+    with _prepared(model, scores, states, attention):
         out = model.lm(tokens, use_cache=False, output_hidden_states=True)
     if attention == "eager":
         scores.check(model.blocks)
     return Stock(torch.stack(states, dim=2), out.logits, out.hidden_states)
 
 
+@torch.no_grad()
+def stock_states(
+    model: Model, rows: Sequence[Sequence[int]], edits: Edits, *, depth: int
+) -> Tensor:
+    """The states [row, token, layer, width] of `depth` layers; what comes later is not computed."""
+    tokens, states = _padded(model, rows), []
+    scores = _Scores(edits, tokens.shape[1], edited=True)
+    with _prepared(model, scores, states, "eager", depth=depth), suppress(_Enough):
+        model.lm(tokens, use_cache=False)
+    scores.check(depth)
+    return torch.stack(states, dim=2)
+
+
+def _padded(model: Model, rows: Sequence[Sequence[int]]) -> Tensor:
+    length = max(len(row) for row in rows)
+    padded = [[*row, *[row[-1]] * (length - len(row))] for row in rows]
+    return torch.tensor(padded, device=model.device)
+
+
+class _Enough(Exception):
+    """Ends a pass whose last wanted block is done."""
+
+
 @contextmanager
-def _hooked(block: nn.Module, number: int, scores: _Scores, states: list[Tensor]) -> Iterator[None]:
+def _prepared(
+    model: Model, scores: _Scores, states: list[Tensor], attention: str, depth: int | None = None
+) -> Iterator[None]:
+    """The model with stock attention, its scores edited, and its states kept."""
+    with ExitStack() as stack:
+        stack.enter_context(attention_named(model.lm, attention))
+        for number, block in enumerate(model.parts.blocks[:depth], start=1):
+            hooked = _hooked(block, number, scores, states, ends=number == depth)
+            stack.enter_context(hooked)
+        stack.enter_context(scores)
+        yield
+
+
+@contextmanager
+def _hooked(
+    block: nn.Module, number: int, scores: _Scores, states: list[Tensor], *, ends: bool
+) -> Iterator[None]:
     """Tells the scores which block runs, and keeps the states behind it."""
 
     def begin(module: nn.Module, args: tuple) -> None:
@@ -78,6 +104,8 @@ def _hooked(block: nn.Module, number: int, scores: _Scores, states: list[Tensor]
 
     def keep(module: nn.Module, args: tuple, output: Any) -> None:
         states.append(output[0] if isinstance(output, tuple | list) else output)
+        if ends:
+            raise _Enough
 
     hooks = [block.register_forward_pre_hook(begin), block.register_forward_hook(keep)]
     try:

@@ -20,7 +20,7 @@ from anchorscope.models import Model
 
 # Tokens of one pass: large enough for matrix products to run at full speed, small enough that a
 # batch's scores stay far below the weights in memory.
-TOKENS = {"cpu": 4096, "cuda": 32768}
+TOKENS = {"cpu": 1024, "cuda": 32768}
 # Keys and values of rows that answers are written to, on a CPU: a share of all memory, not of what
 # is free just now, so that two runs on a machine make the same batches. The prefix lies in every
 # row; more rows than fit into a GiB do not decode faster.

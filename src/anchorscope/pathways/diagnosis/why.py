@@ -11,7 +11,8 @@ from anchorscope.pathways.diagnosis.at_layer import AtLayer
 from anchorscope.pathways.diagnosis.probe_reads import ProbeReads, probe_reads
 from anchorscope.pathways.two_pathways.finding import FEWEST
 from anchorscope.pathways.two_pathways.needed import MOST, ONE_HUMP, WORLDS, Needed, needed
-from anchorscope.pathways.two_pathways.planted import clear_case, own_case
+from anchorscope.pathways.two_pathways.own_case import own_case
+from anchorscope.pathways.two_pathways.planted import clear_case
 from anchorscope.records import Estimate
 from anchorscope.run_folder.view import RunView, records, where
 

@@ -2,7 +2,7 @@
 
 What is planted is known, so whether strict mode shows it can be counted. In the clear case the
 noise is correlated between the probes as far as it is under the control, and stays as it is. In the
-run's own case the probes read better with more answers to learn from (learning.py).
+run's own case (own_case.py) the probes read better with more answers to learn from (learning.py).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 from anchorscope.pathways.humps import two_humps
 from anchorscope.pathways.one_law import Known, one_law
-from anchorscope.pathways.two_pathways.learning import Learning, learning_of
+from anchorscope.pathways.two_pathways.learning import Learning
 from anchorscope.pathways.two_pathways.looks import PROBES, Logits
 
 CLEAR = 5.0  # spreads of the noise between the humps in the clear case
@@ -97,26 +97,6 @@ def clear_case(logits: Logits, known: Known) -> Plan | None:
         share=_share(logits),
         apart=dict.fromkeys(PROBES, CLEAR),
     )
-
-
-def own_case(logits: Logits, known: Known) -> Plan | None:
-    """Humps as far apart as this run's residuals have them, the best guess of its own effect.
-
-    They are those of the paper probe, turned towards ŷ. A mixture of equal spreads has the
-    variance of its noise times 1 + w(1 - w)d², which parts every probe's variance in two.
-    """
-    clear = clear_case(logits, known)
-    if clear is None:
-        return None
-    towards = np.where(known.predicted == 1, 1.0, -1.0)
-    left = {p: towards * (logits.knockout[p] - clear.fitted[p]) for p in PROBES}
-    humps = two_humps(left["paper"])
-    share, apart = float(humps.lower.mean()), humps.separation
-    widened = np.sqrt(1 + share * (1 - share) * apart**2)
-    noise = {p: float(left[p].std() / widened) for p in PROBES}
-    plan = replace(clear, noise=noise, share=share, apart=dict.fromkeys(PROBES, apart))
-    learning = learning_of(left, noise)
-    return replace(plan, learning=learning).learnt_from(learning.n)
 
 
 def _entities_drawn(

@@ -58,7 +58,7 @@ class Checked:
         if self.problems:
             lines = "\n".join(f"- {problem}" for problem in self.problems)
             count = len(self.problems)
-            raise UserError(f"The study was not started. To mend ({count}):\n{lines}")
+            raise UserError(f"The study was not started. To fix ({count}):\n{lines}")
 
 
 def check_study(

@@ -42,8 +42,9 @@ def words(run: RunView, dataset: str) -> list[str]:
     rows = where(run.evidence["answer_only"], dataset=dataset, layer=layer, subset="all")
     q, a = (first_value(where(rows, mode="paper", pathway=p), "delta_p") for p in ("Q", "A"))
     said = [
-        f"At layer {layer}, an answer read without its question changes the probe’s belief in its "
-        f"first verdict by {number(q)} {run.unit} for Q and {number(a)} for A (paper mode).",
+        f"At layer {layer}, an answer read without its question changes the probability of the "
+        f"probe’s first prediction by {number(q)} {run.unit} for Q and {number(a)} for A "
+        "(paper mode).",
         verdict(claim_of(run, "answer-only-moves-q", dataset)),
     ]
     probe = where(run.evidence.get("question_probe", pd.DataFrame({"dataset": []})),

@@ -71,7 +71,7 @@ def words(run: RunView, dataset: str) -> list[str]:
     ]
     settled = settled_layer(values(state, "auroc").to_numpy(dtype=float))
     if settled is not None and (values(state, "low") > 0.5).any():
-        said.append(f"It is settled from layer {settled} on (within 0.02 of its best).")
+        said.append(f"It is near its best from layer {settled} on (within 0.02 of its best).")
     said.append(verdict(claim_of(run, "state-knows-pathway", dataset), "AUROC"))
     return said
 

@@ -53,8 +53,8 @@ def words(run: RunView, dataset: str) -> list[str]:
     ends = Estimate(*(float(top[n]) for n in ("delta_p", "low", "high")), n=int(top["n"]))
     said = [
         f"Of {len(known)} single heads, head {int(top['head'])} of block {int(top['block'])} "
-        f"lowers the probe’s belief most: ΔP {number(ends.value, 2)} ({interval(ends, 2)}); being "
-        "the lowest of many, its size is flattered."
+        f"lowers the probe’s belief most: ΔP {number(ends.value, 2)} ({interval(ends, 2)}); as "
+        "the lowest of many, its size is overestimated."
     ]
     for row in records(run.evidence.get("heads_agreement", pd.DataFrame())):
         if dataset == row["dataset_a"]:

@@ -72,7 +72,7 @@ def words(run: RunView, dataset: str) -> list[str]:
     q, a = (_share(rows, intervention=patch, pathway=p) for p in ("Q", "A"))
     said = [
         f"At layer {layer}, replacing the exact question tokens by the {PATCHES[patch]} flips the "
-        f"probe’s verdict on {q} of the Q samples and {a} of the A samples (paper mode)."
+        f"probe’s prediction on {q} of the Q samples and {a} of the A samples (paper mode)."
     ]
     if "patch-other" in set(values(rows, "intervention")):
         said.append(

@@ -25,7 +25,7 @@ FINDINGS = {
 }
 NOT_SHOWN = "That two pathways are not shown does not mean that there are none."
 WORDS = (
-    "Q (question-anchored): the probe’s verdict on the sample needs the flow from the exact "
+    "Q (question-anchored): the probe’s prediction on the sample needs the flow from the exact "
     "question tokens. A (answer-anchored): it does not."
 )
 HOW = (

@@ -161,10 +161,10 @@ def _chart(identity: str, chart: dict, caption: str) -> Safe:
 
 def _delta_p(run: RunView) -> Safe:
     caption = (
-        "Change of the probe’s belief in its first verdict when the exact question tokens are cut "
-        "off. Solid: Q-anchored; dashed: A-anchored; bands: 95 % intervals; grey: as many random "
-        "tokens cut off, all samples; hatched: where Q would lie if one mechanism moved everybody. "
-        "Hollow points have fewer than 10 samples."
+        "Change of the probability of the probe’s first prediction when the exact question tokens "
+        "are cut off. Solid: Q-anchored; dashed: A-anchored; bands: 95 % intervals; grey: as many "
+        "random tokens cut off, all samples; hatched: where Q would lie if one mechanism moved all "
+        "samples. Hollow points have fewer than 10 samples."
     )
     return _chart("delta-p", charts.delta_p_chart(run), caption)
 
@@ -178,7 +178,7 @@ def _probes(run: RunView) -> Safe:
 
 
 def _controls(run: RunView, heads: list[Headline]) -> Safe:
-    caption = "Share of the probe’s verdicts that flip, by intervention; bands: 95 % intervals."
+    caption = "Share of the probe’s predictions that flip, by intervention; bands: 95 % intervals."
     return join(
         [
             _chart("controls", charts.controls_chart(run), caption),

@@ -96,8 +96,8 @@ def predicted_classes(heads: list[Headline]) -> Safe:
             rows[-1] += [percent(found.wrong), found.n_wrong]
     said = (
         "If nearly all samples of one predicted class flip and nearly none of the other, the "
-        "knockout pushes everything to one verdict, and the pathway is the predicted class under "
-        "another name. Paper mode, at the layer named."
+        "knockout pushes everything to one prediction, and the pathway is the predicted class "
+        "under another name. Paper mode, at the layer named."
     )
     columns = ["Dataset", "Layer", "Predicted right: flip", "n", "Predicted wrong: flip", "n"]
     return join([table(columns, rows), tag("p", said, class_="quiet")]) if rows else Safe("")

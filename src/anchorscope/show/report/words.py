@@ -71,7 +71,7 @@ def _no_groups(head: Headline) -> str:
         return f"{head.title} has no sample that a probe could read, so there is nothing to say."
     if not q:
         return (
-            f"Cutting the flow from the exact question tokens flips the probe’s verdict on none "
+            f"Cutting the flow from the exact question tokens flips the probe’s prediction on none "
             f"of the {a} {head.title} samples at any layer: the Q group is empty, and there is "
             "no gap to report."
         )
@@ -83,10 +83,11 @@ def _no_groups(head: Headline) -> str:
 
 def _paper(head: Headline) -> str:
     q, a = head.paper_q, head.paper_a
+    first = "the probability of the probe’s first prediction"
     return (
-        f"At layer {head.layer}, cutting the flow from the exact question tokens flips the "
-        f"probe’s verdict on {percent(head.flip_share)} of {q.n + a.n} {head.title} samples (Q); "
-        f"for these it {moves(q.value, 'the probe’s belief in its first verdict', unit=head.unit)}"
+        f"At layer {head.layer}, cutting the flow from the exact question tokens flips the probe’s "
+        f"prediction on {percent(head.flip_share)} of {q.n + a.n} {head.title} samples (Q); "
+        f"for these it {moves(q.value, first, unit=head.unit)}"
         f", and for the others (A) it {moves(a.value, unit=head.unit)}."
     )
 
@@ -97,7 +98,7 @@ def _random(head: Headline) -> str:
         return "There is no random-token control at this layer to compare with."
     text = f"Cutting as many random tokens instead flips {percent(flips.value)}"
     if math.isfinite(delta.value):
-        text += f", and over all samples {moves(delta.value, 'that belief', unit=head.unit)}"
+        text += f", and over all samples {moves(delta.value, 'that probability', unit=head.unit)}"
     return text + "."
 
 
@@ -130,8 +131,8 @@ def _chance(head: Headline) -> str:
         return ""
     return (
         f"The {head.title} probe at layer {head.layer} is not shown to be better than chance "
-        f"(AUROC {number(auroc.value, 2)}, {interval(auroc, 2) or 'no interval'}): its verdicts, "
-        "and so its flips, may mean nothing."
+        f"(AUROC {number(auroc.value, 2)}, {interval(auroc, 2) or 'no interval'}): its "
+        "predictions, and so its flips, may mean nothing."
     )
 
 
@@ -143,7 +144,7 @@ def _few(head: Headline) -> str:
     small = [f"Q {q}, A {a} in {mode} mode" for mode, (q, a) in sizes.items() if min(q, a) < FEW]
     if not small:
         return ""
-    return f"Few samples ({'; '.join(small)}): intervals from so few are too narrow to be believed."
+    return f"Few samples ({'; '.join(small)}): intervals from so few are too narrow to be trusted."
 
 
 def _collapse(head: Headline) -> str:
@@ -151,7 +152,7 @@ def _collapse(head: Headline) -> str:
     if found is None or not found.total:
         return ""
     return (
-        f"The knockout pushes nearly every {head.title} sample to one verdict: "
+        f"The knockout pushes nearly every {head.title} sample to one prediction: "
         f"{percent(found.right)} of those predicted right flip, and {percent(found.wrong)} of "
         "those predicted wrong. The pathway is then little more than the predicted class under "
         "another name."
