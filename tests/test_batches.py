@@ -122,6 +122,13 @@ def test_bounds_on_a_cpu_follow_from_all_its_memory(memory, tokens, written):
     assert usual_bounds("cpu", memory) == usual_bounds("cpu", memory + 1) == (tokens, written, None)
 
 
+def test_half_precision_on_a_cpu_goes_in_larger_batches():
+    assert usual_bounds("cpu", 24 * GIB, half=True).tokens == 4096
+    assert usual_bounds("cpu", 2 * GIB, half=True).tokens == 1024
+    half = load_model(tiny_lm("llama").bfloat16(), tokenizer=tiny_tokenizer(), dtype="bfloat16")
+    assert Budget.of(half).tokens == 4096
+
+
 def test_the_bounds_of_a_model_are_noted_and_batches_follow():
     model = load_model(tiny_lm("llama"), tokenizer=tiny_tokenizer())
     assert (Budget.of(model).tokens, Budget.of(model).trunk) == (1024, None)

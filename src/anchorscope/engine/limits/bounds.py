@@ -21,6 +21,9 @@ from anchorscope.models import Model
 # Tokens of one pass: large enough for matrix products to run at full speed, small enough that a
 # batch's scores stay far below the weights in memory.
 TOKENS = {"cpu": 1024, "cuda": 32768}
+# On a CPU in half precision: the matrix units that bfloat16 goes with (AMX) want larger products.
+# In single precision these only make the proof on load longer.
+_HALF_TOKENS = 4096
 # Keys and values of rows that answers are written to, on a CPU: a share of all memory, not of what
 # is free just now, so that two runs on a machine make the same batches. The prefix lies in every
 # row; more rows than fit into a GiB do not decode faster.
@@ -86,15 +89,17 @@ def proved_up_to(longest: int, lm: nn.Module, lease: Any) -> bool:
 def bounds_of(model: Model) -> Bounds:
     """The bounds noted for a model; those usual for its device where none were."""
     noted = noted_of(model.lm)
-    bounds = noted.bounds or usual_bounds(kind_of(model), all_memory())
+    half = model.dtype.itemsize == 2
+    bounds = noted.bounds or usual_bounds(kind_of(model), all_memory(), half=half)
     return bounds._replace(tokens=min(noted.largest or bounds.tokens, bounds.tokens))
 
 
-def usual_bounds(kind: str, memory: int) -> Bounds:
+def usual_bounds(kind: str, memory: int, *, half: bool = False) -> Bounds:
     """The bounds on a device where nothing was measured, with so many bytes of main memory."""
     if kind != "cpu":
         return Bounds(TOKENS[kind], None)
-    tokens = min(TOKENS["cpu"], max(_LEAST, _power_of_two(memory // _PER_TOKEN)))
+    most = _HALF_TOKENS if half else TOKENS["cpu"]
+    tokens = min(most, max(_LEAST, _power_of_two(memory // _PER_TOKEN)))
     return Bounds(tokens, min(_WRITTEN, _power_of_two(memory // _SHARE)))
 
 
