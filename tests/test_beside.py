@@ -17,8 +17,8 @@ from kit.rivers import contents, rivers
 
 import anchorscope
 from anchorscope.errors import UserError
-from anchorscope.pipeline import beside
 from anchorscope.pipeline import run as run_module
+from anchorscope.pipeline.spread import beside
 
 DATA = ("north", "south")
 ASKED = (
@@ -113,7 +113,8 @@ def test_a_mistake_found_beside_is_one_sentence(here, cli, monkeypatch):
 BESIDE = """
 import sys, time
 from anchorscope.cli import main
-from anchorscope.pipeline import beside, shard
+from anchorscope.pipeline import shard
+from anchorscope.pipeline.spread import beside
 beside.WHERE = "everywhere"
 read = shard.ShardReader.samples
 def slowly(self, of):
