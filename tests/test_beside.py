@@ -136,12 +136,16 @@ def test_ended_while_both_go_on_and_continued(apart, here, cli, number):
     out, said = here / f"ended-{number.name}", here / f"said-{number.name}.txt"
     command = [sys.executable, "-c", BESIDE, *ASKED, "--out", out.name]
     with said.open("w") as file:
-        process = subprocess.Popen(command, cwd=here, env=environment, stdout=file, stderr=file)
+        how = {"cwd": here, "env": environment, "stdout": file, "stderr": file}
+        process = subprocess.Popen(command, **how, start_new_session=True)
     while process.poll() is None and not list((out / "probes").glob("north/*.json")):
         time.sleep(0.05)
     workers = psutil.Process(process.pid).children(recursive=True)
     assert workers
-    process.send_signal(number)
+    if number == signal.SIGINT:
+        os.killpg(process.pid, number)  # as Ctrl-C in a terminal: the workers hear it too
+    else:
+        process.send_signal(number)
     process.wait(timeout=120)
     assert "Traceback" not in said.read_text(encoding="utf-8")
     if number == signal.SIGKILL:  # nobody was there to end them; idle for minutes they end

@@ -135,9 +135,9 @@ class Beside:
             abandon = True
             raise
         finally:
-            if abandon and self._thread.is_alive():
-                stop_workers()
-                self._thread.join()
+            while abandon and self._thread.is_alive():
+                stop_workers()  # again where the step had not come to them yet
+                self._thread.join(1)
 
 
 def _start_workers(config: Config, count: int) -> None:
