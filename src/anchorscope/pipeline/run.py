@@ -95,7 +95,7 @@ def _finished(run: Run) -> bool:
 
 
 def _go(run: Run, model: Any) -> None:
-    """Every stage in turn; each leaves its files before the next begins."""
+    """Every stage in turn; on a GPU a dataset is analysed while the next one is read."""
     with lent(run, model) as (run, lease, shards):
         take_over(run, shards)
         with Beside(run, lease) as beside:
