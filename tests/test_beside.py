@@ -148,7 +148,7 @@ def test_ended_while_both_go_on_and_continued(apart, here, cli, number):
         process.send_signal(number)
     process.wait(timeout=120)
     assert "Traceback" not in said.read_text(encoding="utf-8")
-    if number == signal.SIGKILL:  # nobody was there to end them; idle for minutes they end
+    if number == signal.SIGKILL:  # nobody was there to end them
         for worker in workers:
             worker.kill()
     assert psutil.wait_procs(workers, timeout=60)[1] == []
