@@ -5,8 +5,9 @@
 For example `python benchmarks/run.py -- --limit 400`. `--like` takes the options of a finished run.
 Printed as a table: the seconds of each stage as run.json has them, what passed before the run
 folder was there (Python, imports, questions), what lies between and after the stages, and the share
-of the stages in which the model reads and writes. Processor seconds are those of the process and
-of all it started.
+of the stages in which the model reads and writes. The seconds of a stage are those in which the run
+did nothing else, so that they add up; what was done beside the model's reading, on a GPU, has a
+column of its own. Processor seconds are those of the process and of all it started.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ class Timed:
     processor: float
     start: float
     stages: dict[str, float]
+    beside: dict[str, float]  # seconds of the stages while the model read
     about: str
 
     @property
@@ -79,6 +81,7 @@ def timed(out: Path, options: list[str]) -> Timed:
         processor=_processor() - before,
         start=wall if start is None else start,
         stages={name: float(of["seconds"]) for name, of in info["stages"].items()},
+        beside={name: float(of.get("beside", 0)) for name, of in info["stages"].items()},
         about=f"{info['model']['name']} on {info['model'].get('device')}, {asked}",
     )
 
@@ -88,9 +91,12 @@ def table(run: Timed, options: list[str]) -> str:
     rows = {"start: Python, imports, questions": run.start, **run.stages,
             "between and after the stages": run.between}  # fmt: skip
     lines = [f"`anchorscope run {' '.join(options)}`: {run.about}", "",
-             "| stage | seconds | share |", "| --- | ---: | ---: |"]  # fmt: skip
-    lines += [f"| {name} | {s:.1f} | {s / run.wall:.0%} |" for name, s in rows.items()]
-    lines += [f"| **whole run** | {run.wall:.1f} | |", "",
+             "| stage | seconds | share | beside the reading |",
+             "| --- | ---: | ---: | ---: |"]  # fmt: skip
+    for name, s in rows.items():
+        beside = f"{run.beside[name]:.1f}" if run.beside.get(name) else ""
+        lines.append(f"| {name} | {s:.1f} | {s / run.wall:.0%} | {beside} |")
+    lines += [f"| **whole run** | {run.wall:.1f} | | |", "",
               f"Model's passes: {run.model:.1f} s, {run.model / run.wall:.0%} of the wall time. "
               f"Processor: {run.processor:.1f} s."]  # fmt: skip
     return "\n".join(lines)

@@ -18,6 +18,8 @@ from matplotlib.patches import Rectangle
 from anchorscope.errors import UserError
 from anchorscope.run_folder.view import RunView, where
 from anchorscope.show import plot_controls, plot_delta_p, plot_probes, save_figure
+from anchorscope.show.canvas import FORMATS
+from anchorscope.show.figures import _APART, _write
 
 FOUR = {"popqa": "PopQA", "triviaqa": "TriviaQA", "hotpotqa": "HotpotQA", "nq": "NQ"}
 TAB10 = [to_hex(color) for color in colormaps["tab10"].colors]  # type: ignore[attr-defined]
@@ -150,6 +152,17 @@ def test_saved_files_are_the_same_bytes_every_time(runs: list[RunView], tmp_path
     assert one[0].read_bytes().startswith(b"\x89PNG")
     assert b"<dc:date>" not in one[1].read_bytes()
     assert b"CreationDate" not in one[2].read_bytes()
+
+
+def test_many_processes_draw_the_same_files(runs: list[RunView]) -> None:
+    """With cores enough a figure's PDF is drawn by a process of its own."""
+    wanted = ["probes", "delta_p_both"]
+    whole = _write(runs[0].path, [(name, FORMATS) for name in wanted])
+    before = {file: file.read_bytes() for files in whole for file in files}
+    parts = [_write(runs[0].path, [(name, of) for name in wanted]) for of in _APART]
+    after = {file: file.read_bytes() for part in parts for files in part for file in files}
+    assert len(before) == 6
+    assert after == before
 
 
 def test_dollar_signs_are_text(tmp_path: Path) -> None:

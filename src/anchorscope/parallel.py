@@ -7,6 +7,7 @@ another (`benchmarks/cores.py`). Large arrays are handed over as files in shared
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -58,6 +59,7 @@ def _alone(work: Callable[[Item], Result], item: Item, *, asked_by: int, folder:
     if os.getpid() != asked_by:
         _inside = True
         os.chdir(folder)  # a worker outlives the call that started it, and the caller may move on
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the caller too, who ends us
     # One arithmetic thread each: the other cores have their own item, and a sum must not depend
     # on how many there are.
     with threadpool_limits(limits=1, user_api="blas"):

@@ -15,7 +15,6 @@ from anchorscope.engine.passes import passes_of
 from anchorscope.evidence.pieces import probed_of
 from anchorscope.pipeline.ablate import ablation_tables, read_variants, variants_of
 from anchorscope.pipeline.analyse import pathway_tables, save, train_and_read
-from anchorscope.pipeline.beside import Analysed, Beside
 from anchorscope.pipeline.checks.early import check_run
 from anchorscope.pipeline.evidence import (
     read_evidence,
@@ -27,6 +26,7 @@ from anchorscope.pipeline.reuse.take_over import check_reuse, take_over
 from anchorscope.pipeline.robust import TABLE, Choice, robust_tables, write_robust
 from anchorscope.pipeline.robust_asked import ask_otherwise
 from anchorscope.pipeline.shard import ask_and_read
+from anchorscope.pipeline.spread.beside import Analysed, Beside
 from anchorscope.pipeline.spread.by_rank import read_of_rank
 from anchorscope.pipeline.spread.lend import lent
 from anchorscope.pipeline.spread.machine import check_spread
@@ -95,7 +95,7 @@ def _finished(run: Run) -> bool:
 
 
 def _go(run: Run, model: Any) -> None:
-    """Every stage in turn; each leaves its files before the next begins."""
+    """Every stage in turn; on a GPU a dataset is analysed while the next one is read."""
     with lent(run, model) as (run, lease, shards):
         take_over(run, shards)
         with Beside(run, lease) as beside:

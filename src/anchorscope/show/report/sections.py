@@ -152,13 +152,15 @@ def _pairs(values: Mapping[str, Any]) -> Safe:
 
 
 def _stages(stages: Mapping[str, Any]) -> Safe:
-    rows = []
+    rows, columns = [], ["Stage", "Seconds", "Tokens", "Tokens per second"]
+    overlap = any("beside" in stage for stage in stages.values())
     for name, stage in stages.items():
         seconds, tokens = stage.get("seconds"), stage.get("tokens")
         rate = f"{tokens / seconds:,.0f}" if tokens and seconds else ""
         said = "" if seconds is None else f"{seconds:,.1f}"
-        rows.append([name, said, "" if tokens is None else f"{tokens:,}", rate])
-    return table(["Stage", "Seconds", "Tokens", "Tokens per second"], rows)
+        beside = [f"{stage['beside']:,.1f}" if "beside" in stage else ""] if overlap else []
+        rows.append([name, said, "" if tokens is None else f"{tokens:,}", rate, *beside])
+    return table([*columns, *(["Seconds while the model read"] if overlap else [])], rows)
 
 
 def _files(folder: Path) -> Safe:

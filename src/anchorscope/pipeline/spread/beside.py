@@ -12,14 +12,16 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
+from importlib import import_module
 from queue import SimpleQueue
 from types import TracebackType
 from typing import Literal
 
 from anchorscope import ranks
+from anchorscope.config import Config
 from anchorscope.engine.lease import Lease
-from anchorscope.evidence.pieces import Tables, passes_of_pieces, pieces_of, probed_of
-from anchorscope.parallel import default_workers, stop_workers
+from anchorscope.evidence.pieces import Tables, passes_of_pieces, piece_of, pieces_of, probed_of
+from anchorscope.parallel import default_workers, in_parallel, stop_workers
 from anchorscope.pipeline.analyse import pathways_of, readings_of
 from anchorscope.pipeline.evidence import parts_of_evidence
 from anchorscope.pipeline.shard import OnDataset
@@ -50,6 +52,7 @@ class Beside:
     def __init__(self, run: Run, lease: Lease) -> None:
         self.done = Analysed()
         self._run, self._asked = run, _asked(run, lease)
+        self._workers = max(_LEAST, default_workers() - _SPARED)
         self._steps: SimpleQueue[tuple[str, Callable[[], None]] | None] = SimpleQueue()
         self._spent: list[tuple[str, float, float]] = []  # stage, begun, ended
         self._reading = threading.Event()
@@ -88,7 +91,7 @@ class Beside:
     def _begin(self, samples: Sequence[Sample], *, shards: int) -> None:
         """Puts the steps of a dataset behind those of the ones before it."""
         run, done = replace(self._run, progress=Quiet()), self.done
-        name, workers = samples[0].question.dataset, max(_LEAST, default_workers() - _SPARED)
+        name, workers = samples[0].question.dataset, self._workers
         answers = cache(partial(labelled, samples, name, run.config))
 
         def probes() -> None:
@@ -109,16 +112,19 @@ class Beside:
 
     def _work(self) -> None:
         """Does the steps in turn, until one fails or nothing is read any more."""
-        while (step := self._steps.get()) is not None and self._reading.is_set():
-            stage, work = step
-            begun = time.monotonic()
-            try:
-                work()
-            except BaseException as error:
-                self._error = error
-                return
-            finally:
-                self._spent.append((stage, begun, time.monotonic()))
+        try:
+            _start_workers(self._run.config, self._workers)
+            while (step := self._steps.get()) is not None and self._reading.is_set():
+                self._do(*step)
+        except BaseException as error:
+            self._error = error
+
+    def _do(self, stage: str, work: Callable[[], None]) -> None:
+        begun = time.monotonic()
+        try:
+            work()
+        finally:
+            self._spent.append((stage, begun, time.monotonic()))
 
     def _wait(self, *, abandon: bool) -> None:
         """Until the step under way is done, or ended where the run breaks off."""
@@ -129,9 +135,17 @@ class Beside:
             abandon = True
             raise
         finally:
-            if abandon and self._thread.is_alive():
-                stop_workers()
-                self._thread.join()
+            while abandon and self._thread.is_alive():
+                stop_workers()  # again where the step had not come to them yet
+                self._thread.join(1)
+
+
+def _start_workers(config: Config, count: int) -> None:
+    """Starts the processes, which import what they need while there is no dataset for them yet."""
+    pieces = [name.replace("-", "_") for name in config.evidence if piece_of(name).parts]
+    names = ["pathways.parts", *(f"evidence.{name}" for name in pieces)]
+    modules = [f"anchorscope.{name}" for name in names]
+    in_parallel(lambda _: list(map(import_module, modules)) and None, range(count), workers=count)
 
 
 def _asked(run: Run, lease: Lease) -> bool:
