@@ -28,8 +28,7 @@ def topics_of(questions: Sequence[str], entities: Sequence[str], *, seed: int) -
     home: dict[str, int] = {}
     for entity, label in zip(entities, labels, strict=True):
         home.setdefault(entity, int(label))
-    _, numbers = np.unique([home[entity] for entity in entities], return_inverse=True)
-    return numbers
+    return np.unique([home[entity] for entity in entities], return_inverse=True)[1]
 
 
 def _points(questions: Sequence[str], seed: int) -> np.ndarray:
