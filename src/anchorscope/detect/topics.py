@@ -28,7 +28,8 @@ def topics_of(questions: Sequence[str], entities: Sequence[str], *, seed: int) -
     home: dict[str, int] = {}
     for entity, label in zip(entities, labels, strict=True):
         home.setdefault(entity, int(label))
-    return np.unique([home[entity] for entity in entities], return_inverse=True)[1]
+    found: Any = np.unique([home[entity] for entity in entities], return_inverse=True)
+    return found[1]  # numbered without gaps
 
 
 def _points(questions: Sequence[str], seed: int) -> np.ndarray:
