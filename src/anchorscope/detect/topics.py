@@ -39,4 +39,5 @@ def _points(questions: Sequence[str], seed: int) -> np.ndarray:
     if min(counts.shape) <= _DIRECTIONS:
         return np.asarray(counts.todense())
     reduce = TruncatedSVD(n_components=_DIRECTIONS, random_state=seed)
-    return normalize(reduce.fit_transform(counts))
+    points: Any = normalize(reduce.fit_transform(counts))
+    return points
