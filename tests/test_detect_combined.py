@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from kit.detect_worlds import material, plain, two_sources
@@ -10,7 +12,8 @@ from sklearn.linear_model import LogisticRegression
 
 from anchorscope.detect.evaluate import evaluate, fit_all, transfer_table
 from anchorscope.detect.kinds.combined import Combined, fit_weights
-from anchorscope.detect.material import join
+from anchorscope.detect.material import Material, join
+from anchorscope.detect.topics import topics_of
 from anchorscope.stats.ranking import auroc
 
 
@@ -80,9 +83,48 @@ def test_probes_that_do_not_travel_get_little_weight():
     assert left_out["combined"] > left_out["min-log-prob"] - 0.02
     by_entity = Combined()
     both = join(parts[:2])
-    both.memo["apart"] = both
+    both.memo["apart", False] = both
     trusted = by_entity.fit(both).decision_function(parts[2])
     assert auroc(parts[2].z, trusted) < left_out["min-log-prob"] - 0.1
+
+
+def _of_topics(number: int, *, seed: int) -> Material:
+    """One dataset about several topics, each with words and a direction of the truth of its own."""
+    parts = [
+        two_sources(n=160, name=f"{seed}-{topic}", direction=topic, strength=2.0, seed=seed + topic)
+        for topic in range(number)
+    ]
+    asked = ("Who wrote the book", "What is the capital of", "Which team won the cup of",
+             "What colour has the flag of")  # fmt: skip
+    both = join(parts)
+    texts = tuple(
+        replace(text, dataset="all", question=f"{asked[int(text.dataset[-1])]} {text.entity}?")
+        for text in both.texts
+    )
+    return replace(both, texts=texts, name="all")
+
+
+def test_topics_are_found_in_the_words_and_an_entity_has_one():
+    made = _of_topics(4, seed=0)
+    planted = np.repeat(np.arange(4), 160)
+    for topic in np.unique(made.topics):  # no topic mixes the planted ones
+        assert len(np.unique(planted[made.topics == topic])) == 1
+    shared = topics_of(["Who wrote Emma?", "What is Emma about?"] * 9, ["Emma"] * 18, seed=0)
+    assert set(shared) == {0}
+
+
+def test_weights_from_topics_held_out_trust_probes_less_where_each_topic_has_its_own_truth():
+    train = _of_topics(3, seed=0)
+    other = two_sources(name="b", direction=4, seed=9)
+    plain_weights, cautious = Combined().fit(train), Combined(cautious=True).fit(train)
+    assert train.apart() is train
+    assert train.apart(by_topic=True).folds_by == "topic"
+    alone = auroc(other.z, [-min(text.log_probs) for text in other.texts])
+    found = [auroc(other.z, one.decision_function(other)) for one in (plain_weights, cautious)]
+    assert found[0] < alone - 0.05
+    assert alone - found[1] < (alone - found[0]) / 2  # five topics are sought where three are
+    again = Combined(cautious=True).restore(cautious.tensors(), cautious.about())
+    assert again.decision_function(other) == pytest.approx(cautious.decision_function(other))
 
 
 def test_auto_takes_combined_unless_something_is_clearly_better():

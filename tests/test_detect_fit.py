@@ -34,7 +34,7 @@ def test_fitted_elsewhere_is_fitted_here(tmp_path, monkeypatch):
     whole = from_run(run, "made-up")
     parts = [whole.take(np.arange(240) % 3 != left) for left in range(3)]
     heard = Counted()
-    found = fit_each(parts, NAMES, heard)
+    found = fit_each([(part, NAMES) for part in parts], heard)
     assert heard.count == 3
     for part, fitted in zip(parts, found, strict=True):
         assert tuple(fitted) == NAMES

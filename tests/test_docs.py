@@ -122,6 +122,25 @@ def test_the_page_of_detectors_counts_what_their_tables_hold() -> None:
     assert "probe" not in above and above["combined"] == 2
 
 
+def test_the_page_of_detectors_says_what_all_detectors_of_the_small_model_showed() -> None:
+    folder = ROOT / "docs" / "detection"
+    page = (folder.parent / "detection.md").read_text(encoding="utf-8")
+    table = pd.read_csv(folder / "smollm2-135m-all.csv")
+    shown = ("probe", "combined-cautious", "mlp", "mop", "mop-random-gate", "mop-no-labels",
+             "mop-oracle", "pr", "pr-fixed", "pr-scaled", "p-true", "length")  # fmt: skip
+    rows = to_markdown(table[table["detector"].isin(shown)]).split("\n\n")[0].splitlines()[2:]
+    assert len(rows) == len(shown) and all(row in page for row in rows)
+    by_name = dict(list(table.groupby("detector")))
+    assert all((by_name[name]["vs_probe_p"] >= ALPHA).all() for name in ("mop", "pr"))
+    moved = pd.read_csv(folder / "smollm2-135m-all-transfer.csv")
+    moved = moved[moved["kind"] == "transfer"]
+    low = moved[(moved["vs_best_p"] < ALPHA) & (moved["vs_best"] < 0)]["detector"].value_counts()
+    assert low["combined"] == low["combined-cautious"] == 3
+    mean = moved.groupby("detector")["auroc"].mean().round(3)
+    named = ("combined", "combined-cautious", "token-features")
+    assert [mean[name] for name in named] == [0.786, 0.800, 0.803]
+
+
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_links_resolve(page: Path) -> None:
     text = FENCE.sub("", page.read_text(encoding="utf-8"))

@@ -54,7 +54,7 @@ def judge(answer_text: str, aliases: Sequence[str], *, question: str = "") -> Ve
             "A question without accepted answers cannot be judged: give it at least one."
         )
     given, forms = words(answer_text), _forms(aliases)
-    if any(_same(given, form) for form in forms) or _spelt_so(answer_text, aliases):
+    if _is_one_of(given, forms) or _spelt_so(answer_text, aliases):
         return "right"
     if is_abstention(answer_text):
         own = [form for alias, form in zip(aliases, map(words, aliases), strict=True)
@@ -62,10 +62,11 @@ def judge(answer_text: str, aliases: Sequence[str], *, question: str = "") -> Ve
         return "right" if any(_places(given, form) for form in own) else "abstain"
     if all(alias.strip().lower() in ("yes", "no") for alias in aliases):
         return "right" if _yes_or_no(given) in {a.strip().lower() for a in aliases} else "wrong"
-    if _hedges(given, forms) or _enumerates(answer_text, forms):
+    inside = _inside(given, forms)
+    if _hedges(given, inside) or _enumerates(answer_text, forms):
         return "wrong"
     asked = words(question)
-    stands = any(_stands(given, form, asked, question) for form in forms)
+    stands = any(_stands(given, form, asked, question) for form in inside)
     return "right" if stands or _bare_number(given, forms, asked) else "wrong"
 
 
@@ -96,11 +97,19 @@ def _texts(form: Sequence[Word]) -> tuple[str, ...]:
     return tuple([word.text for word in form])  # a third faster than without the list
 
 
-def _same(given: Words, form: Words) -> bool:
-    """Whether both are the same words, or the same letters ("Spider-Man", "Spiderman")."""
-    texts, wanted = _texts(given), _texts(form)
-    joined = "".join(texts)
-    return texts == wanted or (joined == "".join(wanted) and joined.isalpha())
+def _is_one_of(given: Words, forms: Sequence[Words]) -> bool:
+    """Whether some form has the same words, or the same letters ("Spider-Man", "Spiderman")."""
+    texts = _texts(given)
+    letters = "".join(texts)
+    if not letters.isalpha():
+        return any(texts == _texts(form) for form in forms)
+    return any(letters == "".join(_texts(form)) for form in forms)
+
+
+def _inside(given: Words, forms: Sequence[Words]) -> list[Words]:
+    """The forms that stand in the answer; a question may have hundreds, and few of them do."""
+    texts = set(_texts(given))
+    return [form for form in forms if form[0].text in texts and _places(given, form)]
 
 
 def _places(given: Sequence[Word], form: Sequence[Word]) -> list[int]:
@@ -133,7 +142,7 @@ def _enumerates(answer_text: str, forms: Sequence[Words]) -> bool:
     items = [item for item in items if item]
     if len(items) < LIST_LENGTH or any(len(item) > 4 for item in items):
         return False
-    hits = [any(_same(item, form) for form in forms) for item in items]
+    hits = [_is_one_of(item, forms) for item in items]
     return any(hits) and not all(hits)
 
 

@@ -89,7 +89,10 @@ def _split(text: str) -> list[Word]:
 def _counted(split: Sequence[Word]) -> list[Word]:
     """The words with numbers as digits; a number keeps the raw form of its first word."""
     numbers = number_words([(w.text, w.raw) for w in split])
-    return [split[start]._replace(text=text) for start, text in numbers]
+    return [
+        split[start] if split[start].text == text else split[start]._replace(text=text)
+        for start, text in numbers
+    ]
 
 
 def _without_articles(split: Sequence[Word]) -> tuple[Word, ...]:

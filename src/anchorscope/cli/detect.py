@@ -79,6 +79,7 @@ def evaluate(
         result = study(
             runs, peers=peer or (), nli=nli, encoder=encoder, names=names, transfer=transfer,
             limit=limit, folds=folds, seed=seed, resamples=resamples, progress=bar,
+            keep=lambda found: found.write(folder),
         )  # fmt: skip
     files = result.write(folder)
     files += write_detect_figures(folder, result.scores, result.transfer)

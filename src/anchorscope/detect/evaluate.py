@@ -33,7 +33,7 @@ SCORES = (
 
 
 def evaluate(
-    material: Material,
+    material: Material | Sequence[Material],
     *,
     names: Sequence[str] = (*METHODS, AUTO),
     splits: Sequence[Split] = SPLITS,
@@ -41,23 +41,18 @@ def evaluate(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> pd.DataFrame:
-    """SCORES of each answer by each detector, from a fit on folds without it."""
+    """SCORES of each answer by each detector, from a fit on folds without it.
+
+    Of several datasets each is evaluated by itself; the folds of all are fitted at once.
+    """
     progress = progress or Quiet()
-    check_classes(material.z, dataset=material.name)
-    progress.start(f"detectors on {material.name}", folds * len(splits))
-    left_out = fit_reasons(material, names)
-    for reason in dict.fromkeys(left_out.values()):
-        alike = ", ".join(name for name, why in left_out.items() if why == reason)
-        progress.note(f"{material.name}: {alike} left out, {reason}")
-    names = [name for name in names if name not in left_out]
-    if not names:
-        reasons = "; ".join(f"{name}: {reason}" for name, reason in left_out.items())
-        raise UserError(
-            f"None of the detectors can be used on {material.name}. {reasons}. Take others, or "
-            "answers of `anchorscope detect collect`."
-        )
-    tests = [test for split in splits for test in _tests(material, split, folds, seed)]
-    trained = fit_each([test.train for test in tests], names, progress)
+    parts = [material] if isinstance(material, Material) else list(material)
+    usable = {part.name: _usable(part, names, progress) for part in parts}
+    tests = [
+        test for part in parts for split in splits for test in _tests(part, split, folds, seed)
+    ]
+    progress.start(f"detectors on {', '.join(usable)}", len(tests))
+    trained = fit_each([(test.train, usable[test.held.name]) for test in tests], progress)
     # Scored one after the other: the milliseconds are an answer's, not those of its neighbours.
     frames = [
         rows_of(one, name, test.held).assign(split=test.split, fold=test.fold)
@@ -65,6 +60,23 @@ def evaluate(
         for name, one in fitted.items()
     ]
     return pd.concat(frames, ignore_index=True).reindex(columns=list(SCORES))
+
+
+def _usable(material: Material, names: Sequence[str], progress: Progress) -> list[str]:
+    """The detectors that can be used on the material; a note on those that cannot."""
+    check_classes(material.z, dataset=material.name)
+    left_out = fit_reasons(material, names)
+    for reason in dict.fromkeys(left_out.values()):
+        alike = ", ".join(name for name, why in left_out.items() if why == reason)
+        progress.note(f"{material.name}: {alike} left out, {reason}")
+    usable = [name for name in names if name not in left_out]
+    if not usable:
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in left_out.items())
+        raise UserError(
+            f"None of the detectors can be used on {material.name}. {reasons}. Take others, or "
+            "answers of `anchorscope detect collect`."
+        )
+    return usable
 
 
 class _Test(NamedTuple):
@@ -147,13 +159,11 @@ def fit_all(material: Material, names: Sequence[str]) -> dict[str, Method]:
 
 
 def fit_each(
-    materials: Sequence[Material], names: Sequence[str], progress: Progress
+    work: Sequence[tuple[Material, Sequence[str]]], progress: Progress
 ) -> list[dict[str, Method]]:
-    """`fit_all` on each of the materials, several at a time."""
+    """`fit_all` on each of the materials with its detectors' names, several at a time."""
     return in_parallel(
-        lambda material: fit_all(material, names),
-        materials,
-        progress=lambda done, total: progress.advance(),
+        lambda part: fit_all(*part), work, progress=lambda done, total: progress.advance()
     )
 
 
@@ -187,7 +197,7 @@ def transfer_table(
         pairs += [("left-out", join([p for p in parts if p is not b]), b) for b in parts]
     progress.start("transfer", len(pairs))
     learnt_from = [without_entities(train, test) for _, train, test in pairs]
-    trained = fit_each(learnt_from, names, progress)
+    trained = fit_each([(train, names) for train in learnt_from], progress)
     rows: list[dict[str, Any]] = []
     for (kind, train, test), left, fitted in zip(pairs, learnt_from, trained, strict=True):
         of = {"model": model, "kind": kind, "train": train.name, "test": test.name}

@@ -16,6 +16,7 @@ from typing import Any, Literal, Protocol, TypeVar
 import numpy as np
 
 from anchorscope.detect.sampled.answers import SampledAnswers, sampled_by_id
+from anchorscope.detect.topics import topics_of
 from anchorscope.errors import UserError
 from anchorscope.probes.folds import MIN_PER_CLASS, entity_folds, random_folds
 from anchorscope.records import Sample
@@ -23,7 +24,7 @@ from anchorscope.run_folder.states import StateBank, require_whole_states
 from anchorscope.run_folder.view import RunView
 
 INNER_FOLDS = 3
-FoldsBy = Literal["entity", "random", "dataset"]
+FoldsBy = Literal["entity", "random", "dataset", "topic"]
 Made = TypeVar("Made")
 
 
@@ -93,6 +94,11 @@ class Material:
         """The dataset of each question, [question]."""
         return np.array([text.dataset for text in self.texts])
 
+    @cached_property
+    def topics(self) -> np.ndarray:
+        """The topic of each question, [question], found in the words of all of them."""
+        return topics_of([t.question for t in self.texts], self.entities, seed=self.seed)
+
     def has(self, states: str) -> bool:
         """Whether there are states of this intervention."""
         return states in self.bank.names
@@ -121,9 +127,13 @@ class Material:
 
     @cached_property
     def inner(self) -> np.ndarray:
-        """The inner fold of every question, [question]: like the outer folds, or a dataset each."""
+        """The inner fold of every question, [question]: like the outer folds, or a dataset or
+        topic each.
+        """
         if self.folds_by == "random":
             return random_folds(self.z, folds=INNER_FOLDS, seed=self.seed + 7919)
+        if self.folds_by == "topic":
+            return self.topics
         names, number = np.unique(self.datasets, return_inverse=True)
         if self.folds_by == "dataset" and len(names) > 1:
             return number
@@ -139,19 +149,25 @@ class Material:
         # Another seed inside: with the same one a fold of the rest would come out empty.
         return held, self.take(~held, seed=self.seed + 1 + fold), self.take(held)
 
-    def apart(self) -> Material:
-        """The same answers with a whole dataset in each inner fold; itself where there is one, or
-        where the others of some dataset hold too few answers of a class.
+    def apart(self, *, by_topic: bool = False) -> Material:
+        """The same answers with a whole dataset in each inner fold; where there is one dataset,
+        with a whole topic if `by_topic`. Itself where neither leaves enough to learn from.
         """
-        return self.once("apart", self._apart)
+        return self.once(("apart", by_topic), lambda: self._apart(by_topic))
 
-    def _apart(self) -> Material:
-        names = np.unique(self.datasets)
-        others = [self.z[self.datasets != name] for name in names]
+    def _apart(self, by_topic: bool) -> Material:
+        if self._can_leave_out(self.datasets):
+            return replace(self, folds_by="dataset", memo={})
+        if by_topic and self._can_leave_out(self.topics):
+            return replace(self, folds_by="topic", memo={})
+        return self
+
+    def _can_leave_out(self, groups: np.ndarray) -> bool:
+        """Whether there are several groups, and enough of both classes without any of them."""
+        names = np.unique(groups)
+        others = [self.z[groups != name] for name in names]
         fewest = min(np.sum(of == which) for of in others for which in (0, 1))
-        if len(names) < 2 or fewest < MIN_PER_CLASS:
-            return self
-        return replace(self, folds_by="dataset", memo={})
+        return len(names) > 1 and bool(fewest >= MIN_PER_CLASS)
 
 
 def join(parts: Sequence[Material]) -> Material:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,13 +64,15 @@ def study(
     seed: int = 0,
     resamples: int | None = None,
     progress: Progress | None = None,
+    keep: Callable[[Study], object] = lambda found: None,
 ) -> Study:
     """Every detector on every dataset of these runs; all of them where `names` is empty.
 
     With a `limit`, as many right as wrong answers of each dataset, that many in all at most.
     `peers` are runs of a second model over the same questions: its states are the control. `nli`
     names a model that groups drawn answers by meaning, `encoder` one that encodes texts.
-    `resamples` is chosen by the number of detectors where it is not given.
+    `resamples` is chosen by the number of detectors where it is not given. `keep` gets what was
+    found before transfer begins, which takes longest.
     """
     progress = progress or Quiet()
     names = tuple(names) or (*METHODS, AUTO)
@@ -90,11 +92,12 @@ def study(
         model=folders[0].model_name,
     )
     options = {"names": names, "seed": seed, "progress": progress}
-    scores = pd.concat([evaluate(p, folds=folds, **options) for p in parts], ignore_index=True)
+    scores = evaluate(parts, folds=folds, **options)
     model = folders[0].model_name
     table = detectors_table(scores, model=model, seed=seed, resamples=resamples)
     moved = None
     if transfer:
+        keep(Study(scores=scores, table=table, transfer=None, peer=beside))
         _say_prompts(folders, progress)
         away = transfer_table(parts, model=model, **options)
         moved = pd.concat([within_rows(table), away], ignore_index=True)

@@ -52,6 +52,7 @@ METHODS: dict[str, Callable[[], Method]] = {
     "ensemble": Ensemble,
     "combined": Combined,
     "combined-shrunk": lambda: Combined(shrink=True),
+    "combined-cautious": lambda: Combined(cautious=True),
     "mlp": Mlp,
     "mop": MixtureOfProbes,
     "mop-random-gate": lambda: MixtureOfProbes(gate="random"),

@@ -14,7 +14,7 @@ from scipy.special import expit
 
 from anchorscope.detect.distance import Distance, held_out_distances, learn_distance
 from anchorscope.detect.inner_probes import choose
-from anchorscope.detect.kinds.baselines import TokenLogProb
+from anchorscope.detect.kinds.baselines import FirstEntropy, TokenLogProb
 from anchorscope.detect.kinds.probes import Ensemble
 from anchorscope.detect.material import Material
 from anchorscope.detect.method import Method, Needs
@@ -31,20 +31,25 @@ class Combined(Method):
 
     `shrink` draws the probes' logit towards 0 where a state lies further from the training states
     than 95 % of held-out training answers: what is left there is the log-probability.
+
+    `cautious` holds out a whole topic at a time where there is one dataset, and looks at the sum of
+    the log-probabilities and the first token's entropy too.
     """
 
     reads_tokens = True
 
-    def __init__(self, *, shrink: bool = False):
+    def __init__(self, *, shrink: bool = False, cautious: bool = False):
         self.shrink = shrink
+        self.cautious = cautious
 
     @property
     def name(self) -> str:  # type: ignore[override]
-        return "combined, shrunk" if self.shrink else "combined"
+        kinds = {"shrunk": self.shrink, "cautious": self.cautious}
+        return ", ".join(["combined", *(kind for kind, is_so in kinds.items() if is_so)])
 
     @property
     def steady(self) -> bool:  # type: ignore[override]
-        return not self.shrink
+        return not (self.shrink or self.cautious)
 
     def lacks(self, material: Material) -> str:
         return "" if material.has("clean") else "there are no states of 'clean'"
@@ -55,8 +60,7 @@ class Combined(Method):
         if self.shrink:
             far = self.distance_.of(material.layer("clean", self.distance_.layer))
             logit = logit * _kept(far, self.distance_.usual)
-        pairs = two_scores(logit, material)
-        return pairs @ self.weights_[:2] + self.weights_[2]
+        return self._columns(logit, material) @ self.weights_[:-1] + self.weights_[-1]
 
     def needs(self) -> Needs:
         return self.base_.needs()
@@ -79,10 +83,10 @@ class Combined(Method):
         return self
 
     def _choose(self, material: Material) -> None:
-        apart = material.apart()
+        apart = material.apart(by_topic=self.cautious)
         self.base_ = _best_probes(apart)
         self._layer = choose(apart).layer
-        self._held_out = self._inner_pairs(apart)
+        self._held_out = self._inner_columns(apart)
         self.weights_ = fit_weights(self._held_out, material.z)
 
     def _learn(self, material: Material) -> None:
@@ -94,25 +98,33 @@ class Combined(Method):
     def _inner_scores(self, material: Material) -> np.ndarray:
         # On the folds of every other detector, so that `auto` compares like with like. A fold's
         # weights come from the other folds, put on one scale: their ratio is what was learnt.
-        pairs = self._inner_pairs(material)
-        from_middle, spread = pairs - pairs.mean(axis=0), pairs.std(axis=0)
+        columns = self._inner_columns(material)
+        from_middle, spread = columns - columns.mean(axis=0), columns.std(axis=0)
         scores = np.zeros(len(material))
         for fold in np.unique(material.inner):
             held = material.inner == fold
-            weights = fit_weights(self._held_out[~held], material.z[~held])[:2]
+            weights = fit_weights(self._held_out[~held], material.z[~held])[:-1]
             if size := float(np.linalg.norm(weights * spread)):
                 scores[held] = from_middle[held] @ weights / size
-        size = float(np.linalg.norm(self.weights_[:2] * spread))
-        return size * scores + pairs.mean(axis=0) @ self.weights_[:2] + self.weights_[2]
+        size = float(np.linalg.norm(self.weights_[:-1] * spread))
+        return size * scores + columns.mean(axis=0) @ self.weights_[:-1] + self.weights_[-1]
 
-    def _inner_pairs(self, material: Material) -> np.ndarray:
-        """Both scores of the training answers [question, 2], the logit held out."""
+    def _inner_columns(self, material: Material) -> np.ndarray:
+        """The scores of the training answers [question, score], the logit held out."""
         logit = self.base_._inner_scores(material)
         if self.shrink:
             far = held_out_distances(material, self._layer)
             usual = learn_distance(material, layer=self._layer).usual
             logit = logit * _kept(far, usual)
-        return two_scores(logit, material)
+        return self._columns(logit, material)
+
+    def _columns(self, logit: np.ndarray, material: Material) -> np.ndarray:
+        """What is weighed of each answer, [question, score]; higher means more likely wrong."""
+        both = two_scores(logit, material)
+        if not self.cautious:
+            return both
+        more = [TokenLogProb(reduce="sum"), FirstEntropy()]
+        return np.column_stack([both, *(one.decision_function(material) for one in more)])
 
 
 def _kept(far: np.ndarray, usual: float) -> np.ndarray:
