@@ -6,12 +6,14 @@ import hashlib
 import io
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
-from kit.folder_machine import FolderMachine
+from kit.folder_machine import IDENTITY, FolderMachine
+from kit.power import Died, Disk
 
 from anchorscope.run_folder import store, whole
 from anchorscope.run_folder.info import Damaged
@@ -128,13 +130,21 @@ def _no_copy(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Store, "_put", put)
 
 
+def _no_sync_on_opening(patch: pytest.MonkeyPatch) -> None:
+    """A folder that somebody was killed over is taken as if its name were on the disk."""
+    patch.setattr(store, "sync_folders", lambda folder: None)
+
+
 QUICK: tuple[Patch, ...] = (
     _marker_first, _checksum_skipped, _no_sync_of_files, _no_sync_of_folders,
     _no_sync_of_new_folders, _create_replaces,
 )  # fmt: skip
 MUTANTS = (
     *QUICK,
-    *(pytest.param(m, marks=pytest.mark.slow) for m in (_in_place, _finished_first, _no_copy)),
+    *(
+        pytest.param(m, marks=pytest.mark.slow)
+        for m in (_in_place, _finished_first, _no_copy, _no_sync_on_opening)
+    ),
 )
 
 
@@ -145,3 +155,18 @@ def test_a_store_that_is_broken_is_found(mutant: Patch, monkeypatch: pytest.Monk
     asked = settings(SETTINGS, max_examples=200, phases=[Phase.generate], database=None)
     with pytest.raises((AssertionError, Damaged)):
         run_state_machine_as_test(FolderMachine, settings=asked)
+
+
+@pytest.mark.parametrize("call", range(1, 24))
+def test_what_is_written_after_a_kill_outlives_a_power_cut(tmp_path: Path, call: int) -> None:
+    """One is killed before some call, another goes on, and the power goes."""
+    disk, run = Disk(tmp_path), tmp_path / "run"
+    with suppress(Died), disk.dying(call):
+        first = Store.open(run, IDENTITY)
+        first.write("states/clean/00000.safetensors", lambda file: file.write(b"first"))
+    with disk.dying():
+        Store.open(run, IDENTITY).write(
+            "states/clean/00001.safetensors", lambda f: f.write(b"kept")
+        )
+    disk.lose_power(lambda: False)
+    assert Store.open(run, IDENTITY).has("states/clean/00001.safetensors")
