@@ -21,7 +21,7 @@ import numpy as np
 
 _ROWS = 256  # fewer are not worth another thread
 if not hasattr(gguf, "__version__"):  # on Python 3.10 the first releases of transformers 5 ask it
-    vars(gguf)["__version__"] = version("gguf")
+    setattr(gguf, "__version__", version("gguf"))  # noqa: B010 - it declares none
 
 
 class Reader(gguf.GGUFReader):
