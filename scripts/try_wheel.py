@@ -47,7 +47,7 @@ class Trial:
 
     def run(self) -> None:
         """Every step in turn, each with its seconds."""
-        version = _output([self.python, "-V"]).split()[1]
+        version = output([self.python, "-V"]).split()[1]
         print(f"Python {version}, {self.installer}")
         try:
             for name, step in self.steps().items():
@@ -73,29 +73,29 @@ class Trial:
         env, how = self.folder / "env", ["--constraint", str(self.constraint), str(self.wheel)]
         if self.installer == "uv":
             uv = [sys.executable, "-m", "uv", "--quiet"]
-            _output([*uv, "venv", "--python", self.python, str(env)])
-            _output([*uv, "pip", "install", "--python", str(self.bin / "python"), *how])
+            output([*uv, "venv", "--python", self.python, str(env)])
+            output([*uv, "pip", "install", "--python", str(self.bin / "python"), *how])
         else:
-            _output([self.python, "-m", "venv", str(env)])
-            _output([str(self.bin / "python"), "-m", "pip", "install", "--quiet", *how])
-        return "torch " + _output([str(self.bin / "python"), "-c", _TORCH]).strip()
+            output([self.python, "-m", "venv", str(env)])
+            output([str(self.bin / "python"), "-m", "pip", "install", "--quiet", *how])
+        return "torch " + output([str(self.bin / "python"), "-c", _TORCH]).strip()
 
     def version(self) -> str:
         said = self.anchorscope("--version")
-        _expect(said.split()[-1] == self.wheel.name.split("-")[1], said)
+        expect(said.split()[-1] == self.wheel.name.split("-")[1], said)
         return said
 
     def without_weights(self) -> str:
         """Exit code 2 and one line with the command that gets them."""
         done = self._call(["run", *SMALL, "--out", "none"], offline=True)
         lines = [line for line in done.stderr.splitlines() if line.startswith("Error")]
-        _expect(done.returncode == 2 and LACKING in "".join(lines), done.stdout + done.stderr)
-        _expect("Traceback" not in done.stderr, done.stderr)
+        expect(done.returncode == 2 and LACKING in "".join(lines), done.stdout + done.stderr)
+        expect("Traceback" not in done.stderr, done.stderr)
         return lines[0]
 
     def main_job(self) -> str:
         said = self.anchorscope("run", *SMALL, "--out", "run", offline=True)
-        _expect((self.work / "run" / "report.html").is_file(), said)
+        expect((self.work / "run" / "report.html").is_file(), said)
         return said.splitlines()[-1]
 
     def look(self) -> str:
@@ -104,7 +104,7 @@ class Trial:
 
     def anchorscope(self, *words: str, offline: bool = False) -> str:
         done = self._call(words, offline=offline)
-        _expect(done.returncode == 0, done.stdout + done.stderr)
+        expect(done.returncode == 0, done.stdout + done.stderr)
         return done.stdout.strip()
 
     def _call(self, words: Sequence[str], *, offline: bool) -> subprocess.CompletedProcess[str]:
@@ -130,19 +130,19 @@ def cut_off(environment: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
 
 def build(folder: Path) -> Path:
     """The wheel, which twine finds no fault with."""
-    _output([sys.executable, "-m", "build", "--wheel", "--outdir", str(folder), str(ROOT)])
+    output([sys.executable, "-m", "build", "--wheel", "--outdir", str(folder), str(ROOT)])
     (wheel,) = folder.glob("*.whl")
-    _output([sys.executable, "-m", "twine", "check", "--strict", str(wheel)])
+    output([sys.executable, "-m", "twine", "check", "--strict", str(wheel)])
     return wheel
 
 
-def _output(words: Sequence[str]) -> str:
+def output(words: Sequence[str]) -> str:
     done = subprocess.run(words, capture_output=True, text=True)
-    _expect(done.returncode == 0, f"{' '.join(words)}\n{done.stdout}{done.stderr}")
+    expect(done.returncode == 0, f"{' '.join(words)}\n{done.stdout}{done.stderr}")
     return done.stdout
 
 
-def _expect(right: bool, said: str) -> None:
+def expect(right: bool, said: str) -> None:
     if not right:
         raise Failed(said)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -207,3 +208,31 @@ def test_the_disk_that_was_announced_is_the_disk_that_was_taken(done):
     shape = (info["model"]["blocks"], info["model"]["width"])
     passes = len(list((done / "states").iterdir()))
     assert sum(sizes) == pytest.approx(state_bytes(asked, *shape, passes), rel=0.05)
+
+
+@pytest.mark.slow
+def test_a_number_that_was_changed_with_its_checksum_is_found_by_deep(done, tmp_path, cli):
+    """Whoever changes a table can make its checksum right again; what it follows from says no."""
+    run = Path(shutil.copytree(done, tmp_path / "run"))
+    code, said, _ = cli("verify", run, "--deep")
+    assert code == 0 and "tables/strict.csv: computed again, the same bytes" in said, said
+    table = pd.read_csv(run / "tables/strict.csv", dtype=str)
+    row = table["strict_gap"].dropna().index[0]
+    table.loc[row, "strict_gap"] = str(float(table.loc[row, "strict_gap"]) - 0.5)
+    table.to_csv(run / "tables/strict.csv", index=False)
+    vouch_for(run, "tables/strict.csv")
+    code, said, _ = cli("verify", run)
+    assert code == 0, said
+    code, said, _ = cli("verify", run, "--deep")
+    (wrong,) = [line for line in said.splitlines() if line.startswith("WRONG")]
+    assert code == 1 and "tables/strict.csv: computed again from answers and states" in wrong
+
+
+def vouch_for(run: Path, name: str) -> None:
+    """Makes marker and manifest say that the file is as it was written."""
+    data = (run / name).read_bytes()
+    entry = {"name": name, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    (run / "markers" / f"{name}.json").write_text(json.dumps(entry))
+    lines = [json.loads(line) for line in (run / "manifest.jsonl").read_text().splitlines()]
+    lines = [entry if line["name"] == name else line for line in lines]
+    (run / "manifest.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))

@@ -126,3 +126,12 @@ def test_detectors_can_be_had_without_the_analysis(model, questions, done, tmp_p
         run(model, questions, out=out, config=HOW)
     code, _, error = cli("figure", out)
     assert code == 2 and "was collected for detectors" in error
+
+
+@pytest.mark.slow
+def test_every_table_of_all_evidence_is_computed_again_by_verify(done, cli):
+    """No model is loaded for it: each table comes out of the stored answers and states."""
+    code, said, _ = cli("verify", done.path, "--deep")
+    assert code == 0, said
+    for table in (done.path / "tables").iterdir():
+        assert f"tables/{table.name}: computed again, the same bytes" in said

@@ -1,205 +1,172 @@
-"""The run folder's store against a plain model of what must be there, through any order of faults.
-
-A rule machine writes files, dies at any call of the file system, opens the folder again, damages
-files, and asks. The model is a dictionary of what was written for good.
-"""
+"""The run folder's store through any order of faults, and the proof that a broken one is found."""
 
 from __future__ import annotations
 
-import json
+import hashlib
+import io
 import os
-import shutil
-import tempfile
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+from kit.folder_machine import IDENTITY, FolderMachine
+from kit.power import Died, Disk
 
-from anchorscope.errors import UserError
-from anchorscope.run_folder import whole
-from anchorscope.run_folder.checks.verify import verify_run
-from anchorscope.run_folder.info import COPY, read_info
-from anchorscope.run_folder.listing import damaged_files
+from anchorscope.run_folder import store, whole
+from anchorscope.run_folder.info import Damaged
 from anchorscope.run_folder.store import Store
+from anchorscope.run_folder.whole import Written
 
-IDENTITY = {"model": "tiny", "limit": 8}
-NAMES = ("answers/00000.parquet", "states/clean/00000.safetensors", "tables/layers.csv", "samples")
-CALLS = ("fsync", "replace", "link")
-names, contents = st.sampled_from(NAMES), st.binary(min_size=1, max_size=64)
-
-
-class Died(BaseException):
-    """The process ends here: nothing after this call happens, no handler runs but `finally`."""
-
-
-class FolderMachine(RuleBasedStateMachine):
-    """A store, and beside it what it was told to keep."""
-
-    @initialize()
-    def begin(self) -> None:
-        self.home = Path(tempfile.mkdtemp())
-        self.path = self.home / "run"
-        self.store = Store.open(self.path, IDENTITY)
-        self.kept: dict[str, bytes] = {}  # written for good
-        self.unsure: dict[str, set[bytes]] = {}  # died while writing: the old one or the new one
-        self.broken: set[str] = set()  # damaged since
-        self.noted: dict[str, int] = {}  # in run.json
-
-    def teardown(self) -> None:
-        shutil.rmtree(getattr(self, "home", "/nonexistent"), ignore_errors=True)
-
-    @rule(name=names, data=contents)
-    def write(self, name: str, data: bytes) -> None:
-        self.store.write(name, lambda file: file.write(data))
-        self.kept[name] = data
-        self.unsure.pop(name, None)
-        self.broken.discard(name)
-
-    @rule(name=names, data=contents, call=st.integers(1, 6))
-    def die_while_writing(self, name: str, data: bytes, call: int) -> None:
-        if _dies_at(call, lambda: self.store.write(name, lambda file: file.write(data))):
-            before = self.unsure.get(name, set()) | {self.kept.get(name, b"")}
-            self.unsure[name] = before | {data}
-            self.kept.pop(name, None)
-            self.reopen()
-        else:
-            self.kept[name] = data
-            self.unsure.pop(name, None)
-            self.broken.discard(name)
-
-    @rule(number=st.integers(0, 9))
-    def note(self, number: int) -> None:
-        self.store.save_info({"number": number})
-        self.noted["number"] = number
-
-    @rule(number=st.integers(0, 9), call=st.integers(1, 8))
-    def die_while_noting(self, number: int, call: int) -> None:
-        before = read_info(self.path)
-        if _dies_at(call, lambda: self.store.save_info({"number": number})):
-            self.reopen()
-            now = read_info(self.path)
-            assert before is not None and now in (before, before | {"number": number})
-            self.noted = {"number": now["number"]} if now and "number" in now else {}
-        else:
-            self.noted["number"] = number
-
-    @rule()
-    def reopen(self) -> None:
-        """Another process comes: it knows nothing but the folder."""
-        self.store = Store.open(self.path, IDENTITY)
-
-    @rule()
-    def finish(self) -> None:
-        self.store.save_info({"finished": True})
-        listed = {json.loads(line)["name"] for line in (self.path / "manifest.jsonl").open()}
-        assert set(self.kept) - self.broken <= listed
-
-    @precondition(lambda self: self.kept)
-    @rule(data=st.data(), at=st.integers(0, 63), bit=st.integers(0, 7))
-    def flip_a_bit(self, data: st.DataObject, at: int, bit: int) -> None:
-        name = data.draw(st.sampled_from(sorted(self.kept)))
-        file = self.path / name
-        if name not in self.broken and file.is_file():
-            content = bytearray(file.read_bytes())
-            content[at % len(content)] ^= 1 << bit
-            file.write_bytes(content)
-            self.broken.add(name)
-            self.reopen()
-
-    @precondition(lambda self: self.kept)
-    @rule(data=st.data(), how=st.sampled_from(["torn", "noise", "gone"]))
-    def lose_a_marker(self, data: st.DataObject, how: str) -> None:
-        """A file without its marker is not there, unless the manifest still speaks for it."""
-        name = data.draw(st.sampled_from(sorted(self.kept)))
-        marker = self.path / "markers" / f"{name}.json"
-        if marker.is_file() and not (self.path / "manifest.jsonl").is_file():
-            torn = {"torn": marker.read_bytes()[:-9], "noise": b"\xff\x00{"}
-            marker.unlink() if how == "gone" else marker.write_bytes(torn[how])
-            self.broken.add(name)
-            self.reopen()
-
-    @rule(cut=st.integers(0, 30))
-    def lose_run_json(self, cut: int) -> None:
-        """It is refused with the way out, and taking that way loses nothing."""
-        file = self.path / "run.json"
-        if (self.path / COPY).is_file():
-            file.write_bytes(file.read_bytes()[:cut])
-            with pytest.raises(UserError, match="is a whole copy"):
-                Store.open(self.path, IDENTITY)
-            shutil.copy(self.path / COPY, file)
-            self.reopen()
-            now = read_info(self.path)
-            self.noted = {"number": now["number"]} if now and "number" in now else {}
-
-    @invariant()
-    def what_was_kept_is_there_and_nothing_broken_is(self) -> None:
-        for name in NAMES:
-            if name in self.kept:
-                assert self.store.has(name) == (name not in self.broken), name
-                if name not in self.broken:
-                    assert (self.path / name).read_bytes() == self.kept[name]
-            elif name in self.unsure:
-                if self.store.has(name):
-                    assert (self.path / name).read_bytes() in self.unsure[name] - {b""}
-            else:
-                assert not self.store.has(name)
-
-    @invariant()
-    def what_was_noted_is_there(self) -> None:
-        info = read_info(self.path)
-        assert info is not None and info["identity"] == IDENTITY
-        assert {n: info[n] for n in self.noted} == self.noted
-
-    @invariant()
-    def verify_names_exactly_what_is_broken(self) -> None:
-        wrong = {checked.name for checked in verify_run(self.path) if not checked.ok}
-        wrong -= {"finished", *(name for name in self.unsure)}
-        assert {w.removeprefix("markers/").removesuffix(".json") for w in wrong} <= self.broken
-        assert set(damaged_files(self.path)) - set(self.unsure) <= self.broken
-
-
-def _dies_at(call: int, work) -> bool:
-    """Whether the process died at the call of this number; if not, the work is done."""
-    real, count = {name: getattr(os, name) for name in CALLS}, [0]
-    unlink = Path.unlink
-
-    def dying(name: str):
-        def called(*args, **options):
-            count[0] += 1
-            if count[0] >= call:
-                Path.unlink = lambda *_, **__: None  # a dead process tidies nothing up
-                raise Died
-            return real[name](*args, **options)
-
-        return called
-
-    try:
-        for name in CALLS:
-            setattr(os, name, dying(name))
-        work()
-    except Died:
-        return True
-    finally:
-        Path.unlink = unlink
-        for name in CALLS:
-            setattr(os, name, real[name])
-    return False
-
-
-TestFolderMachine = FolderMachine.TestCase
-TestFolderMachine.settings = settings(
+SETTINGS = settings(
     max_examples=int(os.environ.get("MACHINE_EXAMPLES", "10")),
     stateful_step_count=25,
     deadline=None,
     derandomize=True,
     suppress_health_check=list(HealthCheck),
 )
+TestFolderMachine = FolderMachine.TestCase
+TestFolderMachine.settings = SETTINGS
+
+Patch = Callable[[pytest.MonkeyPatch], None]
 
 
-def test_the_machine_watches_the_calls_that_whole_files_make() -> None:
-    """The calls at which it dies are those by which a file comes to its place."""
-    source = Path(whole.__file__).read_text(encoding="utf-8")
-    assert all(f"os.{name}(" in source for name in ("fsync", "link"))
-    assert "partial.replace(" in source  # pathlib's way to call os.replace
+def _marker_first(patch: pytest.MonkeyPatch) -> None:
+    """The marker is written before the file that it speaks for."""
+    real = whole.write_whole
+
+    def write(self: Store, name: str, save) -> None:
+        data = io.BytesIO()
+        save(data)
+        digest = hashlib.sha256(data.getvalue()).hexdigest()
+        self._mark(name, Written(len(data.getvalue()), digest))
+        real(self.file(name), save)
+
+    patch.setattr(Store, "write", write)
+
+
+def _checksum_skipped(patch: pytest.MonkeyPatch) -> None:
+    """A file of the right size is taken for the one that was written."""
+
+    def has(self: Store, name: str) -> bool:
+        entry, file = self._entry(name), self.file(name)
+        return entry is not None and file.is_file() and file.stat().st_size == entry["bytes"]
+
+    patch.setattr(Store, "has", has)
+
+
+def _no_sync_of_files(patch: pytest.MonkeyPatch) -> None:
+    """A file is renamed before its bytes are on the disk."""
+
+    def write(target: Path, save) -> Written:
+        with whole._partial(target) as (partial, _):
+            with partial.open("wb") as raw:
+                file = whole._Hashing(raw)
+                save(file)
+            partial.replace(target)
+        whole.sync_folder(target.parent)
+        return file.written()
+
+    patch.setattr(store, "write_whole", write)
+
+
+def _no_sync_of_folders(patch: pytest.MonkeyPatch) -> None:
+    """Names are not brought to the disk."""
+    patch.setattr(whole, "sync_folder", lambda folder: None)
+
+
+def _no_sync_of_new_folders(patch: pytest.MonkeyPatch) -> None:
+    """The name of a folder that was made for a file is not."""
+    patch.setattr(whole, "_make_folder", lambda folder: folder.mkdir(parents=True, exist_ok=True))
+
+
+def _in_place(patch: pytest.MonkeyPatch) -> None:
+    """A file is written where it will stand."""
+
+    def write(target: Path, save) -> Written:
+        whole._make_folder(target.parent)
+        with target.open("wb") as raw:
+            file = whole._Hashing(raw)
+            save(file)
+            raw.flush()
+            os.fsync(raw.fileno())
+        whole.sync_folder(target.parent)
+        return file.written()
+
+    patch.setattr(store, "write_whole", write)
+
+
+def _finished_first(patch: pytest.MonkeyPatch) -> None:
+    """A run says that it is finished before its files are listed."""
+
+    def save_info(self: Store, changes: dict) -> None:
+        self._put_info({**self.info, **changes})
+        if changes.get("finished"):
+            self._merge()
+
+    patch.setattr(Store, "save_info", save_info)
+
+
+def _create_replaces(patch: pytest.MonkeyPatch) -> None:
+    """Of several who create a file the last is heard."""
+
+    def create(target: Path, data: bytes) -> bool:
+        whole.write_whole(target, lambda file: file.write(data))
+        return True
+
+    patch.setattr(store, "create_whole", create)
+
+
+def _no_copy(patch: pytest.MonkeyPatch) -> None:
+    """run-copy.json keeps what run.json said first."""
+    real = Store._put
+
+    def put(self: Store, name: str, text: bytes) -> None:
+        if name != store.COPY or not self.file(name).is_file():
+            real(self, name, text)
+
+    patch.setattr(Store, "_put", put)
+
+
+def _no_sync_on_opening(patch: pytest.MonkeyPatch) -> None:
+    """A folder that somebody was killed over is taken as if its name were on the disk."""
+    patch.setattr(store, "sync_folders", lambda folder: None)
+
+
+QUICK: tuple[Patch, ...] = (
+    _marker_first, _checksum_skipped, _no_sync_of_files, _no_sync_of_folders,
+    _no_sync_of_new_folders, _create_replaces,
+)  # fmt: skip
+MUTANTS = (
+    *QUICK,
+    *(
+        pytest.param(m, marks=pytest.mark.slow)
+        for m in (_in_place, _finished_first, _no_copy, _no_sync_on_opening)
+    ),
+)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__.strip("_"))
+def test_a_store_that_is_broken_is_found(mutant: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each mutant of the store fails an assertion of the machine, or leaves a damaged run.json."""
+    mutant(monkeypatch)
+    asked = settings(SETTINGS, max_examples=200, phases=[Phase.generate], database=None)
+    with pytest.raises((AssertionError, Damaged)):
+        run_state_machine_as_test(FolderMachine, settings=asked)
+
+
+@pytest.mark.parametrize("call", range(1, 24))
+def test_what_is_written_after_a_kill_outlives_a_power_cut(tmp_path: Path, call: int) -> None:
+    """One is killed before some call, another goes on, and the power goes."""
+    disk, run = Disk(tmp_path), tmp_path / "run"
+    with suppress(Died), disk.dying(call):
+        first = Store.open(run, IDENTITY)
+        first.write("states/clean/00000.safetensors", lambda file: file.write(b"first"))
+    with disk.dying():
+        Store.open(run, IDENTITY).write(
+            "states/clean/00001.safetensors", lambda f: f.write(b"kept")
+        )
+    disk.lose_power(lambda: False)
+    assert Store.open(run, IDENTITY).has("states/clean/00001.safetensors")

@@ -63,11 +63,12 @@ def _spm(writer: GGUFWriter) -> list[str]:
 
 
 def _bpe(writer: GGUFWriter) -> list[str]:
-    """Byte-level BPE with one merge."""
-    tokens = ["<unk>", "<|begin|>", "<|end|>", *sorted(pre_tokenizers.ByteLevel.alphabet()), "Wh"]
+    """Byte-level BPE with two merges: of one the first transformers 5 reads the letters."""
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokens = ["<unk>", "<|begin|>", "<|end|>", *letters, "Wh", "Qq"]
     writer.add_token_list(tokens)
     writer.add_token_types([3, 3, 3, *[1] * (len(tokens) - 3)])
-    writer.add_token_merges(["W h"])
+    writer.add_token_merges(["W h", "Q q"])
     return tokens
 
 

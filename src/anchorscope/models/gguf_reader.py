@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ import joblib
 import numpy as np
 
 _ROWS = 256  # fewer are not worth another thread
+if not hasattr(gguf, "__version__"):  # on Python 3.10 the first releases of transformers 5 ask it
+    setattr(gguf, "__version__", version("gguf"))  # noqa: B010 - it declares none
 
 
 class Reader(gguf.GGUFReader):

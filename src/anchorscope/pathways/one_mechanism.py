@@ -30,7 +30,7 @@ from scipy.special import expit
 
 from anchorscope.pathways.effects import Delta, prediction
 from anchorscope.pathways.one_law import Fit, Known, Law, correlation, one_law, upper_correlation
-from anchorscope.stats.drawing import kept
+from anchorscope.stats.drawing import kept, may_keep
 from anchorscope.stats.intervals import percentile_interval
 
 _BLOCK = 1_000_000  # simulated logits at a time
@@ -143,19 +143,29 @@ def _simulate(
     """Knocked-out logits [simulation, question] of both probes under one mechanism, in blocks."""
     group, effect = laws
     shared = correlation(group.residual, effect.residual) if shared is None else shared
-    n = len(pair.known.fold)
-    rng, size = np.random.default_rng(seed), max(1, _BLOCK // n)
-
-    def draw() -> np.ndarray:
-        counts = [min(size, simulations - start) for start in range(0, simulations, size)]
-        return np.concatenate([rng.standard_normal((2, of, n)) for of in counts], axis=1)
-
-    # The same noise serves all layers, modes and classes that have as many samples.
-    noise = kept(("noise", n, seed, simulations), draw)
-    for start in range(0, simulations, size):
-        first, second = noise[:, start : start + size]
+    for first, second in _noise(len(pair.known.fold), seed, simulations):
         second = shared * first + np.sqrt(1 - shared**2) * second if shared < 1 else first
         yield group.fitted + group.noise * first, effect.fitted + effect.noise * second
+
+
+def _noise(n: int, seed: int, simulations: int) -> Iterator[np.ndarray]:
+    """Pairs of noise [2, simulation, question], some simulations at a time.
+
+    The same noise serves all layers, modes and classes that have as many samples: it is kept where
+    it is small, and drawn again where it would fill the memory.
+    """
+    size = max(1, _BLOCK // n)
+
+    def draw() -> Iterator[np.ndarray]:
+        rng = np.random.default_rng(seed)
+        for start in range(0, simulations, size):
+            yield rng.standard_normal((2, min(size, simulations - start), n))
+
+    if not may_keep(16 * simulations * n):
+        yield from draw()
+        return
+    noise = kept(("noise", n, seed, simulations), lambda: np.concatenate([*draw()], axis=1))
+    yield from (noise[:, start : start + size] for start in range(0, simulations, size))
 
 
 def _gaps(

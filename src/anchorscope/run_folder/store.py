@@ -37,6 +37,7 @@ from anchorscope.run_folder.whole import (
     is_partial,
     on_disk,
     remove_partials,
+    sync_folders,
     write_whole,
 )
 
@@ -71,6 +72,8 @@ class Store:
         before = _begun(path)
         if before is not None:
             _refuse_other(path, before.get("identity", {}), identity)
+        if path.is_dir():
+            sync_folders(path)
         store = cls(path, remote=remote)
         ranks.wait()  # all have looked before anything is written
         if before is None:

@@ -127,6 +127,16 @@ def sync_folder(folder: Path) -> None:
             os.close(handle)
 
 
+def sync_folders(folder: Path) -> None:
+    """Brings a folder's name and all names below it to the disk.
+
+    Whoever was killed between making a folder and bringing its name there leaves one that is seen,
+    written to, and lost with all that is in it when the power goes.
+    """
+    for place in (folder.parent, folder, *(p for p in folder.rglob("*") if p.is_dir())):
+        sync_folder(place)
+
+
 def _make_folder(folder: Path) -> None:
     if not folder.is_dir():
         _make_folder(folder.parent)

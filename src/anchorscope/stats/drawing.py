@@ -8,7 +8,7 @@ no two questions share an entity, questions are drawn.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
@@ -31,6 +31,11 @@ def kept(key: tuple, draw: Callable[[], np.ndarray]) -> np.ndarray:
                 total -= _kept.pop(next(iter(_kept))).nbytes
         _kept[key] = drawn
     return drawn
+
+
+def may_keep(size: int) -> bool:
+    """Whether so many bytes are few enough to be kept."""
+    return size <= _KEPT_BYTES
 
 
 def resample_counts(
@@ -69,9 +74,24 @@ def uniform_counts(n: int, *, seed: int, resamples: int) -> np.ndarray:
 
     def draw() -> np.ndarray:
         rng = np.random.default_rng(seed)
-        return np.concatenate([counts_of_rows(rng, n, size) for size in blocks(resamples, n)], 1)
+        parts = (counts_of_rows(rng, n, size) for size in blocks(resamples, n))
+        return side_by_side(n, parts, resamples)
 
     return kept(("uniform", n, seed, resamples), draw)
+
+
+def side_by_side(n: int, parts: Iterable[np.ndarray], resamples: int) -> np.ndarray:
+    """Counts [n, some resamples] in one array, each put into its place as it comes.
+
+    `np.concatenate` would hold all of them twice.
+    """
+    counts, at = np.empty((n, resamples), dtype=np.uint8), 0
+    for part in parts:
+        if part.dtype != counts.dtype:  # one that does not fit a byte
+            counts = counts.astype(np.int64)
+        counts[:, at : at + part.shape[1]] = part
+        at += part.shape[1]
+    return counts
 
 
 def counts_of_rows(rng: np.random.Generator, n: int, size: int) -> np.ndarray:

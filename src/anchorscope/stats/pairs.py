@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from anchorscope.stats.drawing import blocks, counts_of_rows, kept
+from anchorscope.stats.drawing import blocks, counts_of_rows, kept, side_by_side
 
-_BLOCK = 250  # resamples at a time, so that memory stays flat
+_BLOCK = 250  # resamples at a time
+_LOOKED_UP = 4_000_000  # answers times resamples at a time, so that memory stays flat
 
 
 def counts_of_classes(right: int, wrong: int, *, seed: int, resamples: int) -> np.ndarray:
@@ -14,11 +15,11 @@ def counts_of_classes(right: int, wrong: int, *, seed: int, resamples: int) -> n
 
     def draw() -> np.ndarray:
         rng = np.random.default_rng(seed)
-        parts = [
+        parts = (
             np.concatenate([counts_of_rows(rng, n, size) for n in (right, wrong)])
             for size in blocks(resamples, right + wrong)
-        ]
-        return np.concatenate(parts, axis=1)
+        )
+        return side_by_side(right + wrong, parts, resamples)
 
     return kept(("classes", right, wrong, seed, resamples), draw)
 
@@ -46,8 +47,9 @@ def placed(
     below = np.searchsorted(right, wrong, "left")  # right answers below each wrong one
     upto = np.searchsorted(right, wrong, "right")
     total = np.zeros(of_wrong.shape[1])
-    for start in range(0, len(total), _BLOCK):
-        part = slice(start, start + _BLOCK)
+    size = max(1, min(_BLOCK, _LOOKED_UP // max(len(wrong), len(right) + 1)))
+    for start in range(0, len(total), size):
+        part = slice(start, start + size)
         ranks = np.zeros((len(right) + 1, len(total[part])))
         np.cumsum(of_right[:, part], axis=0, out=ranks[1:])
         lower = ranks[below]

@@ -1,0 +1,219 @@
+"""The run folder's store against a plain model of what must be there, through any order of faults.
+
+A rule machine writes files, dies before any call that changes the folder, loses power with what was
+not yet on the disk, opens the folder again, damages files, and asks. The model is a dictionary of
+what was written for good. `tests/test_run_folder_machine.py` shows that it finds a broken store.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from anchorscope.errors import UserError
+from anchorscope.run_folder.checks.verify import verify_run
+from anchorscope.run_folder.info import COPY, read_info
+from anchorscope.run_folder.listing import damaged_files, read_manifest
+from anchorscope.run_folder.store import Store
+from kit.power import Died, Disk
+
+IDENTITY = {"model": "tiny", "limit": 8}
+NAMES = ("answers/00000.parquet", "states/clean/00000.safetensors", "tables/layers.csv", "samples")
+names, contents = st.sampled_from(NAMES), st.binary(min_size=2, max_size=64)
+# A file takes four calls, its marker four more; the first one of a folder of folders about twenty.
+calls, calls_of_files = st.integers(1, 12), st.one_of(st.integers(1, 8), st.integers(9, 24))
+
+
+class FolderMachine(RuleBasedStateMachine):
+    """A store, and beside it what it was told to keep."""
+
+    @initialize(call=st.integers(1, 12), data=st.data())
+    def begin(self, call: int, data: st.DataObject) -> None:
+        """The first process may die over the first run.json."""
+        self.home = Path(tempfile.mkdtemp())
+        self.path, self.disk = self.home / "run", Disk(self.home)
+        self.kept: dict[str, bytes] = {}  # written for good
+        self.unsure: dict[str, set[bytes]] = {}  # died while writing: the old one or the new one
+        self.flipped: set[str] = set()  # its bytes were damaged since
+        self.unmarked: set[str] = set()  # its marker was
+        self.noted: dict[str, int] = {}  # in run.json
+        self.finished, self.copied = (
+            False,
+            False,
+        )  # copied: nobody died between run.json and its copy
+        self._dies(call, data, lambda: Store.open(self.path, IDENTITY))
+        self.reopen()
+
+    def teardown(self) -> None:
+        shutil.rmtree(getattr(self, "home", "/nonexistent"), ignore_errors=True)
+
+    @rule(name=names, content=contents)
+    def write(self, name: str, content: bytes) -> None:
+        with self.disk.dying():
+            self.store.write(name, lambda file: file.write(content))
+        self._keep(name, content)
+
+    @rule(name=names, content=contents, call=calls_of_files, data=st.data())
+    def die_while_writing(self, name: str, content: bytes, call: int, data: st.DataObject) -> None:
+        def work() -> None:
+            self.store.write(name, lambda file: file.write(content))
+
+        if self._dies(call, data, work):
+            before = self.unsure.get(name, set()) | {self.kept.pop(name, b"")}
+            self.unsure[name] = before | {content}
+            self.reopen()
+        else:
+            self._keep(name, content)
+
+    @rule(name=names, content=contents)
+    def create(self, name: str, content: bytes) -> None:
+        """Of several who create a file the first is heard."""
+        there = (self.path / name).is_file()
+        with self.disk.dying():
+            self.store.create(name, content)
+        if not there:
+            self._keep(name, content)
+
+    def _keep(self, name: str, content: bytes) -> None:
+        self.kept[name] = content
+        self.unsure.pop(name, None)
+        self.flipped.discard(name)
+        self.unmarked.discard(name)
+
+    @rule(number=st.integers(0, 9))
+    def note(self, number: int) -> None:
+        with self.disk.dying():
+            self.store.save_info({"number": number})
+        self.noted["number"], self.copied = number, True
+
+    @rule(number=st.integers(0, 9), call=calls, data=st.data())
+    def die_while_noting(self, number: int, call: int, data: st.DataObject) -> None:
+        before = read_info(self.path)
+        if self._dies(call, data, lambda: self.store.save_info({"number": number})):
+            self.copied = False
+            self.reopen()
+            now = read_info(self.path)
+            assert before is not None and now in (before, before | {"number": number})
+            self.noted = {"number": now["number"]} if now and "number" in now else {}
+        else:
+            self.noted["number"], self.copied = number, True
+
+    @rule(data=st.data())
+    def lose_power(self, data: st.DataObject) -> None:
+        """Nothing is under way: nothing is lost."""
+        self._power_cut(data)
+        self.reopen()
+
+    @rule()
+    def reopen(self) -> None:
+        """Another process comes: it knows nothing but the folder."""
+        with self.disk.dying():
+            self.store = Store.open(self.path, IDENTITY)
+
+    @rule(call=st.one_of(calls, st.none()), data=st.data())
+    def finish(self, call: int | None, data: st.DataObject) -> None:
+        """A run that says it is finished lists every file."""
+        before = self.finished
+        self.copied = not self._dies(call, data, lambda: self.store.save_info({"finished": True}))
+        self.reopen()
+        self.finished = bool((read_info(self.path) or {}).get("finished"))
+        assert self.finished or call is not None
+        if self.finished and not before:
+            assert {*self.kept} - self.unmarked <= {*read_manifest(self.path)}
+        for name in self.unmarked & {"tables/layers.csv"}:
+            if name in read_manifest(self.path):
+                self.unmarked.discard(name)  # listed as it is: tables may have no marker
+
+    @precondition(lambda self: self.kept)
+    @rule(data=st.data(), at=st.integers(0, 63), bit=st.integers(0, 7))
+    def flip_a_bit(self, data: st.DataObject, at: int, bit: int) -> None:
+        name = data.draw(st.sampled_from(sorted(self.kept)))
+        file = self.path / name
+        if name not in self.flipped | self.unmarked:
+            content = bytearray(file.read_bytes())
+            content[at % len(content)] ^= 1 << bit
+            file.write_bytes(content)
+            self.flipped.add(name)
+            self.disk.settle()
+            self.reopen()
+
+    @precondition(lambda self: {*self.kept} - self.flipped)
+    @rule(data=st.data(), how=st.sampled_from(["torn", "noise", "gone"]))
+    def lose_a_marker(self, data: st.DataObject, how: str) -> None:
+        """A file without its marker is not there, unless the manifest still speaks for it."""
+        name = data.draw(st.sampled_from(sorted({*self.kept} - self.flipped)))
+        marker = self.path / "markers" / f"{name}.json"
+        if marker.is_file() and not (self.path / "manifest.jsonl").is_file():
+            torn = {"torn": marker.read_bytes()[:-9], "noise": b"\xff\x00{"}
+            marker.unlink() if how == "gone" else marker.write_bytes(torn[how])
+            self.unmarked.add(name)
+            self.disk.settle()
+            self.reopen()
+
+    @rule(cut=st.integers(0, 30))
+    def lose_run_json(self, cut: int) -> None:
+        """It is refused with the way out, and taking that way loses nothing."""
+        file, before = self.path / "run.json", read_info(self.path)
+        if (self.path / COPY).is_file():
+            file.write_bytes(file.read_bytes()[:cut])
+            with pytest.raises(UserError, match="is a whole copy"):
+                Store.open(self.path, IDENTITY)
+            shutil.copy(self.path / COPY, file)
+            self.disk.settle()
+            self.reopen()
+            now = read_info(self.path) or {}
+            assert now == before or not self.copied
+            self.noted = {"number": now["number"]} if "number" in now else {}
+            self.finished = bool(now.get("finished"))
+
+    @invariant()
+    def what_was_kept_is_there_and_nothing_broken_is(self) -> None:
+        for name in NAMES:
+            if name in self.kept:
+                assert self.store.has(name) == (name not in self.flipped | self.unmarked), name
+                if name not in self.flipped | self.unmarked:
+                    assert (self.path / name).read_bytes() == self.kept[name]
+            elif name in self.unsure:
+                if self.store.has(name):
+                    assert (self.path / name).read_bytes() in self.unsure[name] - {b""}
+            else:
+                assert not self.store.has(name)
+
+    @invariant()
+    def what_was_noted_is_there(self) -> None:
+        info = read_info(self.path)
+        assert info is not None and info["identity"] == IDENTITY
+        assert {n: info.get(n) for n in self.noted} == self.noted
+
+    @invariant()
+    def verify_names_exactly_what_is_broken(self) -> None:
+        checks = [c for c in verify_run(self.path) if not c.ok and c.name != "finished"]
+        assert not any("missing" in checked.wrong for checked in checks)  # files are never removed
+        wrong = {c.name.removeprefix("markers/").removesuffix(".json") for c in checks}
+        assert self.flipped & {*self.kept} <= wrong
+        assert wrong <= self.flipped | self.unmarked | self._overwritten()
+        assert {*damaged_files(self.path)} <= wrong
+
+    def _overwritten(self) -> set[str]:
+        """Files that somebody died over who was putting them in another's place."""
+        return {name for name, seen in self.unsure.items() if len(seen - {b""}) > 1}
+
+    def _dies(self, call: int | None, data: st.DataObject, work: Callable[[], object]) -> bool:
+        """Whether the process died before the call of this number, perhaps with the power."""
+        try:
+            with self.disk.dying(call):
+                work()
+        except Died:
+            if data.draw(st.booleans(), label="the power too"):
+                self._power_cut(data)
+            return True
+        return False
+
+    def _power_cut(self, data: st.DataObject) -> None:
+        self.disk.lose_power(lambda: data.draw(st.booleans(), label="lucky"))

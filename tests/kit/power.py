@@ -1,0 +1,102 @@
+"""A disk that can lose power: what was not brought to it is lost, torn, or there by luck.
+
+A file's bytes are safe once it was synced, a name once its folder was. While a disk `watches`, the
+calls by which a folder changes are counted, and the process can be made to die before any of them.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+Content = bytes | None  # of a file; None is a folder
+WATCHED = ((os, "fsync"), (os, "link"), (Path, "replace"), (Path, "unlink"), (Path, "mkdir"))
+
+
+class Died(BaseException):
+    """The process ends here: nothing after this call happens, not even what `finally` does."""
+
+
+class Disk:
+    """What of a folder would be there after a power cut."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.synced: dict[int, bytes] = {}  # by inode
+        self.safe: dict[Path, dict[str, Content]] = {}  # folder: what its names hold
+        self.settle()
+
+    def settle(self) -> None:
+        """All that is there has come to the disk."""
+        self.synced, self.safe = {}, {}
+        for folder in (self.root, *filter(Path.is_dir, self.root.rglob("*"))):
+            for file in filter(Path.is_file, folder.iterdir()):
+                self.synced[file.stat().st_ino] = file.read_bytes()
+            self.safe[folder] = self._now(folder)
+
+    @contextmanager
+    def dying(self, call: int | None = None) -> Iterator[None]:
+        """Until the block ends calls are watched; before the one of this number all ends."""
+        real = [getattr(place, name) for place, name in WATCHED]
+        count = [0]
+        try:
+            for (place, name), done in zip(WATCHED, real, strict=True):
+                setattr(place, name, self._watched(name, done, call, count))
+            yield
+        finally:
+            for (place, name), done in zip(WATCHED, real, strict=True):
+                setattr(place, name, done)
+
+    def _watched(self, name: str, done: Callable, last: int | None, count: list[int]) -> Callable:
+        def called(*args, **options):
+            count[0] += 1
+            if last is not None and count[0] >= last:
+                raise Died
+            if name == "fsync":
+                self._sync(args[0])
+            return None if name == "fsync" else done(*args, **options)
+
+        return called
+
+    def _sync(self, handle: int) -> None:
+        """A file's bytes, or a folder's names, come to the disk."""
+        facts = os.fstat(handle)
+        for path in (self.root, *self.root.rglob("*")):
+            if path.stat().st_ino == facts.st_ino:
+                if stat.S_ISDIR(facts.st_mode):
+                    self.safe[path] = self._now(path)
+                else:
+                    self.synced[facts.st_ino] = path.read_bytes()
+
+    def _now(self, folder: Path) -> dict[str, Content]:
+        """What a folder's names hold after a power cut, if the names are there."""
+        return {p.name: None if p.is_dir() else self._bytes(p) for p in folder.iterdir()}
+
+    def _bytes(self, file: Path) -> bytes:
+        """A file's bytes, or a torn half of them where they were not synced."""
+        data = file.read_bytes()
+        return data if self.synced.get(file.stat().st_ino) == data else data[: len(data) // 2]
+
+    def lose_power(self, lucky: Callable[[], bool]) -> None:
+        """Puts the folder back to what came to the disk; each change that did not may be lucky."""
+        left = dict(self._left(self.root, lucky))
+        shutil.rmtree(self.root)
+        self.root.mkdir()
+        for path, content in left.items():
+            path.mkdir() if content is None else path.write_bytes(content)
+        self.settle()
+
+    def _left(self, folder: Path, lucky: Callable[[], bool]) -> Iterator[tuple[Path, Content]]:
+        """Every path under a folder after a power cut, folders before what is in them."""
+        now, safe = self._now(folder), self.safe.get(folder, {})
+        for name in sorted({*now, *safe}):
+            same = name in now and name in safe and now[name] == safe[name]
+            held = now if same or lucky() else safe
+            if name in held:
+                yield folder / name, held[name]
+                if held[name] is None:
+                    yield from self._left(folder / name, lucky)
