@@ -111,7 +111,8 @@ def test_a_mistake_found_beside_is_one_sentence(here, cli, monkeypatch):
 
 
 BESIDE = """
-import sys, time
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
 from anchorscope.cli import main
 from anchorscope.pipeline import shard
 from anchorscope.pipeline.spread import beside

@@ -15,6 +15,7 @@ from kit.tiny_gguf import write_gguf
 from anchorscope.errors import UserError
 from anchorscope.models import load_model
 from anchorscope.models.converted_folder import _fingerprint
+from anchorscope.models.gguf import _put
 from anchorscope.models.gguf_reader import read_once
 from anchorscope.models.gguf_tokens import Around, read_header
 from anchorscope.models.prompts import first_tokens, has_chat, stop_ids
@@ -96,6 +97,22 @@ def test_a_file_changed_anywhere_is_another_file(tmp_path, at):
         file.seek(at)
         file.write(b"x" * (1 << 20 if at == 9 << 20 else 1))
     assert _fingerprint(path) != before
+
+
+def test_of_two_conversions_at_once_the_first_stays(tmp_path):
+    """The second finds a whole folder under the name; a torn one would be replaced."""
+    folder = tmp_path / "model"
+    for number in ("first", "second", "third"):
+        partial = tmp_path / f"{number}.partial"
+        partial.mkdir()
+        (partial / "config.json").write_text(number)
+        if number == "third":
+            (folder / "config.json").unlink()
+            (folder / "left.txt").write_text("of a conversion that was killed")
+        _put(partial, folder)
+        expected = "third" if number == "third" else "first"
+        assert (folder / "config.json").read_text() == expected
+    assert not (folder / "left.txt").exists()
 
 
 def test_a_text_must_begin_as_the_files_name_it(tiny_llama):

@@ -40,9 +40,13 @@ def _dense() -> dict[str, Any]:
 
 def _put(partial: Path, folder: Path) -> None:
     """Gives a finished conversion its name, unless another process was first."""
-    if not (folder / "config.json").exists():
-        shutil.rmtree(folder, ignore_errors=True)
+    try:
         partial.rename(folder)
+    except OSError:
+        # Never taken away where it is whole: somebody may be reading it.
+        if not (folder / "config.json").exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            partial.rename(folder)
 
 
 def _convert(path: Path, folder: Path) -> None:
