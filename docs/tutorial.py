@@ -15,9 +15,9 @@
 # Everything here is small so that each cell takes seconds: a model of 135 million weights and 96 questions. That is
 # **too few for any finding**, and the tool will say so. The words are explained in the [glossary](glossary.md).
 #
-# On two slow cores (Neoverse-N1, shared with other programs) a cell took eleven seconds at most and all of them together 102:
-# the imports 9, loading the model for the first time 8, its checks 5 and 8, each of four parts of the run 7 to 9, its analysis
-# 11, a simulated world 7, training the detector 5. `make tutorial` measures your machine.
+# On two slow cores (Neoverse-N1) no cell took ten seconds, and all of them together took 87: the imports 9.6, loading the model
+# for the first time 8, its checks 5 and 6, each of four parts of the run 6 to 8, its analysis 9.5, a simulated world 6,
+# training the detector 5. `make tutorial` measures your machine.
 
 # %%
 # %matplotlib inline
