@@ -183,6 +183,24 @@ def test_auto_keeps_to_the_ensemble_where_nothing_is_clearly_better():
     assert Auto.of([steady, lucky], z).best_ is lucky
 
 
+def test_the_luckiest_of_many_equals_is_seldom_taken():
+    """Thirty scores of one AUROC on 200 answers: the best of them looks better than the first."""
+    z, taken, ahead = np.arange(200) % 2, 0, 0
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        fitted = []
+        for number in range(30):
+            one = make_method("mop" if number else "ensemble")
+            one.inner_scores_ = rng.normal(z, 1.0)
+            one.inner_auroc_ = auroc(z, one.inner_scores_)
+            one.calibration_ = None
+            fitted.append(one)
+        taken += Auto.of(fitted, z).best_ is not fitted[0]
+        ahead += max(one.inner_auroc_ for one in fitted) > fitted[0].inner_auroc_
+    assert ahead > 35
+    assert taken <= 6
+
+
 def test_a_fit_never_looks_at_the_answers_it_is_tested_on():
     """Turning the labels of a fold round changes no score of that fold."""
     made, how = plain(n=180), {"splits": ("entity",), "folds": 3}
