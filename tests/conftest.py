@@ -107,3 +107,10 @@ def browser():
 
     with chromium() as running:
         yield running
+
+
+@pytest.fixture
+def here(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The `place` that a file of tests has made for itself, as the working directory."""
+    monkeypatch.chdir(place)
+    return place

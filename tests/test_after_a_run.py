@@ -40,12 +40,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def here(place, monkeypatch) -> Path:
-    monkeypatch.chdir(place)
-    return place
-
-
-@pytest.fixture
 def run(here, cli) -> Path:
     """The finished run; made by the first test that asks for it."""
     if not (here / "run").exists():

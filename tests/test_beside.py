@@ -49,12 +49,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def here(place, monkeypatch) -> Path:
-    monkeypatch.chdir(place)
-    return place
-
-
-@pytest.fixture
 def apart(here, cli, monkeypatch) -> Path:
     """The run without any of it; made by the first test that asks for it."""
     monkeypatch.setattr(beside, "WHERE", "nowhere")

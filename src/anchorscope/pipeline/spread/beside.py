@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from importlib import import_module
 from queue import SimpleQueue
-from types import TracebackType
 from typing import Literal
 
 from anchorscope import ranks
@@ -70,12 +69,7 @@ class Beside:
             self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
         if not self._asked:
             return
         read = time.monotonic()
