@@ -5,12 +5,19 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+_FAR = -1e4  # the exponential of anything below is 0
+
 
 def likeliest(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The likeliest tokens, their log-probabilities and the entropies, [row] each."""
-    log_probs = torch.log_softmax(logits.float(), dim=-1)
-    own, chosen = log_probs.max(dim=-1)
-    return chosen, own, entropies(log_probs)
+    logits = logits.float()
+    top, chosen = logits.max(dim=-1)
+    below = logits - top[:, None]
+    share = below.exp()  # once: on a CPU it costs a tenth of a decoding step
+    total = share.sum(dim=-1)
+    # What cannot be chosen has -inf, and adds nothing.
+    mean = torch.linalg.vecdot(share, below.clamp_(min=_FAR)) / total
+    return chosen, -total.log(), total.log() - mean
 
 
 def entropies(log_probs: Tensor) -> Tensor:
