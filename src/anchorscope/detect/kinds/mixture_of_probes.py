@@ -178,6 +178,10 @@ class Mixture(LogitClassifier):
 
     n_features_in_: int
     classes_: np.ndarray
+    coef_: np.ndarray  # [3, width], of A, Q and the gate
+    intercept_: np.ndarray  # [3]
+    own_: np.ndarray  # bool [2]
+    share_: float  # of Q
 
     def __init__(self, *, C: float = DEFAULT_C, seed: int = 0):
         self.C = C
@@ -240,7 +244,7 @@ def _experts(one: Learner, count: int) -> tuple[np.ndarray, np.ndarray]:
     groups, bool [fit, row]; their labels [fit, row].
     """
     mixture, rows, z, groups = one
-    mixture.share_ = float(np.nanmean(groups))  # of Q
+    mixture.share_ = float(np.nanmean(groups))
     members = groups == np.array([[0.0], [1.0]])
     counts = np.array([[np.sum(of & (z == value)) for value in (0, 1)] for of in members])
     mixture.own_ = counts.min(axis=1) >= MIN_PER_CLASS
