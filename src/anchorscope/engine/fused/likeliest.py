@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-_BLOCK = 4096
+_BLOCK = 2048
 
 
 @triton.jit(do_not_specialize=["size", "stride"])
@@ -56,6 +56,6 @@ def likeliest(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     log_prob, entropy = torch.empty(2, rows, device=logits.device)
     kernel: Any = _choose
     kernel[(rows,)](
-        logits, chosen, log_prob, entropy, size, logits.stride(0), _BLOCK, num_warps=8
+        logits, chosen, log_prob, entropy, size, logits.stride(0), _BLOCK, num_warps=16
     )  # fmt: skip
     return chosen, log_prob, entropy
