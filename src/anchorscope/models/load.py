@@ -12,7 +12,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from anchorscope import ranks
-from anchorscope.errors import UserError, user_path
+from anchorscope.errors import UserError, in_a_line, user_path
 from anchorscope.models import bundled
 from anchorscope.models.adapter import adapter_name, merged
 from anchorscope.models.device import BALANCED, Choice, choose
@@ -199,11 +199,13 @@ def _read(
         if choice.spread == ranks.TENSOR_PARALLEL:
             return read_parallel(place, adapter, **options), tokenizer
         lm = AutoModelForCausalLM.from_pretrained(place, **options)
-    except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
+    except MemoryError:
+        raise
+    except Exception as error:  # a folder or an answer that makes no sense ends in any error
         if given == "bundled":
             raise UserError(bundled.HOW_TO_GET) from error
         raise UserError(
-            f"The model '{given}' could not be loaded: {str(error).strip().splitlines()[0]} "
+            f"The model '{given}' could not be loaded: {in_a_line(error)} "
             "Accepted: a hub id (org/name) that can be reached from here, a folder, a .gguf file, "
             "or `bundled`."
         ) from error
