@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from random import Random
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from torture.fuzz.folders import PATHS, changed
 from torture.fuzz.texts import MARKUP, part, text, value
@@ -27,8 +27,8 @@ PLACES = (
 ODD_LENGTHS = ("-1", "x", "1e9", "9" * 400, str(10**18), "0", "", "3, 4", "+5", "٣", "0x10")
 HEADERS = (
     "ETag", "X-Repo-Commit", "X-Linked-Etag", "X-Linked-Size", "Content-Range", "X-Error-Code",
-    "X-Error-Message", "Retry-After", "RateLimit", "Content-Type", "Link", "X-Xet-Hash", "Set-Cookie",
-    "Accept-Ranges", "X-HF-Warning",
+    "X-Error-Message", "Retry-After", "RateLimit", "Content-Type", "Link", "X-Xet-Hash",
+    "Set-Cookie", "Accept-Ranges", "X-HF-Warning",
 )  # fmt: skip
 
 
@@ -146,7 +146,8 @@ def _status(r: Random, answer: Answer, verb: str) -> Iterator[bytes]:
 
 def _header(r: Random, answer: Answer, verb: str) -> Iterator[bytes]:
     odd = [*PATHS[:4], "../" * 9 + "tmp/out", part(r), "9" * 5000, "x" * 70_000, '"', 'W/""', "-1",
-           '<http://127.0.0.1:1/x>; rel="next"', '"api";r=0;t=999999999', "bytes 5-2/1"]  # fmt: skip
+           '<http://127.0.0.1:1/x>; rel="next"', '"api";r=0;t=999999999',
+           "bytes 5-2/1"]  # fmt: skip
     name, of = r.choice(HEADERS), re.sub(r"[\r\n]", " ", r.choice(odd))
     headers = answer.headers | {name: of}
     if r.random() < 0.1:

@@ -48,7 +48,8 @@ def fetch(place: str | Path, *, revision: str | None = None, anew: bool = False)
     try:
         if anew:
             how: Any = {"revision": revision, "force_download": True}
-            return [Path(hf_hub_download(name, file, **how)) for file in FILES][0].parent
+            files = [Path(hf_hub_download(name, file, **how)) for file in FILES]
+            return files[0].parent
         return Path(snapshot_download(name, revision=revision, allow_patterns=list(FILES)))
     except Exception as error:  # an answer that makes no sense ends in any error of the library's
         raise UserError(

@@ -27,7 +27,7 @@ SETTINGS = ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL")
 INDEX = "https://pypi.org/simple"
 _PIECE = 1 << 20
 _SECONDS = 60  # without a byte
-_PAGE = 32 << 20  # bytes of an index's page; the longest that is known has ten million
+_PAGE = 32 << 20  # bytes of an index's page, at most
 _SLOWEST = 10_000  # bytes a second that pip must bring
 
 
