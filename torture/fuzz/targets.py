@@ -7,6 +7,7 @@ from torture.fuzz import (
     files,
     folders,
     judged,
+    links,
     marked,
     network,
     options,
@@ -18,5 +19,5 @@ from torture.fuzz.target import Target
 
 def every_target() -> list[Target]:
     """Each target once."""
-    modules = (judged, files, marked, asked, options, folders, tensors, pages, network)
+    modules = (judged, files, marked, asked, options, folders, tensors, pages, network, links)
     return [target for module in modules for target in module.TARGETS]
