@@ -12,6 +12,7 @@ from torture.fuzz import (
     network,
     options,
     pages,
+    studies,
     tensors,
 )
 from torture.fuzz.target import Target
@@ -19,5 +20,17 @@ from torture.fuzz.target import Target
 
 def every_target() -> list[Target]:
     """Each target once."""
-    modules = (judged, files, marked, asked, options, folders, tensors, pages, network, links)
+    modules = (
+        judged,
+        files,
+        marked,
+        asked,
+        options,
+        folders,
+        tensors,
+        pages,
+        studies,
+        network,
+        links,
+    )
     return [target for module in modules for target in module.TARGETS]
