@@ -137,7 +137,8 @@ def write_costs(folder: Path, outcomes: Sequence[Outcome]) -> None:
 
 def _costs(file: Path) -> pd.DataFrame:
     """The table; names are text: a model called NA, 007 or 1e5 is called so."""
-    return pd.read_csv(file, converters={"model": str})
+    empty: Any = {name: ["", "nan"] for name in COSTS if name != "model"}
+    return pd.read_csv(file, dtype={"model": str}, keep_default_na=False, na_values=empty)
 
 
 def _cost(outcome: Outcome, before: pd.DataFrame) -> dict[str, Any]:
