@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -28,29 +29,30 @@ def trained_at(place: str | Path, *, revision: str | None = None) -> Trained:
         if folder == user_path(place):
             raise
         # What came damaged lies in the hub's cache, and would be refused for ever.
-        try:
-            return load_trained(fetch(place, revision=revision, anew=True))
-        except UserError:
-            raise refused from None
+        with TemporaryDirectory() as cache:
+            try:
+                trained = load_trained(fetch(place, revision=revision, cache=cache))
+            except UserError:
+                raise refused from None
+        if folder.parent.name == "snapshots":
+            shutil.rmtree(folder.parents[1], ignore_errors=True)
+        return trained
 
 
-def fetch(place: str | Path, *, revision: str | None = None, anew: bool = False) -> Path:
+def fetch(place: str | Path, *, revision: str | None = None, cache: str | None = None) -> Path:
     """The folder of a detector: itself where it is one, else the files of a hub repository.
 
-    With `anew` what is kept of the repository on this machine is not believed.
+    They lie in the hub's cache on this machine, or in another one.
     """
     folder = user_path(place)
     name = str(place)
     if folder.exists() or name.startswith((".", "/", "~")) or name.count("/") != 1:
         return folder
-    from huggingface_hub import hf_hub_download, snapshot_download
+    from huggingface_hub import snapshot_download
 
+    how: Any = {"revision": revision, "cache_dir": cache, "allow_patterns": list(FILES)}
     try:
-        if anew:
-            how: Any = {"revision": revision, "force_download": True}
-            files = [Path(hf_hub_download(name, file, **how)) for file in FILES]
-            return files[0].parent
-        return Path(snapshot_download(name, revision=revision, allow_patterns=list(FILES)))
+        return Path(snapshot_download(name, **how))
     except Exception as error:  # an answer that makes no sense ends in any error of the library's
         raise UserError(
             f"There is no folder '{place}', and the hub gave no repository of that name: "
