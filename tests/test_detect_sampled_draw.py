@@ -11,7 +11,7 @@ from kit.planted import made
 from anchorscope.config import Config
 from anchorscope.detect.material import from_run
 from anchorscope.detect.sampled.draw import draw_answers, uniforms
-from anchorscope.engine.decode import drawn
+from anchorscope.engine.choice import drawn
 from anchorscope.engine.lease import Lease
 from anchorscope.errors import UserError
 from anchorscope.evidence.shards import Shards

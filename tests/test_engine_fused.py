@@ -133,6 +133,24 @@ def test_attention_over_segments_is_torchs(
 
 
 @triton
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_the_likeliest_token_is_torchs(dtype: torch.dtype) -> None:
+    assert trial.chooses(torch.zeros((), dtype=dtype))
+
+
+@triton
+def test_the_likeliest_token_of_a_slice_and_of_many_blocks() -> None:
+    from anchorscope.engine.choice import likeliest as torchs
+    from anchorscope.engine.fused.likeliest import likeliest
+
+    logits = 20 * torch.randn(5, 2, 10_000)[:, 1]  # rows that do not follow one another
+    logits[3, 9_999] = 200.0  # the last one, and sure of it
+    (chosen, *ours), (own, *theirs) = likeliest(logits), torchs(logits)
+    assert torch.equal(chosen, own) and chosen[3] == 9_999
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
+@triton
 @pytest.mark.parametrize("architecture", ["llama", "qwen3", "gemma3"])
 def test_the_engine_gives_the_same_with_the_kernels(
     architecture: str, monkeypatch: pytest.MonkeyPatch

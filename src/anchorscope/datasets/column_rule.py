@@ -81,7 +81,7 @@ def _text(value: object, column: str, where: str) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise UserError(f"{where}: {column} must be text, not {_short(value)}.")
     text = str(value).strip()
-    if _HALF.search(text):
+    if not text.isascii() and _HALF.search(text):
         raise UserError(f"{where}: {column} holds half a character (a lone surrogate).")
     return text
 
@@ -121,12 +121,13 @@ def _answers(row: Row, where: str) -> tuple[str, ...]:
 
 def _subjects(named: Iterable[str], text: str) -> tuple[str, ...]:
     """The subjects as the text spells them; one that the text does not have is left out."""
-    matches = (re.search(re.escape(name), text, re.IGNORECASE) for name in named)
-    spelt = (
-        name if name in text else hit and hit.group()
-        for name, hit in zip(named, matches, strict=True)
-    )
+    spelt = (name if name in text else _otherwise_spelt(name, text) for name in named)
     return tuple(dict.fromkeys(name for name in spelt if name))
+
+
+def _otherwise_spelt(name: str, text: str) -> str | None:
+    hit = re.search(re.escape(name), text, re.IGNORECASE)
+    return hit and hit.group()
 
 
 def _popularity(value: object, where: str) -> float | None:

@@ -23,10 +23,13 @@ def without_doubles(drafts: Iterable[Draft]) -> tuple[list[Question], dict[str, 
     kept: list[Question] = []
     dropped: Counter[str] = Counter()
     for group in same_text.values():
-        if any(draft.ambiguous for draft in group) or len(set(map(_answers, group))) > 1:
+        double = len(group) > 1
+        several = double and len(set(map(_answers, group))) > 1
+        if several or any(draft.ambiguous for draft in group):
             dropped["ambiguous"] += len(group)
             continue
-        kept.append(min((draft.question for draft in group), key=_order))
+        questions = [draft.question for draft in group]
+        kept.append(min(questions, key=_order) if double else questions[0])
         dropped["duplicate"] += len(group) - 1
     return kept, {reason: count for reason, count in sorted(dropped.items()) if count}
 

@@ -67,9 +67,13 @@ class Distance:
 
 def learn_distance(material: Material, *, layer: int | None = None) -> Distance:
     """The distance from these answers at the layer of the single probe, or the one given."""
-    layer = choose(material).layer if layer is None else layer
-    seen = np.quantile(held_out_distances(material, layer), np.linspace(0, 1, _STEPS))
-    return _fit(material.layer("clean", layer).astype(np.float64), layer, seen)
+    at = choose(material).layer if layer is None else layer
+
+    def learn() -> Distance:
+        seen = np.quantile(held_out_distances(material, at), np.linspace(0, 1, _STEPS))
+        return _fit(material.layer("clean", at).astype(np.float64), at, seen)
+
+    return material.once(("distance", at), learn)
 
 
 def held_out_distances(material: Material, layer: int) -> np.ndarray:

@@ -18,8 +18,8 @@ from anchorscope.detect.material import Material
 from anchorscope.errors import UserError
 from anchorscope.parallel import in_parallel
 from anchorscope.pathways.effects import flips
-from anchorscope.probes.fold_probes import fit_fold_probes
-from anchorscope.probes.linear_probe import DEFAULT_C
+from anchorscope.probes.fold_probes import FoldProbes, FoldTask, fit_fold_tasks, task_logits
+from anchorscope.probes.linear_probe import DEFAULT_C, LinearProbe
 from anchorscope.stats.ranking import auroc
 
 STRENGTHS = (DEFAULT_C / 10, DEFAULT_C, 10 * DEFAULT_C, 100 * DEFAULT_C)
@@ -73,44 +73,108 @@ def inner_logits(
     """Logits [question] of probes that never saw the question; "clean" as trained on, and
     "knockout" where there are such states. `states` is what the probes learn from.
     """
-    key = _logits_key(states, layer, C)
-    return material.once(key, lambda: _fit_inner(material, layer, C, states))
+    return fit_inner(material, layer, (C,), states=states)[C].logits
+
+
+class Inner(NamedTuple):
+    """Probes that each held an inner fold out, and what they say of the answers they held out."""
+
+    probes: FoldProbes
+    logits: dict[str, np.ndarray]  # by states, [question]
+
+
+class Part(NamedTuple):
+    """Answers among those of a larger material."""
+
+    rows: np.ndarray  # numbers, [question of the part]
+    material: Material
+
+
+def fit_inner(
+    material: Material, layer: int, strengths: Sequence[float], *, states: str = "clean"
+) -> dict[float, Inner]:
+    """The inner probes of each strength; those that are not known yet are fitted at once."""
+    whole = Part(np.arange(len(material)), material)
+    _fit_together(material, [whole], layer, strengths, states)
+    return {C: material.memo[_inner_key(states, layer, C)] for C in strengths}
+
+
+def rests(material: Material) -> list[Part]:
+    """What is learnt from when an inner fold is held out, fold by fold."""
+    return [Part(np.flatnonzero(~held), rest) for held, rest, _ in material.inner_parts()]
+
+
+def fit_rests(material: Material, layer: int, strengths: Sequence[float]) -> None:
+    """Puts the inner probes of every inner fold's rest into the rest's memo, all fitted at once."""
+    _fit_together(material, rests(material), layer, strengths, "clean")
+
+
+def whole_probe(
+    material: Material, layer: int, *, C: float, states: str = "clean"
+) -> tuple[np.ndarray, float]:
+    """Coefficients [width] and intercept of the probe of all answers."""
+
+    def fit() -> tuple[np.ndarray, float]:
+        probe = LinearProbe(C=C).fit(material.layer(states, layer), material.z)
+        return probe.coef_[0], float(probe.intercept_[0])
+
+    return material.once(("probe", states, layer, C), fit)
+
+
+def share_whole_probes(material: Material, layer: int, *, C: float) -> None:
+    """Tells every inner fold's rest its `whole_probe`: it is the one that held the fold out."""
+    probes = fit_inner(material, layer, (C,))[C].probes
+    for fold, rest in zip(np.unique(material.inner), rests(material), strict=True):
+        own = (probes.weights[int(fold)], probes.intercept[int(fold)])
+        rest.material.memo["probe", "clean", layer, C] = own
 
 
 def _choose(material: Material, states: str) -> Choice:
     scores = layer_scores(material, states=states)
     layer = max(scores, key=lambda k: scores[k])
-    by_c = {
-        C: auroc(material.z, inner_logits(material, layer, C=C, states=states)["clean"])
-        for C in STRENGTHS
-    }
+    found = fit_inner(material, layer, STRENGTHS, states=states)
+    by_c = {C: auroc(material.z, of.logits["clean"]) for C, of in found.items()}
     C = max(by_c, key=lambda c: by_c[c])
     return Choice(layer, C, by_c[C])
 
 
 def _aurocs(material: Material, states: str, layers: Sequence[int]) -> list[float]:
-    """The inner AUROC of these layers; their logits go to the memo."""
-    logits_by_layer = in_parallel(
-        lambda layer: _fit_inner(material, layer, DEFAULT_C, states), layers
+    """The inner AUROC of these layers; their probes go to the memo."""
+    by_layer = in_parallel(
+        lambda layer: fit_inner(material, layer, (DEFAULT_C,), states=states)[DEFAULT_C], layers
     )
-    for layer, logits in zip(layers, logits_by_layer, strict=True):
-        material.memo[_logits_key(states, layer, DEFAULT_C)] = logits
-    return [auroc(material.z, logits["clean"]) for logits in logits_by_layer]
+    for layer, inner in zip(layers, by_layer, strict=True):
+        material.memo[_inner_key(states, layer, DEFAULT_C)] = inner
+    return [auroc(material.z, inner.logits["clean"]) for inner in by_layer]
 
 
-def _fit_inner(material: Material, layer: int, C: float, states: str) -> dict[str, np.ndarray]:
-    x = material.layer(states, layer)
-    probes = fit_fold_probes(x, material.z, material.inner, C=C)
-    read = {"clean": probes.logits(x)}
-    if np.isnan(read["clean"]).any():
+def _fit_together(
+    whole: Material, parts: Sequence[Part], layer: int, strengths: Sequence[float], states: str
+) -> None:
+    """Fits what the parts' memos do not hold yet, and puts it there."""
+    wanted = [
+        (part, _inner_key(states, layer, C), C)
+        for part in parts
+        for C in strengths
+        if _inner_key(states, layer, C) not in part.material.memo
+    ]
+    if not wanted:
+        return
+    tasks = [FoldTask(p.rows, p.material.z, p.material.inner, C) for p, _, C in wanted]
+    x = whole.layer(states, layer).astype(np.float64)
+    probes = fit_fold_tasks(x, tasks)
+    read = {"clean": task_logits(probes, tasks, x)}
+    if any(np.isnan(logits).any() for logits in read["clean"]):
         raise UserError("All answers of some inner folds are of one class; a probe needs both.")
-    if states == "clean" and material.has("knockout"):
-        read["knockout"] = probes.logits(material.layer("knockout", layer))
-    return read
+    if states == "clean" and whole.has("knockout"):
+        read["knockout"] = task_logits(probes, tasks, whole.layer("knockout", layer))
+    for place, (part, key, _) in enumerate(wanted):
+        logits = {name: of[place] for name, of in read.items()}
+        part.material.memo[key] = Inner(probes[place], logits)
 
 
-def _logits_key(states: str, layer: int, C: float) -> tuple:
-    return ("logits", states, layer, C)
+def _inner_key(states: str, layer: int, C: float) -> tuple:
+    return ("inner", states, layer, C)
 
 
 def pathway_groups(material: Material, layer: int, *, C: float) -> np.ndarray:

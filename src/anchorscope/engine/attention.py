@@ -21,7 +21,7 @@ from transformers import AttentionInterface
 
 from anchorscope import ranks
 from anchorscope.engine.layout import Layout
-from anchorscope.engine.masks import NAME, NotUnderstood, checked
+from anchorscope.engine.masks import NAME, NotUnderstood, Rule, checked
 from anchorscope.engine.memory import Forked, Growing, Memory, Pair
 
 _WHERE = "_attn_implementation_internal"
@@ -94,7 +94,8 @@ def attend(
     if donor is not None and view.set_back is not None:
         key, value = (view.set_back.keys(block, donor, packed) for packed in (key, value))
     heads = query.shape[1]
-    bias = own_heads(layout.bias(block, checked(attention_mask, module), query.dtype), heads)
+    rule = checked(attention_mask, module)
+    bias = own_heads(layout.bias(block, rule, query.dtype), heads)
     if alibi is not None:
         bias = bias + layout.by_key(alibi(layout.keys))
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
@@ -102,7 +103,7 @@ def attend(
     kept = None if kept is None else own_heads(kept, heads)
     special = any(of is not None for of in (kept, softcap, s_aux, alibi))
     if not (view.weights or view.watch or special):
-        return _fused(view, layout, (query, key, value), bias, scale), None
+        return _fused(view, layout, (query, key, value), bias, scale, rule), None
     query, key, value = (layout.in_rows(packed) for packed in (query, key, value))
     pair = view.memory.join(block, key, value)
     out, weights = _written_out(query * scale, pair, bias, softcap, s_aux, kept, view.watch)
@@ -110,7 +111,12 @@ def attend(
 
 
 def _fused(
-    view: View, layout: Layout, packed: tuple[Tensor, Tensor, Tensor], bias: Tensor, scale: float
+    view: View,
+    layout: Layout,
+    packed: tuple[Tensor, Tensor, Tensor],
+    bias: Tensor,
+    scale: float,
+    rule: Rule,
 ) -> Tensor:
     """The values [1, token, head, head width] by a kernel that writes no weights out."""
     (query, key, value), memory = packed, view.memory
@@ -119,7 +125,8 @@ def _fused(
         from anchorscope.engine.fused.segments import attend_segments  # needs Triton
 
         segments = memory.segments(view.block, layout, key, value)
-        return attend_segments(query, segments, bias, layout, scale)
+        open_prefix = layout.open_prefix(view.block, rule, query.dtype)
+        return attend_segments(query, segments, bias, open_prefix, layout, scale)
     query, key, value = (layout.in_rows(of) for of in packed)
     pair = memory.join(view.block, key, value)
     # Faster on CPU and GPU alike than repeating the keys for grouped queries.

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from anchorscope.engine.choice import drawn, entropies, likeliest
 from anchorscope.engine.layout import Layout
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.memory import Growing
@@ -180,8 +181,12 @@ class _Pages:
         model = lease.model
         device = model.device
         shape = (rows, limit, model.blocks, model.parts.width)
-        self.sampling = sampling
-        self.states = None
+        self.sampling, self.states = sampling, None
+        self._likeliest = likeliest
+        if lease.apart:
+            from anchorscope.engine.fused.likeliest import likeliest as fused  # needs Triton
+
+            self._likeliest = fused
         if sampling is None:
             self.states = torch.empty(shape, dtype=model.dtype, device=device)
         self.tokens = torch.zeros(rows, limit, dtype=torch.long, device=device)
@@ -192,15 +197,15 @@ class _Pages:
 
     def choose(self, rows: Tensor, logits: Tensor, step: int) -> Tensor:
         """The likeliest or the drawn token of each row, noted with its log-probability."""
-        log_probs = torch.log_softmax(logits.float(), dim=-1)
         if self.sampling is None:
-            own, chosen = log_probs.max(dim=-1)
+            chosen, own, entropy = self._likeliest(logits)
         else:
+            log_probs = torch.log_softmax(logits.float(), dim=-1)
             at_step = self.sampling.uniforms.flatten(0, 1)[rows.cpu(), step]
             chosen = drawn(log_probs, at_step, self.sampling.temperature)
-            own = log_probs.gather(1, chosen[:, None])[:, 0]
+            own, entropy = log_probs.gather(1, chosen[:, None])[:, 0], entropies(log_probs)
         self.tokens[rows, step], self.log_probs[rows, step] = chosen, own
-        self.entropy[rows, step] = -(log_probs.exp() * log_probs).nan_to_num(0.0).sum(dim=-1)
+        self.entropy[rows, step] = entropy
         return chosen
 
     def close(self, rows: Tensor) -> None:
@@ -225,16 +230,3 @@ class _Pages:
             )
             for row, n in enumerate(length)
         )
-
-
-def drawn(log_probs: Tensor, uniforms: Tensor, temperature: float) -> Tensor:
-    """The token of each row at which the cumulative probability passes its number, [row].
-
-    `uniforms` [row] lie in [0, 1). In double precision where the device has it: single sums over
-    a large vocabulary are off by more than many tokens' probability.
-    """
-    exact = torch.float32 if log_probs.device.type == "mps" else torch.float64
-    chances = torch.softmax(log_probs.to(exact) / temperature, dim=-1)
-    heights = chances.cumsum(dim=-1)
-    target = uniforms.to(heights)[:, None] * heights[:, -1:]
-    return torch.searchsorted(heights, target, right=True)[:, 0].clamp(max=log_probs.shape[1] - 1)

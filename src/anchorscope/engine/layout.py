@@ -135,12 +135,27 @@ class Layout:
     def bias(self, block: int, rule: Rule, dtype: torch.dtype) -> Tensor:
         """What is added to the scores of a block, [row, 1 or head, query, key]: 0, -inf, boost."""
         edges, home = self.edges, self.home
-        name = ("clean", rule) if edges is None else ("cut", rule, None if edges.alike else block)
+        name = self._name(block, rule)
         if home is not None:
             return self._once(name, lambda: home.bias(block, rule, dtype).to(self.place.device))
         if edges is None:
             return self._once(name, lambda: _additive(self.allowed(rule), dtype))
         return self._once(name, lambda: self._cut(block, rule, dtype))
+
+    def open_prefix(self, block: int, rule: Rule, dtype: torch.dtype) -> Tensor:
+        """Whether nothing is added to any of a row's scores for the prefix, bool [row, 1]."""
+
+        def made() -> Tensor:
+            bias = self.bias(block, rule, dtype)[..., : self.prefix_length]
+            padding = (self.query_at < 0)[:, None, :, None]  # sees the padding alone
+            return ((bias == 0) | padding).flatten(1).all(dim=1)
+
+        return self._once(("open", *self._name(block, rule)), made)
+
+    def _name(self, block: int, rule: Rule) -> tuple:
+        """Of what is made for a block, the same for blocks that are alike."""
+        edges = self.edges
+        return ("clean", rule) if edges is None else ("cut", rule, None if edges.alike else block)
 
     def kept(self, block: int, dtype: torch.dtype) -> Tensor | None:
         """What multiplies the weights after the softmax: 0 on edges cut `post`, else 1.
@@ -171,7 +186,7 @@ class Layout:
     def _once(self, name: tuple, make: Callable[[], Tensor]) -> Tensor:
         """A mask made once and kept: for every block, or until the next block asks for its own."""
         if name not in self._made:
-            if len(self._made) > 2:  # blocks that differ are asked for in turn and never again
+            if len(self._made) > 4:  # blocks that differ are asked for in turn and never again
                 self._made.clear()
             made = make()
             self._made[name] = made if made.dim() == 4 else made[:, None]

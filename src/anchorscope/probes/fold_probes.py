@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from anchorscope.config import Balance
 from anchorscope.probes.linear_probe import DEFAULT_C, check_finite
 from anchorscope.probes.many_fits import class_weights, fit_many, to_single
+
+NO_FOLD = -1  # what the probe that held nothing out is kept under
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +33,15 @@ class FoldProbes:
         return logits
 
 
+class FoldTask(NamedTuple):
+    """Fold probes that are asked for: of which rows of the states, and how strong a penalty."""
+
+    rows: np.ndarray  # [member], numbers
+    label: np.ndarray  # [member], 0 or 1
+    fold: np.ndarray  # [member], 0 or above
+    C: float
+
+
 def fit_fold_probes(
     x: np.ndarray,
     label: np.ndarray,
@@ -42,23 +55,65 @@ def fit_fold_probes(
 
     A fold whose others hold fewer than `least` of a class has no probe.
     """
+    task = FoldTask(np.arange(len(x)), label, fold, C)
+    return fit_fold_tasks(x, [task], balance=balance, least=least)[0]
+
+
+def fit_fold_tasks(
+    x: np.ndarray,
+    tasks: Sequence[FoldTask],
+    *,
+    balance: Balance = "weights",
+    least: int = 1,
+    everyone: bool = False,
+) -> list[FoldProbes]:
+    """The probes of several tasks on the same states [question, width], all fitted at once.
+
+    With `everyone` each task has a probe of all its rows too, as that of fold NO_FOLD.
+    """
     x = np.asarray(x, dtype=np.float64)
     check_finite(x)
-    numbers = np.unique(fold)
-    learns = fold != numbers[:, None]  # [fold, question]
-    ones, rows = (learns & (label == 1)).sum(axis=1), learns.sum(axis=1)
-    enough = np.minimum(ones, rows - ones) >= max(least, 1)
-    numbers, learns = numbers[enough], learns[enough]
-    if not len(numbers):
-        return FoldProbes(fold=fold, weights={}, intercept={})
-    fits = fit_many(x, label, class_weights(label, learns, balance), np.full(len(numbers), C))
-    weights, intercept = to_single(*fits, x, learns)
-    keys = [int(number) for number in numbers]
-    return FoldProbes(
-        fold=fold,
-        weights=dict(zip(keys, weights, strict=True)),
-        intercept=dict(zip(keys, intercept.tolist(), strict=True)),
-    )
+    asked = [
+        (place, int(number), task.rows[task.fold != number])
+        for place, task in enumerate(tasks)
+        for number in [*np.unique(task.fold), *([NO_FOLD] if everyone else [])]
+    ]
+    label = np.zeros((len(tasks), len(x)))
+    for place, task in enumerate(tasks):
+        label[place, task.rows] = task.label == 1
+    ones = np.array([label[place, rows].sum() for place, _, rows in asked])
+    count = np.array([len(rows) for _, _, rows in asked])
+    enough = np.flatnonzero(np.minimum(ones, count - ones) >= max(least, 1))
+    found = [FoldProbes(fold=task.fold, weights={}, intercept={}) for task in tasks]
+    if not len(enough):
+        return found
+    asked = [asked[fit] for fit in enough]
+    learns = np.zeros((len(asked), len(x)), dtype=bool)
+    for fit, (_, _, rows) in enumerate(asked):
+        learns[fit, rows] = True
+    y = label[[place for place, _, _ in asked]]
+    C = np.array([float(tasks[place].C) for place, _, _ in asked])
+    weights, intercept = to_single(*fit_many(x, y, class_weights(y, learns, balance), C), x, learns)
+    for fit, (place, number, _) in enumerate(asked):
+        found[place].weights[number] = weights[fit]
+        found[place].intercept[number] = float(intercept[fit])
+    return found
+
+
+def task_logits(
+    probes: Sequence[FoldProbes], tasks: Sequence[FoldTask], states: np.ndarray
+) -> list[np.ndarray]:
+    """What `FoldProbes.logits` gives for the rows of each task, [member], in one product."""
+    own = [(place, number) for place, of in enumerate(probes) for number in of.weights]
+    found = [np.full(len(task.rows), np.nan) for task in tasks]
+    if not own:
+        return found
+    weights = np.array([probes[place].weights[number] for place, number in own], dtype=np.float64)
+    every = weights @ states.T.astype(np.float64)  # [probe, question]
+    for (place, number), of in zip(own, every, strict=True):
+        read = tasks[place].fold == number
+        found[place][read] = of[tasks[place].rows[read]] + probes[place].intercept[number]
+    return found
 
 
 def fold_logits(

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from scipy.special import expit, logit
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from anchorscope.detect.inner_probes import (
+    STRENGTHS,
+    Part,
     best_layers,
     choose,
     clusters,
+    fit_rests,
     pathway_groups,
+    rests,
+    share_whole_probes,
     strengths_from,
+    whole_probe,
 )
 from anchorscope.detect.kinds.probes import linear
 from anchorscope.detect.material import Material
@@ -24,7 +30,6 @@ from anchorscope.pathways.effects import flips
 from anchorscope.probes.folds import MIN_PER_CLASS
 from anchorscope.probes.linear_probe import (
     DEFAULT_C,
-    LinearProbe,
     LogitClassifier,
     check_finite,
     checked_for_fit,
@@ -96,29 +101,68 @@ class MixtureOfProbes(Method):
     def _choose(self, material: Material) -> None:
         self.layer_, self.C_, _ = choose(material)
         self._choose_value("layer_", best_layers(material), material)
+        self._fit_rests(material, STRENGTHS)
         self._choose_value("C_", strengths_from(self.C_), material)
 
     def _learn(self, material: Material) -> None:
         # The kinds of gate share their experts: what one trained on these answers serves all.
-        key = ("mixture", self.experts, self.layer_, self.C_, self.seed)
-        self.mixture_ = material.once(key, lambda: self._mixture(material))
+        whole = Part(np.arange(len(material)), material)
+        self._fit_together(material, [whole], (self.C_,))
+        self.mixture_ = material.memo[self._key(self.C_)]
         if self.gate == "oracle":
-            x = material.layer("clean", self.layer_)
-            self.reader_ = LinearProbe(C=self.C_).fit(x, material.z)
+            self.reader_ = whole_probe(material, self.layer_, C=self.C_)
 
-    def _mixture(self, material: Material) -> Mixture:
-        groups = None
+    def _inner_scores(self, material: Material) -> np.ndarray:
+        self._fit_rests(material, (self.C_,))
+        if self.gate == "oracle":
+            share_whole_probes(material, self.layer_, C=self.C_)
+        return super()._inner_scores(material)
+
+    def _fit_rests(self, material: Material, strengths: Sequence[float]) -> None:
+        """Mixtures of every inner fold's rest, all fitted at once; `_learn` finds them there."""
         if self.experts == "pathway":
-            groups = pathway_groups(material, self.layer_, C=self.C_)
-        x = material.layer("clean", self.layer_)
-        return Mixture(C=self.C_, seed=self.seed).fit(x, material.z, groups=groups)
+            fit_rests(material, self.layer_, strengths)
+        self._fit_together(material, rests(material), strengths)
+
+    def _fit_together(
+        self, whole: Material, parts: Sequence[Part], strengths: Sequence[float]
+    ) -> None:
+        """Fits the mixtures that the parts' memos do not hold yet, and puts them there."""
+        wanted = [
+            (part, C) for part in parts for C in strengths if self._key(C) not in part.material.memo
+        ]
+        if not wanted:
+            return
+        made = [Mixture(C=C, seed=self.seed) for _, C in wanted]
+        x = whole.layer("clean", self.layer_).astype(np.float64)
+        check_finite(x)
+        fit_mixtures(
+            x,
+            [
+                Learner(mixture, part.rows, part.material.z, self._groups(part.material, C))
+                for mixture, (part, C) in zip(made, wanted, strict=True)
+            ],
+        )
+        for mixture, (part, C) in zip(made, wanted, strict=True):
+            part.material.memo[self._key(C)] = mixture
+
+    def _key(self, C: float) -> tuple:
+        return ("mixture", self.experts, self.layer_, C, self.seed)
+
+    def _groups(self, material: Material, C: float) -> np.ndarray:
+        if self.experts == "pathway":
+            return pathway_groups(material, self.layer_, C=C)
+        layer, seed = self.layer_, self.seed
+        return material.once(
+            ("clusters", layer, seed), lambda: clusters(material.layer("clean", layer), seed=seed)
+        )
 
     def _given_gate(self, material: Material, x: np.ndarray) -> np.ndarray | None:
         if self.gate == "learned":
             return None
         if self.gate == "random":
             return random_gate(material.ids, self.mixture_.share_, seed=self.seed)
-        weights, intercept = self.reader_.coef_[0], float(self.reader_.intercept_[0])
+        weights, intercept = self.reader_
         knocked = linear(material.layer("knockout", self.layer_), weights, intercept)
         flipped = flips(linear(x, weights, intercept), knocked)
         return np.where(np.isnan(flipped), self.mixture_.share_, flipped)
@@ -134,6 +178,10 @@ class Mixture(LogitClassifier):
 
     n_features_in_: int
     classes_: np.ndarray
+    coef_: np.ndarray  # [3, width], of A, Q and the gate
+    intercept_: np.ndarray  # [3]
+    own_: np.ndarray  # bool [2]
+    share_: float  # of Q
 
     def __init__(self, *, C: float = DEFAULT_C, seed: int = 0):
         self.C = C
@@ -143,24 +191,7 @@ class Mixture(LogitClassifier):
         """The mixture itself, trained on states X [question, width] and their classes y."""
         X, z = checked_for_fit(self, X, y)
         groups = clusters(X, seed=self.seed) if groups is None else np.asarray(groups, float)
-        self.share_ = float(np.nanmean(groups))  # of Q
-        members = groups == np.array([[0.0], [1.0]])
-        counts = np.array([[np.sum(of & (z == value)) for value in (0, 1)] for of in members])
-        self.own_ = counts.min(axis=1) >= MIN_PER_CLASS
-        learns = np.where(self.own_[:, None], members, True)
-        # Unweighted: how often a group is wrong is part of what its expert knows.
-        weights, labels = class_weights(z, learns, "none"), np.array([z, z])
-        placed = np.isfinite(groups)
-        if gated := len(np.unique(groups[placed])) == 2:
-            # Unweighted: the gate is to give the probability of Q, not to sort by it.
-            learns, weights = np.vstack([learns, placed]), np.vstack([weights, placed])
-            labels = np.vstack([labels, np.where(placed, groups, 0.0)])
-        fits = fit_many(X, labels, weights, np.full(len(labels), float(self.C)))
-        self.coef_, self.intercept_ = to_single(*fits, X, learns)
-        if not gated:
-            flat = logit(np.clip(self.share_, 1e-6, 1 - 1e-6))
-            self.coef_ = np.vstack([self.coef_, np.zeros_like(self.coef_[:1])])
-            self.intercept_ = np.append(self.intercept_, flat)
+        fit_mixtures(X, [Learner(self, np.arange(len(X)), z, groups)])
         return self
 
     def expert_logits(self, X) -> np.ndarray:
@@ -176,6 +207,60 @@ class Mixture(LogitClassifier):
         g = expit(by_expert[:, 2]) if gate is None else gate
         mixed = g * expit(by_expert[:, 1]) + (1 - g) * expit(by_expert[:, 0])
         return logit(np.clip(mixed, _EDGE, 1 - _EDGE))
+
+
+class Learner(NamedTuple):
+    """A mixture to be fitted: on which rows of the states, with their classes and groups."""
+
+    mixture: Mixture
+    rows: np.ndarray  # numbers, [question]
+    z: np.ndarray
+    groups: np.ndarray
+
+
+def fit_mixtures(x: np.ndarray, learners: Sequence[Learner]) -> None:
+    """Trains mixtures on rows of the same finite states x [row, width], all at once."""
+    planned = [_experts(one, len(x)) for one in learners]
+    learns, labels = (np.concatenate(of) for of in zip(*planned, strict=True))
+    owner = np.repeat(np.arange(len(learners)), [len(of) for of, _ in planned])
+    C = np.array([float(one.mixture.C) for one in learners])[owner]
+    # Unweighted: how often a group is wrong is part of what its expert knows, and the gate is to
+    # give the probability of Q, not to sort by it.
+    fits = fit_many(x, labels, class_weights(labels, learns, "none"), C)
+    coefficients, intercepts = to_single(*fits, x, learns)
+    for number, (mixture, _, _, _) in enumerate(learners):
+        coef, intercept = coefficients[owner == number], intercepts[owner == number]
+        if len(coef) < 3:
+            flat = logit(np.clip(mixture.share_, 1e-6, 1 - 1e-6))
+            coef, intercept = np.vstack([coef, np.zeros_like(coef[:1])]), np.append(intercept, flat)
+        mixture.coef_, mixture.intercept_ = coef, intercept
+        mixture.n_features_in_ = x.shape[1]
+        if not hasattr(mixture, "classes_"):
+            mixture.classes_ = np.array([0, 1])
+
+
+def _experts(one: Learner, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Which of `count` rows the experts A and Q learn from, and the gate where there are two
+    groups, bool [fit, row]; their labels [fit, row].
+    """
+    mixture, rows, z, groups = one
+    mixture.share_ = float(np.nanmean(groups))
+    members = groups == np.array([[0.0], [1.0]])
+    counts = np.array([[np.sum(of & (z == value)) for value in (0, 1)] for of in members])
+    mixture.own_ = counts.min(axis=1) >= MIN_PER_CLASS
+    learns, labels = np.where(mixture.own_[:, None], members, True), np.array([z, z], dtype=float)
+    placed = np.isfinite(groups)
+    if len(np.unique(groups[placed])) == 2:
+        learns = np.vstack([learns, placed])
+        labels = np.vstack([labels, np.where(placed, groups, 0.0)])
+    return _spread(learns, rows, count), _spread(labels, rows, count)
+
+
+def _spread(of: np.ndarray, rows: np.ndarray, count: int) -> np.ndarray:
+    """The columns at `rows` of `count` columns, 0 elsewhere."""
+    wide = np.zeros((len(of), count), dtype=of.dtype)
+    wide[:, rows] = of
+    return wide
 
 
 def random_gate(ids: Sequence[str], share: float, *, seed: int) -> np.ndarray:

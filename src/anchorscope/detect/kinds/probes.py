@@ -10,10 +10,15 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.neural_network import MLPClassifier
 from sklearn.preprocessing import StandardScaler
 
-from anchorscope.detect.inner_probes import Choice, choose, inner_logits, layer_scores
+from anchorscope.detect.inner_probes import (
+    Choice,
+    choose,
+    inner_logits,
+    layer_scores,
+    whole_probe,
+)
 from anchorscope.detect.material import Material
 from anchorscope.detect.method import Method, Needs
-from anchorscope.probes.linear_probe import LinearProbe
 
 HIDDEN = 3  # two experts and a gate have three vectors of weights; so has this layer
 PENALTIES = (1.0, 10.0, 100.0)
@@ -55,9 +60,8 @@ class SingleProbe(Method):
         return choose(material, states=self.states)
 
     def _learn(self, material: Material) -> None:
-        x = material.layer(self.states, self.layer_)
-        probe = LinearProbe(C=self.C_).fit(x, material.z)
-        self.coef_, self.intercept_ = probe.coef_[0], float(probe.intercept_[0])
+        found = whole_probe(material, self.layer_, C=self.C_, states=self.states)
+        self.coef_, self.intercept_ = found
 
     def _inner_scores(self, material: Material) -> np.ndarray:
         # The very logits that the choice was made on: nothing is trained again.
@@ -117,12 +121,9 @@ class Ensemble(Method):
         self.layers_, self.C_ = tuple(sorted(best)), choose(material).C
 
     def _learn(self, material: Material) -> None:
-        probes = [
-            LinearProbe(C=self.C_).fit(material.layer("clean", layer), material.z)
-            for layer in self.layers_
-        ]
-        self.coef_ = np.stack([probe.coef_[0] for probe in probes])  # [layer, width]
-        self.intercept_ = np.array([probe.intercept_[0] for probe in probes])
+        probes = [whole_probe(material, layer, C=self.C_) for layer in self.layers_]
+        self.coef_ = np.stack([coef for coef, _ in probes])  # [layer, width]
+        self.intercept_ = np.array([intercept for _, intercept in probes])
 
     def _inner_scores(self, material: Material) -> np.ndarray:
         of = [inner_logits(material, layer, C=self.C_)["clean"] for layer in self.layers_]

@@ -42,9 +42,10 @@ def can_fuse(model: Model) -> bool:
 def _tried(
     device: torch.device, dtype: torch.dtype, heads: int, key_heads: int, width: int
 ) -> bool:
-    """Whether the attention kernel gives what torch's gives, tried once for a shape of heads."""
+    """Whether these kernels give what torch gives, tried once for a shape of heads."""
     like = torch.zeros((), dtype=dtype, device=device)
-    return heads % key_heads == 0 and trial.works(like, heads, key_heads, width)
+    attends = heads % key_heads == 0 and trial.works(like, heads, key_heads, width)
+    return attends and trial.chooses(like)
 
 
 @torch.no_grad()

@@ -18,9 +18,11 @@ _BLOCK = 2048
 
 
 @triton.jit(do_not_specialize=["count"])
-def _gate(gate, up, out, count, gelu: tl.constexpr, block: tl.constexpr):
-    at = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
-    there = at < count
+def _gate(gate, up, out, count, even: tl.constexpr, gelu: tl.constexpr, block: tl.constexpr):
+    begin = tl.program_id(0).to(tl.int64) * block  # what follows fits into 32 bits
+    gate, up, out = gate + begin, up + begin, out + begin
+    at = tl.arange(0, block)
+    there = at < block if even else at < count - begin
     kind = out.dtype.element_ty
     x = tl.load(gate + at, mask=there).to(tl.float32)
     y = tl.load(up + at, mask=there).to(tl.float32)
@@ -35,7 +37,8 @@ def gated(gate: Tensor, up: Tensor, act: Act) -> Tensor:
     gate, up = gate.contiguous(), up.contiguous()
     out, count = torch.empty_like(gate), gate.numel()
     kernel: Any = _gate
-    kernel[(triton.cdiv(count, _BLOCK),)](gate, up, out, count, act == "gelu", _BLOCK, num_warps=8)
+    grid, even = (triton.cdiv(count, _BLOCK),), count % _BLOCK == 0
+    kernel[grid](gate, up, out, count, even, act == "gelu", _BLOCK, num_warps=8)
     return out
 
 

@@ -26,6 +26,7 @@ _VARIABLE = ["front", "middle", "queries", "own", "bias_row", "bias_head", "bias
 def _meet(
     query, best, total, out, key, value, bias, length, begin, token_stride, scale,
     width: tl.constexpr, block_n: tl.constexpr, block_d: tl.constexpr, exact: tl.constexpr,
+    biased: tl.constexpr = True,
 ):  # fmt: skip
     """The running maximum, sum and values of the softmax after one tile of keys."""
     number = begin + tl.arange(0, block_n)
@@ -36,8 +37,12 @@ def _meet(
     at = number[:, None] * token_stride + column[None, :]
     keys = tl.load(key + at, mask=inside, other=0.0)
     scores = tl.dot(query, tl.trans(keys), input_precision="ieee" if exact else "tf32") * scale
-    added = tl.load(bias + number[None, :], mask=(number < length)[None, :], other=float("-inf"))
-    scores += added.to(tl.float32) * 1.4426950408889634
+    there = (number < length)[None, :]
+    if biased:
+        added = tl.load(bias + number[None, :], mask=there, other=float("-inf"))
+        scores += added.to(tl.float32) * 1.4426950408889634
+    else:
+        scores = tl.where(there, scores, float("-inf"))
     top = tl.maximum(best, tl.max(scores, axis=1))
     base = tl.where(top == float("-inf"), 0.0, top)  # no key of this tile or before was seen
     weights = tl.exp2(scores - base[:, None])
@@ -54,7 +59,7 @@ def _meet(
 
 @triton.jit(do_not_specialize=_VARIABLE)
 def _attend(
-    query, out, starts, counts, bias, rows,
+    query, out, starts, counts, bias, open_front, rows,
     front_key, front_value, middle_key, middle_value, own_key, own_value,
     front, middle, queries, own, scale,
     query_token, bias_row, bias_head, bias_query,
@@ -89,11 +94,20 @@ def _attend(
     values = tl.zeros([block_m, block_d], tl.float32)
     front_key += key_head * front_head
     front_value += key_head * front_head
-    for begin in range(0, front, block_n):
-        best, total, values = _meet(
-            asks, best, total, values, front_key, front_value, beside, front, begin, front_token,
-            scale, width, block_n, block_d, exact,
-        )  # fmt: skip
+    # Few-shot examples are seen whole by nearly every row, and most keys are theirs. Their zeros,
+    # one for each query and key, would take longer to load than the keys.
+    if tl.load(open_front + row):
+        for begin in range(0, front, block_n):
+            best, total, values = _meet(
+                asks, best, total, values, front_key, front_value, beside, front, begin,
+                front_token, scale, width, block_n, block_d, exact, biased=False,
+            )  # fmt: skip
+    else:
+        for begin in range(0, front, block_n):
+            best, total, values = _meet(
+                asks, best, total, values, front_key, front_value, beside, front, begin,
+                front_token, scale, width, block_n, block_d, exact,
+            )  # fmt: skip
     there = tl.load(rows + row) * middle_row + key_head * middle_head
     for begin in range(0, middle, block_n):
         best, total, values = _meet(
@@ -112,11 +126,12 @@ def _attend(
 
 
 class Tile(NamedTuple):
-    """How many queries and keys a program takes at a time, and in how many warps."""
+    """How many queries and keys a program takes at a time, in how many warps and stages."""
 
     queries: int
     keys: int
     warps: int
+    stages: int = 1
 
 
 def tile_for(queries: int, width: int, dtype: torch.dtype) -> Tile:
@@ -133,9 +148,17 @@ def tile_for(queries: int, width: int, dtype: torch.dtype) -> Tile:
 
 
 def attend_segments(
-    query: Tensor, segments: Segments, bias: Tensor, layout: Layout, scale: float
+    query: Tensor,
+    segments: Segments,
+    bias: Tensor,
+    open_prefix: Tensor,
+    layout: Layout,
+    scale: float,
 ) -> Tensor:
-    """The values [1, token, head, head width] for packed queries [1, head, token, head width]."""
+    """The values [1, token, head, head width] for packed queries [1, head, token, head width].
+
+    `open_prefix` [row, 1]: where the bias is 0 on the whole prefix, which is then not read.
+    """
     query = query.transpose(1, 2).contiguous()
     heads, width = query.shape[2:]
     out = torch.empty_like(query)
@@ -145,12 +168,12 @@ def attend_segments(
     front_key, front_value = segments.front or segments.middle
     own_key, own_value = own or segments.middle
     rows, queries = layout.query_at.shape
-    block_m, block_n, warps = tile_for(queries * group, width, query.dtype)
+    block_m, block_n, warps, stages = tile_for(queries * group, width, query.dtype)
     block_d = max(16, triton.next_power_of_2(width))
     grid = (rows, key_heads, triton.cdiv(queries * group, block_m))
     kernel: Any = _attend
     kernel[grid](
-        query, out, layout.starts, layout.counts, bias, segments.rows,
+        query, out, layout.starts, layout.counts, bias, open_prefix, segments.rows,
         front_key, front_value, middle_key, middle_value, own_key, own_value,
         0 if segments.front is None else front_key.shape[2], middle_key.shape[2], queries,
         int(own is not None), scale * _LOG2E,
@@ -158,6 +181,6 @@ def attend_segments(
         front_key.stride(1), front_key.stride(2),
         middle_key.stride(0), middle_key.stride(1), middle_key.stride(2), own_key.stride(1),
         group, width, block_m, block_n, block_d, query.dtype == torch.float32,
-        num_warps=warps, num_stages=1,
+        num_warps=warps, num_stages=stages,
     )  # fmt: skip
     return out

@@ -1,4 +1,4 @@
-"""The attention kernel tried against torch's own on two short rows."""
+"""The kernels of attention and of the choice of a token, tried against torch's own functions."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from anchorscope.engine.choice import likeliest
 from anchorscope.engine.fused.alike import alike, noise
 from anchorscope.engine.layout import PAD, Layout
 from anchorscope.engine.masks import Rule
 from anchorscope.engine.memory import Forked
 
 _FRONT, _COUNTS, _MIDDLE = 5, (3, 40), 4
+_LATE = 30  # a position that the longer row alone has: there the prefix is not seen whole
 
 
 def works(like: Tensor, heads: int, key_heads: int, width: int) -> bool:
@@ -26,7 +28,8 @@ def works(like: Tensor, heads: int, key_heads: int, width: int) -> bool:
     rows = torch.tensor([1, 0], device=like.device)
     memory = partial(Forked, [(middle[0], middle[1])], rows, [(front[0], front[1])])
     layout = _layout(like.device)
-    bias = layout.bias(0, Rule(lambda row, head, query, key: key <= query), like.dtype)
+    rule = Rule(lambda row, head, query, key: (key <= query) & ((query != _LATE) | (key > 1)))
+    bias = layout.bias(0, rule, like.dtype)
 
     def torchs(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         query, key, value = (layout.in_rows(of) for of in (query, key, value))
@@ -38,9 +41,24 @@ def works(like: Tensor, heads: int, key_heads: int, width: int) -> bool:
         from anchorscope.engine.fused.segments import attend_segments  # needs Triton
 
         segments = memory(apart=True).segments(0, layout, key, value)
-        return attend_segments(query, segments, bias, layout, width**-0.5)
+        open_prefix = layout.open_prefix(0, rule, like.dtype)
+        return attend_segments(query, segments, bias, open_prefix, layout, width**-0.5)
 
     return alike(torchs, ours, query, key, value)
+
+
+def chooses(like: Tensor) -> bool:
+    """Whether the likeliest tokens are found: some tie, and some cannot be chosen."""
+    logits = noise(like, 3, 9001)
+    logits[1, [7, 8000]] = logits[1].max() + 1
+    logits[2, ::2] = -torch.inf
+
+    def ours(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        from anchorscope.engine.fused.likeliest import likeliest as fused  # needs Triton
+
+        return fused(logits)
+
+    return alike(likeliest, ours, logits)
 
 
 def _layout(device: torch.device) -> Layout:
