@@ -205,8 +205,8 @@ KINDS: dict[str, Callable[[Random, Answer, str], Iterator[bytes | float]]] = {
 RARE = ("continue", "endless", "drip")  # of seconds each
 
 
-def lie(r: Random, requests: int, *, rare: float = 0.03) -> Lie:
-    """A lie to one of the first requests, or to all of them."""
+def lie(r: Random, requests: int, *, rare: float = 0.03, slow: bool = True) -> Lie:
+    """A lie to one of the first requests, or to all of them; a slow one only where asked for."""
     often = [kind for kind in KINDS if kind not in RARE]
-    kind = r.choice(RARE) if r.random() < rare else r.choice(often)
+    kind = r.choice(RARE if slow else RARE[:-1]) if r.random() < rare else r.choice(often)
     return Lie(r.choice((-1, *range(requests))), kind, r.getrandbits(60))

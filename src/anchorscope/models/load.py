@@ -18,7 +18,7 @@ from anchorscope.models.adapter import adapter_name, merged
 from anchorscope.models.device import BALANCED, Choice, choose
 from anchorscope.models.gguf import converted
 from anchorscope.models.parts import Parts, find_parts
-from anchorscope.models.quantised import check_plain, is_quantised
+from anchorscope.models.quantised import check_no_code, check_plain, is_quantised
 from anchorscope.models.spread import devices_of, first_device, read_spread, spread_out
 from anchorscope.models.tensor_parallel import read_parallel
 from anchorscope.models.weights.catalogue import WEIGHTS
@@ -190,6 +190,8 @@ def _read(
     place: str, given: str, choice: Choice, options: dict[str, Any], adapter: str | None
 ) -> tuple[Any, Any]:
     try:
+        if not options["trust_remote_code"]:
+            check_no_code(place, options)
         tokenizer = AutoTokenizer.from_pretrained(place, **options)
         options["dtype"] = choice.dtype
         if choice.spread is None and is_quantised(place, options):
@@ -199,7 +201,7 @@ def _read(
         if choice.spread == ranks.TENSOR_PARALLEL:
             return read_parallel(place, adapter, **options), tokenizer
         lm = AutoModelForCausalLM.from_pretrained(place, **options)
-    except MemoryError:
+    except (MemoryError, UserError):
         raise
     except Exception as error:  # a folder or an answer that makes no sense ends in any error
         if given == "bundled":
