@@ -196,3 +196,21 @@ def test_a_models_name_ends_neither_the_cards_python_nor_its_table(saved):
 def test_a_models_name_that_is_too_long_for_a_path_is_a_sentence():
     with pytest.raises(UserError, match="cannot be a path"):
         load_model("x" * 400)
+
+
+def test_a_panel_with_a_long_title_has_files_of_a_name_that_a_file_can_have(tmp_path):
+    """A study's page ended in "File name too long", after all of its models."""
+    from anchorscope.show.study.page import file_name
+
+    long = {file_name("a" * 1000), file_name("a" * 999), file_name("\U0001d518" * 1000)}
+    assert len(long) == 3 and all(len(name.encode()) < 200 for name in long)
+    assert file_name("Llama 3 / 8B") == "delta_p_Llama-3-8B"
+    for name in long:
+        (tmp_path / f"{name}_strict.png").touch()
+
+
+def test_a_model_called_na_keeps_its_name_in_the_costs_of_a_study(tmp_path):
+    from anchorscope.pipeline.study.overview import _costs
+
+    (tmp_path / "costs.csv").write_text("model,seconds\nNA,1\n007,\n1e5,3\n")
+    assert _costs(tmp_path / "costs.csv")["model"].tolist() == ["NA", "007", "1e5"]

@@ -7,7 +7,10 @@ import pytest
 from torture.fuzz.target import Target, run_target
 from torture.fuzz.targets import every_target
 
-FEW = {"pages": 1, "judge, long": 2, "spans, long": 2, "detectors": 12, "prompts, bundled": 0}
+FEW = {
+    "pages": 1, "figures": 1, "judge, long": 2, "spans, long": 2, "detectors": 12,
+    "prompts, bundled": 0, "detectors of the hub": 10, "models of the hub": 2,
+}  # fmt: skip
 TARGETS = every_target()
 
 

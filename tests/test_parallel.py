@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 from anchorscope.parallel import in_parallel
@@ -26,3 +31,56 @@ def test_workers_follow_the_caller_to_another_folder(
         read = in_parallel(lambda _: (os.getpid(), Path("here.txt").read_text()), [0, 1], workers=2)
         assert {text for _, text in read} == {name}
         assert os.getpid() not in {process for process, _ in read}
+
+
+BUSY = """
+import os, sys, time
+from pathlib import Path
+from anchorscope.parallel import in_parallel
+
+def work(item):
+    Path(sys.argv[1], str(os.getpid())).touch()
+    for _ in range(600 if sys.argv[2] == "busy" else 2):
+        Path(sys.argv[1], str(os.getpid())).write_text(str(time.time()))
+        time.sleep(0.2)
+
+in_parallel(work, range(2), workers=2)
+time.sleep(300)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "getppid"), reason="a process has no parent to ask for")
+@pytest.mark.parametrize("when", ["busy", "idle"])
+def test_workers_end_soon_after_a_parent_that_was_killed(tmp_path, when):
+    """Before: they finished their items and wrote files, and then waited for five minutes."""
+    words = [sys.executable, "-c", BUSY, str(tmp_path), when]
+    path = os.pathsep.join(part for part in sys.path if part)
+    env = os.environ | {"PYTHONPATH": path, "LOKY_MAX_CPU_COUNT": "2"}
+    parent = subprocess.Popen(words, env=env, stderr=subprocess.DEVNULL)
+    try:
+        _until(lambda: len(list(tmp_path.iterdir())) == 2, 60)
+        if when == "idle":
+            time.sleep(2)
+        workers = psutil.Process(parent.pid).children(recursive=True)
+        assert {int(file.name) for file in tmp_path.iterdir()} <= {one.pid for one in workers}
+    finally:
+        parent.kill()
+        parent.wait()
+    killed = time.time()
+    _until(lambda: not any(map(_alive, workers)), 15)
+    written = [float(file.read_text() or 0) for file in tmp_path.iterdir()]
+    assert max(written) < killed + 3
+
+
+def _until(holds: Callable[[], bool], seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, f"not within {seconds} s"
+        time.sleep(0.05)
+
+
+def _alive(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import fsspec
 import pytest
+from kit.tiny import tiny_lm, tiny_tokenizer
 from packaging.requirements import Requirement
 from packaging.version import Version
 
@@ -116,10 +117,32 @@ def test_floors_lie_above_the_known_holes():
     for required in map(Requirement, lines):
         least = [Version(one.version) for one in required.specifier if one.operator == ">="]
         floors.setdefault(required.name.lower(), []).extend(least)
-    known = json.loads((ROOT / "scripts" / "advisories.json").read_text())["floors"]
-    assert len(known) >= 12
-    for hole in known:
+    known = json.loads((ROOT / "scripts" / "advisories.json").read_text())
+    assert len(known["floors"]) >= 12
+    for hole in known["floors"]:
         assert min(floors[hole["package"]]) >= Version(hole["fixed"]), hole
+    said = (ROOT / "SECURITY.md").read_text()
+    for hole in known["open"]:  # one that a floor closes is open no longer
+        assert min(floors[hole["package"]]) < Version(hole["fixed"]) and hole["why"], hole
+        assert hole["id"] in said
+    assert all(
+        hole["source"].startswith("https://") for of in ("floors", "open") for hole in known[of]
+    )
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_code_that_a_config_names_is_refused(tmp_path, nested):
+    """CVE-2026-4372: transformers before 5.3 fetches it from the hub and runs it."""
+    model = load_model(tiny_lm("llama"), tokenizer=tiny_tokenizer())
+    model.lm.save_pretrained(tmp_path)
+    model.tokenizer.save_pretrained(tmp_path)
+    assert load_model(str(tmp_path), device="cpu").blocks == model.blocks
+    content = json.loads((tmp_path / "config.json").read_text())
+    evil = {"_attn_implementation_internal": "evil/kernels"}
+    content |= {"text_config": evil} if nested else evil
+    (tmp_path / "config.json").write_text(json.dumps(content))
+    with pytest.raises(UserError, match=r"names code of its own .*not run"):
+        load_model(str(tmp_path), device="cpu")
 
 
 def heard(guard, headers, method="GET", path="/healthz"):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from scipy.stats import norm
 from sklearn.metrics import roc_auc_score
 
 from anchorscope.stats import drawing
-from anchorscope.stats.drawing import design_effect, drawn_sums, resample_counts
+from anchorscope.stats.drawing import count_blocks, design_effect, drawn_sums
 from anchorscope.stats.intervals import (
     Draws,
     bootstrap_mean,
@@ -85,7 +87,8 @@ def test_columns_of_groups_equal_a_loop_over_entities(blocks):
 
 def test_questions_of_an_entity_are_drawn_together():
     entity = np.array(["b", "a", "b", "c", "a", "b"])
-    times = resample_counts(6, seed=0, resamples=500, entity=entity).T
+    (times,) = count_blocks(6, seed=0, resamples=500, entity=entity)
+    times = times.T
     for name in "abc":
         of = times[:, entity == name]
         assert (of == of[:, :1]).all()
@@ -191,10 +194,52 @@ def test_draws_that_are_kept_are_the_draws_made_anew(monkeypatch):
     again = drawn_sums(columns, seed=1, resamples=50, entity=entity)
     monkeypatch.setattr(drawing, "_KEPT_BYTES", 0)
     for n in (5, 6, 7):
-        resample_counts(n, seed=0, resamples=20)
+        drawing.uniform_counts(n, seed=0, resamples=20)
     assert len(drawing._kept) == 1
     anew = drawn_sums(columns, seed=1, resamples=50, entity=entity)
     assert np.array_equal(first, again) and np.array_equal(first, anew)
     counts = drawing.uniform_counts(20, seed=1, resamples=50)  # [entity, resample]
     assert (counts.sum(axis=0) == 20).all()
     assert first == pytest.approx(np.repeat(counts.T, 2, axis=1) @ columns)
+
+
+@pytest.mark.parametrize("resamples", [40, 100, 129, 1000])
+@pytest.mark.parametrize("shared", [False, True])
+def test_draws_that_are_too_many_to_keep_give_the_same_bytes(monkeypatch, resamples, shared):
+    """They are made some resamples at a time, from the same stream."""
+    from anchorscope.detect.threshold import threshold_band
+    from anchorscope.stats.intervals import bootstrap_mean, group_means
+    from anchorscope.stats.ranking import auroc_draws, auroc_interval
+
+    rng = np.random.default_rng(1)
+    values, z = rng.normal(size=3001), (rng.random(3001) < 0.4).astype(int)
+    entity = rng.integers(0, 1500, size=3001) if shared else None
+    how = {"seed": 3, "resamples": resamples, "entity": entity}
+    members = np.column_stack([z == 1, z == 0])
+
+    def numbers() -> list[bytes]:
+        drawing._kept.clear()
+        found = (
+            bootstrap_mean(values, **how),
+            auroc_interval(z, values + z, **how),
+            auroc_draws(z, [values + z, values], **how),
+            *group_means(np.column_stack([values, values]), members, **how),
+            threshold_band(1 / (1 + np.exp(-values - z)), z, entity=entity, seed=3),
+        )
+        return [np.asarray(of, dtype=np.float64).tobytes() for of in found]
+
+    monkeypatch.setattr(drawing, "_BLOCK", 150_000)  # 49 resamples, less than are multiplied
+    whole = numbers()
+    monkeypatch.setattr(drawing, "_KEPT_BYTES", 0)
+    assert numbers() == whole
+    assert not drawing._kept
+
+
+def test_many_draws_take_little_memory():
+    """64 MB were held for each thousand resamples of 64,000 answers, and eight times as many."""
+    values = np.random.default_rng(0).normal(size=200_000)
+    tracemalloc.start()
+    drawing.drawn_totals(values, seed=0, resamples=400)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 250e6  # 80 MB of counts before, and 640 of the same as floats

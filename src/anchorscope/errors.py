@@ -17,6 +17,14 @@ def unknown(kind: str, given: object, accepted: Iterable[object], do: str = "") 
     return UserError(f"Unknown {kind} '{given}'. Accepted: {choices}.{' ' + do if do else ''}")
 
 
+def in_a_line(said: object, most: int = 300) -> str:
+    """The beginning of what somebody else's code or server said, as one line without controls."""
+    kind = type(said).__name__
+    line = next(iter(str(said).strip()[: 2 * most].splitlines()), "")
+    shown = "".join(c if c.isprintable() else "?" for c in line).strip()
+    return (shown if len(shown) <= most else shown[: most - 3] + "...") or kind
+
+
 def user_path(given: str | os.PathLike[str]) -> Path:
     """The path that somebody gave, `~` taken for home; an error where nothing can be called so."""
     path = Path(os.path.expanduser(given))

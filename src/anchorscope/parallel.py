@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -21,6 +23,7 @@ Result = TypeVar("Result")
 # Each worker holds one layer in double precision a few times over: about 300 MB for 2,000
 # questions of width 5,120.
 MAX_WORKERS = 16
+_LOOK = 0.5  # seconds between two looks whether the parent is alive
 _inside = False  # whether this process is a worker, which starts no workers of its own
 
 
@@ -57,6 +60,8 @@ def default_workers() -> int:
 def _alone(work: Callable[[Item], Result], item: Item, *, asked_by: int, folder: str) -> Result:
     global _inside
     if os.getpid() != asked_by:
+        if not _inside and os.getppid() == asked_by:
+            threading.Thread(target=_end_with, args=(asked_by,), daemon=True).start()
         _inside = True
         os.chdir(folder)  # a worker outlives the call that started it, and the caller may move on
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the caller too, who ends us
@@ -64,3 +69,15 @@ def _alone(work: Callable[[Item], Result], item: Item, *, asked_by: int, folder:
     # on how many there are.
     with threadpool_limits(limits=1, user_api="blas"):
         return work(item)
+
+
+def _end_with(parent: int) -> None:
+    """Ends this worker soon after its parent, which was killed: nobody hears of its results.
+
+    It would finish its item, which may write figures, and then wait five minutes for the next one.
+    The system's own signal (PR_SET_PDEATHSIG) comes when the thread ends that started a worker,
+    and a worker may outlive that.
+    """
+    while os.getppid() == parent:
+        time.sleep(_LOOK)
+    os._exit(1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import pathlib
 import signal
 import threading
 from collections.abc import Callable
@@ -78,5 +79,10 @@ def _watch(
 
         return call
 
+    # Python 3.10's pathlib took the functions when it was imported, and keeps them here.
+    kept = getattr(pathlib, "_normal_accessor", None)
     for name in CALLS:
-        setattr(os, name, watched(name, getattr(os, name)))
+        told = watched(name, getattr(os, name))
+        setattr(os, name, told)
+        if hasattr(kept, name):
+            setattr(kept, name, told)

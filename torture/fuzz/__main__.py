@@ -16,7 +16,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """The counts by target and in all; `failures` holds every traceback."""
     parser = argparse.ArgumentParser(prog="python -m torture.fuzz", description=__doc__)
     parser.add_argument("--inputs", type=int, default=100_000, help="inputs in all, about")
-    parser.add_argument("--only", default="", help="targets whose name begins so")
+    parser.add_argument("--each", type=int, help="inputs for each target, instead of its share")
+    parser.add_argument("--only", default="", help="targets whose name begins so; joined by commas")
     parser.add_argument("--seed", type=int, default=0, help="another seed gives other inputs")
     parser.add_argument("--out", default="", help="a file for the counts, as JSON")
     asked = parser.parse_args(argv)
@@ -28,9 +29,9 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     whole = sum(target.share for target in targets)
     outcomes = []
     for target in targets:
-        if not target.name.startswith(asked.only):
+        if not target.name.startswith(tuple(asked.only.split(","))):
             continue
-        count = max(5, round(asked.inputs * target.share / whole))
+        count = asked.each or max(5, round(asked.inputs * target.share / whole))
         done = run_target(target, count, seed=asked.seed)
         outcomes.append(done)
         _say(

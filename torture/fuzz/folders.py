@@ -43,21 +43,21 @@ def detector() -> Path:
     return made.save(PLACE / "detector")
 
 
-def _changed(r: Random, content: Any, depth: int = 4) -> Any:
+def changed(r: Random, content: Any, depth: int = 4) -> Any:
     """The content with one value of it put in another's place."""
     if isinstance(content, dict) and content and depth and r.random() < 0.9:
         name = r.choice(list(content))
-        return content | {name: _changed(r, content[name], depth - 1)}
+        return content | {name: changed(r, content[name], depth - 1)}
     if isinstance(content, list) and content and depth and r.random() < 0.9:
         at = r.randrange(len(content))
-        return [*content[:at], _changed(r, content[at], depth - 1), *content[at + 1 :]]
+        return [*content[:at], changed(r, content[at], depth - 1), *content[at + 1 :]]
     return r.choice((value(r), r.choice(PATHS), -1, 10**18, True))
 
 
 def _info(r: Random) -> Any:
     info = json.loads((run() / "run.json").read_text())
     info.pop("checksum", None)
-    return _changed(r, info | {"config": {"delta": "points", "data": ["atlas"]}, "identity": {}})
+    return changed(r, info | {"config": {"delta": "points", "data": ["atlas"]}, "identity": {}})
 
 
 def check_info(given: Any) -> None:
@@ -124,7 +124,7 @@ def check_samples(given: tuple[str, list[Any]]) -> None:
 
 def _listing(r: Random) -> tuple[bytes, str]:
     entry = {"name": r.choice((*PATHS, "samples.parquet")), "bytes": 3, "sha256": "0"}
-    line = json.dumps(_changed(r, entry) if r.random() < 0.8 else entry).encode()
+    line = json.dumps(changed(r, entry) if r.random() < 0.8 else entry).encode()
     return line + bytes([r.randint(0, 255)] * r.choice((0, 0, 1))), r.choice(PATHS[:4])
 
 
@@ -143,7 +143,7 @@ def check_listing(given: tuple[bytes, str]) -> None:
 def _about(r: Random) -> Any:
     about = json.loads((detector() / "detector.json").read_text())
     free = ("sha256", "checksum", "kind", "format")
-    return _changed(r, {name: of for name, of in about.items() if name not in free})
+    return changed(r, {name: of for name, of in about.items() if name not in free})
 
 
 @cache

@@ -98,19 +98,25 @@ def _told(error: BaseException, shown: str) -> str:
 
 
 @contextmanager
-def within(seconds: float) -> Iterator[None]:
-    """Raises `Hang` after so many seconds of the processor; in other threads nothing is done."""
+def within(seconds: float, *, clock: bool = False) -> Iterator[None]:
+    """Raises `Hang` after so many seconds of the processor; in other threads nothing is done.
+
+    With `clock` they are those of the clock: whoever waits uses no processor.
+    """
+    number, timer = (
+        (signal.SIGALRM, signal.ITIMER_REAL) if clock else (signal.SIGPROF, signal.ITIMER_PROF)
+    )
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def stop(*_: object) -> None:
-        raise Hang(f"an input took more than {seconds:g} s of the processor")
+        raise Hang(f"an input took more than {seconds:g} s {'' if clock else 'of the processor'}")
 
-    before = signal.signal(signal.SIGPROF, stop)
-    signal.setitimer(signal.ITIMER_PROF, seconds, 1.0)  # again, where somebody swallows it
+    before = signal.signal(number, stop)
+    signal.setitimer(timer, seconds, 1.0)  # again, where somebody swallows it
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        signal.signal(signal.SIGPROF, before)
+        signal.setitimer(timer, 0)
+        signal.signal(number, before)

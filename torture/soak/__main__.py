@@ -1,4 +1,4 @@
-"""python -m torture.soak: memory over many questions, many runs, and many samples."""
+"""python -m torture.soak: memory over many questions, runs, samples and draws."""
 
 from __future__ import annotations
 
@@ -19,16 +19,18 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     )
     parser.add_argument("--runs", type=int, default=50, help="one after the other; 0: none")
     parser.add_argument("--samples", type=int, default=100_000, help="of own states; 0: none")
+    parser.add_argument("--draws", type=int, default=100_000, help="samples drawn from; 0: none")
     parser.add_argument("--out", default="", help="a file for the figures, as JSON")
     asked = parser.parse_args(argv)
 
-    from torture.soak.work import many_questions, many_runs, many_samples
+    from torture.soak.work import many_draws, many_questions, many_runs, many_samples
 
     figures: dict[str, Any] = {}
     for name, count, part in (
         ("questions", asked.questions, many_questions),
         ("runs", asked.runs, many_runs),
         ("samples", asked.samples, many_samples),
+        ("draws", asked.draws, many_draws),
     ):
         if count:
             with tempfile.TemporaryDirectory(prefix="soak-") as folder:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import hashlib
 import json
 import threading
 import time
@@ -16,9 +17,12 @@ import psutil
 from kit.tiny import tiny_lm, tiny_tokenizer
 
 from anchorscope.config import Config
+from anchorscope.detect.threshold import threshold_band
 from anchorscope.models import load_model
 from anchorscope.pipeline.collect import collect
 from anchorscope.pipeline.own_states.analyse import analyse
+from anchorscope.stats.intervals import bootstrap_mean, group_means
+from anchorscope.stats.ranking import auroc_draws, auroc_interval
 
 MB = 1 << 20
 LAYERS, WIDTH = 4, 32  # of the samples' states
@@ -122,4 +126,31 @@ def many_samples(folder: Path, count: int) -> dict[str, Any]:
         "states_mb": round(size / MB, 1),
         "most_mb_above_the_start": round((max(watch.seen) - before) / MB, 1),
         "seconds": round(time.monotonic() - begun, 1),
+    }
+
+
+def many_draws(folder: Path, count: int) -> dict[str, Any]:
+    """The most memory of the bootstraps of so many samples, and a checksum of their numbers."""
+    rng = np.random.default_rng(1)
+    values, z = rng.normal(size=count), (rng.random(count) < 0.4).astype(int)
+    shared = rng.integers(0, count // 2 + 1, size=count)
+    members = np.column_stack([z == 1, z == 0])
+    found: list[Any] = []
+    begun, before = time.monotonic(), psutil.Process().memory_info().rss
+    with watched() as watch:
+        for entity in (None, shared):
+            how: dict[str, Any] = {"seed": 3, "resamples": 1000, "entity": entity}
+            found += [
+                bootstrap_mean(values, **how),
+                auroc_interval(z, values + z, **how),
+                auroc_draws(z, [values + z, values], **how),
+                *group_means(np.column_stack([values, values + z]), members, **how),
+                threshold_band(1 / (1 + np.exp(-values - z)), z, entity=entity, seed=3),
+            ]
+    numbers = b"".join(np.asarray(of, dtype=np.float64).tobytes() for of in found)
+    return {
+        "samples": count,
+        "most_mb_above_the_start": round((max(watch.seen) - before) / MB, 1),
+        "seconds": round(time.monotonic() - begun, 1),
+        "sha256": hashlib.sha256(numbers).hexdigest()[:16],
     }

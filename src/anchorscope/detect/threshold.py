@@ -10,7 +10,7 @@ from scipy.stats import binom
 from sklearn.metrics import roc_curve
 
 from anchorscope.errors import UserError
-from anchorscope.stats.drawing import resample_counts
+from anchorscope.stats.drawing import count_blocks
 from anchorscope.stats.intervals import LEVEL
 
 CONFIDENCE = 0.9  # of a promised risk, over draws of the calibration answers
@@ -59,19 +59,25 @@ def threshold_band(
     Between its ends other answers of the same kind would have put the threshold on either side:
     the detector cannot say. Few answers, or a score that hardly sorts them, make it wide.
     """
-    times = resample_counts(len(z), seed=seed, resamples=_RESAMPLES, entity=entity)
     order = np.argsort(-probability, kind="stable")
-    falling, drawn = probability[order], times[order].astype(np.float64)
-    wrong = np.cumsum(drawn * (z[order] == 1)[:, None], axis=0)
-    right = np.cumsum(drawn * (z[order] == 0)[:, None], axis=0)
-    with np.errstate(invalid="ignore"):
-        parted = wrong / wrong[-1] - right / right[-1]  # [question, resample]
-    last = np.append(np.diff(falling) < 0, True)  # of equal probabilities: all or none
-    best = np.argmax(np.where(last[:, None], np.nan_to_num(parted), -1.0), axis=0)
+    falling = probability[order]
+    drawn = count_blocks(len(z), seed=seed, resamples=_RESAMPLES, entity=entity)
+    best = np.concatenate([_best_places(falling, z[order], times[order]) for times in drawn])
     cuts = (falling[best] + np.append(falling, 0.0)[best + 1]) / 2
     middle = best_threshold(probability, z)
     low, high = np.quantile(cuts, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return min(float(low), middle), max(float(high), middle)
+
+
+def _best_places(falling: np.ndarray, z: np.ndarray, times: np.ndarray) -> np.ndarray:
+    """Behind which of the falling probabilities each resample parts best, [resample]."""
+    drawn = times.astype(np.float64)
+    wrong = np.cumsum(drawn * (z == 1)[:, None], axis=0)
+    right = np.cumsum(drawn * (z == 0)[:, None], axis=0)
+    with np.errstate(invalid="ignore"):
+        parted = wrong / wrong[-1] - right / right[-1]  # [question, resample]
+    last = np.append(np.diff(falling) < 0, True)  # of equal probabilities: all or none
+    return np.argmax(np.where(last[:, None], np.nan_to_num(parted), -1.0), axis=0)
 
 
 def risk_threshold(

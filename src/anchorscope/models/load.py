@@ -12,13 +12,13 @@ from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from anchorscope import ranks
-from anchorscope.errors import UserError, user_path
+from anchorscope.errors import UserError, in_a_line, user_path
 from anchorscope.models import bundled
 from anchorscope.models.adapter import adapter_name, merged
 from anchorscope.models.device import BALANCED, Choice, choose
 from anchorscope.models.gguf import converted
 from anchorscope.models.parts import Parts, find_parts
-from anchorscope.models.quantised import check_plain, is_quantised
+from anchorscope.models.quantised import check_no_code, check_plain, is_quantised
 from anchorscope.models.spread import devices_of, first_device, read_spread, spread_out
 from anchorscope.models.tensor_parallel import read_parallel
 from anchorscope.models.weights.catalogue import WEIGHTS
@@ -190,6 +190,8 @@ def _read(
     place: str, given: str, choice: Choice, options: dict[str, Any], adapter: str | None
 ) -> tuple[Any, Any]:
     try:
+        if not options["trust_remote_code"]:
+            check_no_code(place, options)
         tokenizer = AutoTokenizer.from_pretrained(place, **options)
         options["dtype"] = choice.dtype
         if choice.spread is None and is_quantised(place, options):
@@ -199,11 +201,13 @@ def _read(
         if choice.spread == ranks.TENSOR_PARALLEL:
             return read_parallel(place, adapter, **options), tokenizer
         lm = AutoModelForCausalLM.from_pretrained(place, **options)
-    except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
+    except (MemoryError, UserError):
+        raise
+    except Exception as error:  # a folder or an answer that makes no sense ends in any error
         if given == "bundled":
             raise UserError(bundled.HOW_TO_GET) from error
         raise UserError(
-            f"The model '{given}' could not be loaded: {str(error).strip().splitlines()[0]} "
+            f"The model '{given}' could not be loaded: {in_a_line(error)} "
             "Accepted: a hub id (org/name) that can be reached from here, a folder, a .gguf file, "
             "or `bundled`."
         ) from error

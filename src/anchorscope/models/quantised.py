@@ -1,11 +1,11 @@
-"""Quantised and compiled models: taken where their weights alone were changed, else a sentence."""
+"""Quantised and compiled models, and those that name code: what is not taken ends in a sentence."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from torch import nn
-from transformers import AutoConfig
+from transformers import AutoConfig, PretrainedConfig
 
 from anchorscope.errors import UserError
 
@@ -15,6 +15,27 @@ def is_quantised(place: str, options: dict[str, Any]) -> bool:
     named = {name: options.get(name) for name in ("revision", "trust_remote_code")}
     config = AutoConfig.from_pretrained(place, **named)
     return getattr(config, "quantization_config", None) is not None
+
+
+def check_no_code(place: str, options: dict[str, Any]) -> None:
+    """An error where a model's config.json names code that is to compute its attention or experts.
+
+    transformers before 5.3 fetches and runs it without being asked to trust it, where the package
+    `kernels` is installed (CVE-2026-4372); later ones leave these fields out.
+    """
+    content, _ = PretrainedConfig.get_config_dict(place, revision=options.get("revision"))
+    waiting: list[Any] = [content]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, dict):
+            named = [name for name in part if str(name).endswith("_implementation_internal")]
+            if named:
+                raise UserError(
+                    f"The config.json of '{place}' names code of its own ({named[0]}), which is "
+                    "not run. Take that field out, or another model."
+                )
+        if isinstance(part, dict | list):
+            waiting += part.values() if isinstance(part, dict) else part
 
 
 def check_plain(lm: nn.Module) -> None:

@@ -14,6 +14,7 @@ from anchorscope.errors import UserError
 from anchorscope.pipeline.request import resolve
 from anchorscope.progress import Progress, Quiet
 from anchorscope.records import QuestionSet
+from anchorscope.run_folder.links import check_inside
 from anchorscope.run_folder.listing import damaged_files
 from anchorscope.run_folder.store import Store
 
@@ -90,6 +91,7 @@ class Run:
 
 def reopen(folder: str | Path, *, progress: Progress | None = None) -> Run:
     """The run of a folder, from what its run.json says: for another process to take part in."""
+    check_inside(Path(folder))
     info = Store(Path(folder)).info
     if "config" not in info:
         raise UserError(f"'{folder}' has not begun yet: its run.json holds no config.")

@@ -19,6 +19,7 @@ from typing import Any
 from anchorscope import ranks
 from anchorscope.errors import UserError, user_path
 from anchorscope.run_folder.info import COPY, FORMAT, info_text, read_info
+from anchorscope.run_folder.links import check_inside
 from anchorscope.run_folder.listing import (
     MANIFEST,
     MARKERS,
@@ -235,6 +236,7 @@ class Store:
 
 def _begun(path: Path) -> dict[str, Any] | None:
     """What run.json says; None in an empty place, an error in one that is not a run's."""
+    check_inside(path)
     info = read_info(path)
     if info is None and path.exists():
         names = [p.name for p in path.iterdir()] if path.is_dir() else [path.name]

@@ -15,6 +15,7 @@ from anchorscope.notebook.card import card
 from anchorscope.records import Sample
 from anchorscope.run_folder import table_columns
 from anchorscope.run_folder.info import check_described, read_info
+from anchorscope.run_folder.links import check_inside
 from anchorscope.run_folder.read_table import read_csv, read_parquet
 from anchorscope.run_folder.remote import RUN, local_folder
 from anchorscope.run_folder.samples import from_frame
@@ -225,6 +226,7 @@ def _read_info(folder: Path) -> dict[str, Any]:
     """run.json of the folder."""
     if not folder.is_dir():
         raise UserError(f"There is no folder '{folder}'. Give the folder of a finished run.")
+    check_inside(folder)
     info = read_info(folder)
     if not isinstance(info, dict):
         raise UserError(

@@ -8,11 +8,12 @@ no two questions share an entity, questions are drawn.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
 _BLOCK = 4_000_000  # numbers drawn at a time, so that memory stays flat for large n
+_COLUMNS = 64  # resamples that are multiplied at a time, at least, where not all are at once
 # Draws that a process keeps: layers, predictors and units ask for the same ones again and again.
 _KEPT_BYTES = 2**26
 _kept: dict[tuple, np.ndarray] = {}
@@ -38,14 +39,14 @@ def may_keep(size: int) -> bool:
     return size <= _KEPT_BYTES
 
 
-def resample_counts(
+def count_blocks(
     n: int, *, seed: int, resamples: int, entity: np.ndarray | None = None
-) -> np.ndarray:
-    """How often each of n questions is drawn, [question, resample], as small whole numbers."""
+) -> Iterator[np.ndarray]:
+    """How often each of n questions is drawn, [question, some resamples]; small whole numbers."""
     number = shared_entities(entity, n)
-    if number is None:
-        return uniform_counts(n, seed=seed, resamples=resamples)
-    return uniform_counts(int(number.max()) + 1, seed=seed, resamples=resamples)[number]
+    size = n if number is None else int(number.max()) + 1
+    for times in uniform_blocks(size, seed=seed, resamples=resamples):
+        yield times if number is None else times[number]
 
 
 def drawn_sums(
@@ -58,12 +59,35 @@ def drawn_sums(
     number, resampled = shared_entities(entity, len(columns)), []
     if number is not None:
         columns = np.stack([np.bincount(number, weights=of) for of in columns.T], axis=1)
-    times = uniform_counts(len(columns), seed=seed, resamples=resamples)
-    size = max(1, _BLOCK // max(1, len(columns)))
-    for start in range(0, resamples, size):
-        block = times[:, start : start + size].astype(np.float64)
-        resampled.append(block.T @ columns)
+    for times in uniform_blocks(len(columns), seed=seed, resamples=resamples):
+        resampled.append(times.astype(np.float64).T @ columns)
     return np.concatenate(resampled)
+
+
+def drawn_totals(*values: np.ndarray, seed: int, resamples: int) -> list[np.ndarray]:
+    """The sum of each list of values [n] over those drawn, [resample]: `of @ uniform_counts(...)`.
+
+    Where these are many they are multiplied `_COLUMNS` resamples at a time. No part is narrower:
+    a library may add up a single column, or the last few, in another order.
+    """
+    n = len(values[0])
+    if may_keep(n * resamples):
+        times = uniform_counts(n, seed=seed, resamples=resamples)
+        return [of @ times for of in values]
+    drawn, totals = uniform_blocks(n, seed=seed, resamples=resamples), []
+    held = next(drawn)
+    for size in _widths(resamples):
+        while held.shape[1] < size:
+            held = np.concatenate([held, next(drawn)], axis=1)
+        totals.append([of @ held[:, :size] for of in values])
+        held = held[:, size:]
+    return [np.concatenate(of) for of in zip(*totals, strict=True)]
+
+
+def _widths(resamples: int) -> list[int]:
+    """The resamples in parts of `_COLUMNS`, what is left over in the last of them."""
+    parts = max(1, resamples // _COLUMNS)
+    return [_COLUMNS] * (parts - 1) + [resamples - _COLUMNS * (parts - 1)]
 
 
 def uniform_counts(n: int, *, seed: int, resamples: int) -> np.ndarray:
@@ -78,6 +102,19 @@ def uniform_counts(n: int, *, seed: int, resamples: int) -> np.ndarray:
         return side_by_side(n, parts, resamples)
 
     return kept(("uniform", n, seed, resamples), draw)
+
+
+def uniform_blocks(n: int, *, seed: int, resamples: int) -> Iterator[np.ndarray]:
+    """The columns of `uniform_counts`, some at a time; what is too large to keep is never whole."""
+    if may_keep(n * resamples):
+        times, at = uniform_counts(n, seed=seed, resamples=resamples), 0
+        for size in blocks(resamples, n):
+            yield times[:, at : at + size]
+            at += size
+        return
+    rng = np.random.default_rng(seed)
+    for size in blocks(resamples, n):
+        yield counts_of_rows(rng, n, size)
 
 
 def side_by_side(n: int, parts: Iterable[np.ndarray], resamples: int) -> np.ndarray:

@@ -17,9 +17,9 @@ from anchorscope.records import Estimate
 from anchorscope.stats.drawing import (
     design_effect,
     drawn_sums,
+    drawn_totals,
     entities_in,
     shared_entities,
-    uniform_counts,
 )
 
 LEVEL = 0.95
@@ -61,7 +61,8 @@ def bootstrap_mean(
     if n == 1:
         return Estimate(float(values[0]), np.nan, np.nan, n)
     if number is None:
-        means = values @ uniform_counts(n, seed=seed, resamples=resamples) / n
+        (totals,) = drawn_totals(values, seed=seed, resamples=resamples)
+        means = totals / n
     else:
         means = _entity_means(values, number[order], seed=seed, resamples=resamples)
     return percentile_interval(float(values.mean()), means, n)
@@ -209,8 +210,9 @@ def _entity_means(
     total, size = np.bincount(number, weights=values), np.bincount(number)
     if len(size) == 1:
         return np.full(resamples, np.nan)
-    times = uniform_counts(len(size), seed=seed, resamples=resamples)
-    return (total @ times) / (size.astype(np.float64) @ times)
+    sizes = size.astype(np.float64)
+    sums, counts = drawn_totals(total, sizes, seed=seed, resamples=resamples)
+    return sums / counts
 
 
 def _entity_difference(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
-from anchorscope.stats.drawing import blocks, counts_of_rows, kept, side_by_side
+from anchorscope.stats.drawing import blocks, counts_of_rows, kept, may_keep, side_by_side
 
 _BLOCK = 250  # resamples at a time
 _LOOKED_UP = 4_000_000  # answers times resamples at a time, so that memory stays flat
@@ -24,16 +26,27 @@ def counts_of_classes(right: int, wrong: int, *, seed: int, resamples: int) -> n
     return kept(("classes", right, wrong, seed, resamples), draw)
 
 
+def class_blocks(
+    right: int, wrong: int, *, seed: int, resamples: int
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """The same by class, right and wrong, some resamples at a time where they are too many."""
+    if may_keep((right + wrong) * resamples):
+        times = counts_of_classes(right, wrong, seed=seed, resamples=resamples)
+        yield times[:right], times[right:]
+        return
+    rng = np.random.default_rng(seed)
+    for size in blocks(resamples, right + wrong):
+        yield counts_of_rows(rng, right, size), counts_of_rows(rng, wrong, size)
+
+
 def counts_by_class(
     wrong: int, right: int, *, seed: int, resamples: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """How often each wrong and each right answer is drawn, [answer, resample] each."""
-    rng, parts = np.random.default_rng(seed), []
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """How often each wrong and each right answer is drawn, [answer, resample] each, in parts."""
+    rng = np.random.default_rng(seed)
     for done in range(0, resamples, _BLOCK):
         size = min(_BLOCK, resamples - done)
-        parts.append([counts_of_rows(rng, n, size) for n in (wrong, right)])
-    of_wrong, of_right = (np.concatenate(of, axis=1) for of in zip(*parts, strict=True))
-    return of_wrong, of_right
+        yield counts_of_rows(rng, wrong, size), counts_of_rows(rng, right, size)
 
 
 def placed(

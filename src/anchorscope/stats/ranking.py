@@ -11,9 +11,9 @@ from sklearn.metrics import average_precision_score
 
 from anchorscope.errors import UserError
 from anchorscope.records import Estimate
-from anchorscope.stats.drawing import resample_counts, resampled_rows, shared_entities
+from anchorscope.stats.drawing import count_blocks, resampled_rows, shared_entities
 from anchorscope.stats.intervals import percentile_interval
-from anchorscope.stats.pairs import counts_by_class, counts_of_classes, placed, weighted
+from anchorscope.stats.pairs import class_blocks, counts_by_class, placed, weighted
 
 BINS = 10  # of equal width, for ECE and the reliability diagram
 
@@ -72,8 +72,10 @@ def auroc_interval(
         return percentile_interval(value, drawn, n)
     # Sorted, so that the order of the questions has no say in what is drawn.
     wrong, right = np.sort(score[z == 1]), np.sort(score[z == 0])
-    times = counts_of_classes(len(right), len(wrong), seed=seed, resamples=resamples)
-    drawn = placed(wrong, right, times[len(right) :], times[: len(right)])
+    parts = class_blocks(len(right), len(wrong), seed=seed, resamples=resamples)
+    drawn = np.concatenate(
+        [placed(wrong, right, of_wrong, of_right) for of_right, of_wrong in parts]
+    )
     return percentile_interval(value, drawn / (len(wrong) * len(right)), n)
 
 
@@ -158,11 +160,12 @@ def auroc_draws(
     if not (len(wrong) and len(right)):
         return np.full((len(scores), resamples), np.nan)
     if shared_entities(entity, len(z)) is not None:
-        times = resample_counts(len(z), seed=seed, resamples=resamples, entity=entity)
-        of_wrong, of_right = times[wrong], times[right]
+        drawn = count_blocks(len(z), seed=seed, resamples=resamples, entity=entity)
+        parts = ((times[wrong], times[right]) for times in drawn)
     else:
-        of_wrong, of_right = counts_by_class(len(wrong), len(right), seed=seed, resamples=resamples)
-    return np.stack([weighted(score, wrong, right, of_wrong, of_right) for score in scores])
+        parts = counts_by_class(len(wrong), len(right), seed=seed, resamples=resamples)
+    of_parts = [[weighted(score, wrong, right, *part) for score in scores] for part in parts]
+    return np.concatenate([np.stack(of) for of in of_parts], axis=1)
 
 
 def paired_difference(a: float, b: float, draws: np.ndarray) -> Difference:

@@ -11,9 +11,9 @@ from weakref import WeakKeyDictionary
 from transformers import BatchEncoding
 
 from anchorscope.detect.deployed.bind import Bound, bind
-from anchorscope.detect.deployed.hub import fetch, upload
+from anchorscope.detect.deployed.hub import trained_at, upload
 from anchorscope.detect.deployed.located import Scored
-from anchorscope.detect.deployed.saved import load_trained, save_trained
+from anchorscope.detect.deployed.saved import save_trained
 from anchorscope.detect.deployed.score import score_all
 from anchorscope.detect.deployed.trained import Trained
 from anchorscope.detect.deployed.warn import Warned, warn_all
@@ -163,7 +163,7 @@ class Detector(Trained):
             True
 
         """
-        return cls.of(load_trained(fetch(place, revision=revision)))
+        return cls.of(trained_at(place, revision=revision))
 
     def push(self, repository: str, *, private: bool = True, folder: str | Path) -> str:
         """The address of the hub repository that the saved folder was uploaded to."""

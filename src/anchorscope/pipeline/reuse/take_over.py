@@ -19,6 +19,7 @@ from anchorscope.pipeline.prepare import Shard
 from anchorscope.pipeline.shard import answers_name, stored_answers
 from anchorscope.pipeline.stages import Run
 from anchorscope.records import Sample, Verdict
+from anchorscope.run_folder.links import check_inside
 from anchorscope.run_folder.samples import to_frame
 from anchorscope.run_folder.states import shard_name
 from anchorscope.run_folder.store import Store, read_info
@@ -31,7 +32,9 @@ def check_reuse(source: str | None, identity: Mapping[str, Any]) -> None:
     """An error where that run is not there, or differs in more than its verdicts."""
     if source is None:
         return
-    info = read_info(Path(source).expanduser())
+    folder = Path(source).expanduser()
+    check_inside(folder)
+    info = read_info(folder)
     if not isinstance(info, dict) or not info.get("finished"):
         raise UserError(f"--reuse {source} is no finished run on this machine. Give its folder.")
     theirs = info.get("identity", {})

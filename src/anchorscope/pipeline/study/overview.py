@@ -65,7 +65,7 @@ def write_overview(study: Study, folder: Path, outcomes: Sequence[Outcome]) -> P
         failed=[Failed(o.planned.model.name, o.error) for o in outcomes if o.error is not None],
         table=table,
         claims=claims,
-        costs=pd.read_csv(folder / "costs.csv"),
+        costs=_costs(folder / "costs.csv"),
     )
     return write_page(shown)
 
@@ -128,11 +128,17 @@ def write_costs(folder: Path, outcomes: Sequence[Outcome]) -> None:
     """costs.csv: what each run took, beside what the plan said of it."""
     file = folder / "costs.csv"
     try:
-        before = pd.read_csv(file).set_index("model")
+        before = _costs(file).set_index("model")
     except (OSError, ValueError, KeyError):  # not there yet, or damaged: then nothing is kept of it
         before = pd.DataFrame()
     rows = [_cost(outcome, before) for outcome in outcomes]
     _replace(file, pd.DataFrame(rows, columns=list(COSTS)))
+
+
+def _costs(file: Path) -> pd.DataFrame:
+    """The table; names are text: a model called NA, 007 or 1e5 is called so."""
+    empty: Any = {name: ["", "nan"] for name in COSTS if name != "model"}
+    return pd.read_csv(file, dtype={"model": str}, keep_default_na=False, na_values=empty)
 
 
 def _cost(outcome: Outcome, before: pd.DataFrame) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any
 from anchorscope.errors import UserError
 from anchorscope.run_folder.identity import versions
 from anchorscope.run_folder.info import COPY, FORMAT, read_info
+from anchorscope.run_folder.links import odd_entries
 from anchorscope.run_folder.listing import (
     MANIFEST,
     MARKERS,
@@ -51,6 +52,11 @@ class Checked:
 
 def verify_run(path: Path) -> Iterator[Checked]:
     """Everything in a run folder, a line each: run.json, its versions, and each file."""
+    odd = [Checked(name=p.relative_to(path).as_posix(), wrong=f"it {why}", do="it is not opened")
+           for p, why in odd_entries(path)]  # fmt: skip
+    if odd:  # another file, or none that ends, may lie behind any of the names
+        yield from odd
+        return
     try:
         info = read_info(path)
     except UserError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,7 @@ _POLICY = (
     "form-action 'none'"
 )
 _STYLE = ".study img { max-width: 100%; height: auto; border-radius: 6px; }"
+_LONGEST = 150  # bytes of a panel's name in a file's, which has 255 at most
 _PANEL = 430  # pixels of width for each model of a panel
 
 
@@ -121,9 +123,16 @@ def _figure(folder: Path, panel: ShownPanel, mode: Mode) -> Safe:
 
 
 def file_name(title: str) -> str:
-    """The name of a panel's files: letters, digits and what lies between them as a dash."""
+    """The name of a panel's files: letters, digits and what lies between them as a dash.
+
+    A long one is cut, and told from others by its checksum.
+    """
     kept = "".join(char if char.isalnum() or char in "._" else "-" for char in title)
-    return "delta_p_" + "-".join(part for part in kept.split("-") if part)
+    name = "-".join(part for part in kept.split("-") if part).encode("utf-8", "replace")
+    if len(name) > _LONGEST:
+        digest = hashlib.sha256(name).hexdigest()[:8]
+        name = name[:_LONGEST] + f"-{digest}".encode()
+    return "delta_p_" + name.decode("utf-8", "ignore")
 
 
 def findings_table(study: ShownStudy) -> Safe:
