@@ -122,23 +122,49 @@ def test_the_page_of_detectors_counts_what_their_tables_hold() -> None:
     assert "probe" not in above and above["combined"] == 2
 
 
-def test_the_page_of_detectors_says_what_all_detectors_of_the_small_model_showed() -> None:
+SHOWN = ("probe", "combined-cautious", "mlp", "mop", "mop-random-gate", "mop-no-labels",
+         "mop-oracle", "pr", "pr-fixed", "pr-scaled", "p-true", "length")  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("model", "worse", "below", "means"),
+    [
+        ("smollm2-135m", 0, (3, 3), (0.786, 0.800)),
+        ("qwen2.5-coder-1.5b", 1, (2, 0), (0.847, 0.856)),
+    ],
+)
+def test_the_page_of_detectors_says_what_all_detectors_showed(
+    model: str, worse: int, below: tuple[int, int], means: tuple[float, float]
+) -> None:
+    """Rows, how often MoP and PR differ from the probe, and how `combined` and its kin travel."""
     folder = ROOT / "docs" / "detection"
     page = (folder.parent / "detection.md").read_text(encoding="utf-8")
-    table = pd.read_csv(folder / "smollm2-135m-all.csv")
-    shown = ("probe", "combined-cautious", "mlp", "mop", "mop-random-gate", "mop-no-labels",
-             "mop-oracle", "pr", "pr-fixed", "pr-scaled", "p-true", "length")  # fmt: skip
-    rows = to_markdown(table[table["detector"].isin(shown)]).split("\n\n")[0].splitlines()[2:]
-    assert len(rows) == len(shown) and all(row in page for row in rows)
-    by_name = dict(list(table.groupby("detector")))
-    assert all((by_name[name]["vs_probe_p"] >= ALPHA).all() for name in ("mop", "pr"))
-    moved = pd.read_csv(folder / "smollm2-135m-all-transfer.csv")
+    table = pd.read_csv(folder / f"{model}-all.csv")
+    rows = to_markdown(table[table["detector"].isin(SHOWN)]).split("\n\n")[0].splitlines()[2:]
+    assert len(rows) == len(SHOWN) and all(row in page for row in rows)
+    ours = table[table["detector"].isin(("mop", "pr")) & (table["vs_probe_p"] < ALPHA)]
+    assert len(ours) == worse and (ours["vs_probe"] < 0).all()
+    moved = pd.read_csv(folder / f"{model}-all-transfer.csv")
     moved = moved[moved["kind"] == "transfer"]
     low = moved[(moved["vs_best_p"] < ALPHA) & (moved["vs_best"] < 0)]["detector"].value_counts()
-    assert low["combined"] == low["combined-cautious"] == 3
+    named = ("combined", "combined-cautious")
+    assert tuple(low.get(name, 0) for name in named) == below
     mean = moved.groupby("detector")["auroc"].mean().round(3)
-    named = ("combined", "combined-cautious", "token-features")
-    assert [mean[name] for name in named] == [0.786, 0.800, 0.803]
+    assert tuple(mean[name] for name in named) == means
+
+
+@pytest.mark.parametrize(
+    ("model", "peer"),
+    [("smollm2-135m", "Qwen"), ("qwen2.5-coder-1.5b", "SmolLM2")],
+)
+def test_the_page_of_detectors_shows_the_peer_as_its_table_has_it(model: str, peer: str) -> None:
+    page = (ROOT / "docs" / "detection.md").read_text(encoding="utf-8")
+    table = pd.read_csv(ROOT / "docs" / "detection" / f"{model}-peer.csv")
+    for row in table[table["position"] == "probe position"].itertuples():
+        star = "*" if row.p < ALPHA else ""
+        gap = f"{row.gap:+.3f} ({row.gap_low:.3f} to {row.gap_high:.3f}){star}".replace("-", "−")
+        numbers = f"| {row.n} ({row.wrong}) | {row.own:.3f} | {row.of_peer:.3f} | {gap} |"
+        assert f"| {row.answers} {numbers}" in page, f"{peer}'s states: {numbers}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
