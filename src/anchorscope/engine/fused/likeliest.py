@@ -43,9 +43,10 @@ def _choose(logits, chosen, log_prob, entropy, size, stride, block: tl.constexpr
     moment = tl.sum(tl.exp(down) * (moment + down * total), axis=0)
     total = tl.sum(tl.exp(down) * total, axis=0)
     first = tl.min(tl.where(best == top, place, size), axis=0)  # of equals, as torch chooses
-    tl.store(chosen + row, first.to(tl.int64))
+    tl.store(chosen + row, first.to(tl.int64))  # pyright: ignore[reportAttributeAccessIssue]
     tl.store(log_prob + row, -tl.log(total))
-    tl.store(entropy + row, tl.log(total) - moment / total)
+    mean = moment / total  # pyright: ignore[reportOperatorIssue]
+    tl.store(entropy + row, tl.log(total) - mean)
 
 
 def likeliest(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -26,7 +26,7 @@ _VARIABLE = ["front", "middle", "queries", "own", "bias_row", "bias_head", "bias
 def _meet(
     query, best, total, out, key, value, bias, length, begin, token_stride, scale,
     width: tl.constexpr, block_n: tl.constexpr, block_d: tl.constexpr, exact: tl.constexpr,
-    biased: tl.constexpr = True,
+    biased: tl.constexpr = True,  # pyright: ignore[reportArgumentType]
 ):  # fmt: skip
     """The running maximum, sum and values of the softmax after one tile of keys."""
     number = begin + tl.arange(0, block_n)
@@ -100,7 +100,8 @@ def _attend(
         for begin in range(0, front, block_n):
             best, total, values = _meet(
                 asks, best, total, values, front_key, front_value, beside, front, begin,
-                front_token, scale, width, block_n, block_d, exact, biased=False,
+                front_token, scale, width, block_n, block_d, exact,
+                biased=False,  # pyright: ignore[reportArgumentType]
             )  # fmt: skip
     else:
         for begin in range(0, front, block_n):
