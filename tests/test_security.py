@@ -20,6 +20,7 @@ import anchorscope
 from anchorscope.app.guard import Guard as AppGuard
 from anchorscope.errors import UserError
 from anchorscope.models import load_model
+from anchorscope.models.quantised import check_no_code
 from anchorscope.pipeline.study.file import study_of
 from anchorscope.run_folder.listing import read_manifest, read_markers
 from anchorscope.run_folder.remote import Remote
@@ -137,10 +138,16 @@ def test_code_that_a_config_names_is_refused(tmp_path, nested):
     model.lm.save_pretrained(tmp_path)
     model.tokenizer.save_pretrained(tmp_path)
     assert load_model(str(tmp_path), device="cpu").blocks == model.blocks
-    content = json.loads((tmp_path / "config.json").read_text())
-    evil = {"_attn_implementation_internal": "evil/kernels"}
-    content |= {"text_config": evil} if nested else evil
-    (tmp_path / "config.json").write_text(json.dumps(content))
+    plain = json.loads((tmp_path / "config.json").read_text())
+
+    def write(kernels: str) -> None:
+        named = {"_attn_implementation_internal": kernels}
+        content = plain | ({"text_config": named} if nested else named)
+        (tmp_path / "config.json").write_text(json.dumps(content))
+
+    write("sdpa")
+    check_no_code(str(tmp_path), {})
+    write("evil/kernels")
     with pytest.raises(UserError, match=r"names code of its own .*not run"):
         load_model(str(tmp_path), device="cpu")
 

@@ -28,7 +28,9 @@ def check_no_code(place: str, options: dict[str, Any]) -> None:
     while waiting:
         part = waiting.pop()
         if isinstance(part, dict):
-            named = [name for name in part if str(name).endswith("_implementation_internal")]
+            # A name with a slash is a repository; "sdpa" and the like are transformers' own.
+            said = {n: of for n, of in part.items() if str(n).endswith("_implementation_internal")}
+            named = [name for name, of in said.items() if "/" in str(of)]
             if named:
                 raise UserError(
                     f"The config.json of '{place}' names code of its own ({named[0]}), which is "
