@@ -10,7 +10,7 @@ from anchorscope.run_folder.remote import cache_folder
 # A file that was changed anywhere for longer than the gaps is another file: 16 MiB in 512 pieces
 # leaves gaps of half a MiB in 253 MB, and of 8 MiB in 4 GB.
 _PIECES, _PIECE = 512, 1 << 15
-_FORMAT = 3  # of the converted folder; another number makes every file be converted again
+_FORMAT = 4  # of the converted folder; another number makes every file be converted again
 
 
 def folder_of(path: Path) -> Path:

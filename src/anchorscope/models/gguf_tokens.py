@@ -100,4 +100,7 @@ def note_around(folder: Path, said: Around) -> None:
     file = folder / "tokenizer_config.json"
     config = json.loads(file.read_text(encoding="utf-8"))
     config |= {"add_bos_token": said.bos, "add_eos_token": said.eos}
+    # The class that takes tokenizer.json as it is: others make its parts anew from the vocabulary,
+    # and some releases of transformers choose the wrong one of them for a Llama.
+    config["tokenizer_class"] = "PreTrainedTokenizerFast"
     file.write_text(json.dumps(config, indent=2), encoding="utf-8")
