@@ -10,7 +10,6 @@ from pathlib import Path
 import datasets
 import numpy as np
 import pandas as pd
-import probelab
 import pytest
 from kit.rivers import contents, half_right, rivers
 from safetensors import safe_open
@@ -123,6 +122,7 @@ def test_exported_states_are_the_runs_own_for_their_own_library(run, cli, here, 
     for layer in range(1, stacked.shape[1] + 1):
         assert np.array_equal(data[f"{name}_{layer}"][:], stacked[:, layer - 1])
 
+    probelab = pytest.importorskip("probelab")
     loaded = probelab.storage.load_hdf5(f"{name}-probelab/{name}.h5")
     assert np.array_equal(loaded.data.numpy(), stacked.astype(np.float32))
     for layer in loaded.layers:

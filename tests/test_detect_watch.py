@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from kit.tiny import tiny_lm, tiny_tokenizer
+from kit.versions import older
 from test_detect_beliefs import with_beliefs
 from test_detect_score import QUESTIONS, SHOTS, expected, make, written_ids
 
@@ -23,6 +24,8 @@ WAYS = {
     "a dictionary": {"return_dict_in_generate": True},
     "plain": {},
 }
+if older("transformers", "5.21"):  # the two that earlier releases cannot do with every cache
+    del WAYS["prompt lookup"], WAYS["chunked prefill"]
 
 
 def check(model, detector, scored, out, prompts) -> None:

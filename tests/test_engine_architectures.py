@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import pytest
 import torch
-import transformers
 from kit.architectures import DECODERS, build
 from kit.held import CLOSE, largest_difference, outcome_of
 from kit.tiny import tiny_tokenizer
-from packaging.version import Version
+from kit.versions import older
 
 from anchorscope.engine.check import check_model
 from anchorscope.errors import UserError
 from anchorscope.models import load_model
 
 pytestmark = pytest.mark.skipif(
-    Version(transformers.__version__) < Version("5.21"),
+    older("transformers", "5.21"),
     reason="earlier releases lack some of these, and write the attention of others another way",
 )
 # Chunks, sinks, experts of three makes, low-rank keys, keys shared between blocks, positions that

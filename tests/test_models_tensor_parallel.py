@@ -14,6 +14,7 @@ import pytest
 from kit import shared_model
 from kit.architectures import build
 from kit.tiny import tiny_lm, tiny_tokenizer
+from kit.versions import older
 
 from anchorscope.config import Config
 from anchorscope.errors import UserError
@@ -96,6 +97,7 @@ def test_a_model_that_cannot_be_shared_is_refused(architecture, processes, said,
         _check_shared_evenly(build(architecture).config, "somewhere")
 
 
+@pytest.mark.skipif(older("transformers", "5.21"), reason="earlier releases are asked another way")
 def test_one_process_writes_and_all_see_the_same_folder(folder, tmp_path):
     """A file listed twice, or a process that took another turn, would show or hang."""
     out, place = tmp_path / "run", str(folder("llama"))

@@ -18,6 +18,7 @@ from kit.evidence_fixture import (
     used_samples,
 )
 from kit.show_fixture import make_run
+from scipy.integrate import trapezoid
 
 from anchorscope.claims.table import claims_table
 from anchorscope.evidence.pieces import evidence_tables
@@ -232,7 +233,7 @@ def test_densities_are_of_one_value_a_sample(run: RunView) -> None:
     assert len(rows) == len(whole) == 160
     assert 10 ** rows.set_index("id")["log"][whole.index[7]] == pytest.approx(whole.iloc[7])
     for series in saliency.piece(run).views[0].series:
-        assert np.trapezoid(series.value, series.layer) == pytest.approx(1, abs=0.1)
+        assert trapezoid(series.value, series.layer) == pytest.approx(1, abs=0.1)
 
 
 def test_the_report_has_it_folded_with_a_summary_first(run: RunView, bare: RunView) -> None:

@@ -10,6 +10,7 @@ import pytest
 from kit.show_fixture import make_run
 from matplotlib import colormaps
 from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -73,7 +74,7 @@ def test_lines_and_bands_are_the_tables_numbers(runs: list[RunView], mode) -> No
                 rows = where(run.layers, dataset=name, mode=mode, pathway=pathway)
                 np.testing.assert_array_equal(line.get_xdata(), rows["layer"])
                 np.testing.assert_array_equal(line.get_ydata(), rows["delta_p"])
-        bands = [c for c in ax.collections if type(c).__name__ == "FillBetweenPolyCollection"]
+        bands = [c for c in ax.collections if isinstance(c, PolyCollection)]
         first = where(run.layers, dataset="popqa", mode=mode, pathway="Q")
         corners = bands[0].get_paths()[0].vertices
         assert corners[:, 1].min() == first["delta_p_low"].min()

@@ -11,7 +11,6 @@ import re
 import sys
 from pathlib import Path
 
-import nbformat
 import pandas as pd
 import pytest
 from kit.tiny import tiny_lm, tiny_tokenizer
@@ -21,6 +20,8 @@ from anchorscope.datasets import load_questions
 
 sys.path.insert(0, str(ROOT / "scripts"))
 import tutorial
+
+nbformat = pytest.importorskip("nbformat")
 
 NAMES = ("tutorial", "tutorial_gpu")
 

@@ -66,9 +66,7 @@ def read_header(path: Path) -> Header:
 def tokenizer_of(path: Path, header: Header) -> Any:
     """The tokenizer inside a GGUF file, with the tokens around a text that the file names."""
     said = header.around
-    tokenizer = AutoTokenizer.from_pretrained(
-        path.parent, gguf_file=path.name, add_bos_token=said.bos, add_eos_token=said.eos
-    )
+    tokenizer = _inside(path, said)
     for name in ("bos", "eos"):
         number = getattr(header, name)
         if number is not None and getattr(tokenizer, f"{name}_token_id") != number:
@@ -79,6 +77,20 @@ def tokenizer_of(path: Path, header: Header) -> Any:
     if not begins or bool(eos) != (ids[-1] == tokenizer.eos_token_id):
         _put_around(tokenizer, bos or None, eos or None)
     return tokenizer
+
+
+def _inside(path: Path, said: Around) -> Any:
+    """The tokenizer as transformers reads it, asked for what the file says of a text's ends."""
+    where: dict[str, Any] = {"gguf_file": path.name}
+    try:
+        asked = {"add_bos_token": said.bos, "add_eos_token": said.eos}
+        return AutoTokenizer.from_pretrained(path.parent, **where, **asked)
+    except ValueError as error:
+        if "_token = None" not in str(error):
+            raise
+        # transformers 5.0 refuses a token that the file does not name; it gets its name later.
+        without = {"add_bos_token": False, "add_eos_token": False}
+        return AutoTokenizer.from_pretrained(path.parent, **where, **without)
 
 
 def _put_around(tokenizer: Any, bos: str | None, eos: str | None) -> None:

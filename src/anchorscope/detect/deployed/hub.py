@@ -52,7 +52,13 @@ def fetch(place: str | Path, *, revision: str | None = None, cache: str | None =
 
     how: Any = {"revision": revision, "cache_dir": cache, "allow_patterns": list(FILES)}
     try:
-        return Path(snapshot_download(name, **how))
+        try:
+            return Path(snapshot_download(name, **how))
+        except OSError as error:
+            if "Consistency check failed" not in str(error):
+                raise
+            # A file that broke off is gone on with, and whatever was wrong with it stays in it.
+            return Path(snapshot_download(name, **how, force_download=True))
     except Exception as error:  # an answer that makes no sense ends in any error of the library's
         raise UserError(
             f"There is no folder '{place}', and the hub gave no repository of that name: "

@@ -44,6 +44,7 @@ def size_from(config: Any) -> Size:
 
     with torch.device("meta"):
         lm = AutoModelForCausalLM.from_config(config)
+        lm.tie_weights()  # early releases of transformers 5 do not, where there are no weights yet
     parts = find_parts(lm)
     return Size(
         blocks=len(parts.blocks),

@@ -1,0 +1,12 @@
+"""Which release of a package is here: some tests say what only later ones can do."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+
+from packaging.version import Version
+
+
+def older(package: str, than: str) -> bool:
+    """Whether the installed release comes before this one."""
+    return Version(version(package)) < Version(than)
