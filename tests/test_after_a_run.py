@@ -101,6 +101,7 @@ def test_a_run_that_cannot_be_taken_over(run, cli, here, words, said):
 
 @pytest.mark.parametrize("name", ["clean", "knockout"])
 def test_exported_states_are_the_runs_own_for_their_own_library(run, cli, here, name):
+    probelab = pytest.importorskip("probelab")
     own = states_of(run, name)
     wrong = {s.id: int(s.verdict == "wrong") for s in RunView.open(run).answers if s.usable}
     for to in ("numpy", "hf", "probelab"):
@@ -122,7 +123,6 @@ def test_exported_states_are_the_runs_own_for_their_own_library(run, cli, here, 
     for layer in range(1, stacked.shape[1] + 1):
         assert np.array_equal(data[f"{name}_{layer}"][:], stacked[:, layer - 1])
 
-    probelab = pytest.importorskip("probelab")
     loaded = probelab.storage.load_hdf5(f"{name}-probelab/{name}.h5")
     assert np.array_equal(loaded.data.numpy(), stacked.astype(np.float32))
     for layer in loaded.layers:

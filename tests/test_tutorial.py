@@ -18,10 +18,10 @@ from test_docs import ROOT, commands, parse
 
 from anchorscope.datasets import load_questions
 
-sys.path.insert(0, str(ROOT / "scripts"))
-import tutorial
-
 nbformat = pytest.importorskip("nbformat")
+pytest.importorskip("jupytext")  # what the script below needs
+sys.path.insert(0, str(ROOT / "scripts"))
+import tutorial  # noqa: E402
 
 NAMES = ("tutorial", "tutorial_gpu")
 
