@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import socket
 import sys
 from collections.abc import Iterator
 
@@ -13,6 +14,7 @@ from kit.inspection_fixture import hostile_model, make_inspected
 pytest.importorskip("gradio", reason="gradio is not installed")
 from anchorscope.app.desk import Desk
 from anchorscope.app.first_start import SMALL
+from anchorscope.app.serve import address_of, bind
 from anchorscope.run_folder.view import RunView
 
 
@@ -27,6 +29,15 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
 def place(desk: Desk) -> Iterator[str]:
     with served(desk) as address:
         yield address.removeprefix("http://").rstrip("/")
+
+
+def test_a_client_that_comes_with_the_address_is_not_turned_away() -> None:
+    with bind("127.0.0.1", 0) as listening:
+        where = listening.getsockname()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(where, timeout=20)
+        assert address_of(listening) == f"http://127.0.0.1:{where[1]}/"
+        socket.create_connection(where, timeout=20).close()
 
 
 def send(place: str, method: str, path: str, **headers: str) -> tuple[int, dict[str, str], bytes]:

@@ -58,7 +58,7 @@ def test_workers_end_soon_after_a_parent_that_was_killed(tmp_path, when):
     env = os.environ | {"PYTHONPATH": path, "LOKY_MAX_CPU_COUNT": "2"}
     parent = subprocess.Popen(words, env=env, stderr=subprocess.DEVNULL)
     try:
-        _until(lambda: len(list(tmp_path.iterdir())) == 2, 60)
+        _until(lambda: len(list(tmp_path.iterdir())) == 2, 180)
         if when == "idle":
             time.sleep(2)
         workers = psutil.Process(parent.pid).children(recursive=True)

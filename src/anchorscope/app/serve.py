@@ -34,7 +34,7 @@ def guarded(desk: Desk, *, host: str, port: int, password: str | None = None) ->
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A socket that listens there; port 0 is any free one."""
+    """A socket with that address; port 0 is any free one."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -49,7 +49,8 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def address_of(listening: socket.socket) -> str:
-    """Where the page can be opened."""
+    """Where the page can be opened: who comes from now on waits, and is not turned away."""
+    listening.listen()
     host, port = listening.getsockname()[:2]
     return f"http://{_written(host, port)}/"
 

@@ -59,17 +59,17 @@ def serve(
     limits = Limits(queue=queue, batch=batch, characters=question_chars, bytes=request_bytes)
     listening = bind(listen, port)
     served = _served(detector, model, adapter, device, as_dataset)
-    address = address_of(listening)
     taken = listening.getsockname()[1]
     hosts = [f"{_LOCAL}:{taken}", f"localhost:{taken}"]
-    app = serve_app(served, limits=limits, key=api_key, hosts=hosts)
+    serving = server(serve_app(served, limits=limits, key=api_key, hosts=hosts))
+    address = address_of(listening)
     typer.echo(
         f"{served.model.name} with the detector '{served.detector.name}' at {address}v1. "
         "Ctrl-C ends it."
     )
     if listen != _LOCAL:
         typer.echo("The key and all text travel in the clear: put TLS in front.")
-    server(app).run(sockets=[listening])
+    serving.run(sockets=[listening])
 
 
 def _served(
