@@ -14,7 +14,7 @@ from kit.inspection_fixture import hostile_model, make_inspected
 pytest.importorskip("gradio", reason="gradio is not installed")
 from anchorscope.app.desk import Desk
 from anchorscope.app.first_start import SMALL
-from anchorscope.app.serve import address_of, bind
+from anchorscope.app.serve import bind, opened
 from anchorscope.run_folder.view import RunView
 
 
@@ -36,7 +36,7 @@ def test_a_client_that_comes_with_the_address_is_not_turned_away() -> None:
         where = listening.getsockname()
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(where, timeout=20)
-        assert address_of(listening) == f"http://127.0.0.1:{where[1]}/"
+        assert opened(listening) == f"http://127.0.0.1:{where[1]}/"
         socket.create_connection(where, timeout=20).close()
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from anchorscope.app.desk import Desk
-from anchorscope.app.serve import address_of, bind, guarded, server
+from anchorscope.app.serve import bind, guarded, opened, server
 
 
 @contextmanager
@@ -21,7 +21,7 @@ def served(desk: Desk, **options: str) -> Iterator[str]:
     thread.start()
     while not running.started:
         time.sleep(0.02)
-    yield address_of(listening)
+    yield opened(listening)
     running.should_exit = True
     thread.join(timeout=10)
     listening.close()

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from anchorscope.app.serve import address_of, bind, server
+from anchorscope.app.serve import bind, opened, server
 from anchorscope.config import Config
 from anchorscope.detect.deployed.detector import Detector
 from anchorscope.models import load_model
@@ -86,7 +86,7 @@ def served_here(served: Served, **limits: int) -> Iterator[str]:
     thread.start()
     while not running.started:
         time.sleep(0.02)
-    yield address_of(listening).rstrip("/")
+    yield opened(listening).rstrip("/")
     running.should_exit = True
     thread.join(timeout=10)
     listening.close()

@@ -48,8 +48,8 @@ def bind(host: str, port: int) -> socket.socket:
     return listening
 
 
-def address_of(listening: socket.socket) -> str:
-    """Where the page can be opened: who comes from now on waits, and is not turned away."""
+def opened(listening: socket.socket) -> str:
+    """The address, once the socket listens: who comes now waits, and is not turned away."""
     listening.listen()
     host, port = listening.getsockname()[:2]
     return f"http://{_written(host, port)}/"

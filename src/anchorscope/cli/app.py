@@ -44,7 +44,7 @@ def app(
     """
     password = _password(listen)
     _require_gradio()
-    from anchorscope.app.serve import address_of, bind, guarded, server
+    from anchorscope.app.serve import bind, guarded, opened, server
     from anchorscope.cli.bar import Bar
     from anchorscope.cli.view import open_in_browser
 
@@ -53,7 +53,7 @@ def app(
         desk = _desk(run, model, detector, device, bar)
     host, taken = listening.getsockname()[:2]
     serving = server(guarded(desk, host=host, port=taken, password=password))
-    address = address_of(listening)
+    address = opened(listening)
     typer.echo(f"Open {address} in a browser. Ctrl-C ends it.")
     if password is not None:
         typer.echo("The name is anchorscope. The password travels in the clear: use a tunnel.")

@@ -53,7 +53,7 @@ def serve(
         if value < 1:
             raise UserError(f"--{name} is {value}. Accepted: 1 or more.")
     _require_extra()
-    from anchorscope.app.serve import address_of, bind, server
+    from anchorscope.app.serve import bind, opened, server
     from anchorscope.serve.app import Limits, serve_app
 
     limits = Limits(queue=queue, batch=batch, characters=question_chars, bytes=request_bytes)
@@ -62,7 +62,7 @@ def serve(
     taken = listening.getsockname()[1]
     hosts = [f"{_LOCAL}:{taken}", f"localhost:{taken}"]
     serving = server(serve_app(served, limits=limits, key=api_key, hosts=hosts))
-    address = address_of(listening)
+    address = opened(listening)
     typer.echo(
         f"{served.model.name} with the detector '{served.detector.name}' at {address}v1. "
         "Ctrl-C ends it."

@@ -27,6 +27,7 @@ PANEL_WIDTH, PANEL_HEIGHT = 3.5, 2.55  # inches: one panel fills a column, two f
 TEXT, SMALL = 8.0, 6.5  # points
 INK, FAINT = "#222222", "#666666"
 _DPI = 200
+_DIGITS = 9  # of a panel's place, as a share of the figure
 _LINE = 0.155  # inches of height per line of legend or caption
 
 
@@ -189,6 +190,11 @@ def _laid_out(figure: Figure, sharpness: float) -> Iterator[None]:
     figure.set_dpi(sharpness)
     engine.execute(figure)
     figure.set_layout_engine(None)
+    for ax in figure.axes:
+        # The solver's last digit depends on where its variables lie in memory, and a clip path of
+        # an SVG is named after every digit.
+        ax.set_position(np.round(ax.get_position(original=True).bounds, _DIGITS).tolist())
+        ax.set_in_layout(True)
     try:
         yield
     finally:

@@ -1,0 +1,82 @@
+"""The page on detectors says what the tables beside it hold."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+from test_docs import ROOT
+
+from anchorscope.detect.compare import to_markdown
+from anchorscope.stats.intervals import ALPHA
+
+
+@pytest.mark.parametrize("model", ["qwen2.5-coder-1.5b", "smollm2-135m"])
+def test_the_page_of_detectors_shows_what_their_tables_hold(model: str) -> None:
+    """Rows of AUROC, and the counts of what beats what, against the CSV beside the page."""
+    page = (ROOT / "docs" / "detection.md").read_text(encoding="utf-8")
+    table = pd.read_csv(ROOT / "docs" / "detection" / f"{model}.csv")
+    rows = to_markdown(table).split("\n\n")[0].splitlines()[2:]
+    assert len(rows) == table["detector"].nunique()
+    assert all(row in page for row in rows)
+    combined = table[table["detector"] == "combined"]
+    assert (combined["vs_probe"] > 0).all()
+
+
+def test_the_page_of_detectors_counts_what_their_tables_hold() -> None:
+    """The counts in its sentences: `combined` against the probe, and against the best baseline."""
+    folder = ROOT / "docs" / "detection"
+    models = ("qwen2.5-coder-1.5b", "smollm2-135m")
+    own = pd.concat([pd.read_csv(folder / f"{model}.csv") for model in models])
+    assert (own[own["detector"] == "combined"]["vs_probe_p"] < ALPHA).sum() == 9
+    moved = pd.concat([pd.read_csv(folder / f"{model}-transfer.csv") for model in models])
+    moved = moved[(moved["kind"] == "transfer") & (moved["vs_best_p"] < ALPHA)]
+    below = moved[moved["vs_best"] < 0]["detector"].value_counts()
+    above = moved[moved["vs_best"] > 0]["detector"].value_counts()
+    named = ("probe", "combined", "combined-shrunk", "token-features")
+    assert [below[name] for name in named] == [19, 6, 5, 1]
+    assert "probe" not in above and above["combined"] == 2
+
+
+SHOWN = ("probe", "combined-cautious", "mlp", "mop", "mop-random-gate", "mop-no-labels",
+         "mop-oracle", "pr", "pr-fixed", "pr-scaled", "p-true", "length")  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("model", "worse", "below", "means"),
+    [
+        ("smollm2-135m", 0, (3, 3), (0.786, 0.800)),
+        ("qwen2.5-coder-1.5b", 1, (2, 0), (0.847, 0.856)),
+    ],
+)
+def test_the_page_of_detectors_says_what_all_detectors_showed(
+    model: str, worse: int, below: tuple[int, int], means: tuple[float, float]
+) -> None:
+    """Rows, how often MoP and PR differ from the probe, and how `combined` and its kin travel."""
+    folder = ROOT / "docs" / "detection"
+    page = (folder.parent / "detection.md").read_text(encoding="utf-8")
+    table = pd.read_csv(folder / f"{model}-all.csv")
+    rows = to_markdown(table[table["detector"].isin(SHOWN)]).split("\n\n")[0].splitlines()[2:]
+    assert len(rows) == len(SHOWN) and all(row in page for row in rows)
+    ours = table[table["detector"].isin(("mop", "pr")) & (table["vs_probe_p"] < ALPHA)]
+    assert len(ours) == worse and (ours["vs_probe"] < 0).all()
+    moved = pd.read_csv(folder / f"{model}-all-transfer.csv")
+    moved = moved[moved["kind"] == "transfer"]
+    low = moved[(moved["vs_best_p"] < ALPHA) & (moved["vs_best"] < 0)]["detector"].value_counts()
+    named = ("combined", "combined-cautious")
+    assert tuple(low.get(name, 0) for name in named) == below
+    mean = moved.groupby("detector")["auroc"].mean().round(3)
+    assert tuple(mean[name] for name in named) == means
+
+
+@pytest.mark.parametrize(
+    ("model", "peer"),
+    [("smollm2-135m", "Qwen"), ("qwen2.5-coder-1.5b", "SmolLM2")],
+)
+def test_the_page_of_detectors_shows_the_peer_as_its_table_has_it(model: str, peer: str) -> None:
+    page = (ROOT / "docs" / "detection.md").read_text(encoding="utf-8")
+    table = pd.read_csv(ROOT / "docs" / "detection" / f"{model}-peer.csv")
+    for row in table[table["position"] == "probe position"].itertuples():
+        star = "*" if row.p < ALPHA else ""
+        gap = f"{row.gap:+.3f} ({row.gap_low:.3f} to {row.gap_high:.3f}){star}".replace("-", "−")
+        numbers = f"| {row.n} ({row.wrong}) | {row.own:.3f} | {row.of_peer:.3f} | {gap} |"
+        assert f"| {row.answers} {numbers}" in page, f"{peer}'s states: {numbers}"
