@@ -69,8 +69,8 @@ def test_a_byte_now_and_then_does_not_keep_us_waiting(begun):
     """Each came within the seconds that a byte may take, so it was waited for without end."""
     start = time.monotonic()
     with pytest.raises(URLError, match="bytes came in"):
-        asked(served(begun, *[0.2, b"x"] * 30), seconds=0.5)
-    assert time.monotonic() - start < 3
+        asked(served(begun, *[0.2, b"x"] * 150), seconds=0.5)
+    assert time.monotonic() - start < 15  # all of them take 30
 
 
 def test_a_hub_that_answers_nonsense_does_not_serve_the_bundled_model(monkeypatch):
