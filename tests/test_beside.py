@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 
+import pandas as pd
 import psutil
 import pytest
 from kit.rivers import contents, rivers
@@ -18,7 +19,9 @@ from kit.rivers import contents, rivers
 import anchorscope
 from anchorscope.errors import UserError
 from anchorscope.pipeline import run as run_module
+from anchorscope.pipeline.checks import recompute
 from anchorscope.pipeline.spread import beside
+from anchorscope.probes import at_once
 
 DATA = ("north", "south")
 ASKED = (
@@ -87,6 +90,30 @@ def test_what_is_written_is_the_same(apart, here, cli, monkeypatch):
         assert stages(here / "slow")[stage]["beside"] > 0
         assert stages(here / "slow")[stage]["seconds"] > 0  # those of the second
         assert "beside" not in stages(apart)[stage]
+
+
+def test_fits_made_in_the_readers_process_give_the_same_numbers(apart, here, cli, monkeypatch):
+    """As where the model is on a GPU: all layers at once, beside the reading and after it."""
+    made: list[int] = []
+    fit = at_once._fit
+    monkeypatch.setattr(at_once, "_fit", lambda *of: made.append(len(of[1])) or fit(*of))
+    for module in (beside, run_module):
+        monkeypatch.setattr(module, "fit_device", lambda lease: "cpu")
+    monkeypatch.setattr(beside, "WHERE", "everywhere")
+    monkeypatch.setattr(run_module, "Beside", Slow)
+    code, _, error = cli(*ASKED, "--out", "at_once")
+    assert code == 0, error
+    blocks = json.loads((here / "at_once/run.json").read_text())["model"]["blocks"]
+    # Probes, refits, and the probe of the question alone.
+    assert made == [blocks] * 3 * len(DATA)  # too few of a pathway for `awareness`
+    for table in sorted((apart / "tables").glob("*.csv")):
+        one, other = (pd.read_csv(of) for of in (table, here / "at_once/tables" / table.name))
+        pd.testing.assert_frame_equal(one, other, rtol=1e-4, atol=1e-4)
+    code, said, _ = cli("verify", "at_once", "--deep")
+    assert code == 0 and "the same bytes" in said
+    monkeypatch.setattr(recompute, "_fit_device", lambda view: None)
+    code, said, _ = cli("verify", "at_once", "--deep")
+    assert code == 0 and "equal to rounding" in said, said
 
 
 def test_a_mistake_found_beside_is_one_sentence(here, cli, monkeypatch):

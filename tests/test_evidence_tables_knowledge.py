@@ -14,8 +14,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from anchorscope.evidence.answer_only import question_probe_table
-from anchorscope.evidence.awareness import awareness_table, cross_fitted
+from anchorscope.evidence.awareness import awareness_table
 from anchorscope.evidence.boundary import boundary_model_table, boundary_table
+from anchorscope.probes.few_columns import cross_fitted
 from anchorscope.probes.fold_probes import fold_logits
 from anchorscope.probes.labelled import Covariates
 from anchorscope.probes.probe_set import ProbeSet

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -15,9 +15,11 @@ from anchorscope.evidence.groups import effect_rows, groups_of
 from anchorscope.evidence.pieces import Part, Piece, PieceInputs, Tables
 from anchorscope.parallel import in_parallel
 from anchorscope.pathways.effects import Delta
-from anchorscope.probes.fold_probes import fit_fold_probes
+from anchorscope.probes.at_once import fits_of_layers
+from anchorscope.probes.fold_probes import fit_fold_probes, label_tasks, task_request
 from anchorscope.probes.folds import MIN_PER_CLASS
 from anchorscope.probes.linear_probe import DEFAULT_C, Balance
+from anchorscope.probes.many_fits import Made, Request
 from anchorscope.probes.readings import Readings
 from anchorscope.records import MODES, Estimate
 from anchorscope.run_folder import table_columns
@@ -64,12 +66,14 @@ def question_probe_table(
     layers: Sequence[int] | None = None,
     workers: int | None = None,
     entity: np.ndarray | None = None,
+    fits: Mapping[int, Made | None] | None = None,
 ) -> pd.DataFrame:
     """One row per layer: AUROC for z of a probe trained on question-only states.
 
     `states` [question, layer, width]; a question without one (NaN) is left out. Every question is
     read by a probe of the other folds, as the paper probes are trained. With `entity` [question]
     entities are drawn for the intervals. `layers` (from 1; all without it) are those asked for.
+    `fits` are those of some layers' probes, where somebody has made them already.
     """
     about = np.arange(len(z)) if entity is None else entity
 
@@ -77,7 +81,8 @@ def question_probe_table(
         x = states[:, layer - 1]
         whole = np.isfinite(x).all(axis=1)
         x, label = x[whole], z[whole]
-        probes = fit_fold_probes(x, label, fold[whole], C=C, balance=balance, least=MIN_PER_CLASS)
+        how = {"C": C, "balance": balance, "least": MIN_PER_CLASS, "fits": (fits or {}).get(layer)}
+        probes = fit_fold_probes(x, label, fold[whole], **how)
         score = probes.logits(x)
         read = ~np.isnan(score)
         drawn = {"seed": seed, "resamples": resamples, "entity": about[whole][read]}
@@ -108,8 +113,21 @@ def _parts(inputs: PieceInputs) -> list[Part]:
             "entity": inputs.readings.entity,
         }
         states = inputs.states[QUESTION_ONLY]
-        parts += [partial(_question_probe, states, [layer], **how) for layer in inputs.layers]
+        fits = fits_of_layers(partial(_request, inputs), inputs.layers)
+        parts += [
+            partial(_question_probe, states, [layer], fits={layer: fits.get(layer)}, **how)
+            for layer in inputs.layers
+        ]
     return parts
+
+
+def _request(inputs: PieceInputs, layer: int) -> tuple[np.ndarray, Request | None]:
+    """The question-only states of a layer, and the fits of its probes."""
+    x, readings, how = inputs.states[QUESTION_ONLY][:, layer - 1], inputs.readings, inputs.config
+    whole = np.isfinite(x).all(axis=1)
+    tasks = label_tasks(readings.z[None, whole], readings.fold[whole], C=how.C)
+    request = task_request(tasks, int(whole.sum()), balance=how.balance, least=MIN_PER_CLASS)
+    return x[whole], request
 
 
 def _effects(inputs: PieceInputs) -> Tables:

@@ -20,19 +20,22 @@ from anchorscope.evidence.groups import PREDICTED, Subset, groups_of
 from anchorscope.evidence.pieces import Part, Piece, PieceInputs, Tables
 from anchorscope.parallel import OnDone, in_parallel
 from anchorscope.pathways.grouping import ROLES, pathways, regroup
-from anchorscope.probes.fold_probes import fold_logits
+from anchorscope.probes.at_once import fits_of_layers
+from anchorscope.probes.few_columns import cross_fitted
+from anchorscope.probes.fold_probes import fold_logits, label_tasks, task_request
 from anchorscope.probes.folds import MIN_PER_CLASS
 from anchorscope.probes.labelled import Covariates
 from anchorscope.probes.linear_probe import DEFAULT_C
+from anchorscope.probes.many_fits import Made, Request
 from anchorscope.probes.readings import Readings
 from anchorscope.records import MODES, Mode
 from anchorscope.run_folder import table_columns
 from anchorscope.run_folder.states import StoredStates
-from anchorscope.stats.logistic import fit_logistic
 from anchorscope.stats.ranking import auroc, auroc_draws, auroc_interval, paired_difference
 
 SIMPLER = ("signed-logit", "margin", "simple")  # what the state must beat
 PREDICTORS = ("state", "signed-logit", "margin", "simple", "question-only")
+_OF_STATES = {CLEAN.name: "state", QUESTION_ONLY: "question-only"}  # predictor by pass
 MOST = 2000  # questions: more would cost time and move nothing
 # Paper mode compares all samples; within ŷ only strict mode can say anything.
 ASKED: Mapping[Mode, tuple[Subset, ...]] = {"paper": ("all",), "strict": PREDICTED}
@@ -73,6 +76,7 @@ def awareness_tables(
     seed: int = 0,
     resamples: int = RESAMPLES,
     layers: Sequence[int] | None = None,
+    fits: Mapping[tuple[str, int], Made] | None = None,
     workers: int | None = None,
     progress: OnDone | None = None,
 ) -> Tables:
@@ -86,7 +90,8 @@ def awareness_tables(
     the effect's probe, its size (margin), both with popularity and length (simple), and the state
     at the last question token. Within a predicted class (strict mode)
     the classifier is trained there too. Intervals are over entities, for the classifiers as they
-    were trained: training anew would spread more.
+    were trained: training anew would spread more. `fits` are those of the states' classifiers by
+    pass and layer, where somebody has made them already.
     """
     tasks = [_task(readings, mode, grouping) for mode in MODES]
     chosen = _chosen(len(readings.ids), seed)
@@ -94,7 +99,9 @@ def awareness_tables(
 
     def work(layer: int) -> tuple[list[tuple], list[tuple]]:
         records, gaps, k = [], [], layer - 1
-        scores = _state_scores(tasks, states, layer, chosen=chosen, fold=readings.fold, C=C)
+        own = {name: (fits or {}).get((name, layer)) for name in _OF_STATES}
+        how = {"chosen": chosen, "fold": readings.fold, "C": C, "fits": own}
+        scores = _state_scores(tasks, states, layer, **how)
         for task, subset in _asked(tasks):
             rows = chosen & task.rows(subset, layer)
             for name, x in _few_columns(task, covariates, layer).items():
@@ -162,25 +169,35 @@ def _state_scores(
     chosen: np.ndarray,
     fold: np.ndarray,
     C: float,
+    fits: Mapping[str, Made | None],
 ) -> dict[tuple[str, str, str], np.ndarray]:
     """The cross-fitted scores [question] of states, by mode, subset and predictor; NaN: none.
 
     All modes, subsets and folds learn from the same matrix, at once.
     """
-    asked, scores = _asked(tasks), {}
-    for name, predictor in (("clean", "state"), ("question-only", "question-only")):
+    scores = {}
+    for name, predictor in _OF_STATES.items():
         if name not in states:
             continue
-        x = np.asarray(states[name][:, layer - 1], dtype=np.float64)
-        used = chosen & np.isfinite(x).all(axis=1)
-        labels = [
-            np.where(task.rows(subset, layer), task.learnt[:, layer - 1], np.nan)[used]
-            for task, subset in asked
-        ]
-        logits = fold_logits(x[used], np.array(labels), fold[used], C=C, least=MIN_PER_CLASS)
-        for (task, subset), own in zip(asked, logits, strict=True):
+        x, used, labels = _learnt(tasks, states[name], layer, chosen)
+        how = {"C": C, "least": MIN_PER_CLASS, "fits": fits[name]}
+        logits = fold_logits(x, labels, fold[used], **how)
+        for (task, subset), own in zip(_asked(tasks), logits, strict=True):
             scores[task.mode, subset, predictor] = _spread(own, used)
     return scores
+
+
+def _learnt(
+    tasks: Sequence[_Task], states: np.ndarray | StoredStates, layer: int, chosen: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """What is learnt from a layer: states, whose [question] bool, labels [task and subset, row]."""
+    x = states[:, layer - 1]
+    used = chosen & np.isfinite(x).all(axis=1)
+    labels = [
+        np.where(task.rows(subset, layer), task.learnt[:, layer - 1], np.nan)[used]
+        for task, subset in _asked(tasks)
+    ]
+    return x[used], used, np.array(labels)
 
 
 def _spread(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
@@ -188,31 +205,6 @@ def _spread(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
     everywhere = np.full(len(rows), np.nan)
     everywhere[rows] = values
     return everywhere
-
-
-def cross_fitted(x: np.ndarray, label: np.ndarray, fold: np.ndarray) -> np.ndarray:
-    """The score of label 1 that each row gets from the other folds; NaN where they hold too few.
-
-    One column needs only the side on which label 1 lies, a few a logistic model.
-    """
-    score = np.full(len(x), np.nan)
-    for number in np.unique(fold):
-        rows = fold == number
-        learnt = label[~rows]
-        if min(np.sum(learnt == 0), np.sum(learnt == 1)) >= MIN_PER_CLASS:
-            score[rows] = _score(x[~rows], learnt, x[rows])
-    return score
-
-
-def _score(x: np.ndarray, label: np.ndarray, at: np.ndarray) -> np.ndarray:
-    """Higher: more like label 1."""
-    middle, spread = x.mean(axis=0), x.std(axis=0)
-    spread = np.where(spread > 10 * np.finfo(float).eps * np.abs(middle), spread, 1.0)
-    x, at = (x - middle) / spread, (at - middle) / spread
-    if x.shape[1] == 1:
-        return at[:, 0] * np.sign(x[label == 1].mean() - x[label == 0].mean())
-    fitted = fit_logistic(x, label, ridge=1.0)  # enough to keep a separable fold finite
-    return np.full(len(at), np.nan) if fitted is None else at @ fitted[0][1:] + fitted[0][0]
 
 
 def _task(readings: Readings, mode: Mode, grouping: str) -> _Task:
@@ -260,10 +252,31 @@ def _parts(inputs: PieceInputs) -> list[Part]:
     readings = replace(inputs.readings, logits=logits)
     states = {name: of for name, of in inputs.states.items() if name in PIECE.loads}
     inputs = replace(inputs, readings=readings, states=states, abstained=None, rows={})
-    return [partial(_tables, inputs, layer) for layer in inputs.layers]
+    tasks = [_task(readings, mode, inputs.config.grouping) for mode in MODES]
+    fits = {
+        (name, layer): made
+        for name in states
+        for layer, made in fits_of_layers(
+            partial(_request, inputs, tasks, name), inputs.layers
+        ).items()
+    }
+    return [
+        partial(_tables, inputs, layer, {of: fits[of] for of in fits if of[1] == layer})
+        for layer in inputs.layers
+    ]
 
 
-def _tables(inputs: PieceInputs, layer: int) -> Tables:
+def _request(
+    inputs: PieceInputs, tasks: Sequence[_Task], name: str, layer: int
+) -> tuple[np.ndarray, Request | None]:
+    """The states of a pass at a layer, and the fits of its classifiers."""
+    chosen = _chosen(len(inputs.readings.ids), inputs.config.seed)
+    x, used, labels = _learnt(tasks, inputs.states[name], layer, chosen)
+    asked = label_tasks(labels, inputs.readings.fold[used], C=inputs.config.C)
+    return x, task_request(asked, len(x), least=MIN_PER_CLASS)
+
+
+def _tables(inputs: PieceInputs, layer: int, fits: Mapping[tuple[str, int], Made]) -> Tables:
     return awareness_tables(
         inputs.readings,
         inputs.states,
@@ -272,6 +285,7 @@ def _tables(inputs: PieceInputs, layer: int) -> Tables:
         seed=inputs.config.seed,
         resamples=min(inputs.config.resamples, RESAMPLES),
         layers=[layer],
+        fits=fits,
         workers=1,
         **inputs.names,
     )

@@ -18,14 +18,16 @@ from anchorscope.engine.passes import CLEAN, KNOCKOUT
 from anchorscope.errors import UserError
 from anchorscope.pathways.group_adds import Adds, group_adds
 from anchorscope.pathways.grouping import pathways_table
-from anchorscope.pathways.refit import Refit, refit
+from anchorscope.pathways.refit import Refit, refit, refit_request
 from anchorscope.pathways.strict_layer import StrictDraws, StrictLayer, close_up, examine_layer
 from anchorscope.pathways.strict_tables import LayerEvidence, answer_only_gaps
 from anchorscope.pathways.tables import controls_table, layers_table, probes_table
 from anchorscope.pathways.two_pathways.power import WORLDS, shown_in_worlds
+from anchorscope.probes.at_once import fits_of_layers
 from anchorscope.probes.cross_fit import cross_fit
 from anchorscope.probes.folds import entity_folds
 from anchorscope.probes.labelled import Labelled
+from anchorscope.probes.many_fits import Made, Request
 from anchorscope.probes.readings import Readings
 from anchorscope.records import MODES, Estimate, Mode
 from anchorscope.run_folder.states import StateBank
@@ -54,10 +56,11 @@ def parts_of(of: Asked) -> dict[tuple[str, Any], Part]:
     layers = sorted(of.readings.layer_numbers, key=lambda layer: layer != of.layer)
     worlds = [range(at, min(at + _WORLDS_AT_ONCE, WORLDS)) for at in
               range(0, WORLDS, _WORLDS_AT_ONCE)]  # fmt: skip
+    fits = fits_of_layers(partial(_refit_request, of), layers)
     return {
         **{("folds", seed): partial(_other_folds, of, seed) for seed in _other_seeds(of.config)},
         **{("mode", mode): partial(_tables_of_mode, of, mode) for mode in MODES},
-        **{("refit", layer): partial(_refit, of, layer) for layer in layers},
+        **{("refit", layer): partial(_refit, of, layer, fits.get(layer)) for layer in layers},
         **{("layer", layer): partial(_layer, of, layer) for layer in layers},
         **{("worlds", some.start): partial(_worlds, of, some) for some in worlds},
         ("tables", ""): partial(_tables, of),
@@ -97,7 +100,13 @@ def _other_folds(of: Asked, seed: int) -> StrictLayer | None:
     return examined_again(of.layer, states, of.answers, of.config, seed=seed)
 
 
-def _refit(of: Asked, layer: int) -> Refit:
+def _refit_request(of: Asked, layer: int) -> tuple[np.ndarray, Request | None]:
+    states, how = of.bank.layer(KNOCKOUT.name, layer), of.config
+    z, fold = of.answers.z, of.answers.fold
+    return refit_request(states, z=z, fold=fold, C=how.C, balance=how.balance)
+
+
+def _refit(of: Asked, layer: int, fits: Made | None) -> Refit:
     config, answers = of.config, of.answers
     return refit(
         of.bank.layer(CLEAN.name, layer),
@@ -110,6 +119,7 @@ def _refit(of: Asked, layer: int) -> Refit:
         seed=config.seed,
         resamples=config.resamples,
         entity=answers.covariates.entity,
+        fits=fits,
     )
 
 

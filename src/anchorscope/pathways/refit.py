@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.linalg import cholesky, solve_triangular
 
-from anchorscope.probes.fold_probes import fit_fold_probes
+from anchorscope.probes.fold_probes import fit_fold_probes, label_tasks, task_request
 from anchorscope.probes.folds import training_rows
 from anchorscope.probes.linear_probe import DEFAULT_C, Balance
+from anchorscope.probes.many_fits import Made, Request
 from anchorscope.records import Estimate
 from anchorscope.stats.ranking import auroc_interval
 
@@ -39,16 +40,18 @@ def refit(
     seed: int = 0,
     resamples: int = 1000,
     entity: np.ndarray | None = None,
+    fits: Made | None = None,
 ) -> Refit:
     """One layer's states [question, width], and the clean probe's logits under the knockout.
 
-    With `entity` [question] the intervals come from draws of entities, not of questions.
+    With `entity` [question] the intervals come from draws of entities, not of questions. `fits`
+    are those of `refit_request`, where somebody has made them already.
     """
     known = ~np.isnan(knockout).any(axis=1)
     x, y = (np.asarray(of[known], dtype=np.float64) for of in (clean, knockout))
     z, fold, seen = z[known], fold[known], clean_probe[known]
     about = np.arange(len(z)) if entity is None else entity[known]
-    logit = fit_fold_probes(y, z, fold, C=C, balance=balance).logits(y)
+    logit = fit_fold_probes(y, z, fold, C=C, balance=balance, fits=fits).logits(y)
     far, near = np.full((2, len(z)), np.nan)
     for held_out in np.unique(fold):
         test, train = fold == held_out, training_rows(fold, held_out=held_out, probe="paper")
@@ -62,6 +65,15 @@ def refit(
         norm=_norm_ratio(x, y),
         mahalanobis=float(np.median(far) / np.median(near)) if len(z) else np.nan,
     )
+
+
+def refit_request(
+    knockout: np.ndarray, *, z: np.ndarray, fold: np.ndarray, C: float, balance: Balance
+) -> tuple[np.ndarray, Request | None]:
+    """The knocked-out states [question, width] that a refit learns from, and its fits."""
+    known = ~np.isnan(knockout).any(axis=1)
+    tasks = label_tasks(z[None, known], fold[known], C=C)
+    return knockout[known], task_request(tasks, int(known.sum()), balance=balance)
 
 
 class Mahalanobis:

@@ -22,8 +22,10 @@ from anchorscope.pathways.strict_tables import strict_table, verdict_table
 from anchorscope.pathways.two_pathways.finding import Finding, choose_layer, find
 from anchorscope.pathways.two_pathways.power import share_of
 from anchorscope.pipeline.stages import Run
-from anchorscope.probes.cross_fit import probes_of_layer, stacked
+from anchorscope.probes.at_once import fits_of_layers
+from anchorscope.probes.cross_fit import probe_request, probes_of_layer, stacked
 from anchorscope.probes.labelled import Labelled
+from anchorscope.probes.many_fits import Made
 from anchorscope.probes.probe_set import ProbeSet
 from anchorscope.probes.readings import Readings
 from anchorscope.records import MODES, Sample
@@ -59,11 +61,10 @@ def readings_of(
 
     Layers of all datasets are spread over processes, each of which reads its own from disk.
     """
-    banks = {of.dataset: StateBank(run.store.path, list(of.ids)) for of in answers}
     work = {
-        (of.dataset, layer): _layer_of(run, of, banks[of.dataset], layer, passes)
+        (of.dataset, layer): part
         for of in answers
-        for layer in range(1, banks[of.dataset].layers + 1)
+        for layer, part in _layers_of(run, of, passes).items()
     }
     fitted = _each(run, "probes", list(work.values()), workers)
     by_dataset: dict[str, list] = {of.dataset: [] for of in answers}
@@ -79,13 +80,17 @@ def _each(run: Run, name: str, parts: Sequence[Callable[[], Any]], workers: int 
     return in_parallel(lambda part: part(), parts, **heard)
 
 
-def _layer_of(
-    run: Run, answers: Labelled, bank: StateBank, layer: int, passes: Sequence[str]
-) -> partial:
-    names = tuple(dict.fromkeys((CLEAN.name, *passes)))
-    how = {"C": run.config.C, "balance": run.config.balance}
-    of = {"ids": answers.ids, "z": answers.z, "fold": answers.fold}
-    return partial(probes_of_layer, bank, layer, names, **of, **how)
+def _layers_of(run: Run, answers: Labelled, passes: Sequence[str]) -> dict[int, partial]:
+    """How the probes of each layer are trained and read, by any process."""
+    bank = StateBank(run.store.path, list(answers.ids))
+    names, layers = tuple(dict.fromkeys((CLEAN.name, *passes))), range(1, bank.layers + 1)
+    of = {"z": answers.z, "fold": answers.fold, "C": run.config.C, "balance": run.config.balance}
+    request = probe_request(**of)
+    fits: dict[int, Made] = fits_of_layers(lambda k: (bank.layer(CLEAN.name, k), request), layers)
+    return {
+        k: partial(probes_of_layer, bank, k, names, ids=answers.ids, fits=fits.get(k), **of)
+        for k in layers
+    }
 
 
 def _joined(

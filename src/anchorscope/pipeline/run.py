@@ -26,11 +26,12 @@ from anchorscope.pipeline.reuse.take_over import check_reuse, take_over
 from anchorscope.pipeline.robust import TABLE, Choice, robust_tables, write_robust
 from anchorscope.pipeline.robust_asked import ask_otherwise
 from anchorscope.pipeline.shard import ask_and_read
-from anchorscope.pipeline.spread.beside import Analysed, Beside
+from anchorscope.pipeline.spread.beside import Analysed, Beside, fit_device
 from anchorscope.pipeline.spread.by_rank import read_of_rank
 from anchorscope.pipeline.spread.lend import lent
 from anchorscope.pipeline.spread.machine import check_spread
 from anchorscope.pipeline.stages import Run
+from anchorscope.probes.at_once import fits_on
 from anchorscope.probes.labelled import Labelled, labelled
 from anchorscope.probes.readings import Readings
 from anchorscope.progress import Progress, Quiet
@@ -105,15 +106,18 @@ def _go(run: Run, model: Any) -> None:
             answers = [labelled(samples, dataset, run.config) for dataset in run.datasets]
             read_variants(run, lease, shards)
             read_evidence(run, lease, shards, samples)
-        done, passes = beside.done, probed_of(run.config)
-        readings = ranks.by_first(
-            lambda: train_and_read(run, answers, passes=passes, done=done.readings)
-        )
+        done, passes, device = beside.done, probed_of(run.config), fit_device(lease)
+        run.store.save_info({"fits_on": device} if device else {})
+        with fits_on(device):
+            readings = ranks.by_first(
+                lambda: train_and_read(run, answers, passes=passes, done=done.readings)
+            )
         read_evidence_with_probes(run, lease, shards, samples, answers, readings)
         asked = ask_otherwise(run, lease, shards, samples) if run.config.robust else []
-    ranks.by_first(
-        lambda: _finish(run, samples, answers, readings, done, asked, shards=len(shards))
-    )
+    with fits_on(device):
+        ranks.by_first(
+            lambda: _finish(run, samples, answers, readings, done, asked, shards=len(shards))
+        )
 
 
 def _finish(

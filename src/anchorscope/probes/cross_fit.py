@@ -13,7 +13,7 @@ from anchorscope.parallel import OnDone, in_parallel
 from anchorscope.probes.calibration import held_out_lines
 from anchorscope.probes.folds import PROBES, check_enough, training_rows
 from anchorscope.probes.linear_probe import DEFAULT_C, Balance
-from anchorscope.probes.many_fits import class_weights, fit_many, to_single
+from anchorscope.probes.many_fits import Made, Request, class_weights, fit_many, to_single
 from anchorscope.probes.probe_set import ProbeSet
 from anchorscope.probes.readings import Readings, check_layer, check_states, read
 from anchorscope.run_folder.states import StateBank
@@ -102,17 +102,20 @@ def fit_and_read_layer(
     fold: np.ndarray,
     C: float = DEFAULT_C,
     balance: Balance = "weights",
+    fits: Made | None = None,
 ) -> tuple[ProbeSet, dict[str, np.ndarray]]:
     """The probes of layer k alone, and their logits [probe, question] under every pass.
 
     `states` maps a pass to the layer's states [question, width]. The same as `cross_fit` gives of
-    that layer: for callers who hold a layer at a time.
+    that layer: for callers who hold a layer at a time. `fits` are those of `probe_request`, where
+    somebody has made them already.
     """
     for name, of in states.items():
         check_layer(of, name=name, layer=layer, ids=ids)
     learns = learners(fold)
     x = np.asarray(states["clean"], dtype=np.float64)
-    weights, intercept = _fit_layer(x, z, fold, learns, C=C, balance=balance, calibrate=True)
+    how = {"C": C, "balance": balance, "calibrate": True, "fits": fits}
+    weights, intercept = _fit_layer(x, z, fold, learns, **how)
     probes = ProbeSet(
         probes=PROBES,
         weights=weights[:, :, None],
@@ -124,6 +127,17 @@ def fit_and_read_layer(
     )
     logits = {name: probes.logits(of[:, None], fold)[:, :, 0] for name, of in states.items()}
     return probes, logits
+
+
+def probe_request(z: np.ndarray, fold: np.ndarray, *, C: float, balance: Balance) -> Request:
+    """The fits behind the probes of a layer, kind by kind and fold by fold."""
+    learns = learners(fold)
+    return _request(z, learns.reshape(-1, len(z)), C=C, balance=balance)
+
+
+def _request(z: np.ndarray, rows: np.ndarray, *, C: float, balance: Balance) -> Request:
+    y = np.broadcast_to(np.asarray(z, dtype=np.float64), rows.shape)
+    return Request(y=y, weights=class_weights(z, rows, balance), C=np.full(len(rows), float(C)))
 
 
 def probes_of_layer(
@@ -149,6 +163,7 @@ def _fit_layer(
     C: float,
     balance: Balance,
     calibrate: bool,
+    fits: Made | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Weights [probe, fold, width] and intercepts [probe, fold] of one layer x [question, width].
 
@@ -156,7 +171,7 @@ def _fit_layer(
     """
     kinds, folds, n = learns.shape
     rows = learns.reshape(-1, n)
-    weights, intercept = fit_many(x, z, class_weights(z, rows, balance), np.full(len(rows), C))
+    weights, intercept = fits or fit_many(x, *_request(z, rows, C=C, balance=balance))
     if calibrate:
         # All probes read all questions, and the own fold's is kept: one product.
         read = (weights @ x.T + intercept[:, None]).reshape(kinds, folds, n)

@@ -10,7 +10,7 @@ import numpy as np
 
 from anchorscope.config import Balance
 from anchorscope.probes.linear_probe import DEFAULT_C, check_finite
-from anchorscope.probes.many_fits import class_weights, fit_many, to_single
+from anchorscope.probes.many_fits import Made, Request, class_weights, fit_many, to_single
 
 NO_FOLD = -1  # what the probe that held nothing out is kept under
 
@@ -50,13 +50,32 @@ def fit_fold_probes(
     C: float = DEFAULT_C,
     balance: Balance = "weights",
     least: int = 1,
+    fits: Made | None = None,
 ) -> FoldProbes:
     """The probes of states x [question, width] and labels 0 or 1, all folds fitted at once.
 
-    A fold whose others hold fewer than `least` of a class has no probe.
+    A fold whose others hold fewer than `least` of a class has no probe. `fits` are those of
+    `task_request`, where somebody has made them already.
     """
     task = FoldTask(np.arange(len(x)), label, fold, C)
-    return fit_fold_tasks(x, [task], balance=balance, least=least)[0]
+    return fit_fold_tasks(x, [task], balance=balance, least=least, fits=fits)[0]
+
+
+def label_tasks(labels: np.ndarray, fold: np.ndarray, *, C: float) -> list[FoldTask]:
+    """The tasks of labels [task, question], NaN for a question that is none of the task's."""
+    member = ~np.isnan(labels)
+    return [
+        FoldTask(np.flatnonzero(own), label[own], fold[own], C)
+        for label, own in zip(labels, member, strict=True)
+    ]
+
+
+def task_request(
+    tasks: Sequence[FoldTask], n: int, *, balance: Balance = "weights", least: int = 1
+) -> Request | None:
+    """The fits of tasks on n questions, which may be made beforehand; None where there is none."""
+    asked = _asked(tasks, n, balance=balance, least=least, everyone=False)
+    return asked.request if asked.who else None
 
 
 def fit_fold_tasks(
@@ -66,38 +85,55 @@ def fit_fold_tasks(
     balance: Balance = "weights",
     least: int = 1,
     everyone: bool = False,
+    fits: Made | None = None,
 ) -> list[FoldProbes]:
     """The probes of several tasks on the same states [question, width], all fitted at once.
 
-    With `everyone` each task has a probe of all its rows too, as that of fold NO_FOLD.
+    With `everyone` each task has a probe of all its rows too, as that of fold NO_FOLD. `fits` are
+    those of `task_request`, where somebody has made them already.
     """
     x = np.asarray(x, dtype=np.float64)
     check_finite(x)
+    asked = _asked(tasks, len(x), balance=balance, least=least, everyone=everyone)
+    found = [FoldProbes(fold=task.fold, weights={}, intercept={}) for task in tasks]
+    if not asked.who:
+        return found
+    made = fits or fit_many(x, *asked.request)
+    weights, intercept = to_single(*made, x, asked.request.weights > 0)
+    for fit, (place, number) in enumerate(asked.who):
+        found[place].weights[number] = weights[fit]
+        found[place].intercept[number] = float(intercept[fit])
+    return found
+
+
+class _Asked(NamedTuple):
+    who: list[tuple[int, int]]  # the task of each fit, and the fold it holds out
+    request: Request
+
+
+def _asked(
+    tasks: Sequence[FoldTask], n: int, *, balance: Balance, least: int, everyone: bool
+) -> _Asked:
+    """The fits behind several tasks on n questions, those with enough of both classes."""
     asked = [
         (place, int(number), task.rows[task.fold != number])
         for place, task in enumerate(tasks)
         for number in [*np.unique(task.fold), *([NO_FOLD] if everyone else [])]
     ]
-    label = np.zeros((len(tasks), len(x)))
+    label = np.zeros((len(tasks), n))
     for place, task in enumerate(tasks):
         label[place, task.rows] = task.label == 1
     ones = np.array([label[place, rows].sum() for place, _, rows in asked])
     count = np.array([len(rows) for _, _, rows in asked])
     enough = np.flatnonzero(np.minimum(ones, count - ones) >= max(least, 1))
-    found = [FoldProbes(fold=task.fold, weights={}, intercept={}) for task in tasks]
-    if not len(enough):
-        return found
     asked = [asked[fit] for fit in enough]
-    learns = np.zeros((len(asked), len(x)), dtype=bool)
+    learns = np.zeros((len(asked), n), dtype=bool)
     for fit, (_, _, rows) in enumerate(asked):
         learns[fit, rows] = True
-    y = label[[place for place, _, _ in asked]]
-    C = np.array([float(tasks[place].C) for place, _, _ in asked])
-    weights, intercept = to_single(*fit_many(x, y, class_weights(y, learns, balance), C), x, learns)
-    for fit, (place, number, _) in enumerate(asked):
-        found[place].weights[number] = weights[fit]
-        found[place].intercept[number] = float(intercept[fit])
-    return found
+    who = [(place, number) for place, number, _ in asked]
+    y = label[[place for place, _ in who]]
+    C = np.array([float(tasks[place].C) for place, _ in who])
+    return _Asked(who, Request(y=y, weights=class_weights(y, learns, balance), C=C))
 
 
 def task_logits(
@@ -124,28 +160,17 @@ def fold_logits(
     C: float = DEFAULT_C,
     balance: Balance = "weights",
     least: int = 1,
+    fits: Made | None = None,
 ) -> np.ndarray:
     """The logits [task, question] that fold probes give, for several tasks on the same states.
 
     `labels` [task, question] are 0 or 1, NaN for a question that is none of the task's. All tasks
     and folds are fitted at once; NaN where the other folds hold fewer than `least` of a class.
+    `fits` are those of `task_request`, where somebody has made them already.
     """
-    x = np.asarray(x, dtype=np.float64)
-    check_finite(x)
-    member, ones = ~np.isnan(labels), labels == 1
-    task, number = (of.ravel() for of in np.indices((len(labels), int(fold.max(initial=0)) + 1)))
-    learns = member[task] & (fold != number[:, None])  # [fit, question]
-    reads = member[task] & (fold == number[:, None])
-    hits = (learns & ones[task]).sum(axis=1)
-    enough = np.minimum(hits, learns.sum(axis=1) - hits) >= max(least, 1)
-    kept = enough & reads.any(axis=1)
+    tasks = label_tasks(labels, fold, C=C)
+    probes = fit_fold_tasks(x, tasks, balance=balance, least=least, fits=fits)
     logits = np.full(labels.shape, np.nan)
-    if not kept.any():
-        return logits
-    learns, y = learns[kept], ones[task[kept]].astype(np.float64)
-    fits = fit_many(x, y, class_weights(y, learns, balance), np.full(len(learns), float(C)))
-    weights, intercept = to_single(*fits, x, learns)
-    every = weights.astype(np.float64) @ x.T + intercept[:, None]
-    for place, rows, own in zip(task[kept], reads[kept], every, strict=True):
-        logits[place, rows] = own[rows]
+    for own, task, read in zip(logits, tasks, task_logits(probes, tasks, x), strict=True):
+        own[task.rows] = read
     return logits

@@ -1,19 +1,33 @@
-"""Many logistic regressions on one matrix of states, all fitted at once.
+"""Many logistic regressions on the states of a layer, or of many layers, all fitted at once.
 
 The probes of a layer (kinds × folds × fold seeds) learn from rows of the same matrix. Here a step
-of all of them is two matrix products. What a fit leaves out has weight 0, and its standardisation
-is two small vectors, so that no row is copied. The same lines run on numpy arrays and on torch
-tensors, on whatever device these are.
+of all of them is two matrix products, and on a GPU a step of all layers takes as long. What a fit
+leaves out has weight 0, and its standardisation is two small vectors, so that no row is copied. The
+same lines run on numpy arrays and on torch tensors, on whatever device these are.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from anchorscope.config import Balance
-from anchorscope.probes.together import Array, Fits, minimise, namespace, to_numpy
+from anchorscope.probes.curvature import Array, namespace, to_numpy
+from anchorscope.probes.together import Fits, minimise
 
 _DOUBT = 1e-6  # a variance so small beside the mean square is worked out from the rows themselves
+
+
+Made = tuple[np.ndarray, np.ndarray]  # coefficients [fit, width], intercepts [fit]
+
+
+class Request(NamedTuple):
+    """Fits that are asked for on the states of a layer; what `fit_many` takes beside these."""
+
+    y: np.ndarray  # [fit, question], 0 or 1
+    weights: np.ndarray  # [fit, question], 0: left out
+    C: np.ndarray  # [fit]
 
 
 def fit_many(x: Array, y: Array, weights: Array, C: Array) -> tuple[Array, Array]:
@@ -22,25 +36,29 @@ def fit_many(x: Array, y: Array, weights: Array, C: Array) -> tuple[Array, Array
     A fit minimises the mean of its losses, weighted by `weights` [fit, question] (0: left out),
     plus |coefficients|² / 2C on features standardised by its own rows. `y` is 0 or 1, [question]
     or [fit, question]; `C` is [fit]. The logit x · coefficients + intercept is of states as they
-    come. Everything is in double precision.
+    come. Everything is in double precision. With x [layer, question, width] the fits of all layers
+    are made at once; `y` and `weights` may then differ by layer, and so do the results.
     """
+    if x.ndim == 2:
+        coefficients, intercept = fit_many(x[None], y, weights, C)
+        return coefficients[0], intercept[0]
     xp = namespace(x)
-    used = (weights > 0).any(0)
+    used = (weights > 0).reshape(-1, weights.shape[-1]).any(0)
     if not bool(used.all()):
-        x, y, weights = x[used], y[..., used], weights[:, used]
-    share = weights / weights.sum(1)[:, None]
-    columns = xp.concatenate([x, xp.ones_like(x[:, :1])], axis=1)
-    features, middle = columns[:, :-1], x.mean(0)
+        x, y, weights = x[:, used], y[..., used], weights[..., used]
+    share = weights / weights.sum(-1)[..., None] + xp.zeros_like(x[:, :1, :1])
+    columns = xp.concatenate([x, xp.ones_like(x[..., :1])], axis=-1)
+    features, middle = columns[..., :-1], x.mean(1)[:, None]
     features -= middle
-    spread = (features**2).mean(0) ** 0.5
+    spread = (features**2).mean(1)[:, None] ** 0.5
     spread = xp.where(spread > 0, spread, 1.0)
     features /= spread
     mean, scale = _mean_and_scale(features, weights > 0)
-    y = y + 0.0 * share
-    fits = Fits(columns=columns, y=y, share=share, C=C, mean=mean, scale=scale)
-    raw = fits.to_raw(minimise(fits))
-    coefficients = raw[:, :-1] / spread
-    return coefficients, raw[:, -1] - coefficients @ middle
+    y, C = y + 0.0 * share, C + 0.0 * share[..., 0]
+    fits = Fits(y=y, share=share, C=C, mean=mean, scale=scale)
+    raw = fits.to_raw(minimise(fits, columns))
+    coefficients = raw[..., :-1] / spread
+    return coefficients, raw[..., -1] - (coefficients * middle).sum(-1)
 
 
 def class_weights(y: np.ndarray, learns: np.ndarray, balance: Balance) -> np.ndarray:
@@ -69,20 +87,20 @@ def to_single(
 
 
 def _mean_and_scale(x: Array, learns: Array) -> tuple[Array, Array]:
-    """Mean and standard deviation of each fit's rows, [fit, width] each.
+    """Mean and standard deviation of each fit's rows, [layer, fit, width] each.
 
     A constant feature has an infinite one here, so that its weight is 0 exactly.
     """
     xp = namespace(x)
-    part = learns * xp.ones_like(x[:1, :1]) / learns.sum(1)[:, None]
+    part = learns * xp.ones_like(x[:1, :1, :1]) / learns.sum(-1)[..., None]
     mean, square = part @ x, part @ x**2
     variance = square - mean**2
     doubtful = variance <= _DOUBT * square
-    for fit in np.flatnonzero(to_numpy(doubtful.any(1))):
-        at = doubtful[fit]
-        rows = x[learns[fit]][:, at]
-        mean[fit, at] = rows.mean(0)
-        spread = ((rows - mean[fit, at]) ** 2).mean(0)
+    for layer, fit in np.argwhere(to_numpy(doubtful.any(-1))):
+        at = doubtful[layer, fit]
+        rows = x[layer][learns[fit] if learns.ndim == 2 else learns[layer, fit]][:, at]
+        mean[layer, fit, at] = rows.mean(0)
+        spread = ((rows - mean[layer, fit, at]) ** 2).mean(0)
         # The mean of equal numbers is rounded, and leaves a spread of the rounding's size.
-        variance[fit, at] = xp.where((rows == rows[:1]).all(0), np.inf, spread)
+        variance[layer, fit, at] = xp.where((rows == rows[:1]).all(0), np.inf, spread)
     return mean, variance**0.5

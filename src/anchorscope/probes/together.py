@@ -1,21 +1,23 @@
-"""A batch of penalised logistic losses on one matrix, minimised together by L-BFGS.
+"""A batch of penalised logistic losses on the matrices of layers, minimised together by L-BFGS.
 
 Logits are linear in the coefficients, so that a line search needs no product of its own: a step is
-two products for all fits. A fit that has converged leaves the batch. The steps are done with the
-matrix in single precision, which takes half the time; from there it goes on in double precision
+two products for all fits of a layer. What has converged leaves the batch. The steps are done with
+the matrix in single precision, which takes half the time; from there it goes on in double precision
 until the slope is small enough, which mostly it is at once.
 """
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections import deque
-from dataclasses import dataclass, replace
+from copy import copy
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
+
+from anchorscope.probes.curvature import Array, Guess, namespace, to_numpy
 
 TOLERANCE = 1e-6  # the largest slope of the mean loss (scikit-learn's `tol`), times 1 + C
 _FINEST = 3e-8  # for weak penalties: logits of 5 and more need no fourth digit
@@ -25,200 +27,211 @@ MAX_STEPS = 1000
 MEMORY = 5  # steps that tell of the curvature
 _ENOUGH = 0.3  # a line search ends where the slope is this share of what it began with
 _TRIES = 30  # at most, and hardly ever more than two
-_ROWS = 400  # that tell of the curvature before the first step
-_BEND = 0.15  # usual p (1 - p)
-
-Array = Any  # numpy.ndarray or torch.Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fits:
-    """Fits under way; a point is [fit, width + 1], of features standardised by the fit's rows."""
+    """Fits under way; a point is [layer, fit, width + 1], of features standardised by the fit's
+    rows.
+    """
 
-    columns: Array  # [question, width + 1], the last one 1
-    y: Array  # [fit, question]
-    share: Array  # [fit, question], sums to 1
-    C: Array  # [fit]
-    mean: Array  # [fit, width]
-    scale: Array  # [fit, width]
+    y: Array  # [layer, fit, question]
+    share: Array  # [layer, fit, question], sums to 1
+    C: Array  # [layer, fit]
+    mean: Array  # [layer, fit, width]
+    scale: Array  # [layer, fit, width]
 
     @property
     def xp(self) -> Any:
         """The library the arrays are of."""
-        return namespace(self.columns)
+        return namespace(self.share)
 
     def to_raw(self, point: Array) -> Array:
-        """The coefficients of the columns as they are, [fit, width + 1]."""
-        coefficients = point[:, :-1] / self.scale
-        shift = (coefficients * self.mean).sum(1)
-        return self.xp.concatenate([coefficients, (point[:, -1] - shift)[:, None]], axis=1)
+        """The coefficients of the columns as they are, [layer, fit, width + 1]."""
+        coefficients = point[..., :-1] / self.scale
+        shift = (coefficients * self.mean).sum(-1)
+        return self.xp.concatenate([coefficients, (point[..., -1] - shift)[..., None]], axis=-1)
 
     def slope(self, products: Products, chance: Array, point: Array) -> Array:
-        """The gradient [fit, width + 1]."""
+        """The gradient [layer, fit, width + 1]."""
         raw = products.by_rows(self.share * (chance - self.y))
-        last = raw[:, -1:]
-        of_features = (raw[:, :-1] - self.mean * last) / self.scale
-        return self.xp.concatenate([of_features + point[:, :-1] / self.C[:, None], last], axis=1)
+        last = raw[..., -1:]
+        of_features = (raw[..., :-1] - self.mean * last) / self.scale
+        penalty = point[..., :-1] / self.C[..., None]
+        return self.xp.concatenate([of_features + penalty, last], axis=-1)
 
-    def take(self, kept: np.ndarray) -> Fits:
-        """Some of the fits alone."""
-        of = {name: getattr(self, name)[kept] for name in ("y", "share", "C", "mean", "scale")}
-        return replace(self, **of)
+    def take(self, layers: np.ndarray, fits: np.ndarray) -> Fits:
+        """Some of the fits alone, of some of the layers."""
+        return Fits(
+            **{of.name: _taken(getattr(self, of.name), layers, fits) for of in fields(self)}
+        )
 
 
 class Products:
-    """Products with the columns [question, width + 1], in their precision or in single."""
+    """Products with the columns [layer, question, width + 1], in their precision or in single."""
 
     def __init__(self, columns: Array, *, single: bool) -> None:
         self.xp = namespace(columns)
         self.columns = self.xp.asarray(columns, dtype=self.xp.float32) if single else columns
-        self.turned = _laid_out(self.columns.T) if single else self.columns.T
+        turned = self.columns.swapaxes(1, 2)
+        # In the order of its rows OpenBLAS takes half the time for thin products.
+        laid_out = single and isinstance(turned, np.ndarray)
+        self.turned = np.ascontiguousarray(turned) if laid_out else turned
+
+    def take(self, layers: np.ndarray) -> Products:
+        """Those of some layers alone."""
+        if layers.all():
+            return self
+        some = copy(self)
+        some.columns = self.columns[layers]
+        own = isinstance(self.turned, np.ndarray)  # of torch it is another view of the columns
+        some.turned = self.turned[layers] if own else some.columns.swapaxes(1, 2)
+        return some
 
     def by_columns(self, raw: Array) -> Array:
-        """Logits [fit, question] of coefficients [fit, width + 1]."""
+        """Logits [layer, fit, question] of coefficients [layer, fit, width + 1]."""
         return self.xp.asarray(raw, dtype=self.columns.dtype) @ self.turned
 
     def by_rows(self, residual: Array) -> Array:
-        """Sums of the rows [fit, width + 1], each times its residual [fit, question]."""
+        """Sums of the rows [layer, fit, width + 1], each times its residual, by fit."""
         product = self.xp.asarray(residual, dtype=self.columns.dtype) @ self.columns
         return self.xp.asarray(product, dtype=self.xp.float64)
 
 
-class Guess:
-    """The inverse curvature that some rows of the matrix tell of: before a step it is all there is.
+def minimise(fits: Fits, columns: Array) -> Array:
+    """The best point of each fit, [layer, fit, width + 1].
 
-    Curvature is r + S'S with S these rows, scaled; its inverse, by Woodbury's identity,
-    (1 - S'(r + SS')⁻¹S) / r. r is 1/C and what the rows left out add in directions that these do
-    not reach: with 1/C alone weak penalties take up to four times the steps. The r inside serves
-    all fits; where theirs differ the steps make up for it.
+    `columns` are [layer, question, width + 1], the last one 1.
     """
-
-    def __init__(self, fits: Fits, columns: Array) -> None:
-        xp = self.xp = namespace(columns)
-        stride = -(-len(columns) // _ROWS)
-        self.rows = columns[::stride, :-1]
-        self.turned = _laid_out(self.rows.T)
-        weight = _BEND / len(self.rows)
-        middle = float(xp.exp(xp.log(_least_bend(fits.C)).mean()))
-        gram = weight * (self.rows @ self.rows.T)
-        gram[range(len(gram)), range(len(gram))] += middle
-        self.solved = weight * (xp.linalg.inv(gram) @ self.rows)
-
-    def __call__(self, vector: Array, C: Array) -> Array:
-        """The inverse curvature times a vector [fit, width + 1]."""
-        xp = self.xp
-        of_features = xp.asarray(vector[:, :-1], dtype=self.rows.dtype)
-        known = (of_features @ self.turned) @ self.solved
-        inner = (vector[:, :-1] - known) / _least_bend(C)[:, None]
-        return xp.concatenate([inner, vector[:, -1:] / _BEND], axis=1)
-
-
-def _least_bend(C: Array) -> Array:
-    """The curvature [fit] where the guess's rows tell of none; standardised features have _BEND."""
-    return 1.0 / C + _BEND
-
-
-def minimise(fits: Fits) -> Array:
-    """The best point of each fit, [fit, width + 1]."""
-    single = Products(fits.columns, single=True)
-    guess = Guess(fits, single.columns)
-    point = fits.xp.zeros_like(fits.columns[:1]) * fits.C[:, None]
+    single = Products(columns, single=True)
+    guess = Guess(single.columns, fits.C)
+    point = fits.xp.zeros_like(columns[:, :1]) * fits.C[..., None]
     tolerance = TOLERANCE / (1.0 + fits.C)
     tolerance = fits.xp.where(tolerance > _FINEST, tolerance, _FINEST)
     coarse = fits.xp.where(tolerance > _SINGLE, tolerance, _SINGLE)
-    point = _descend(fits, point, single, guess, coarse, most=MAX_STEPS // 4)
-    double = Products(fits.columns, single=False)
-    return _descend(fits, point, double, guess, tolerance, most=MAX_STEPS)
+    point = _descend(_Descent(fits, point, single, guess, coarse), most=MAX_STEPS // 4)
+    double = Products(columns, single=False)
+    return _descend(_Descent(fits, point, double, guess, tolerance), most=MAX_STEPS)
 
 
-def _descend(
-    fits: Fits, point: Array, products: Products, guess: Guess, tolerance: Array, *, most: int
-) -> Array:
-    """The points, gone down until no slope [fit] is above the tolerance, or `most` steps."""
-    xp = fits.xp
-    final, place = xp.zeros_like(point), np.arange(len(point))
-    logits = xp.asarray(products.by_columns(fits.to_raw(point)), dtype=xp.float64)
-    chance = _expit(logits, xp)
-    slope = fits.slope(products, chance, point)
-    history: deque[tuple[Array, Array, Array]] = deque(maxlen=MEMORY)
+def _descend(descent: _Descent, *, most: int) -> Array:
+    """The points, gone down until no slope is above its tolerance, or `most` steps."""
+    final = descent.xp.zeros_like(descent.point)
+    layers, numbers = (np.arange(count) for count in final.shape[:2])
     for _ in range(most):
-        open_ = to_numpy(xp.linalg.norm(slope, np.inf, 1) > tolerance)
-        if not open_.all():
-            final[place[~open_]] = point[~open_]
-            place, fits, tolerance = place[open_], fits.take(open_), tolerance[open_]
-            point, logits, chance, slope = (of[open_] for of in (point, logits, chance, slope))
-            history = deque(((s[open_], d[open_], r[open_]) for s, d, r in history), maxlen=MEMORY)
-        if not len(place):
-            return final
-        direction = -_curved(slope, history, guess, fits.C)
-        along = products.by_columns(fits.to_raw(direction))
-        length, chance = _line(fits, point, direction, logits, along, chance)
-        step = length[:, None] * direction
-        point, logits = point + step, logits + length[:, None] * along
-        before, slope = slope, fits.slope(products, chance, point)
-        change = slope - before
-        bend = _dot(step, change, xp)
-        # A step too short to tell of the curvature is passed over.
-        history.append((step, change, xp.where(bend > 0, 1.0 / xp.where(bend > 0, bend, 1.0), 0.0)))
-    if products.columns.dtype == xp.float64:
-        warnings.warn(f"{len(place)} fits did not converge.", ConvergenceWarning, stacklevel=4)
-    final[place] = point
+        open_ = descent.open
+        still = to_numpy(open_)
+        of_layers, of_fits = np.asarray(still.any(1)), np.asarray(still.any(0))
+        if not (of_layers.all() and of_fits.all()):
+            final[layers[:, None], numbers] = descent.point
+            layers, numbers = layers[of_layers], numbers[of_fits]
+            if not len(layers):
+                return final
+            descent.keep(of_layers, of_fits)
+            open_ = descent.open
+        descent.step(open_)
+    if descent.products.columns.dtype == descent.xp.float64:
+        count = int(to_numpy(descent.open).sum())
+        warnings.warn(f"{count} fits did not converge.", ConvergenceWarning, stacklevel=4)
+    final[layers[:, None], numbers] = descent.point
     return final
 
 
+class _Descent:
+    """Where each fit is, [layer, fit, ...], and what its last steps tell of the curvature."""
+
+    def __init__(
+        self, fits: Fits, point: Array, products: Products, guess: Guess, tolerance: Array
+    ) -> None:
+        self.fits, self.products, self.guess, self.xp = fits, products, guess, fits.xp
+        self.point, self.tolerance = point, tolerance
+        self.logits = self._double(products.by_columns(fits.to_raw(point)))
+        self.chance = _expit(self.logits, self.xp)
+        self.slope = fits.slope(products, self.chance, point)
+        self.history: deque[tuple[Array, Array, Array]] = deque(maxlen=MEMORY)
+
+    @property
+    def open(self) -> Array:
+        """Which fits have not converged, [layer, fit] bool."""
+        return self.xp.linalg.norm(self.slope, np.inf, -1) > self.tolerance
+
+    def keep(self, layers: np.ndarray, fits: np.ndarray) -> None:
+        """Lets all but some fits of some layers leave the batch."""
+        self.fits = self.fits.take(layers, fits)
+        self.products, self.guess = self.products.take(layers), self.guess.take(layers)
+        for name in ("point", "tolerance", "logits", "chance", "slope"):
+            setattr(self, name, _taken(getattr(self, name), layers, fits))
+        kept = (tuple(_taken(of, layers, fits) for of in step) for step in self.history)
+        self.history = deque(kept, maxlen=MEMORY)
+
+    def step(self, open_: Array) -> None:
+        """One step of each fit that is open."""
+        fits, xp = self.fits, self.xp
+        direction = -_curved(self.slope, self.history, self.guess, fits.C)
+        if len(open_) > 1:  # of one layer, what has converged is gone already
+            direction = xp.where(open_[..., None], direction, 0.0)
+        along = self.products.by_columns(fits.to_raw(direction))
+        length, self.chance = _line(fits, self.point, direction, self.logits, along, self.chance)
+        step = length[..., None] * direction
+        self.point, self.logits = self.point + step, self.logits + length[..., None] * along
+        before, self.slope = self.slope, fits.slope(self.products, self.chance, self.point)
+        change = self.slope - before
+        bend = _dot(step, change, xp)
+        # A step too short to tell of the curvature is passed over.
+        inverse = xp.where(bend > 0, 1.0 / xp.where(bend > 0, bend, 1.0), 0.0)
+        self.history.append((step, change, inverse))
+
+    def _double(self, of: Array) -> Array:
+        return self.xp.asarray(of, dtype=self.xp.float64)
+
+
 def _curved(slope: Array, history: deque, guess: Guess, C: Array) -> Array:
-    """The slope times the inverse curvature that the last steps tell of, [fit, width + 1]."""
+    """The slope times the inverse curvature that the last steps tell of, shaped as it is."""
     xp, vector, factors = guess.xp, slope, []
     for step, change, inverse in reversed(history):
         factors.append(inverse * _dot(step, vector, xp))
-        vector = vector - factors[-1][:, None] * change
+        vector = vector - factors[-1][..., None] * change
     vector = guess(vector, C)
     for (step, change, inverse), factor in zip(history, reversed(factors), strict=True):
-        vector = vector + (factor - inverse * _dot(change, vector, xp))[:, None] * step
+        vector = vector + (factor - inverse * _dot(change, vector, xp))[..., None] * step
     return vector
 
 
 def _line(fits: Fits, point, direction, logits, along, chance) -> tuple[Array, Array]:
-    """How far to go [fit], and p there [fit, question]: Newton's method along the line."""
+    """How far to go [layer, fit], and p there: Newton's method along the line."""
     xp, share = fits.xp, fits.share
-    inner, square = (_dot(of[:, :-1], direction[:, :-1], xp) / fits.C for of in (point, direction))
+    inner, square = (
+        _dot(of[..., :-1], direction[..., :-1], xp) / fits.C for of in (point, direction)
+    )
     weighted = share * along
     bends = weighted * along
     first = _dot(weighted, chance - fits.y, xp) + inner
-    length = -first / (_dot(bends, chance * (1.0 - chance), xp) + square)
-    low, high = 0.0 * first, first * -np.inf
+    bend = _dot(bends, chance * (1.0 - chance), xp) + square
+    length = -first / xp.where(bend > 0, bend, 1.0)  # no direction, no bend: what has converged
+    low, high = 0.0 * first, xp.full_like(first, np.inf)
     for _ in range(_TRIES):
-        chance = _expit(logits + length[:, None] * along, xp)
+        chance = _expit(logits + length[..., None] * along, xp)
         here = _dot(weighted, chance - fits.y, xp) + inner + length * square
         searching = abs(here) > _ENOUGH * abs(first)
         if not bool(searching.any()):
             break
         low, high = xp.where(here < 0, length, low), xp.where(here < 0, high, length)
-        moved = length - here / (_dot(bends, chance * (1.0 - chance), xp) + square)
+        bend = _dot(bends, chance * (1.0 - chance), xp) + square
+        moved = length - here / xp.where(bend > 0, bend, 1.0)
         inside = (moved > low) & (moved < high)
         moved = xp.where(inside, moved, xp.where(xp.isinf(high), 2.0 * length, (low + high) / 2))
         length = xp.where(searching, moved, length)
     return length, chance
 
 
-def _laid_out(matrix: Array) -> Array:
-    """The matrix in the order of its rows: OpenBLAS takes half the time for thin products then."""
-    return np.ascontiguousarray(matrix) if isinstance(matrix, np.ndarray) else matrix
-
-
 def _dot(one: Array, other: Array, xp: Any) -> Array:
-    return xp.einsum("fw,fw->f", one, other)
+    return xp.einsum("lfw,lfw->lf", one, other)
+
+
+def _taken(of: Array, layers: np.ndarray, fits: np.ndarray) -> Array:
+    """Some fits of some layers, of an array [layer, fit, ...]."""
+    return of[layers][:, fits]
 
 
 def _expit(logits: Array, xp: Any) -> Array:
     return 1.0 / (1.0 + xp.exp(-logits.clip(-700.0, 700.0)))
-
-
-def namespace(x: Array) -> Any:
-    """The library of an array: numpy, or torch where its caller has loaded it."""
-    return np if isinstance(x, np.ndarray) else sys.modules["torch"]
-
-
-def to_numpy(x: Array) -> np.ndarray:
-    """The same numbers in memory."""
-    return x if isinstance(x, np.ndarray) else x.cpu().numpy()

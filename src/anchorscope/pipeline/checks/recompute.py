@@ -6,6 +6,7 @@ against the one in the run folder, byte for byte.
 
 from __future__ import annotations
 
+import json
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from safetensors.numpy import load_file
 
 from anchorscope.config import Config
 from anchorscope.evidence.pieces import probed_of
@@ -24,6 +26,7 @@ from anchorscope.pipeline.evidence import tables_of_evidence
 from anchorscope.pipeline.prepare import spans_table
 from anchorscope.pipeline.shard import stored_answers
 from anchorscope.pipeline.stages import Run
+from anchorscope.probes.at_once import fits_on
 from anchorscope.probes.labelled import labelled
 from anchorscope.progress import Progress, Quiet
 from anchorscope.records import Sample
@@ -35,6 +38,9 @@ from anchorscope.run_folder.view import RunView
 
 _INPUTS = ("answers", "states", "evidence")
 _ROUNDING = 1e-6  # relative; more is another number
+# The same of fits that a GPU made and the cores make again: two scores next to each other may come
+# in the other order, and an AUROC of few samples counts every pair.
+_OTHER_PLACE = 1e-3
 
 
 def recomputed(path: Path, *, progress: Progress | None = None) -> Iterator[Checked]:
@@ -46,12 +52,26 @@ def recomputed(path: Path, *, progress: Progress | None = None) -> Iterator[Chec
     with tempfile.TemporaryDirectory() as place:
         again = Path(place)
         _link(view.path, again)
-        _compute(view, again, progress or Quiet())
+        device = _fit_device(view)
+        with fits_on(device):
+            _compute(view, again, progress or Quiet())
+        rounding = _ROUNDING if device == view.info.get("fits_on") else _OTHER_PLACE
         files = sorted(p for p in again.rglob("*") if p.is_file() and _made(p.relative_to(again)))
         for file in files:
-            yield _compared(view.path, again, file.relative_to(again).as_posix())
+            yield _compared(view.path, again, file.relative_to(again).as_posix(), rounding)
     if "only" not in view.info.get("identity", {}):
         yield plain_layers(view)
+
+
+def _fit_device(view: RunView) -> str | None:
+    """The GPU on which the run's fits were made, where there is one here too."""
+    device = view.info.get("fits_on")
+    if not device:
+        return None
+    import torch
+
+    there = torch.device(str(device)).type != "cuda" or torch.cuda.is_available()
+    return str(device) if there else None
 
 
 def _link(path: Path, again: Path) -> None:
@@ -94,14 +114,14 @@ def _analyse(run: Run, datasets: Sequence[str], samples: Sequence[Sample], shard
     save(run, samples, answers, tables)
 
 
-def _compared(path: Path, again: Path, name: str) -> Checked:
+def _compared(path: Path, again: Path, name: str, rounding: float) -> Checked:
     """A file against the one made again."""
     if not (path / name).is_file():
         return Checked(name=name, wrong="computed again, it is not in the folder", do=AGAIN)
     if (path / name).read_bytes() == (again / name).read_bytes():
         return Checked(name=name, note="computed again, the same bytes")
     apart = _apart(path / name, again / name)
-    if apart <= _ROUNDING:
+    if apart <= rounding:
         return Checked(name=name, note=f"computed again, equal to rounding ({apart:.1e})")
     return Checked(
         name=name,
@@ -112,6 +132,11 @@ def _compared(path: Path, again: Path, name: str) -> Checked:
 
 def _apart(one: Path, other: Path) -> float:
     """The largest relative difference of two tables; infinite where anything else differs."""
+    if one.suffix == ".safetensors":
+        return _weights_apart(load_file(one), load_file(other))
+    if one.suffix == ".json":  # about the weights beside it, whose checksum is one of bytes
+        about = [json.loads(of.read_text(encoding="utf-8")) | {"sha256": ""} for of in (one, other)]
+        return 0.0 if about[0] == about[1] else np.inf
     if one.suffix not in (".csv", ".parquet"):
         return np.inf
     read = pd.read_csv if one.suffix == ".csv" else pd.read_parquet
@@ -120,13 +145,22 @@ def _apart(one: Path, other: Path) -> float:
         return np.inf
     numbers = [name for name in a if pd.api.types.is_float_dtype(a[name])]
     rest = [name for name in a if name not in numbers]
-    if a[rest].astype(str).ne(b[rest].astype(str)).to_numpy().any():
+    texts = [of[rest].astype(object).where(of[rest].notna(), "") for of in (a, b)]  # NaN is not NaN
+    if texts[0].ne(texts[1]).to_numpy().any():
         return np.inf
     x, y = a[numbers].to_numpy(float), b[numbers].to_numpy(float)
     if not np.array_equal(np.isnan(x), np.isnan(y)):
         return np.inf
     gaps = np.abs(x - y) / np.maximum(1.0, np.abs(x))
     return float(np.nanmax(gaps, initial=0.0))
+
+
+def _weights_apart(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> float:
+    """The same of two probes' weights, each against the largest of its tensor."""
+    if {n: of.shape for n, of in one.items()} != {n: of.shape for n, of in other.items()}:
+        return np.inf
+    gaps = [np.abs(of - other[n]).max() / max(1e-12, np.abs(of).max()) for n, of in one.items()]
+    return float(max(gaps, default=0.0))
 
 
 def plain_layers(view: RunView) -> Checked:

@@ -25,6 +25,7 @@ from anchorscope.pipeline.analyse import pathways_of, readings_of
 from anchorscope.pipeline.evidence import parts_of_evidence
 from anchorscope.pipeline.shard import OnDataset
 from anchorscope.pipeline.stages import Run
+from anchorscope.probes.at_once import fits_on
 from anchorscope.probes.labelled import labelled
 from anchorscope.probes.readings import Readings
 from anchorscope.progress import Quiet
@@ -50,7 +51,7 @@ class Beside:
 
     def __init__(self, run: Run, lease: Lease) -> None:
         self.done = Analysed()
-        self._run, self._asked = run, _asked(run, lease)
+        self._run, self._asked, self._device = run, _asked(run, lease), fit_device(lease)
         self._workers = max(_LEAST, default_workers() - _SPARED)
         self._steps: SimpleQueue[tuple[str, Callable[[], None]] | None] = SimpleQueue()
         self._spent: list[tuple[str, float, float]] = []  # stage, begun, ended
@@ -108,8 +109,9 @@ class Beside:
         """Does the steps in turn, until one fails or nothing is read any more."""
         try:
             _start_workers(self._run.config, self._workers)
-            while (step := self._steps.get()) is not None and self._reading.is_set():
-                self._do(*step)
+            with fits_on(self._device):
+                while (step := self._steps.get()) is not None and self._reading.is_set():
+                    self._do(*step)
         except BaseException as error:
             self._error = error
 
@@ -132,6 +134,12 @@ class Beside:
             while abandon and self._thread.is_alive():
                 stop_workers()  # again where the step had not come to them yet
                 self._thread.join(1)
+
+
+def fit_device(lease: Lease) -> str | None:
+    """The GPU that makes the fits of many layers at once; None: the cores make them."""
+    device = lease.model.device
+    return str(device) if device.type == "cuda" else None
 
 
 def _start_workers(config: Config, count: int) -> None:

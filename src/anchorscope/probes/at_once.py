@@ -1,0 +1,111 @@
+"""The fits of many layers made at once on a GPU, for parts that other processes then finish.
+
+A layer's fits are hundreds of short steps. On a GPU a step of all layers takes as long as a step of
+one, so that this process makes them where it has one, and the others, which have none, count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
+from typing import Any
+
+import numpy as np
+
+from anchorscope.probes.curvature import to_numpy
+from anchorscope.probes.many_fits import Made, Request, fit_many
+
+_DEVICE: ContextVar[str | None] = ContextVar("fits_on", default=None)
+_BYTES = 2**29  # of states in double precision at once; the fits take about four times as much
+Ask = Callable[[int], tuple[np.ndarray, Request | None]]  # of a layer: its states, and the fits
+
+
+@contextmanager
+def fits_on(device: str | None) -> Iterator[None]:
+    """`fits_of_layers` of this thread makes fits on the device; None: it makes none."""
+    before = _DEVICE.set(device)
+    try:
+        yield
+    finally:
+        _DEVICE.reset(before)
+
+
+def fits_of_layers(ask: Ask, layers: Sequence[int]) -> dict[int, Made]:
+    """The fits of each layer that `ask` tells of, [fit, width] and [fit], by layer.
+
+    Empty where no GPU is to make them, or where it has no memory left: then whoever needs the fits
+    of a layer makes them.
+    """
+    device = _DEVICE.get()
+    if device is None:
+        return {}
+    import torch
+
+    try:
+        chunks = _chunks(ask, layers)
+        return {layer: made for chunk in chunks for layer, made in _fit(device, chunk).items()}
+    except torch.OutOfMemoryError:
+        return {}
+
+
+def _chunks(ask: Ask, layers: Sequence[int]) -> Iterator[dict[int, tuple[np.ndarray, Request]]]:
+    """States and requests of layers that go together: as many questions, and not too many bytes."""
+    chunk: dict[int, tuple[np.ndarray, Request]] = {}
+    for layer in layers:
+        states, request = ask(layer)
+        if request is None:
+            continue
+        alike = all(of.shape == states.shape for of, _ in chunk.values())
+        if not alike or 8 * states.size * (len(chunk) + 1) > _BYTES:
+            yield from [chunk] if chunk else []
+            chunk = {}
+        chunk[layer] = states, request
+    yield from [chunk] if chunk else []
+
+
+def _fit(device: str, chunk: Mapping[int, tuple[np.ndarray, Request]]) -> dict[int, Made]:
+    """The fits of layers whose states have one shape."""
+    requests = [request for _, request in chunk.values()]
+    most = max(len(request.C) for request in requests)
+    with _own_stream(device):
+        states = _there(device, np.stack([states for states, _ in chunk.values()]))
+        padded = [np.stack(of) for of in zip(*(_padded(of, most) for of in requests), strict=True)]
+        made = fit_many(states, *(_there(device, of) for of in padded))
+        coefficients, intercept = (to_numpy(of) for of in made)
+    counts = (len(request.C) for request in requests)
+    return {
+        layer: (of[:count], shift[:count])
+        for layer, of, shift, count in zip(chunk, coefficients, intercept, counts, strict=True)
+    }
+
+
+def _padded(request: Request, most: int) -> Request:
+    """The request with fits that have converged before their first step, `most` in all.
+
+    Layers may ask for different numbers of fits: a class may be too small in one of them.
+    """
+    more = ((0, most - len(request.C)), (0, 0))
+    return Request(
+        y=np.pad(request.y, more, constant_values=0.5),
+        weights=np.pad(request.weights, more, constant_values=1.0),
+        C=np.pad(request.C, more[0], constant_values=1.0),
+    )
+
+
+def _own_stream(device: str) -> Any:
+    """A stream beside the one on which the model reads: its passes are long, a fit's steps short
+    and each waited for.
+    """
+    import torch
+
+    if torch.device(device).type != "cuda":
+        return nullcontext()
+    return torch.cuda.stream(torch.cuda.Stream(device, priority=-1))
+
+
+def _there(device: str, of: np.ndarray) -> Any:
+    """The numbers in double precision on the device; half the width travels as it is stored."""
+    import torch
+
+    return torch.from_numpy(of).to(device).double()

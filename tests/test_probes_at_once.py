@@ -1,0 +1,131 @@
+"""Fits of many layers made at once: those of one layer after another, and the same run."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from anchorscope.config import Config
+from anchorscope.evidence import awareness
+from anchorscope.evidence.pieces import PieceInputs, evidence_tables
+from anchorscope.probes import at_once
+from anchorscope.probes.at_once import fits_of_layers, fits_on
+from anchorscope.probes.fold_probes import fold_logits, label_tasks, task_request
+from anchorscope.probes.labelled import Covariates
+from anchorscope.probes.many_fits import class_weights, fit_many
+from anchorscope.probes.readings import Readings
+
+LAYERS, N, WIDTH = 4, 120, 40
+
+
+@pytest.fixture(scope="module")
+def world() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """States [layer, question, width] in half precision, labels, and folds."""
+    rng = np.random.default_rng(0)
+    z = (rng.random(N) < 0.4).astype(float)
+    x = rng.normal(size=(LAYERS, N, WIDTH)) * np.geomspace(0.1, 10, WIDTH) + 3.0
+    x[:, :, 0] += np.arange(1, LAYERS + 1)[:, None] * 0.1 * z  # later layers say more
+    x[2, :, 5] = 7.0  # a constant feature
+    return x.astype(np.float16), z, rng.integers(0, 4, size=N)
+
+
+def as_torch(of: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(np.asarray(of, dtype=np.float64))
+
+
+@pytest.mark.parametrize("wrap", [np.asarray, as_torch], ids=["numpy", "torch"])
+@pytest.mark.parametrize("C", [0.3, 3.0, 100.0])
+def test_layers_at_once_are_the_layers_alone(world, wrap, C):
+    x, z, fold = world
+    x = x.astype(np.float64)
+    learns = np.array([fold != number for number in range(4)])
+    weights = class_weights(z, learns, "weights")
+    strengths = np.full(4, C)
+    together = fit_many(*(wrap(of) for of in (x, z, weights, strengths)))
+    for layer, states in enumerate(x):
+        alone, shift = fit_many(states, z, weights, strengths)
+        logits = states @ np.asarray(together[0][layer]).T + np.asarray(together[1][layer])
+        assert logits == pytest.approx(states @ alone.T + shift, abs=1e-5)
+    assert not np.asarray(together[0])[2, :, 5].any()
+
+
+def test_labels_and_the_number_of_fits_may_differ_by_layer(world):
+    """As of pathways, which every layer has of its own; one class is too small in a layer."""
+    x, z, fold = world
+    labels = np.array([np.roll(z, 3 * layer) for layer in range(LAYERS)])
+    labels = np.stack([labels, 1 - labels], axis=1)  # [layer, task, question]
+    labels[1, 1, ::3] = np.nan
+    labels[3, 0, 2:] = 0.0
+    requests = [task_request(label_tasks(of, fold, C=1.0), N, least=3) for of in labels]
+    assert [0 if of is None else len(of.C) for of in requests] == [8, 8, 8, 4]
+    with fits_on("cpu"):
+        made = fits_of_layers(lambda k: (x[k - 1], requests[k - 1]), range(1, LAYERS + 1))
+    for layer, (states, of) in enumerate(zip(x, labels, strict=True), start=1):
+        given = fold_logits(states, of, fold, C=1.0, least=3, fits=made[layer])
+        assert given == pytest.approx(fold_logits(states, of, fold, C=1.0, least=3), abs=1e-5,
+                                      nan_ok=True)  # fmt: skip
+
+
+def test_few_layers_at_a_time_are_the_same(world, monkeypatch):
+    """Layers of unlike shape are not put together; one without fits is passed over."""
+    x, z, fold = world
+    request = task_request(label_tasks(z[None], fold, C=1.0), N)
+    fewer = task_request(label_tasks(z[None, 1:], fold[1:], C=1.0), N - 1)
+
+    def ask(layer):
+        states = x[layer - 1]
+        return {2: (states, None), 3: (states[1:], fewer)}.get(layer, (states, request))
+
+    sizes = []
+    whole = at_once._fit
+    monkeypatch.setattr(at_once, "_fit", lambda *of: sizes.append(len(of[1])) or whole(*of))
+    with fits_on("cpu"):
+        one = fits_of_layers(ask, range(1, 5))
+        monkeypatch.setattr(at_once, "_BYTES", 8 * N * WIDTH)
+        other = fits_of_layers(ask, [1, 4])
+    assert sizes == [1, 1, 1, 1, 1] and list(one) == [1, 3, 4]
+    for layer in (1, 4):
+        assert other[layer][0] == pytest.approx(one[layer][0], rel=1e-6, abs=1e-9)
+
+
+def test_classifiers_of_pathways_take_the_fits_that_were_made(monkeypatch):
+    """awareness.csv by way of its parts, with the fits of both passes made beforehand and not."""
+    rng = np.random.default_rng(1)
+    z, q = np.arange(N) % 2, rng.random(N) < 0.4
+    clean = (2 * z - 1.0 + rng.normal(size=(3, N)))[..., None].repeat(2, axis=2)
+    readings = Readings(
+        ids=tuple(map(str, range(N))), z=z, fold=np.arange(N) % 4, probes=("paper", "a", "b"),
+        logits={"clean": clean, "knockout": np.where(q[:, None], -clean, clean)},
+    )  # fmt: skip
+    nothing = Covariates(log_popularity=np.full(N, np.nan), prompt_length=rng.random(N))
+    states = {
+        name: rng.normal(size=(N, 2, WIDTH)) + q[:, None, None] for name in awareness.PIECE.loads
+    }
+    inputs = PieceInputs(
+        model="m", dataset="d", config=Config(resamples=100), readings=readings,
+        covariates=nothing, states=states,
+    )  # fmt: skip
+    plain = evidence_tables(("awareness",), [inputs])
+    sizes, whole = [], at_once._fit
+    monkeypatch.setattr(at_once, "_fit", lambda *of: sizes.append(len(of[1])) or whole(*of))
+    with fits_on("cpu"):
+        given = evidence_tables(("awareness",), [inputs])
+    assert sizes == [2, 2]
+    assert set(plain["awareness"]["predictor"]) >= {"state", "question-only"}
+    for name, table in plain.items():
+        pd.testing.assert_frame_equal(table, given[name], atol=1e-4)
+
+
+def test_without_a_device_or_its_memory_there_are_none(world, monkeypatch):
+    x, z, fold = world
+    request = task_request(label_tasks(z[None], fold, C=1.0), N)
+
+    def out_of_memory(*of: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    assert fits_of_layers(lambda k: (x[k - 1], request), range(1, 5)) == {}
+    monkeypatch.setattr(at_once, "fit_many", out_of_memory)
+    with fits_on("cpu"):
+        assert fits_of_layers(lambda k: (x[k - 1], request), range(1, 5)) == {}
