@@ -46,8 +46,10 @@ def make_prompts(
     pieces = [frame.around(question) for question in questions]
     # A chat template writes its own special tokens; plain text gets the tokenizer's.
     coded = code(model.tokenizer, pieces, special=style == "text")
+    most = _longest(model)
     for question, one in zip(questions, coded, strict=True):
-        _check_length(model, question, len(one.ids))
+        if most is not None and len(one.ids) > max(most, LONGEST):
+            raise _too_long(model, question, len(one.ids), most)
     return [
         Prompt(ids=one.ids, offsets=one.offsets, question=_place(parts))
         for one, parts in zip(coded, pieces, strict=True)
@@ -121,15 +123,18 @@ def _place(pieces: Sequence[Piece]) -> Span:
     return Span(start, start + len(pieces[-2].text))
 
 
-def _check_length(model: Model, question: str, tokens: int) -> None:
-    """An error where a prompt is far longer than the model reads: it would only fill the memory."""
+def _longest(model: Model) -> int | None:
+    """How many tokens the model reads, as far as it says."""
     config = getattr(getattr(model, "lm", None), "config", None)
-    most = getattr(config and config.get_text_config(), "max_position_embeddings", None)
-    if most is not None and tokens > max(most, LONGEST):
-        raise UserError(
-            f"The question {_short(question)} of {len(question)} characters makes a prompt of "
-            f"{tokens} tokens, and {model.name} reads {most}. Shorten it, or leave it out."
-        )
+    return getattr(config and config.get_text_config(), "max_position_embeddings", None)
+
+
+def _too_long(model: Model, question: str, tokens: int, most: int) -> UserError:
+    """A prompt far longer than the model reads would only fill the memory."""
+    return UserError(
+        f"The question {_short(question)} of {len(question)} characters makes a prompt of "
+        f"{tokens} tokens, and {model.name} reads {most}. Shorten it, or leave it out."
+    )
 
 
 def _short(text: str) -> str:

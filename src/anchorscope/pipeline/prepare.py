@@ -16,7 +16,7 @@ from anchorscope.evidence.pieces import PromptMaker
 from anchorscope.pipeline.prompts import Prompted, Style, common_prefix, prompts_of, settle_style
 from anchorscope.pipeline.stages import Run
 from anchorscope.records import Question, Verdict
-from anchorscope.spans.question import agreement, find_spans
+from anchorscope.spans.question import QuestionSpans, agreement, find_spans
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,7 @@ def prepare(run: Run, lease: Lease) -> list[Shard]:
             shards += cut_into_shards(
                 prompts, questions.name, run.store.info["shard"], first=len(shards)
             )
-        _save_agreement(run)
+        _save_agreement(run, [prompt.spans for shard in shards for prompt in shard.prompts])
     return shards
 
 
@@ -112,16 +112,18 @@ def cut_into_shards(
     ]
 
 
-def _save_agreement(run: Run) -> None:
+def _save_agreement(run: Run, known: Sequence[QuestionSpans]) -> None:
     """How far the finders that cost nothing agree: tables/spans.csv."""
-    table = spans_table([question for each in run.sets for question in each])
+    table = spans_table([question for each in run.sets for question in each], known)
     run.store.write("tables/spans.csv", partial(table.to_csv, index=False))
 
 
-def spans_table(questions: Sequence[Question]) -> pd.DataFrame:
-    """How far the finders that cost nothing agree, by dataset."""
+def spans_table(questions: Sequence[Question], known: Sequence[QuestionSpans] = ()) -> pd.DataFrame:
+    """How far the finders that cost nothing agree, by dataset; what is `known` is kept."""
     finders: tuple[Finder, ...] = ("given", "rules", "all")
-    by_finder = {
-        name: {of.id: of.spans for of in find_spans(questions, finder=name)} for name in finders
-    }
+    by_finder = {}
+    for name in finders:
+        found = {of.id: of.spans for of in known if of.finder == name}
+        others = [question for question in questions if question.id not in found]
+        by_finder[name] = found | {of.id: of.spans for of in find_spans(others, finder=name)}
     return agreement(questions, by_finder)

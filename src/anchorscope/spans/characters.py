@@ -104,11 +104,10 @@ def tokens_of(
         return ()
     shifted = [(start + a, start + b) for a, b in spans]
     low, high = min(a for a, _ in shifted), max(b for _, b in shifted)
+    # First what is cheap to tell: most tokens of a prompt lie outside every span.
+    near = [(at, a, b) for at, (a, b) in enumerate(offsets) if b > low and a < high]
     return tuple(
         index
-        for index, (first, stop) in enumerate(offsets)
-        # First what is cheap to tell: most tokens of a prompt lie outside every span.
-        if stop > low
-        and first < high
-        and any(max(first, a) < min(stop, b) if first < stop else a < first < b for a, b in shifted)
+        for index, first, stop in near
+        if any(max(first, a) < min(stop, b) if first < stop else a < first < b for a, b in shifted)
     )
