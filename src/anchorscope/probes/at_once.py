@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,9 @@ from anchorscope.probes.curvature import to_numpy
 from anchorscope.probes.many_fits import Made, Request, fit_many
 
 _DEVICE: ContextVar[str | None] = ContextVar("fits_on", default=None)
-_BYTES = 2**29  # of states in double precision at once; the fits take about four times as much
+# Of states in double precision at once; the fits take about four times as much, beside a model
+# whose passes have most of the GPU's memory.
+_BYTES = 2**28
 Ask = Callable[[int], tuple[np.ndarray, Request | None]]  # of a layer: its states, and the fits
 
 
@@ -101,7 +104,15 @@ def _own_stream(device: str) -> Any:
 
     if torch.device(device).type != "cuda":
         return nullcontext()
-    return torch.cuda.stream(torch.cuda.Stream(device, priority=-1))
+    return torch.cuda.stream(_stream(device))
+
+
+@cache
+def _stream(device: str) -> Any:
+    """The same stream every time: torch keeps memory that was freed for each stream apart."""
+    import torch
+
+    return torch.cuda.Stream(device, priority=-1)
 
 
 def _there(device: str, of: np.ndarray) -> Any:
