@@ -10,8 +10,9 @@ import torch
 from anchorscope.config import Config
 from anchorscope.evidence import awareness
 from anchorscope.evidence.pieces import PieceInputs, evidence_tables
+from anchorscope.pathways.refit import Mahalanobis, distances
 from anchorscope.probes import at_once
-from anchorscope.probes.at_once import fits_of_layers, fits_on
+from anchorscope.probes.at_once import fits_of_layers, fits_on, of_layers
 from anchorscope.probes.fold_probes import fold_logits, label_tasks, task_request
 from anchorscope.probes.labelled import Covariates
 from anchorscope.probes.many_fits import class_weights, fit_many
@@ -88,6 +89,23 @@ def test_few_layers_at_a_time_are_the_same(world, monkeypatch):
     assert sizes == [1, 1, 1, 1, 1] and list(one) == [1, 3, 4]
     for layer in (1, 4):
         assert other[layer][0] == pytest.approx(one[layer][0], rel=1e-6, abs=1e-9)
+
+
+@pytest.mark.parametrize(("width", "values"), [(WIDTH, N), (4 * N, N), (WIDTH, 2)])
+def test_distances_of_tensors_are_those_of_arrays(width, values):
+    """Fewer features than states, and more; with two values alone nothing is shrunken."""
+    rng = np.random.default_rng(2)
+    x = rng.normal(size=(N, width)) * np.geomspace(0.1, 10, width) + 3.0
+    x = x[np.arange(N) // 4 % values]
+    x[:, 1] = 5.0
+    y, fold = x + rng.normal(size=x.shape), np.arange(N) % 4
+    assert Mahalanobis(x[fold != 0]).thin == (values == 2)
+    wanted = distances(x, y, fold)
+    assert np.median(wanted[0]) > np.median(wanted[1])
+    assert distances(as_torch(x), as_torch(y), fold) == pytest.approx(wanted, rel=1e-9)
+    with fits_on("cpu"):
+        given = of_layers(lambda there, k: distances(there(x), there(y), fold), [1, 2])
+    assert given[2] == pytest.approx(wanted, rel=1e-9)
 
 
 def test_classifiers_of_pathways_take_the_fits_that_were_made(monkeypatch):

@@ -18,12 +18,12 @@ from anchorscope.engine.passes import CLEAN, KNOCKOUT
 from anchorscope.errors import UserError
 from anchorscope.pathways.group_adds import Adds, group_adds
 from anchorscope.pathways.grouping import pathways_table
-from anchorscope.pathways.refit import Refit, refit, refit_request
+from anchorscope.pathways.refit import Refit, distances, has_state, refit, refit_request
 from anchorscope.pathways.strict_layer import StrictDraws, StrictLayer, close_up, examine_layer
 from anchorscope.pathways.strict_tables import LayerEvidence, answer_only_gaps
 from anchorscope.pathways.tables import controls_table, layers_table, probes_table
 from anchorscope.pathways.two_pathways.power import WORLDS, shown_in_worlds
-from anchorscope.probes.at_once import fits_of_layers
+from anchorscope.probes.at_once import There, fits_of_layers, of_layers
 from anchorscope.probes.cross_fit import cross_fit
 from anchorscope.probes.folds import entity_folds
 from anchorscope.probes.labelled import Labelled
@@ -57,10 +57,11 @@ def parts_of(of: Asked) -> dict[tuple[str, Any], Part]:
     worlds = [range(at, min(at + _WORLDS_AT_ONCE, WORLDS)) for at in
               range(0, WORLDS, _WORLDS_AT_ONCE)]  # fmt: skip
     fits = fits_of_layers(partial(_refit_request, of), layers)
+    away = of_layers(partial(_distances, of), layers)
     return {
         **{("folds", seed): partial(_other_folds, of, seed) for seed in _other_seeds(of.config)},
         **{("mode", mode): partial(_tables_of_mode, of, mode) for mode in MODES},
-        **{("refit", layer): partial(_refit, of, layer, fits.get(layer)) for layer in layers},
+        **{("refit", k): partial(_refit, of, k, fits.get(k), away.get(k)) for k in layers},
         **{("layer", layer): partial(_layer, of, layer) for layer in layers},
         **{("worlds", some.start): partial(_worlds, of, some) for some in worlds},
         ("tables", ""): partial(_tables, of),
@@ -106,7 +107,14 @@ def _refit_request(of: Asked, layer: int) -> tuple[np.ndarray, Request | None]:
     return refit_request(states, z=z, fold=fold, C=how.C, balance=how.balance)
 
 
-def _refit(of: Asked, layer: int, fits: Made | None) -> Refit:
+def _distances(of: Asked, there: There, layer: int) -> np.ndarray:
+    clean, knockout = (of.bank.layer(name, layer) for name in (CLEAN.name, KNOCKOUT.name))
+    known = has_state(knockout)
+    fold = of.answers.fold[known]
+    return distances(there(clean[known]), there(knockout[known]), fold, seed=of.config.seed)
+
+
+def _refit(of: Asked, layer: int, fits: Made | None, away: np.ndarray | None) -> Refit:
     config, answers = of.config, of.answers
     return refit(
         of.bank.layer(CLEAN.name, layer),
@@ -120,6 +128,7 @@ def _refit(of: Asked, layer: int, fits: Made | None) -> Refit:
         resamples=config.resamples,
         entity=answers.covariates.entity,
         fits=fits,
+        away=away,
     )
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.linalg import cholesky, solve_triangular
+from scipy.linalg import solve_triangular
 
+from anchorscope.probes.curvature import Array, namespace, to_numpy
 from anchorscope.probes.fold_probes import fit_fold_probes, label_tasks, task_request
 from anchorscope.probes.folds import training_rows
 from anchorscope.probes.linear_probe import DEFAULT_C, Balance
@@ -41,22 +42,20 @@ def refit(
     resamples: int = 1000,
     entity: np.ndarray | None = None,
     fits: Made | None = None,
+    away: np.ndarray | None = None,
 ) -> Refit:
     """One layer's states [question, width], and the clean probe's logits under the knockout.
 
     With `entity` [question] the intervals come from draws of entities, not of questions. `fits`
-    are those of `refit_request`, where somebody has made them already.
+    are those of `refit_request`, `away` what `distances` gives, where somebody has made them
+    already.
     """
-    known = ~np.isnan(knockout).any(axis=1)
+    known = has_state(knockout)
     x, y = (np.asarray(of[known], dtype=np.float64) for of in (clean, knockout))
     z, fold, seen = z[known], fold[known], clean_probe[known]
     about = np.arange(len(z)) if entity is None else entity[known]
     logit = fit_fold_probes(y, z, fold, C=C, balance=balance, fits=fits).logits(y)
-    far, near = np.full((2, len(z)), np.nan)
-    for held_out in np.unique(fold):
-        test, train = fold == held_out, training_rows(fold, held_out=held_out, probe="paper")
-        distance = Mahalanobis(x[train], seed=seed)
-        far[test], near[test] = distance(y[test]), distance(x[test])
+    far, near = distances(x, y, fold, seed=seed) if away is None else away
     drawn = {"seed": seed, "resamples": resamples}
     read = ~np.isnan(logit)
     return Refit(
@@ -67,13 +66,30 @@ def refit(
     )
 
 
+def has_state(knockout: np.ndarray) -> np.ndarray:
+    """Which questions have a knocked-out state [question, width], [question] bool."""
+    return np.asarray(~np.isnan(knockout).any(axis=1))
+
+
 def refit_request(
     knockout: np.ndarray, *, z: np.ndarray, fold: np.ndarray, C: float, balance: Balance
 ) -> tuple[np.ndarray, Request | None]:
     """The knocked-out states [question, width] that a refit learns from, and its fits."""
-    known = ~np.isnan(knockout).any(axis=1)
+    known = has_state(knockout)
     tasks = label_tasks(z[None, known], fold[known], C=C)
     return knockout[known], task_request(tasks, int(known.sum()), balance=balance)
+
+
+def distances(x: Array, y: Array, fold: np.ndarray, *, seed: int = 0) -> np.ndarray:
+    """How far knocked-out states y and clean ones x [question, width] lie from clean states of the
+    other folds, [2, question].
+    """
+    away = np.full((2, len(fold)), np.nan)
+    for held_out in np.unique(fold):
+        test, train = fold == held_out, training_rows(fold, held_out=held_out, probe="paper")
+        distance = Mahalanobis(x[train], seed=seed)
+        away[0, test], away[1, test] = (to_numpy(distance(of[test])) for of in (y, x))
+    return away
 
 
 class Mahalanobis:
@@ -81,55 +97,67 @@ class Mahalanobis:
 
     Works in the space of the rows, so that width may be far larger than the number of states:
     scikit-learn's LedoitWolf (the same distances to 2e-15, tested) takes 23 s for 512 states of
-    width 2,048, and this 0.1 s.
+    width 2,048, and this 0.1 s. States are numpy arrays or torch tensors, in double precision.
     """
 
-    def __init__(self, states: np.ndarray, *, seed: int = 0) -> None:
+    def __init__(self, states: Array, *, seed: int = 0) -> None:
+        xp = namespace(states)
         if len(states) > MOST_ROWS:
             rows = np.random.default_rng(seed).choice(len(states), MOST_ROWS, replace=False)
             states = states[np.sort(rows)]
-        self.middle, spread = states.mean(axis=0), states.std(axis=0)
+        self.middle = states.mean(0)
+        spread = ((states - self.middle) ** 2).mean(0) ** 0.5
         # What varies by rounding alone does not vary.
-        still = spread <= 10 * np.finfo(float).eps * np.abs(self.middle)
-        self.spread = np.where(still, 1.0, spread)
+        still = spread <= 10 * np.finfo(float).eps * abs(self.middle)
+        self.spread = xp.where(still, 1.0, spread)
         self.cloud = (states - self.middle) / self.spread
         n, width = self.cloud.shape
         gram = self.cloud @ self.cloud.T / n
         self.kept = 1 - _shrinkage(self.cloud, gram)
-        size = np.trace(gram) / width
+        size = float(xp.trace(gram)) / width
         self.floor = (1 - self.kept) * size  # variance given to every direction
         # With a full-rank cloud there is no direction left over, and its floor may be zero.
         self.thin = not self.floor > _FLOOR * size
         if self.thin:
-            self.variance, rows = np.linalg.eigh(gram)
+            self.variance, rows = xp.linalg.eigh(gram)
             used = self.variance > 1e-10 * self.variance.max()
             self.variance = self.variance[used]
-            self.axes = self.cloud.T @ rows[:, used] / np.sqrt(n * self.variance)  # [width, axis]
+            self.axes = self.cloud.T @ rows[:, used] / (n * self.variance) ** 0.5  # [width, axis]
         else:
-            self.factor = cholesky(np.eye(n) * self.floor + self.kept * gram, lower=True)
+            gram *= self.kept
+            gram[range(n), range(n)] += self.floor
+            self.factor = xp.linalg.cholesky(gram)
 
-    def __call__(self, states: np.ndarray) -> np.ndarray:
+    def __call__(self, states: Array) -> Array:
         """The distance of each state, [question]."""
         x = (states - self.middle) / self.spread
-        square = (x**2).sum(axis=1)
+        square = (x**2).sum(1)
         if self.thin:
             along = (x @ self.axes) ** 2
-            inside = (along / (self.kept * self.variance + self.floor)).sum(axis=1)
-            outside = np.maximum(square - along.sum(axis=1), 0)
-            rest = outside / self.floor if self.floor > 0 else np.zeros_like(outside)
-            return np.sqrt(inside + rest)
+            inside = (along / (self.kept * self.variance + self.floor)).sum(1)
+            outside = (square - along.sum(1)).clip(0, None)
+            rest = outside / self.floor if self.floor > 0 else 0 * outside
+            return (inside + rest) ** 0.5
         # Woodbury's identity: the inverse of floor + kept · cloud'cloud/n, times x on both sides.
-        solved = solve_triangular(self.factor, self.cloud @ x.T, lower=True)
-        within = self.kept / len(self.cloud) * (solved**2).sum(axis=0)
-        return np.sqrt((square - within) / self.floor)
+        solved = _solved(self.factor, self.cloud @ x.T)
+        within = self.kept / len(self.cloud) * (solved**2).sum(0)
+        return ((square - within) / self.floor) ** 0.5
 
 
-def _shrinkage(x: np.ndarray, gram: np.ndarray) -> float:
+def _solved(factor: Array, right: Array) -> Array:
+    """What the lower triangle `factor` times it gives `right`."""
+    if isinstance(right, np.ndarray):
+        return solve_triangular(factor, right, lower=True)
+    return namespace(right).linalg.solve_triangular(factor, right, upper=False)
+
+
+def _shrinkage(x: Array, gram: Array) -> float:
     """Ledoit and Wolf's share of the identity, for centred x [question, width]."""
     n, width = x.shape
-    mean, size = np.trace(gram) / width, (gram**2).sum()  # of the covariance: trace, norm²
+    mean = float(namespace(gram).trace(gram)) / width
+    size = float((gram**2).sum())  # of the covariance: norm²
     away = size - width * mean**2
-    error = (((x**2).sum(axis=1) ** 2).sum() / n - size) / n
+    error = float(((x**2).sum(1) ** 2).sum() / n - size) / n
     return float(min(max(error, 0.0), away) / away) if away > 0 else 1.0
 
 

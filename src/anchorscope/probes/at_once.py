@@ -6,21 +6,22 @@ one, so that this process makes them where it has one, and the others, which hav
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 
-from anchorscope.probes.curvature import to_numpy
+from anchorscope.probes.curvature import Array, to_numpy
 from anchorscope.probes.many_fits import Made, Request, fit_many
 
 _DEVICE: ContextVar[str | None] = ContextVar("fits_on", default=None)
 # Of states in double precision at once; the fits take about four times as much, beside a model
 # whose passes have most of the GPU's memory.
 _BYTES = 2**28
+There = Callable[[np.ndarray], Array]  # the same numbers on the device, in double precision
 Ask = Callable[[int], tuple[np.ndarray, Request | None]]  # of a layer: its states, and the fits
 
 
@@ -40,14 +41,30 @@ def fits_of_layers(ask: Ask, layers: Sequence[int]) -> dict[int, Made]:
     Empty where no GPU is to make them, or where it has no memory left: then whoever needs the fits
     of a layer makes them.
     """
+
+    def fits(there: There) -> Iterator[tuple[int, Made]]:
+        for chunk in _chunks(ask, layers):
+            yield from _fit(there, chunk).items()
+
+    return _on_device(fits)
+
+
+def of_layers(
+    work: Callable[[There, int], np.ndarray], layers: Sequence[int]
+) -> dict[int, np.ndarray]:
+    """What `work` makes of each layer with tensors that are `there`; empty likewise."""
+    return _on_device(lambda there: ((layer, work(there, layer)) for layer in layers))
+
+
+def _on_device(work: Callable[[There], Iterable[tuple[int, Any]]]) -> dict[int, Any]:
     device = _DEVICE.get()
     if device is None:
         return {}
     import torch
 
     try:
-        chunks = _chunks(ask, layers)
-        return {layer: made for chunk in chunks for layer, made in _fit(device, chunk).items()}
+        with _own_stream(device):
+            return dict(work(partial(_to, device)))
     except torch.OutOfMemoryError:
         return {}
 
@@ -67,15 +84,13 @@ def _chunks(ask: Ask, layers: Sequence[int]) -> Iterator[dict[int, tuple[np.ndar
     yield from [chunk] if chunk else []
 
 
-def _fit(device: str, chunk: Mapping[int, tuple[np.ndarray, Request]]) -> dict[int, Made]:
+def _fit(there: There, chunk: Mapping[int, tuple[np.ndarray, Request]]) -> dict[int, Made]:
     """The fits of layers whose states have one shape."""
     requests = [request for _, request in chunk.values()]
     most = max(len(request.C) for request in requests)
-    with _own_stream(device):
-        states = _there(device, np.stack([states for states, _ in chunk.values()]))
-        padded = [np.stack(of) for of in zip(*(_padded(of, most) for of in requests), strict=True)]
-        made = fit_many(states, *(_there(device, of) for of in padded))
-        coefficients, intercept = (to_numpy(of) for of in made)
+    states = there(np.stack([states for states, _ in chunk.values()]))
+    padded = [np.stack(of) for of in zip(*(_padded(of, most) for of in requests), strict=True)]
+    coefficients, intercept = map(to_numpy, fit_many(states, *map(there, padded)))
     counts = (len(request.C) for request in requests)
     return {
         layer: (of[:count], shift[:count])
@@ -115,7 +130,7 @@ def _stream(device: str) -> Any:
     return torch.cuda.Stream(device, priority=-1)
 
 
-def _there(device: str, of: np.ndarray) -> Any:
+def _to(device: str, of: np.ndarray) -> Array:
     """The numbers in double precision on the device; half the width travels as it is stored."""
     import torch
 
