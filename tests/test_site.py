@@ -150,4 +150,4 @@ def test_what_a_stranger_looks_for_is_two_clicks_away(site: str, browser) -> Non
     for link, seen in wanted.items():
         page.goto(f"{site}/index.html")
         page.locator(".cards").get_by_role("link", name=link).click()
-        assert page.locator(seen).first.is_visible(), link
+        page.locator(seen).first.wait_for(state="visible")  # an image has no size before it is here

@@ -184,6 +184,7 @@ class StateBank:
     def __init__(self, path: Path, ids: list[str]) -> None:
         self.folder, self.place = path / "states", {id: row for row, id in enumerate(ids)}
         self._read: dict[tuple[str, int], np.ndarray] = {}
+        self._foreign: set[Path] = set()  # shards of other datasets, which are not opened again
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_read": {}}
@@ -220,17 +221,25 @@ class StateBank:
         return files
 
     def _load(self, name: str, layer: int) -> np.ndarray:
-        out = np.empty(0)
+        out, width, foreign = np.empty(0), 0, set()
         for path in self._shards(name):
+            if path in self._foreign:
+                continue
             with _shard(path) as (file, ids):
                 here = [(self.place[id], row) for row, id in enumerate(ids) if id in self.place]
-                if not here and out.size:
-                    continue  # a shard of another dataset is not read
-                states = file.get_slice("states")[:, layer - 1 : layer][:, 0]
+                whole = file.get_slice("states")
+                width = int(whole.get_shape()[2])
+                if not here:
+                    foreign.add(path)
+                    continue
+                states = whole[:, layer - 1 : layer][:, 0]
             if not out.size:
-                out = np.full((len(self.place), states.shape[1]), np.nan, dtype=states.dtype)
+                out = np.full((len(self.place), width), np.nan, dtype=states.dtype)
             to, of = [place for place, _ in here], [row for _, row in here]
             out[to] = states[of]
+        if not out.size:  # not one of these questions has a state
+            return np.full((len(self.place), width), np.nan, dtype=np.float16)
+        self._foreign |= foreign
         return out
 
 

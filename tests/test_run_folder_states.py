@@ -1,0 +1,53 @@
+"""A layer at a time from the shards of a run folder, against the arrays that went into them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from anchorscope.errors import UserError
+from anchorscope.run_folder.states import StateBank, save_states, shard_name
+from anchorscope.run_folder.store import Store
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> tuple[Path, dict[str, np.ndarray]]:
+    """A folder of three shards, the second one of another dataset; and each question's states."""
+    store = Store.open(tmp_path / "run", {"of": "a test"})
+    draw, states = np.random.default_rng(0), {}
+    for number, dataset in enumerate(("north", "south", "north")):
+        ids = [f"{dataset}:{number}{row}" for row in range(4)]
+        of = draw.normal(size=(4, 3, 5)).astype(np.float16)
+        save_states(store, shard_name("clean", number), ids, of)
+        states |= dict(zip(ids, of, strict=True))
+    return store.path, states
+
+
+def test_a_layer_is_read_in_the_order_asked_for(stored):
+    path, states = stored
+    ids = [id for id in reversed(states) if id.startswith("north")]
+    bank = StateBank(path, [*ids, "north:none"])
+    for layer in (1, 2, 3):
+        read = bank.layer("clean", layer)
+        assert np.array_equal(read[:-1], [states[id][layer - 1] for id in ids])
+        assert np.isnan(read[-1]).all()
+
+
+def test_a_shard_of_another_dataset_is_opened_once(stored):
+    path, states = stored
+    ids = [id for id in states if id.startswith("north")]
+    bank = StateBank(path, ids)
+    assert bank.layer("clean", 1).shape == (8, 5)
+    (path / shard_name("clean", 1)).write_bytes(b"something else")
+    assert np.array_equal(bank.layer("clean", 2), [states[id][1] for id in ids])
+    with pytest.raises(UserError, match="00001"):
+        StateBank(path, ids).layer("clean", 1)
+
+
+def test_questions_without_a_state_have_rows_of_the_right_width(stored):
+    bank = StateBank(stored[0], ["west:1", "west:2"])
+    for layer in (1, 2):
+        read = bank.layer("clean", layer)
+        assert read.shape == (2, 5) and np.isnan(read).all()
