@@ -144,6 +144,8 @@ def test_without_a_device_or_its_memory_there_are_none(world, monkeypatch):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     assert fits_of_layers(lambda k: (x[k - 1], request), range(1, 5)) == {}
+    with fits_on("cpu"):  # as of states that are no numbers
+        assert of_layers(lambda there, k: torch.linalg.cholesky(there(-np.eye(2))), [1]) == {}
     monkeypatch.setattr(at_once, "fit_many", out_of_memory)
     with fits_on("cpu"):
         assert fits_of_layers(lambda k: (x[k - 1], request), range(1, 5)) == {}

@@ -38,8 +38,8 @@ def fits_on(device: str | None) -> Iterator[None]:
 def fits_of_layers(ask: Ask, layers: Sequence[int]) -> dict[int, Made]:
     """The fits of each layer that `ask` tells of, [fit, width] and [fit], by layer.
 
-    Empty where no GPU is to make them, or where it has no memory left: then whoever needs the fits
-    of a layer makes them.
+    Empty where no GPU is to make them, where it has no memory left, or where states are no numbers:
+    then whoever needs the fits of a layer makes them, or says what is wrong.
     """
 
     def fits(there: There) -> Iterator[tuple[int, Made]]:
@@ -65,7 +65,7 @@ def _on_device(work: Callable[[There], Iterable[tuple[int, Any]]]) -> dict[int, 
     try:
         with _own_stream(device):
             return dict(work(partial(_to, device)))
-    except torch.OutOfMemoryError:
+    except (torch.OutOfMemoryError, torch.linalg.LinAlgError):
         return {}
 
 
@@ -131,7 +131,7 @@ def _stream(device: str) -> Any:
 
 
 def _to(device: str, of: np.ndarray) -> Array:
-    """The numbers in double precision on the device; half the width travels as it is stored."""
+    """The numbers in double precision on the device, to which they travel as they are stored."""
     import torch
 
     return torch.from_numpy(of).to(device).double()
