@@ -61,11 +61,12 @@ def _on_device(work: Callable[[There], Iterable[tuple[int, Any]]]) -> dict[int, 
     if device is None:
         return {}
     import torch
+    from torch.linalg import LinAlgError  # pyright: ignore[reportPrivateImportUsage]
 
     try:
         with _own_stream(device):
             return dict(work(partial(_to, device)))
-    except (torch.OutOfMemoryError, torch.linalg.LinAlgError):
+    except (torch.OutOfMemoryError, LinAlgError):
         return {}
 
 
