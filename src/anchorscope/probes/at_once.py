@@ -61,12 +61,11 @@ def _on_device(work: Callable[[There], Iterable[tuple[int, Any]]]) -> dict[int, 
     if device is None:
         return {}
     import torch
-    from torch.linalg import LinAlgError  # pyright: ignore[reportPrivateImportUsage]
 
     try:
         with _own_stream(device):
             return dict(work(partial(_to, device)))
-    except (torch.OutOfMemoryError, LinAlgError):
+    except (torch.OutOfMemoryError, torch.linalg.LinAlgError):  # type: ignore[reportPrivateImportUsage]
         return {}
 
 
