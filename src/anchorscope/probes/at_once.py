@@ -1,7 +1,7 @@
 """The fits of many layers made at once on a GPU, for parts that other processes then finish.
 
-A layer's fits are hundreds of short steps. On a GPU a step of all layers takes as long as a step of
-one, so that this process makes them where it has one, and the others, which have none, count.
+A layer's fits are hundreds of short steps, and a short step takes a GPU the time of starting its
+kernels. So the process that has one makes the fits of all layers, and the others count.
 """
 
 from __future__ import annotations

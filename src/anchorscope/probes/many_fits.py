@@ -1,7 +1,7 @@
 """Many logistic regressions on the states of a layer, or of many layers, all fitted at once.
 
 The probes of a layer (kinds × folds × fold seeds) learn from rows of the same matrix. Here a step
-of all of them is two matrix products, and on a GPU a step of all layers takes as long. What a fit
+of all of them is two matrix products, of many layers two stacks of products. What a fit
 leaves out has weight 0, and its standardisation is two small vectors, so that no row is copied. The
 same lines run on numpy arrays and on torch tensors, on whatever device these are.
 """

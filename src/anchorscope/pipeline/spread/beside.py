@@ -33,6 +33,9 @@ from anchorscope.records import Sample
 
 # On a CPU the model has all cores to itself. Tests set another value.
 WHERE: Literal["gpu", "everywhere", "nowhere"] = "gpu"
+# Who makes the fits where the model is on a GPU. "gpu" has been tried with torch on a CPU alone, so
+# that the cores make them until it is proved and timed where it would run.
+FITS: Literal["cores", "gpu"] = "cores"
 _SPARED = 2  # cores for the threads that feed the GPU and write files
 _LEAST = 2  # processes: fewer would not be worth it, and one alone is this one
 
@@ -139,7 +142,7 @@ class Beside:
 def fit_device(lease: Lease) -> str | None:
     """The GPU that makes the fits of many layers at once; None: the cores make them."""
     device = lease.model.device
-    return str(device) if device.type == "cuda" else None
+    return str(device) if FITS == "gpu" and device.type == "cuda" else None
 
 
 def _start_workers(config: Config, count: int) -> None:
