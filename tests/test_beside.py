@@ -8,6 +8,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -21,7 +22,9 @@ from anchorscope.errors import UserError
 from anchorscope.pipeline import run as run_module
 from anchorscope.pipeline.checks import recompute
 from anchorscope.pipeline.spread import beside
-from anchorscope.probes import at_once
+from anchorscope.pipeline.spread.spent import Spent, shared_out
+from anchorscope.probes import fit_process
+from anchorscope.probes.fit_process import FitProcess
 
 DATA = ("north", "south")
 ASKED = (
@@ -74,38 +77,61 @@ class Slow(beside.Beside):
     """As if the model read until all but the last dataset are analysed."""
 
     def __exit__(self, *error) -> None:
-        while self._thread.is_alive() and len(self._spent) < 3 * (len(DATA) - 1):
+        while len(self._spent) < 3 * (len(DATA) - 1):
             time.sleep(0.02)
         super().__exit__(*error)
 
 
 def test_what_is_written_is_the_same(apart, here, cli, monkeypatch):
-    """Every table, probe and sample; the first dataset beside the reading, the second after it."""
+    """Every table, probe and sample; a dataset's stages in threads that go on side by side."""
     monkeypatch.setattr(beside, "WHERE", "everywhere")
     monkeypatch.setattr(run_module, "Beside", Slow)
     code, _, error = cli(*ASKED, "--out", "slow")
     assert code == 0, error
     assert results(here / "slow") == results(apart)
-    for stage in ("probes", "pathways", "evidence tables"):
+    for stage in beside.STAGES:
         assert stages(here / "slow")[stage]["beside"] > 0
-        assert stages(here / "slow")[stage]["seconds"] > 0  # those of the second
         assert "beside" not in stages(apart)[stage]
 
 
-def test_fits_made_in_the_readers_process_give_the_same_numbers(apart, here, cli, monkeypatch):
+def test_seconds_of_stages_add_up_to_those_of_the_run():
+    """Two stages at once after the reading, which ends at 10, share a second; before it none."""
+    spent = [Spent("probes", 2, 6), Spent("pathways", 6, 16), Spent("probes", 12, 14),
+             Spent("evidence tables", 11, 16), Spent("evidence tables", 18, 19)]  # fmt: skip
+    given = shared_out(spent, read=10)
+    # 10-11 pathways alone; 11-12, 14-16 two; 12-14 three; 16-18 nobody; 18-19 one.
+    assert given["probes"] == pytest.approx((4, 2 / 3))
+    assert given["pathways"] == pytest.approx((4, 1 + 0.5 + 2 / 3 + 1))
+    assert given["evidence tables"] == pytest.approx((0, 0.5 + 2 / 3 + 1 + 1))
+    assert sum(late for _, late in given.values()) == pytest.approx(19 - 10 - 2)
+    assert shared_out([], read=3) == {}
+
+
+def test_fits_made_in_a_process_of_their_own_give_the_same_numbers(apart, here, cli, monkeypatch):
     """As where the model is on a GPU: all layers at once, beside the reading and after it."""
-    made: list[int] = []
-    fit = at_once._fit
-    monkeypatch.setattr(at_once, "_fit", lambda *of: made.append(len(of[1])) or fit(*of))
-    for module in (beside, run_module):
-        monkeypatch.setattr(module, "fit_device", lambda lease: "cpu")
+    made: dict[str, int] = {}
+    ask = FitProcess.made
+
+    def counted(self, work):
+        result = ask(self, work)
+        made[threading.current_thread().name] = made.get(threading.current_thread().name, 0) + (
+            len(result or ())
+        )
+        return result
+
+    monkeypatch.setattr(FitProcess, "made", counted)
+    monkeypatch.setattr(run_module, "fit_device", lambda lease: "cpu")
     monkeypatch.setattr(beside, "WHERE", "everywhere")
     monkeypatch.setattr(run_module, "Beside", Slow)
     code, _, error = cli(*ASKED, "--out", "at_once")
     assert code == 0, error
     blocks = json.loads((here / "at_once/run.json").read_text())["model"]["blocks"]
-    # Probes, refits, and the probe of the question alone.
-    assert made == [blocks] * 3 * len(DATA)  # too few of a pathway for `awareness`
+    # Probes; refits and distances; the probe of the question alone. Too few for `awareness`.
+    assert made == {
+        "probes_0": 2 * blocks,
+        "pathways_0": 4 * blocks,
+        "evidence tables_0": 2 * blocks,
+    }
     for table in sorted((apart / "tables").glob("*.csv")):
         one, other = (pd.read_csv(of) for of in (table, here / "at_once/tables" / table.name))
         pd.testing.assert_frame_equal(one, other, rtol=1e-4, atol=1e-4)
@@ -114,6 +140,20 @@ def test_fits_made_in_the_readers_process_give_the_same_numbers(apart, here, cli
     monkeypatch.setattr(recompute, "_fit_device", lambda view: None)
     code, said, _ = cli("verify", "at_once", "--deep")
     assert code == 0 and "equal to rounding" in said, said
+
+
+def test_a_process_of_fits_that_is_killed_leaves_them_to_the_cores(apart, here, cli, monkeypatch):
+    """As by a system that is short of memory: the run ends as one without such a process."""
+
+    def killed(device: str, parent: int) -> bool:
+        os._exit(9)
+
+    monkeypatch.setattr(fit_process, "_begin", killed)
+    monkeypatch.setattr(run_module, "fit_device", lambda lease: "cpu")
+    monkeypatch.setattr(beside, "WHERE", "everywhere")
+    code, _, error = cli(*ASKED, "--out", "killed")
+    assert code == 0, error
+    assert results(here / "killed") == results(apart)
 
 
 def test_a_mistake_found_beside_is_one_sentence(here, cli, monkeypatch):

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pandas as pd
+import psutil
 import pytest
 import torch
 
 from anchorscope.config import Config
+from anchorscope.errors import UserError
 from anchorscope.evidence import awareness
 from anchorscope.evidence.pieces import PieceInputs, evidence_tables
 from anchorscope.pathways.refit import Mahalanobis, distances
 from anchorscope.probes import at_once
-from anchorscope.probes.at_once import fits_of_layers, fits_on, of_layers
+from anchorscope.probes.at_once import fits_of_layers, fits_on, of_layers, stop_fits
+from anchorscope.probes.fit_process import FitProcess
 from anchorscope.probes.fold_probes import fold_logits, label_tasks, task_request
 from anchorscope.probes.labelled import Covariates
-from anchorscope.probes.many_fits import class_weights, fit_many
+from anchorscope.probes.many_fits import Request, class_weights, fit_many
 from anchorscope.probes.readings import Readings
 
 LAYERS, N, WIDTH = 4, 120, 40
@@ -79,14 +84,14 @@ def test_few_layers_at_a_time_are_the_same(world, monkeypatch):
         states = x[layer - 1]
         return {2: (states, None), 3: (states[1:], fewer)}.get(layer, (states, request))
 
-    sizes = []
-    whole = at_once._fit
-    monkeypatch.setattr(at_once, "_fit", lambda *of: sizes.append(len(of[1])) or whole(*of))
+    assert [list(of) for of in at_once._chunks(ask, [1, 4, 2, 3, 1])] == [[1, 4], [3], [1]]
     with fits_on("cpu"):
         one = fits_of_layers(ask, range(1, 5))
-        monkeypatch.setattr(at_once, "_BYTES", 8 * N * WIDTH)
-        other = fits_of_layers(ask, [1, 4])
-    assert sizes == [1, 1, 1, 1, 1] and list(one) == [1, 3, 4]
+    monkeypatch.setattr(at_once, "_BYTES", 8 * N * WIDTH)
+    assert [list(of) for of in at_once._chunks(ask, [1, 4])] == [[1], [4]]
+    assert list(one) == [1, 3, 4]
+    other = {k: of for chunk in at_once._chunks(ask, [1, 4])
+             for k, of in at_once._fit(as_torch, chunk).items()}  # fmt: skip
     for layer in (1, 4):
         assert other[layer][0] == pytest.approx(one[layer][0], rel=1e-6, abs=1e-9)
 
@@ -126,8 +131,9 @@ def test_classifiers_of_pathways_take_the_fits_that_were_made(monkeypatch):
         covariates=nothing, states=states,
     )  # fmt: skip
     plain = evidence_tables(("awareness",), [inputs])
-    sizes, whole = [], at_once._fit
-    monkeypatch.setattr(at_once, "_fit", lambda *of: sizes.append(len(of[1])) or whole(*of))
+    sizes, ask = [], FitProcess.made
+    kept = lambda self, work: (made := ask(self, work)) and (sizes.append(len(made)) or made)  # noqa: E731
+    monkeypatch.setattr(FitProcess, "made", kept)
     with fits_on("cpu"):
         given = evidence_tables(("awareness",), [inputs])
     assert sizes == [2, 2]
@@ -136,16 +142,37 @@ def test_classifiers_of_pathways_take_the_fits_that_were_made(monkeypatch):
         pd.testing.assert_frame_equal(table, given[name], atol=1e-4)
 
 
-def test_without_a_device_or_its_memory_there_are_none(world, monkeypatch):
+def test_without_a_device_or_its_memory_there_are_none(world):
     x, z, fold = world
     request = task_request(label_tasks(z[None], fold, C=1.0), N)
 
-    def out_of_memory(*of: object) -> None:
+    def out_of_memory(layer: int) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    assert fits_of_layers(lambda k: (x[k - 1], request), range(1, 5)) == {}
-    with fits_on("cpu"):  # as of states that are no numbers
-        assert of_layers(lambda there, k: torch.linalg.cholesky(there(-np.eye(2))), [1]) == {}
-    monkeypatch.setattr(at_once, "fit_many", out_of_memory)
+    def ask(layer: int) -> tuple[np.ndarray, Request | None]:
+        return x[layer - 1], request
+
+    assert fits_of_layers(ask, range(1, 5)) == {}
+    with fits_on("cuda:99"):
+        assert fits_of_layers(ask, range(1, 5)) == {}
     with fits_on("cpu"):
-        assert fits_of_layers(lambda k: (x[k - 1], request), range(1, 5)) == {}
+        # As of states that are no numbers.
+        assert of_layers(lambda there, k: torch.linalg.cholesky(there(-np.eye(2))), [1]) == {}
+        assert fits_of_layers(out_of_memory, range(1, 5)) == {}
+        assert list(fits_of_layers(ask, range(1, 5))) == [1, 2, 3, 4]  # it goes on all the same
+        stop_fits()
+        assert fits_of_layers(ask, range(1, 5)) == {}
+
+
+def test_a_mistake_is_heard_of_and_the_process_ends_with_its_block():
+    def fail(layer: int) -> None:
+        raise UserError("There is no such file.")
+
+    with fits_on("cpu"):
+        with pytest.raises(UserError, match="no such file"):
+            fits_of_layers(fail, [1])
+        (process,) = {at_once._PROCESS.get().made(os.getpid)}
+    assert (
+        psutil.wait_procs([psutil.Process(process)] if psutil.pid_exists(process) else [], 30)[1]
+        == []
+    )

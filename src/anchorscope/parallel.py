@@ -60,15 +60,21 @@ def default_workers() -> int:
 def _alone(work: Callable[[Item], Result], item: Item, *, asked_by: int, folder: str) -> Result:
     global _inside
     if os.getpid() != asked_by:
-        if not _inside and os.getppid() == asked_by:
-            threading.Thread(target=_end_with, args=(asked_by,), daemon=True).start()
+        if not _inside:
+            follow(asked_by)
         _inside = True
         os.chdir(folder)  # a worker outlives the call that started it, and the caller may move on
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the caller too, who ends us
     # One arithmetic thread each: the other cores have their own item, and a sum must not depend
     # on how many there are.
     with threadpool_limits(limits=1, user_api="blas"):
         return work(item)
+
+
+def follow(parent: int) -> None:
+    """Leaves it to the parent to end this process: on Ctrl-C, and when it is no more."""
+    if os.getppid() == parent:
+        threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too, which ends us
 
 
 def _end_with(parent: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -97,24 +98,25 @@ def _finished(run: Run) -> bool:
 
 def _go(run: Run, model: Any) -> None:
     """Every stage in turn; on a GPU a dataset is analysed while the next one is read."""
-    with lent(run, model) as (run, lease, shards):
-        take_over(run, shards)
-        with Beside(run, lease) as beside:
-            samples = ask_and_read(
-                run, lease, shards, passes_of(run.config), on_dataset=beside.on_dataset
-            )
-            answers = [labelled(samples, dataset, run.config) for dataset in run.datasets]
-            read_variants(run, lease, shards)
-            read_evidence(run, lease, shards, samples)
-        done, passes, device = beside.done, probed_of(run.config), fit_device(lease)
-        run.store.save_info({"fits_on": device} if device else {})
-        with fits_on(device):
+    with ExitStack() as fits:  # may be made on the model's GPU, also when the model is given back
+        with lent(run, model) as (run, lease, shards):
+            take_over(run, shards)
+            device = fit_device(lease)
+            run.store.save_info({"fits_on": device} if device else {})
+            fits.enter_context(fits_on(device))
+            with Beside(run, lease) as beside:
+                samples = ask_and_read(
+                    run, lease, shards, passes_of(run.config), on_dataset=beside.on_dataset
+                )
+                answers = [labelled(samples, dataset, run.config) for dataset in run.datasets]
+                read_variants(run, lease, shards)
+                read_evidence(run, lease, shards, samples)
+            done, passes = beside.done, probed_of(run.config)
             readings = ranks.by_first(
                 lambda: train_and_read(run, answers, passes=passes, done=done.readings)
             )
-        read_evidence_with_probes(run, lease, shards, samples, answers, readings)
-        asked = ask_otherwise(run, lease, shards, samples) if run.config.robust else []
-    with fits_on(device):
+            read_evidence_with_probes(run, lease, shards, samples, answers, readings)
+            asked = ask_otherwise(run, lease, shards, samples) if run.config.robust else []
         ranks.by_first(
             lambda: _finish(run, samples, answers, readings, done, asked, shards=len(shards))
         )

@@ -60,8 +60,8 @@ def ask_and_read(
     """Every question answered and read under each pass, a shard at a time.
 
     What is on disk is not done again. `exact_question` reads the same answers with other exact
-    question tokens, by question id. `on_dataset` hears of every dataset but the last, when its
-    files are there and the next one is being read.
+    question tokens, by question id. `on_dataset` hears of every dataset when its files are there;
+    the next one is being read by then.
     """
     samples: list[Sample] = []
     run.progress.start(name, sum(map(len, shards)))
@@ -84,9 +84,9 @@ def ask_and_read(
                 samples += reader.samples(shard)
                 stage["tokens"] = reader.tokens
                 run.progress.advance(len(shard))
-                if on_dataset is not None and after and after.dataset != shard.dataset:
+                if on_dataset is not None and (not after or after.dataset != shard.dataset):
                     own = [s for s in samples if s.question.dataset == shard.dataset]
-                    reader.writer.soon(partial(on_dataset, own, shards=after.number))
+                    reader.writer.soon(partial(on_dataset, own, shards=shard.number + 1))
     return samples
 
 

@@ -1,23 +1,24 @@
 """The fits of many layers made at once on a GPU, for parts that other processes then finish.
 
 A layer's fits are hundreds of short steps, and a short step takes a GPU the time of starting its
-kernels. So the process that has one makes the fits of all layers, and the others count.
+kernels. So one process makes the fits of all layers there, and the others count.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from anchorscope.probes.curvature import Array, to_numpy
+from anchorscope.probes.fit_process import FitProcess
 from anchorscope.probes.many_fits import Made, Request, fit_many
 
-_DEVICE: ContextVar[str | None] = ContextVar("fits_on", default=None)
+_PROCESS: ContextVar[FitProcess | None] = ContextVar("fits_on", default=None)
 # Of states in double precision at once; the fits take about four times as much, beside a model
 # whose passes have most of the GPU's memory.
 _BYTES = 2**28
@@ -27,12 +28,26 @@ Ask = Callable[[int], tuple[np.ndarray, Request | None]]  # of a layer: its stat
 
 @contextmanager
 def fits_on(device: str | None) -> Iterator[None]:
-    """`fits_of_layers` of this thread makes fits on the device; None: it makes none."""
-    before = _DEVICE.set(device)
-    try:
+    """`fits_of_layers` makes fits on the device, in a process of their own; None: it makes none.
+
+    Holds for this thread and for those that take over its context.
+    """
+    if device is None:
         yield
-    finally:
-        _DEVICE.reset(before)
+        return
+    with FitProcess(device) as process:
+        before = _PROCESS.set(process)
+        try:
+            yield
+        finally:
+            _PROCESS.reset(before)
+
+
+def stop_fits() -> None:
+    """Ends the process that makes fits; who waits for one makes it alone."""
+    process = _PROCESS.get()
+    if process is not None:
+        process.stop()
 
 
 def fits_of_layers(ask: Ask, layers: Sequence[int]) -> dict[int, Made]:
@@ -57,16 +72,11 @@ def of_layers(
 
 
 def _on_device(work: Callable[[There], Iterable[tuple[int, Any]]]) -> dict[int, Any]:
-    device = _DEVICE.get()
-    if device is None:
+    process = _PROCESS.get()
+    if process is None:
         return {}
-    import torch
-
-    try:
-        with _own_stream(device):
-            return dict(work(partial(_to, device)))
-    except (torch.OutOfMemoryError, torch.linalg.LinAlgError):  # type: ignore[reportPrivateImportUsage]
-        return {}
+    there = partial(_to, process.device)
+    return process.made(lambda: dict(work(there))) or {}
 
 
 def _chunks(ask: Ask, layers: Sequence[int]) -> Iterator[dict[int, tuple[np.ndarray, Request]]]:
@@ -109,25 +119,6 @@ def _padded(request: Request, most: int) -> Request:
         weights=np.pad(request.weights, more, constant_values=1.0),
         C=np.pad(request.C, more[0], constant_values=1.0),
     )
-
-
-def _own_stream(device: str) -> Any:
-    """A stream beside the one on which the model reads: its passes are long, a fit's steps short
-    and each waited for.
-    """
-    import torch
-
-    if torch.device(device).type != "cuda":
-        return nullcontext()
-    return torch.cuda.stream(_stream(device))
-
-
-@cache
-def _stream(device: str) -> Any:
-    """The same stream every time: torch keeps memory that was freed for each stream apart."""
-    import torch
-
-    return torch.cuda.Stream(device, priority=-1)
 
 
 def _to(device: str, of: np.ndarray) -> Array:

@@ -22,6 +22,7 @@ from anchorscope.run_folder.store import Store
 _KEPT_BYTES = 2**29
 _DTYPES = {"F16": "<f2", "F32": "<f4", "F64": "<f8"}  # what safetensors calls them
 _NAMES = {of: name for name, of in _DTYPES.items()}
+_Rows = slice | list[int]
 _ONE_AT_A_TIME = threading.Lock()  # for a caller who asks joblib for threads instead
 
 
@@ -112,13 +113,20 @@ def load_states(store: Store, intervention: str, ids: Sequence[str], shards: int
 
 def _mapped(path: Path, ids: Sequence[str]) -> np.ndarray | None:
     """The states of a file as they lie there; None where they are others, or not float32."""
-    with _shard(path) as (file, ids_here):  # the library has checked lengths and offsets
-        states = file.get_slice("states")
-        if states.get_dtype() != "F32" or ids_here != list(ids):
-            return None
-        shape = tuple(states.get_shape())
-    start = path.stat().st_size - 4 * math.prod(shape)
-    return np.memmap(path, dtype="<f4", mode="r", offset=start, shape=shape)
+    with _shard(path) as (file, ids_here):
+        alike = file.get_slice("states").get_dtype() == "F32" and ids_here == list(ids)
+        return _lying(path, file) if alike else None
+
+
+def _lying(path: Path, file: Any) -> np.ndarray:
+    """The states [question, layer, width] of an open file, memory-mapped.
+
+    The library has checked lengths and offsets; its own slices are copied number by number.
+    """
+    states = file.get_slice("states")
+    kind, shape = np.dtype(_DTYPES[states.get_dtype()]), tuple(states.get_shape())
+    start = path.stat().st_size - kind.itemsize * math.prod(shape)
+    return np.memmap(path, dtype=kind, mode="r", offset=start, shape=shape)
 
 
 @contextmanager
@@ -184,10 +192,11 @@ class StateBank:
     def __init__(self, path: Path, ids: list[str]) -> None:
         self.folder, self.place = path / "states", {id: row for row, id in enumerate(ids)}
         self._read: dict[tuple[str, int], np.ndarray] = {}
+        self._mapped: dict[str, list[tuple[_Rows, np.ndarray, _Rows]]] = {}  # by pass
         self._foreign: set[Path] = set()  # shards of other datasets, which are not opened again
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_read": {}}
+        return self.__dict__ | {"_read": {}, "_mapped": {}}
 
     @property
     def names(self) -> frozenset[str]:
@@ -221,26 +230,41 @@ class StateBank:
         return files
 
     def _load(self, name: str, layer: int) -> np.ndarray:
-        out, width, foreign = np.empty(0), 0, set()
+        if name not in self._mapped:
+            self._mapped[name] = list(self._found(name))
+        found, count = self._mapped[name], len(self.place)
+        if not found:  # not one of these questions has a state
+            with _shard(self._shards(name)[0]) as (file, _):
+                return np.full(
+                    (count, file.get_slice("states").get_shape()[2]), np.nan, dtype=np.float16
+                )
+        # A shard with a value beyond the range of halves is in single precision.
+        kind = np.result_type(*(states.dtype for _, states, _ in found))
+        out, lacking = np.empty((count, found[0][1].shape[2]), kind), np.ones(count, bool)
+        for to, states, of in found:
+            out[to], lacking[to] = states[of, layer - 1], False
+        out[lacking] = np.nan
+        return out
+
+    def _found(self, name: str) -> Iterator[tuple[_Rows, np.ndarray, _Rows]]:
+        """Where a shard's states go, the states, and which of them; a shard without is left out."""
         for path in self._shards(name):
             if path in self._foreign:
                 continue
             with _shard(path) as (file, ids):
                 here = [(self.place[id], row) for row, id in enumerate(ids) if id in self.place]
-                whole = file.get_slice("states")
-                width = int(whole.get_shape()[2])
-                if not here:
-                    foreign.add(path)
-                    continue
-                states = whole[:, layer - 1 : layer][:, 0]
-            if not out.size:
-                out = np.full((len(self.place), width), np.nan, dtype=states.dtype)
-            to, of = [place for place, _ in here], [row for _, row in here]
-            out[to] = states[of]
-        if not out.size:  # not one of these questions has a state
-            return np.full((len(self.place), width), np.nan, dtype=np.float16)
-        self._foreign |= foreign
-        return out
+                states = _lying(path, file)
+            if here:
+                to, of = (_rows(list(rows)) for rows in zip(*here, strict=True))
+                yield to, states, of
+            else:
+                self._foreign.add(path)
+
+
+def _rows(numbers: list[int]) -> _Rows:
+    """The same rows, as a slice where they follow one another: it is copied in one go."""
+    first, count = numbers[0], len(numbers)
+    return slice(first, first + count) if numbers == list(range(first, first + count)) else numbers
 
 
 class StoredStates:

@@ -1,19 +1,19 @@
 """A dataset analysed while the model reads the next one, where the model is on a GPU.
 
-A thread hands the parts of the analysis to other processes and waits for them. It saves the probes
-and writes nothing else; what it has not begun when the reading ends is done afterwards, with all
-cores. The numbers are the same either way, since no part knows of the others.
+A thread for each stage of the analysis hands its parts to other processes and waits for them, so
+that one dataset is counted while a GPU makes the fits of another. The threads save the probes and
+write nothing else. The numbers are the same either way, since no part knows of the others.
 """
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from importlib import import_module
-from queue import SimpleQueue
 from typing import Literal
 
 from anchorscope import ranks
@@ -24,8 +24,9 @@ from anchorscope.parallel import default_workers, in_parallel, stop_workers
 from anchorscope.pipeline.analyse import pathways_of, readings_of
 from anchorscope.pipeline.evidence import parts_of_evidence
 from anchorscope.pipeline.shard import OnDataset
+from anchorscope.pipeline.spread.spent import Spent, shared_out
 from anchorscope.pipeline.stages import Run
-from anchorscope.probes.at_once import fits_on
+from anchorscope.probes.at_once import stop_fits
 from anchorscope.probes.labelled import labelled
 from anchorscope.probes.readings import Readings
 from anchorscope.progress import Quiet
@@ -36,6 +37,7 @@ WHERE: Literal["gpu", "everywhere", "nowhere"] = "gpu"
 # Who makes the fits where the model is on a GPU. "gpu" has been tried with torch on a CPU alone, so
 # that the cores make them until it is proved and timed where it would run.
 FITS: Literal["cores", "gpu"] = "cores"
+STAGES = ("probes", "pathways", "evidence tables")
 _SPARED = 2  # cores for the threads that feed the GPU and write files
 _LEAST = 2  # processes: fewer would not be worth it, and one alone is this one
 
@@ -50,17 +52,16 @@ class Analysed:
 
 
 class Beside:
-    """The thread, for as long as the `with` block reads; `done` is what it has come to."""
+    """The threads, for as long as the `with` block reads; `done` is what they have come to."""
 
     def __init__(self, run: Run, lease: Lease) -> None:
         self.done = Analysed()
-        self._run, self._asked, self._device = run, _asked(run, lease), fit_device(lease)
+        self._run, self._asked = run, _asked(run, lease)
         self._workers = max(_LEAST, default_workers() - _SPARED)
-        self._steps: SimpleQueue[tuple[str, Callable[[], None]] | None] = SimpleQueue()
-        self._spent: list[tuple[str, float, float]] = []  # stage, begun, ended
-        self._reading = threading.Event()
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._work, name="analysis", daemon=True)
+        self._lanes = {stage: ThreadPoolExecutor(1, stage) for stage in STAGES}
+        self._steps: list[Future[None]] = []
+        self._spent: list[Spent] = []
+        self._context = copy_context()  # who makes the fits
 
     @property
     def on_dataset(self) -> OnDataset | None:
@@ -69,25 +70,22 @@ class Beside:
 
     def __enter__(self) -> Beside:
         if self._asked:
-            self._reading.set()
-            self._thread.start()
+            start = partial(_start_workers, self._run.config, self._workers)
+            self._steps.append(self._lanes["probes"].submit(start))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
-        if not self._asked:
-            return
         read = time.monotonic()
-        self._reading.clear()
-        self._steps.put(None)
-        self._wait(abandon=kind is not None)
-        for stage, begun, ended in self._spent:
-            late = max(0.0, ended - max(begun, read))
-            self._run.add_to(stage, seconds=late, beside=ended - begun - late)
-        if kind is None and self._error is not None:
-            raise self._error
+        try:
+            if kind is None:
+                self._finish()
+        finally:
+            self._end()
+            for stage, (beside, late) in shared_out(self._spent, read).items():
+                self._run.add_to(stage, seconds=late, beside=beside)
 
     def _begin(self, samples: Sequence[Sample], *, shards: int) -> None:
-        """Puts the steps of a dataset behind those of the ones before it."""
+        """Hands the steps of a dataset to the threads, behind those of the ones before it."""
         run, done = replace(self._run, progress=Quiet()), self.done
         name, workers = samples[0].question.dataset, self._workers
         answers = cache(partial(labelled, samples, name, run.config))
@@ -105,38 +103,43 @@ class Beside:
                 run, answers(), read, samples, shards=shards, workers=workers
             )
 
-        for step in (("probes", probes), ("pathways", pathways), ("evidence tables", evidence)):
-            self._steps.put(step)
+        first = self._hand("probes", probes, self._steps[0])
+        self._hand("pathways", pathways, first)
+        self._hand("evidence tables", evidence, first)
 
-    def _work(self) -> None:
-        """Does the steps in turn, until one fails or nothing is read any more."""
-        try:
-            _start_workers(self._run.config, self._workers)
-            with fits_on(self._device):
-                while (step := self._steps.get()) is not None and self._reading.is_set():
-                    self._do(*step)
-        except BaseException as error:
-            self._error = error
+    def _hand(self, stage: str, work: Callable[[], None], after: Future[None]) -> Future[None]:
+        """The step, done in its stage's thread once the one `after` which it comes is done."""
 
-    def _do(self, stage: str, work: Callable[[], None]) -> None:
-        begun = time.monotonic()
-        try:
-            work()
-        finally:
-            self._spent.append((stage, begun, time.monotonic()))
+        def do() -> None:
+            after.result()
+            begun = time.monotonic()
+            try:
+                self._context.copy().run(work)
+            finally:
+                self._spent.append(Spent(stage, begun, time.monotonic()))
 
-    def _wait(self, *, abandon: bool) -> None:
-        """Until the step under way is done, or ended where the run breaks off."""
-        try:
-            while not abandon and self._thread.is_alive():
-                self._thread.join(0.2)  # so that Ctrl-C is heard
-        except BaseException:
-            abandon = True
-            raise
-        finally:
-            while abandon and self._thread.is_alive():
-                stop_workers()  # again where the step had not come to them yet
-                self._thread.join(1)
+        self._steps.append(self._lanes[stage].submit(do))
+        return self._steps[-1]
+
+    def _finish(self) -> None:
+        """Waits for what is not done yet, with the cores that the model had."""
+        left = [step for step in self._steps if not step.done()]
+        self._run.progress.start("analysis", len(left))
+        for step in self._steps:
+            while wait([step], 0.2).not_done:  # so that Ctrl-C is heard
+                pass
+            step.result()
+            self._run.progress.advance(step in left)
+
+    def _end(self) -> None:
+        """Nothing goes on, whatever a step has come to."""
+        for step in self._steps:
+            step.cancel()
+        while wait(self._steps, 1).not_done:
+            stop_fits()
+            stop_workers()  # again where the step had not come to them yet
+        for lane in self._lanes.values():
+            lane.shutdown()
 
 
 def fit_device(lease: Lease) -> str | None:
