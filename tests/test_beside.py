@@ -77,7 +77,7 @@ class Slow(beside.Beside):
     """As if the model read until all but the last dataset are analysed."""
 
     def __exit__(self, *error) -> None:
-        while len(self._spent) < 3 * (len(DATA) - 1):
+        while len(self._spent) < 4 * (len(DATA) - 1):
             time.sleep(0.02)
         super().__exit__(*error)
 
@@ -145,10 +145,10 @@ def test_fits_made_in_a_process_of_their_own_give_the_same_numbers(apart, here, 
 def test_a_process_of_fits_that_is_killed_leaves_them_to_the_cores(apart, here, cli, monkeypatch):
     """As by a system that is short of memory: the run ends as one without such a process."""
 
-    def killed(device: str, parent: int) -> bool:
+    def killed(device: str) -> bool:
         os._exit(9)
 
-    monkeypatch.setattr(fit_process, "_begin", killed)
+    monkeypatch.setattr(fit_process, "_can_fit", killed)
     monkeypatch.setattr(run_module, "fit_device", lambda lease: "cpu")
     monkeypatch.setattr(beside, "WHERE", "everywhere")
     code, _, error = cli(*ASKED, "--out", "killed")

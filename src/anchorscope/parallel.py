@@ -1,4 +1,4 @@
-"""The same work for many layers or folds, each in a process of its own.
+"""The same work for many layers or folds, each in a process of its own; and one beside this one.
 
 A fit is many short steps of a solver with as much Python between them, so threads wait for one
 another (`benchmarks/cores.py`). Large arrays are handed over as files in shared memory.
@@ -11,10 +11,16 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import joblib
-from joblib.externals.loky import get_reusable_executor
+from joblib.externals.loky import (
+    BrokenProcessPool,
+    ProcessPoolExecutor,
+    get_reusable_executor,
+)
+from joblib.externals.loky.process_executor import ShutdownExecutorError
 from threadpoolctl import threadpool_limits
 
 OnDone = Callable[[int, int], None]  # items done, items in all
@@ -23,6 +29,7 @@ Result = TypeVar("Result")
 # Each worker holds one layer in double precision a few times over: about 300 MB for 2,000
 # questions of width 5,120.
 MAX_WORKERS = 16
+_GONE = (BrokenProcessPool, ShutdownExecutorError)
 _LOOK = 0.5  # seconds between two looks whether the parent is alive
 _inside = False  # whether this process is a worker, which starts no workers of its own
 
@@ -68,6 +75,39 @@ def _alone(work: Callable[[Item], Result], item: Item, *, asked_by: int, folder:
     # on how many there are.
     with threadpool_limits(limits=1, user_api="blas"):
         return work(item)
+
+
+class OwnProcess:
+    """One process beside this one, for what it is given in turn; it ends with the `with` block."""
+
+    def __init__(self) -> None:
+        self._executor = ProcessPoolExecutor(max_workers=1)
+
+    def __enter__(self) -> OwnProcess:
+        self.begin(partial(follow, os.getpid()))
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Ends the process, whatever it does."""
+        self._executor.shutdown(wait=False, kill_workers=True)
+
+    def begin(self, work: Callable[[], Result]) -> Callable[[], Result | None]:
+        """What waits for the work and gives its result; None where the process is no more."""
+        try:
+            future = self._executor.submit(work)
+        except _GONE:
+            return lambda: None
+
+        def result() -> Result | None:
+            try:
+                return future.result()
+            except _GONE:  # stopped; or killed, as by a system that is short of memory
+                return None
+
+        return result
 
 
 def follow(parent: int) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-import torch
 from torch import Tensor
 
 from anchorscope import ranks
@@ -45,15 +44,14 @@ def _mass(lease: Lease, trunk: Trunk, batch: Sequence[Row]) -> list[tuple[float,
         read_batch(lease, trunk, batch)
     # A mean over heads in each process, and of these over the processes.
     total = ranks.summed(seen[0]) / ranks.count()
-    mean = (total / lease.model.blocks).cpu()
+    mean = (total / lease.model.blocks).cpu().numpy()
     front, columns = len(trunk.prefix), trunk.at.shape[1]
+    there = trunk.at.cpu().numpy() >= 0  # once: a GPU waits for every copy
     out = []
-    for number, row in enumerate(batch):
-        own = trunk.at[row.number].cpu() >= 0
-        new = len(row.ids)
-        parts = [mean[number, :front], mean[number, front : front + columns][own]]
-        parts.append(mean[number, mean.shape[1] - new :])
-        out.append(tuple(torch.cat(parts).tolist()))
+    for row, of in zip(batch, mean, strict=True):
+        own = of[front : front + columns][there[row.number]]
+        new = of[len(of) - len(row.ids) :]
+        out.append((*of[:front].tolist(), *own.tolist(), *new.tolist()))
     return out
 
 

@@ -13,8 +13,8 @@ from anchorscope.engine.lease import Lease, Read
 from anchorscope.engine.read import to_host
 from anchorscope.inspection.prompts import RunPrompts
 from anchorscope.models import Model
+from anchorscope.pipeline.asking.mark import mark_answer
 from anchorscope.pipeline.prompts import Prompted
-from anchorscope.pipeline.shard import mark_answer
 from anchorscope.records import Sample
 
 # Told of each answer token when it has been fed: its id, and its states [layer, width].

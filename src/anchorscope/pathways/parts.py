@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -51,13 +51,26 @@ class Asked:
     held: tuple[str, ...]  # passes that further sets of folds read
 
 
-def parts_of(of: Asked) -> dict[tuple[str, Any], Part]:
+class Refits(NamedTuple):
+    """What a GPU makes of the knocked-out states of all layers at once, by layer; may be empty."""
+
+    fits: Mapping[int, Made]
+    away: Mapping[int, np.ndarray]  # distances from clean states
+
+
+def refits_of(answers: Labelled, bank: StateBank, config: Config) -> Refits:
+    """The refits of a dataset, for which no probe is needed: empty where no GPU makes them."""
+    layers = range(1, bank.layers + 1)
+    fits = fits_of_layers(partial(_refit_request, answers, bank, config), layers)
+    return Refits(fits, of_layers(partial(_distances, answers, bank, config), layers))
+
+
+def parts_of(of: Asked, refits: Refits) -> dict[tuple[str, Any], Part]:
     """The parts of a dataset by kind and number, those that take longest first."""
     layers = sorted(of.readings.layer_numbers, key=lambda layer: layer != of.layer)
     worlds = [range(at, min(at + _WORLDS_AT_ONCE, WORLDS)) for at in
               range(0, WORLDS, _WORLDS_AT_ONCE)]  # fmt: skip
-    fits = fits_of_layers(partial(_refit_request, of), layers)
-    away = of_layers(partial(_distances, of), layers)
+    fits, away = refits
     return {
         **{("folds", seed): partial(_other_folds, of, seed) for seed in _other_seeds(of.config)},
         **{("mode", mode): partial(_tables_of_mode, of, mode) for mode in MODES},
@@ -101,17 +114,20 @@ def _other_folds(of: Asked, seed: int) -> StrictLayer | None:
     return examined_again(of.layer, states, of.answers, of.config, seed=seed)
 
 
-def _refit_request(of: Asked, layer: int) -> tuple[np.ndarray, Request | None]:
-    states, how = of.bank.layer(KNOCKOUT.name, layer), of.config
-    z, fold = of.answers.z, of.answers.fold
-    return refit_request(states, z=z, fold=fold, C=how.C, balance=how.balance)
+def _refit_request(
+    answers: Labelled, bank: StateBank, config: Config, layer: int
+) -> tuple[np.ndarray, Request | None]:
+    states, z, fold = bank.layer(KNOCKOUT.name, layer), answers.z, answers.fold
+    return refit_request(states, z=z, fold=fold, C=config.C, balance=config.balance)
 
 
-def _distances(of: Asked, there: There, layer: int) -> np.ndarray:
-    clean, knockout = (of.bank.layer(name, layer) for name in (CLEAN.name, KNOCKOUT.name))
+def _distances(
+    answers: Labelled, bank: StateBank, config: Config, there: There, layer: int
+) -> np.ndarray:
+    clean, knockout = (bank.layer(name, layer) for name in (CLEAN.name, KNOCKOUT.name))
     known = has_state(knockout)
-    fold = of.answers.fold[known]
-    return distances(there(clean[known]), there(knockout[known]), fold, seed=of.config.seed)
+    fold = answers.fold[known]
+    return distances(there(clean[known]), there(knockout[known]), fold, seed=config.seed)
 
 
 def _refit(of: Asked, layer: int, fits: Made | None, away: np.ndarray | None) -> Refit:

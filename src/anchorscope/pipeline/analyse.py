@@ -16,7 +16,15 @@ from anchorscope.config import Config
 from anchorscope.engine.passes import CLEAN, KNOCKOUT, MATCHED, RANDOM, passes_of
 from anchorscope.evidence.pieces import Tables
 from anchorscope.parallel import in_parallel
-from anchorscope.pathways.parts import Asked, States, examined_again, layers_of, parts_of
+from anchorscope.pathways.parts import (
+    Asked,
+    Refits,
+    States,
+    examined_again,
+    layers_of,
+    parts_of,
+    refits_of,
+)
 from anchorscope.pathways.strict_layer import StrictLayer
 from anchorscope.pathways.strict_tables import strict_table, verdict_table
 from anchorscope.pathways.two_pathways.finding import Finding, choose_layer, find
@@ -134,16 +142,27 @@ def pathways_of(
     answers: Sequence[Labelled],
     readings: Mapping[str, Readings],
     *,
+    refits: Mapping[str, Refits] | None = None,
     workers: int | None = None,
 ) -> dict[str, Tables]:
-    """The same tables of each of these datasets."""
+    """The same tables of each of these datasets; their `refits` may have been made before."""
     asked = {of.dataset: _asked(run, of, readings[of.dataset]) for of in answers}
-    parts = {(n, key): part for n, of in asked.items() for key, part in parts_of(of).items()}
+    refits = refits or {of.dataset: refits_before(run, of) for of in answers}
+    parts = {
+        (name, key): part
+        for name, of in asked.items()
+        for key, part in parts_of(of, refits[name]).items()
+    }
     results = _each(run, "pathways", list(parts.values()), workers)
     by_dataset: dict[str, dict] = {name: {} for name in asked}
     for (name, key), result in zip(parts, results, strict=True):
         by_dataset[name][key] = result
     return {name: _tables(of, by_dataset[name]) for name, of in asked.items()}
+
+
+def refits_before(run: Run, answers: Labelled) -> Refits:
+    """What a GPU makes for a dataset's pathways before there are probes."""
+    return refits_of(answers, StateBank(run.store.path, list(answers.ids)), run.config)
 
 
 def _asked(run: Run, answers: Labelled, readings: Readings) -> Asked:

@@ -10,14 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import zip_longest
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import pandas as pd
 
-from anchorscope.answers.generate import Answered, Answerer, answer_offsets
-from anchorscope.answers.judge import judge
-from anchorscope.answers.kind import kind_of_answer
+from anchorscope.answers.generate import Answered, Answerer
 from anchorscope.engine.attention_mass import with_mass
 from anchorscope.engine.batches import Budget, in_batches
 from anchorscope.engine.interventions import Intervention, TokenPositions, positions_of
@@ -26,19 +24,26 @@ from anchorscope.engine.passes import CAUGHT
 from anchorscope.engine.read import read_rows, to_host
 from anchorscope.engine.rows import Row, row_for
 from anchorscope.engine.trunk import Prefix, Trunk, grow_trunk, read_prefix
-from anchorscope.models import Model
+from anchorscope.pipeline.asking.judging import Judging
+from anchorscope.pipeline.asking.mark import mark_answer
 from anchorscope.pipeline.prepare import Shard
 from anchorscope.pipeline.prompts import Prompted
 from anchorscope.pipeline.stages import Run
-from anchorscope.records import Answer, Sample, Verdict
+from anchorscope.records import Sample
 from anchorscope.run_folder.samples import from_frame, to_frame
 from anchorscope.run_folder.states import save_states, shard_name
 from anchorscope.run_folder.store import Store
 from anchorscope.run_folder.writer import Writer
-from anchorscope.spans.answer import answer_span
-from anchorscope.spans.characters import tokens_of
 
-StatesById = dict[str, np.ndarray]  # question id -> [layer, width]
+
+class Block(NamedTuple):
+    """The states of some questions, as they came from the device."""
+
+    ids: list[str]
+    states: np.ndarray  # [question, layer, width]
+
+
+Blocks = dict[str, list[Block]]  # by pass
 
 
 class OnDataset(Protocol):
@@ -118,6 +123,7 @@ class ShardReader:
     budget: Budget = field(init=False)
     prefix: Prefix = field(init=False)
     writer: Writer = field(init=False)
+    judging: Judging = field(init=False)
 
     def __post_init__(self) -> None:
         self.budget = Budget.of(self.lease.model)
@@ -125,9 +131,11 @@ class ShardReader:
 
     def __enter__(self) -> ShardReader:
         self.writer = Writer()
+        self.judging = Judging(apart=self.lease.model.device.type != "cpu").__enter__()
         return self
 
     def __exit__(self, *error: object) -> None:
+        self.judging.__exit__(*error)
         self.writer.close()
 
     def samples(self, shard: Shard) -> list[Sample]:
@@ -160,11 +168,11 @@ class ShardReader:
 
     def _read(
         self, prompts: Sequence[Prompted], stored: Sequence[Sample] | None
-    ) -> tuple[list[Sample], dict[str, StatesById], dict[str, StatesById]]:
+    ) -> tuple[list[Sample], Blocks, Blocks]:
         """Samples in the shard's order, the states caught on the way, and those of each pass."""
         by_id = {sample.id: sample for sample in stored or ()}
-        caught: dict[str, StatesById] = {name: {} for name in CAUGHT}
-        states: dict[str, StatesById] = {cut.name: {} for cut in self.passes}
+        caught: Blocks = {name: [] for name in CAUGHT}
+        states: Blocks = {cut.name: [] for cut in self.passes}
         for batch, (trunk, answered) in in_batches(
             prompts,
             self._answer if stored is None else self._regrow,
@@ -173,13 +181,17 @@ class ShardReader:
             budget=self.budget,
             rows=self._rows(prompts),
         ):
-            if answered is not None:
+            if answered is None:
+                self._intervene(trunk, [by_id[p.question.id] for p in batch], states)
+            else:
+                verdicts = self.judging.begin(batch, answered.answers)
                 pairs = zip(batch, answered.answers, strict=True)
-                samples = [mark_answer(self.lease.model, p, answer) for p, answer in pairs]
-                by_id |= {sample.id: sample for sample in samples}
-                for name, of in _caught(samples, answered).items():
-                    caught[name] |= of
-            self._intervene(trunk, [by_id[p.question.id] for p in batch], states)
+                samples = [mark_answer(self.lease.model, p, a, verdict="abstain") for p, a in pairs]
+                for name, block in _caught(samples, answered).items():
+                    caught[name].append(block)
+                self._intervene(trunk, samples, states)
+                for sample, verdict in zip(samples, verdicts(), strict=True):
+                    by_id[sample.id] = replace(sample, verdict=verdict)
             del trunk, answered  # before the next batch has its own
         return [by_id[p.question.id] for p in prompts], caught, states
 
@@ -207,9 +219,7 @@ class ShardReader:
         self.tokens += sum(map(self._own, batch))
         return grow_trunk(self.lease, self.prefix, prompts, room=0, head=False).trunk, None
 
-    def _intervene(
-        self, trunk: Trunk, samples: Sequence[Sample], states: dict[str, StatesById]
-    ) -> None:
+    def _intervene(self, trunk: Trunk, samples: Sequence[Sample], states: Blocks) -> None:
         """Adds the states of these samples under each pass to `states`."""
         positions = [self._positions(sample) for sample in samples]
         if any(cut.keys == "matched" for cut in self.passes):
@@ -222,8 +232,12 @@ class ShardReader:
         ]
         self.tokens += sum(len(row.ids) for row in rows)
         for batch, read in read_rows(self.lease, trunk, rows, budget=self.budget):
-            for row, state in zip(batch, to_host(read), strict=True):
-                states[row.intervention.name][samples[row.number].id] = state
+            # A pass at a time: row by row they would have to be put together again to be written.
+            for cut in self.passes:
+                own = [n for n, row in enumerate(batch) if row.intervention is cut]
+                if own:
+                    ids = [samples[batch[n].number].id for n in own]
+                    states[cut.name].append(Block(ids, to_host(read[own])))
 
     def _positions(self, sample: Sample) -> TokenPositions | None:
         own = sample.exact_question
@@ -245,53 +259,24 @@ class ShardReader:
     def _has(self, name: str, shard: Shard) -> bool:
         return self.store.has(shard_name(name, shard.number))
 
-    def _save(self, name: str, shard: Shard, states: StatesById) -> None:
-        self.writer.soon(lambda: self._write(name, shard, states))
+    def _save(self, name: str, shard: Shard, blocks: Sequence[Block]) -> None:
+        self.writer.soon(lambda: self._write(name, shard, blocks))
 
-    def _write(self, name: str, shard: Shard, states: StatesById) -> None:
+    def _write(self, name: str, shard: Shard, blocks: Sequence[Block]) -> None:
         model = self.lease.model
-        shape = (0, model.blocks, model.parts.width)
-        stacked = np.stack(list(states.values())) if states else np.empty(shape, np.float32)
-        save_states(self.store, shard_name(name, shard.number), list(states), stacked)
+        none = np.empty((0, model.blocks, model.parts.width), np.float32)
+        ids = [id for block in blocks for id in block.ids]
+        arrays = [block.states for block in blocks] or [none]
+        save_states(self.store, shard_name(name, shard.number), ids, arrays)
 
 
-def mark_answer(
-    model: Model, prompt: Prompted, answer: Answer, *, verdict: Verdict | None = None
-) -> Sample:
-    """The answer judged, and its entity found without a look at the gold answer.
-
-    A `verdict` that is given, here or with the prompt, stands instead of the judge's, who needs
-    accepted answers.
-    """
-    question, verdict = prompt.question, verdict or prompt.verdict
-    span = answer_span(answer.text, question=question.text)
-    tokens = tokens_of([span], answer_offsets(model, answer)) if span else ()
-    said = answer.text[span.start : span.stop] if span else answer.text
-    return Sample(
-        question=question,
-        answer=answer,
-        verdict=verdict or judge(answer.text, question.answers, question=question.text),
-        finder=prompt.spans.finder,
-        spans=prompt.spans.spans,
-        answer_span=span,
-        prompt_ids=prompt.prompt_ids,
-        question_tokens=prompt.question_tokens,
-        exact_question=prompt.exact_question,
-        exact_answer=tuple(len(prompt.prompt_ids) + token for token in tokens),
-        kind=kind_of_answer(said),
-    )
-
-
-def _caught(samples: Sequence[Sample], answered: Answered) -> dict[str, StatesById]:
-    """States by name and id, of each sample that has a probe position."""
+def _caught(samples: Sequence[Sample], answered: Answered) -> dict[str, Block]:
+    """States by name, of each sample that has a probe position; empty where none has one."""
     rows = [n for n, s in enumerate(samples) if s.exact_answer and s.exact_question]
     if not rows:
-        return {name: {} for name in CAUGHT}
+        return {}
     assert answered.also is not None
     last = [samples[n].exact_answer[-1] - len(samples[n].prompt_ids) for n in rows]
     states = (answered.states[rows, last], answered.also[rows])
     ids = [samples[n].id for n in rows]
-    return {
-        name: dict(zip(ids, to_host(of), strict=True))
-        for name, of in zip(CAUGHT, states, strict=True)
-    }
+    return {name: Block(ids, to_host(of)) for name, of in zip(CAUGHT, states, strict=True)}

@@ -31,19 +31,25 @@ def shard_name(intervention: str, number: int) -> str:
     return f"states/{intervention}/{number:05d}.safetensors"
 
 
-def save_states(store: Store, name: str, ids: Sequence[str], states: np.ndarray) -> None:
-    """Stores states [question, layer, width] as they come: in half precision where they fit it.
+def save_states(
+    store: Store, name: str, ids: Sequence[str], states: np.ndarray | Sequence[np.ndarray]
+) -> None:
+    """Stores states [question, layer, width], in one array or some questions in each of several.
 
-    A few calls over the whole array: the thread that writes would otherwise wait for Python's lock,
-    which the thread that feeds the model holds, again and again.
+    In half precision where they fit it, as they come. A few calls over whole arrays: the thread
+    that writes would otherwise wait for Python's lock, which the thread that feeds the model holds,
+    again and again.
     """
-    if not _finite(states):
-        broken = [id for id, state in zip(ids, states, strict=True) if not _finite(state)]
+    blocks = [states] if isinstance(states, np.ndarray) else states
+    if not all(map(_finite, blocks)):
+        rows = zip(ids, (state for block in blocks for state in block), strict=True)
+        broken = [id for id, state in rows if not _finite(state)]
         raise UserError(
             f"{len(broken)} states for {name} are NaN or infinite (first: {broken[0]}). "
             "The model overflows in this dtype: take --dtype float32 and another --out."
         )
-    save_blocks(store, name, ids, states.shape, [states], dtype=_NAMES[states.dtype.str])
+    dtype = _NAMES[np.result_type(*blocks).str]
+    save_blocks(store, name, ids, (len(ids), *blocks[0].shape[1:]), blocks, dtype=dtype)
 
 
 def _finite(states: np.ndarray) -> bool:

@@ -14,14 +14,15 @@ from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from importlib import import_module
-from typing import Literal
+from typing import Any, Literal
 
 from anchorscope import ranks
 from anchorscope.config import Config
 from anchorscope.engine.lease import Lease
 from anchorscope.evidence.pieces import Tables, passes_of_pieces, piece_of, pieces_of, probed_of
 from anchorscope.parallel import default_workers, in_parallel, stop_workers
-from anchorscope.pipeline.analyse import pathways_of, readings_of
+from anchorscope.pathways.parts import Refits
+from anchorscope.pipeline.analyse import pathways_of, readings_of, refits_before
 from anchorscope.pipeline.evidence import parts_of_evidence
 from anchorscope.pipeline.shard import OnDataset
 from anchorscope.pipeline.spread.spent import Spent, shared_out
@@ -89,13 +90,18 @@ class Beside:
         run, done = replace(self._run, progress=Quiet()), self.done
         name, workers = samples[0].question.dataset, self._workers
         answers = cache(partial(labelled, samples, name, run.config))
+        refits: dict[str, Refits] = {}
 
         def probes() -> None:
             passes = probed_of(run.config)
             done.readings |= readings_of(run, [answers()], passes=passes, workers=workers)
 
+        def before() -> None:
+            refits[name] = refits_before(run, answers())
+
         def pathways() -> None:
-            done.pathways |= pathways_of(run, [answers()], done.readings, workers=workers)
+            how: Any = {"refits": refits, "workers": workers}
+            done.pathways |= pathways_of(run, [answers()], done.readings, **how)
 
         def evidence() -> None:
             read = done.readings[name]
@@ -104,6 +110,7 @@ class Beside:
             )
 
         first = self._hand("probes", probes, self._steps[0])
+        self._hand("pathways", before, self._steps[0])
         self._hand("pathways", pathways, first)
         self._hand("evidence tables", evidence, first)
 

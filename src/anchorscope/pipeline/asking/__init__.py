@@ -1,0 +1,1 @@
+"""What becomes of an answer: it is judged, and its entity found."""
