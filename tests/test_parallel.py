@@ -12,7 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from anchorscope.parallel import in_parallel
+from anchorscope import parallel
+from anchorscope.parallel import OwnProcess, in_parallel
 
 
 def test_results_come_in_the_order_of_the_items() -> None:
@@ -84,3 +85,20 @@ def _alive(process: psutil.Process) -> bool:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+def test_a_process_of_its_own_keeps_what_it_holds():
+    """More than loky lets a worker hold, for longer than it looks away; and it ends when told."""
+
+    def hold() -> int:
+        parallel.held = b"x" * 2**29
+        return os.getpid()
+
+    with OwnProcess() as process:
+        first = process.begin(hold)()
+        time.sleep(1.5)
+        assert process.begin(os.getpid)() == first
+        assert process.begin(lambda: len(parallel.held))() == 2**29
+        process.stop()
+        assert process.begin(os.getpid)() is None
+    assert first is not None and first != os.getpid()

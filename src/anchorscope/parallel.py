@@ -19,6 +19,7 @@ from joblib.externals.loky import (
     BrokenProcessPool,
     ProcessPoolExecutor,
     get_reusable_executor,
+    process_executor,
 )
 from joblib.externals.loky.process_executor import ShutdownExecutorError
 from threadpoolctl import threadpool_limits
@@ -84,7 +85,7 @@ class OwnProcess:
         self._executor = ProcessPoolExecutor(max_workers=1)
 
     def __enter__(self) -> OwnProcess:
-        self.begin(partial(follow, os.getpid()))
+        self.begin(partial(_begin_own, os.getpid()))
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -108,6 +109,14 @@ class OwnProcess:
                 return None
 
         return result
+
+
+def _begin_own(parent: int) -> None:
+    """What the process does first."""
+    follow(parent)
+    # loky ends a worker that holds 300 MB more than after its first call, and starts another. What
+    # this one holds, torch and a context of CUDA, it would have to make again.
+    process_executor._USE_PSUTIL = False
 
 
 def follow(parent: int) -> None:
