@@ -15,9 +15,9 @@ from kit.tiny_gguf import write_gguf
 from anchorscope.errors import UserError
 from anchorscope.models import load_model
 from anchorscope.models.converted_folder import _fingerprint
-from anchorscope.models.gguf import _put
-from anchorscope.models.gguf_reader import read_once
-from anchorscope.models.gguf_tokens import Around, read_header
+from anchorscope.models.gguf.convert import _put
+from anchorscope.models.gguf.read_once import read_once
+from anchorscope.models.gguf.tokens import Around, read_header
 from anchorscope.models.prompts import first_tokens, has_chat, stop_ids
 
 
