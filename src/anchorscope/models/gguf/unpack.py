@@ -18,7 +18,7 @@ Plain = Callable[[np.ndarray, Any], np.ndarray]
 
 # Long enough that a step without the interpreter's lock outlasts those with it by far, short
 # enough that what a step leaves behind is still in the cache for the next one.
-_SLICE = 1 << 18
+_SLICE = 1 << 19
 
 
 def unpack(data: np.ndarray, kind: Any, *, plain: Plain, pool: Executor) -> np.ndarray:
