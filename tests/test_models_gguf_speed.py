@@ -27,10 +27,11 @@ KINDS = [
 
 
 @pytest.fixture
-def pool(monkeypatch):
-    monkeypatch.setattr(unpack, "_SLICE", 1 << 13)
+def threads(monkeypatch):
+    monkeypatch.setattr(unpack, "_SHORT", 1 << 12)
+    monkeypatch.setattr(unpack, "_LONG", 1 << 13)
     with ThreadPoolExecutor(3) as pool:
-        yield pool
+        yield unpack.Threads(pool, 3)
 
 
 def random_bytes(kind: GGMLQuantizationType, *shape: int) -> np.ndarray:
@@ -43,7 +44,7 @@ def random_bytes(kind: GGMLQuantizationType, *shape: int) -> np.ndarray:
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # bytes by chance are infinite now and then
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize("shape", [(131, 768), (3, 43, 256), (1, 1 << 15), (1 << 15,)])
-def test_slices_on_many_threads_are_the_bits_of_gguf(pool, name, shape):
+def test_slices_on_many_threads_are_the_bits_of_gguf(threads, name, shape):
     kind = getattr(GGMLQuantizationType, name, None)
     if kind is None:
         pytest.skip(f"this gguf knows no {name}")
@@ -53,7 +54,7 @@ def test_slices_on_many_threads_are_the_bits_of_gguf(pool, name, shape):
         calls.append(data.size)
         return gguf.dequantize(data, asked)
 
-    ours = unpack.unpack(packed, kind, plain=plain, pool=pool)
+    ours = unpack.unpack(packed, kind, plain=plain, threads=threads)
     expected = gguf.dequantize(packed, kind)
     assert ours.shape == expected.shape == shape and ours.dtype == expected.dtype == np.float32
     np.testing.assert_array_equal(ours.view(np.uint32), expected.view(np.uint32))
@@ -61,7 +62,7 @@ def test_slices_on_many_threads_are_the_bits_of_gguf(pool, name, shape):
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_what_cannot_be_sliced_goes_to_gguf_as_it_came(pool):
+def test_what_cannot_be_sliced_goes_to_gguf_as_it_came(threads):
     given: list[np.ndarray] = []
 
     def plain(data: np.ndarray, kind: Any) -> np.ndarray:
@@ -74,16 +75,18 @@ def test_what_cannot_be_sliced_goes_to_gguf_as_it_came(pool):
     for data, kind in [
         (values, GGMLQuantizationType.F32),  # lies in the file as it is needed
         (wide[:, : wide.shape[1] // 2], q8),  # a part of every row
-        (random_bytes(q8, 2, 256), q8),  # not worth a thread
+        (np.zeros((0, 34), np.uint8), q8),
     ]:
-        unpack.unpack(data, kind, plain=plain, pool=pool)
+        unpack.unpack(data, kind, plain=plain, threads=threads)
         assert given.pop() is data and not given
-    assert unpack.unpack(values, GGMLQuantizationType.F32, plain=plain, pool=pool).base is values
+    assert (
+        unpack.unpack(values, GGMLQuantizationType.F32, plain=plain, threads=threads).base is values
+    )
     with pytest.raises(ValueError, match="not a multiple of Q8_0 type size"):
-        unpack.unpack(np.zeros((512, 999), np.uint8), q8, plain=plain, pool=pool)
+        unpack.unpack(np.zeros((512, 999), np.uint8), q8, plain=plain, threads=threads)
 
 
-def test_rounding_to_float16_is_that_of_torch(pool):
+def test_rounding_to_float16_is_that_of_torch(threads):
     """Every half, what lies exactly and barely off the middle of two, and bits by chance."""
     halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
     finite = np.unique(halves[np.isfinite(halves)].astype(np.float32))
@@ -95,10 +98,10 @@ def test_rounding_to_float16_is_that_of_torch(pool):
         np.nextafter(middles, np.float32(-np.inf)), edge, by_chance.view(np.float32),
     ])  # fmt: skip
     values = values[~np.isnan(values)]
-    ours = unpack.rounded(values, pool)
+    ours = unpack.rounded(values, threads)
     torchs = torch.from_numpy(values).to(torch.float16).numpy()
     np.testing.assert_array_equal(ours.view(np.uint16), torchs.view(np.uint16))
-    assert np.isnan(unpack.rounded(np.float32([[np.nan]]), pool)).all()
+    assert np.isnan(unpack.rounded(np.float32([[np.nan]]), threads)).all()
 
 
 def every_name() -> dict[str, Any]:
@@ -155,7 +158,7 @@ def test_the_folder_is_byte_for_byte_that_of_transformers(
     with monkeypatch.context() as plain:
         plain.setattr(convert, "read_once", lambda **_: contextlib.nullcontext())
         convert._convert(file, tmp_path / "plain")
-    monkeypatch.setattr(unpack, "_SLICE", 1 << 9)
+    monkeypatch.setattr(unpack, "_SHORT", 1 << 9)
     monkeypatch.setattr(read_once, "_TORCH_IS_SLOW", slow_torch)
     if inside == "other names":
         monkeypatch.setattr(read_once, "_LOOP", "transformers.of_another_release")

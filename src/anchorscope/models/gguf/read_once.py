@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import platform
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import cache, partial
 from inspect import signature
@@ -23,7 +23,7 @@ import numpy as np
 from gguf import GGUFValueType
 
 from anchorscope.models.gguf.reader import Reader
-from anchorscope.models.gguf.unpack import rounded, unpack
+from anchorscope.models.gguf.unpack import Threads, rounded, unpack
 
 # Where transformers parses and unpacks, and where its later releases parse for some architectures.
 _LOOP = "transformers.modeling_gguf_pytorch_utils"
@@ -38,20 +38,21 @@ def read_once(*, half: bool = False) -> Iterator[None]:
 
     `half` says that transformers is asked for float16.
     """
-    with ThreadPoolExecutor(joblib.cpu_count()) as pool, ExitStack() as back:
+    with ThreadPoolExecutor(cores := joblib.cpu_count()) as pool, ExitStack() as back:
+        threads = Threads(pool, cores)
 
         def put(owner: Any, name: str, ours: Any) -> None:
             back.callback(setattr, owner, name, getattr(owner, name))
             setattr(owner, name, ours)
 
         put(gguf, "GGUFReader", _one_reader())
-        put(gguf, "dequantize", partial(unpack, plain=gguf.dequantize, pool=pool))
+        put(gguf, "dequantize", partial(unpack, plain=gguf.dequantize, threads=threads))
         put(gguf, "get_tensor_name_map", cache(gguf.get_tensor_name_map))
-        _inside_transformers(put, pool, half)
+        _inside_transformers(put, threads, half)
         yield
 
 
-def _inside_transformers(put: Callable[..., None], pool: Executor, half: bool) -> None:
+def _inside_transformers(put: Callable[..., None], threads: Threads, half: bool) -> None:
     """Puts our parts in the place of its own; one that a release has not is left out."""
     loop, parser = _module(_LOOP), _module(_PARSER)
     if hasattr(loop, "_gguf_parse_value"):
@@ -62,7 +63,7 @@ def _inside_transformers(put: Callable[..., None], pool: Executor, half: bool) -
     if getattr(loop, "np", None) is np:
         # Earlier releases round later, and not every weight.
         rounds = half and "torch_dtype" in signature(loop.load_gguf_checkpoint).parameters
-        put(loop, "np", _Numpy(pool if rounds and _TORCH_IS_SLOW else None))
+        put(loop, "np", _Numpy(threads if rounds and _TORCH_IS_SLOW else None))
 
 
 def _one_reader() -> Any:
@@ -99,11 +100,11 @@ class _Numpy:
 
     transformers copies each tensor, because the numbers of some lie in the file. Those are
     read-only; what may be written was made in this very step. It rounds the copy to float16 next:
-    with a pool, the copy is rounded already.
+    with threads, the copy is rounded already.
     """
 
-    def __init__(self, pool: Executor | None) -> None:
-        self._pool = pool
+    def __init__(self, threads: Threads | None) -> None:
+        self._threads = threads
 
     def __getattr__(self, name: str) -> Any:
         return getattr(np, name)
@@ -111,6 +112,6 @@ class _Numpy:
     def copy(self, array: np.ndarray) -> np.ndarray:
         if not array.flags.c_contiguous:
             return np.copy(array)
-        if self._pool is not None and array.dtype == np.float32:
-            return rounded(array, self._pool)
+        if self._threads is not None and array.dtype == np.float32:
+            return rounded(array, self._threads)
         return array if array.flags.writeable else np.copy(array)
