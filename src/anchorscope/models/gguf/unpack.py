@@ -18,7 +18,7 @@ Plain = Callable[[np.ndarray, Any], np.ndarray]
 
 # Long enough that a step without the interpreter's lock outlasts those with it by far, short
 # enough that what a step leaves behind is still in the cache for the next one.
-_SHORT, _LONG = 1 << 16, 1 << 19
+_SHORT, _LONG = 1 << 16, 1 << 18
 
 
 @dataclass(frozen=True)
