@@ -60,7 +60,7 @@ def _inside_transformers(put: Callable[..., None], threads: Threads, half: bool)
     if hasattr(parser, "_mapped"):
         mapped = parser._mapped
         put(parser, "_mapped", lambda path: mapped(path).view(np.ndarray))
-    if getattr(loop, "np", None) is np:
+    if getattr(loop, "np", None) is np and hasattr(loop, "load_gguf_checkpoint"):
         # Earlier releases round later, and not every weight.
         rounds = half and "torch_dtype" in signature(loop.load_gguf_checkpoint).parameters
         put(loop, "np", _Numpy(threads if rounds and _TORCH_IS_SLOW else None))
