@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
-from pathlib import Path
 
-import gguf
-import numpy as np
 import pytest
 from gguf import GGMLQuantizationType
 from kit.tiny_gguf import write_gguf
@@ -15,9 +12,8 @@ from kit.tiny_gguf import write_gguf
 from anchorscope.errors import UserError
 from anchorscope.models import load_model
 from anchorscope.models.converted_folder import _fingerprint
-from anchorscope.models.gguf import _put
-from anchorscope.models.gguf_reader import read_once
-from anchorscope.models.gguf_tokens import Around, read_header
+from anchorscope.models.gguf.convert import _put
+from anchorscope.models.gguf.tokens import Around, read_header
 from anchorscope.models.prompts import first_tokens, has_chat, stop_ids
 
 
@@ -124,27 +120,3 @@ def test_a_text_must_begin_as_the_files_name_it(tiny_llama):
     assert first_tokens(model) == (True, "no '<end>'")
     tokenizer.init_kwargs["add_bos_token"] = True
     assert first_tokens(model) == (False, "0 × '<end>' in front of a text prompt")
-
-
-def test_a_file_is_parsed_once_and_unpacked_alike(tmp_path: Path) -> None:
-    path = write_gguf(tmp_path / "tiny.gguf")
-    values = np.random.default_rng(0).normal(size=(1100, 64)).astype(np.float32)
-    packed = gguf.quantize(values, gguf.GGMLQuantizationType.Q8_0)
-    before = gguf.GGUFReader, gguf.dequantize, gguf.get_tensor_name_map
-    plain = gguf.dequantize(packed, gguf.GGMLQuantizationType.Q8_0)
-    with read_once():
-        assert gguf.GGUFReader(path) is gguf.GGUFReader(str(path), "r")
-        fields, tensors = gguf.GGUFReader(path).fields, gguf.GGUFReader(path).tensors
-        unpacked = gguf.dequantize(packed, gguf.GGMLQuantizationType.Q8_0)
-        names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, 2)
-        assert gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, 2) is names
-        assert gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, 3).mapping != names.mapping
-    assert names.mapping == gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, 2).mapping
-    np.testing.assert_array_equal(unpacked, plain)
-    assert (gguf.GGUFReader, gguf.dequantize, gguf.get_tensor_name_map) == before
-    own = gguf.GGUFReader(path)
-    assert {n: f.contents() for n, f in fields.items()} == {
-        n: f.contents() for n, f in own.fields.items()
-    }
-    for one, other in zip(tensors, own.tensors, strict=True):
-        np.testing.assert_array_equal(one.data, other.data)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFWriter
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFWriter, quantize
 from tokenizers import pre_tokenizers
 
 WIDTH, BLOCKS, HEADS, FORWARD = 32, 2, 4, 64
@@ -80,9 +80,12 @@ def _tensors(writer: GGUFWriter, size: int, quantised: GGMLQuantizationType | No
         if quantised is None or len(shape) == 1:
             writer.add_tensor(name, weight + (len(shape) == 1))
             return
-        # What stands in the blocks does not matter: it is the kind that cannot be read.
-        block, space = GGML_QUANT_SIZES[quantised]
-        raw = np.zeros((shape[0], -(-shape[1] // block) * space), dtype=np.uint8)
+        try:
+            raw = quantize(weight, quantised)
+        except NotImplementedError:
+            # What stands in the blocks does not matter: it is the kind that cannot be read.
+            block, space = GGML_QUANT_SIZES[quantised]
+            raw = np.zeros((shape[0], -(-shape[1] // block) * space), dtype=np.uint8)
         writer.add_tensor(name, raw, raw_dtype=quantised)
 
     add("token_embd.weight", size, WIDTH)

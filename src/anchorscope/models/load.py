@@ -16,7 +16,7 @@ from anchorscope.errors import UserError, in_a_line, user_path
 from anchorscope.models import bundled
 from anchorscope.models.adapter import adapter_name, merged
 from anchorscope.models.device import BALANCED, Choice, choose
-from anchorscope.models.gguf import converted
+from anchorscope.models.gguf.convert import converted
 from anchorscope.models.parts import Parts, find_parts
 from anchorscope.models.quantised import check_no_code, check_plain, is_quantised
 from anchorscope.models.spread import devices_of, first_device, read_spread, spread_out

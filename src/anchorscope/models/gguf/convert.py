@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import struct
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,8 @@ from transformers import AutoModelForCausalLM
 
 from anchorscope.errors import UserError
 from anchorscope.models.converted_folder import folder_of
-from anchorscope.models.gguf_reader import read_once
-from anchorscope.models.gguf_tokens import note_around, read_header, tokenizer_of
+from anchorscope.models.gguf.read_once import read_once
+from anchorscope.models.gguf.tokens import note_around, read_header, tokenizer_of
 
 # What comes of a file that is no GGUF file, is cut off, or holds what transformers cannot convert.
 _UNREADABLE = (
@@ -53,17 +54,20 @@ def _convert(path: Path, folder: Path) -> None:
     """Writes beside the final name and renames, so that a torn conversion is never read."""
     partial = folder.with_name(f"{folder.name}.{os.getpid()}.partial")
     try:
-        with read_once():
+        with read_once(half=True):
             # The header first: a file that is none, or is cut off, is told in no time.
             header = read_header(path)
             # float16 holds a dequantised weight to 2^-11 of itself; bfloat16 would only to 2^-8.
             lm = AutoModelForCausalLM.from_pretrained(
                 path.parent, gguf_file=path.name, dtype=torch.float16, **_dense()
             )
-            tokenizer = tokenizer_of(path, header)
-        lm.generation_config.eos_token_id = list(header.ends) or None
-        partial.mkdir(parents=True, exist_ok=True)
-        lm.save_pretrained(partial)
+            lm.generation_config.eos_token_id = list(header.ends) or None
+            partial.mkdir(parents=True, exist_ok=True)
+            # The disk takes gigabytes while the tokenizer is made of some 300,000 strings.
+            with ThreadPoolExecutor(1) as beside:
+                written = beside.submit(lm.save_pretrained, partial)
+                tokenizer = tokenizer_of(path, header)
+            written.result()
         tokenizer.save_pretrained(partial)
         note_around(partial, header.around)
         _put(partial, folder)
