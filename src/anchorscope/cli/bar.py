@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from contextlib import suppress
 from types import TracebackType
 
@@ -18,6 +17,7 @@ from rich.progress import (
 )
 
 from anchorscope import ranks
+from anchorscope.bulk import settle_tokenizers
 
 
 class Bar:
@@ -67,7 +67,7 @@ class Bar:
 
 def quiet_libraries() -> None:
     """Stops the progress bars and advice of the libraries underneath: ours is the one to see."""
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    settle_tokenizers()
     from transformers.utils import logging as transformers_logging
 
     with suppress(ImportError):  # without it only sets of the hub are out of reach
