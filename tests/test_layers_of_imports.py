@@ -18,6 +18,7 @@ ORDER = [
     {"stats", "run_folder"},
     {"config"},
     {"datasets", "models"},
+    {"ahead"},
     {"engine"},
     {"spans", "answers"},
     {"probes"},
