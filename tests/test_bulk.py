@@ -100,6 +100,37 @@ def test_no_garbage_is_sought_for_a_while() -> None:
     assert gc.isenabled()
 
 
+_END = """
+import atexit, gc, sys
+class Circle:
+    def __del__(self):
+        print("the circle was found")
+from anchorscope.bulk import end_soon
+{say}
+one = Circle(); one.self = one; del one
+atexit.register(print, "at exit")
+print("said", flush=False)
+sys.exit(3)
+"""
+
+
+@pytest.mark.parametrize(
+    ("say", "said"),
+    [("end_soon(); end_soon()", "said\nat exit\n"), ("", "said\nat exit\nthe circle was found\n")],
+)
+def test_a_process_ends_without_a_last_search(say: str, said: str) -> None:
+    """Its exit code, what it prints and what others do at exit stay as they are."""
+    done = subprocess.run(
+        [sys.executable, "-c", _END.format(say=say)],
+        env={**os.environ, "PYTHONPATH": str(SOURCE)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (3, said, "")
+
+
 def _some_spans(draw: random.Random, most: int) -> list[Span]:
     ends = [sorted(draw.choices(range(40), k=2)) for _ in range(draw.randint(0, most))]
     return [Span(start, stop) for start, stop in ends]

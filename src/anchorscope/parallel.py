@@ -17,6 +17,8 @@ import joblib
 from joblib.externals.loky import get_reusable_executor
 from threadpoolctl import threadpool_limits
 
+from anchorscope.bulk import end_soon
+
 OnDone = Callable[[int, int], None]  # items done, items in all
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -62,6 +64,8 @@ def _alone(work: Callable[[Item], Result], item: Item, *, asked_by: int, folder:
     if os.getpid() != asked_by:
         if not _inside and os.getppid() == asked_by:
             threading.Thread(target=_end_with, args=(asked_by,), daemon=True).start()
+        if not _inside:
+            end_soon()
         _inside = True
         os.chdir(folder)  # a worker outlives the call that started it, and the caller may move on
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the caller too, who ends us
