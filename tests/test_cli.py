@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -120,3 +121,31 @@ def test_help_and_version(cli):
         code, out, _ = cli(command, "--help")
         assert code == 0
         assert "--help" in out
+
+
+_QUIET = """
+import sys
+{before}
+from anchorscope.cli.bar import quiet_libraries
+quiet_libraries()
+assert ("datasets" in sys.modules) is {here}
+import datasets
+assert not datasets.is_progress_bar_enabled()
+"""
+
+
+@pytest.mark.parametrize(("before", "here"), [("", False), ("import datasets", True)])
+def test_the_bars_of_a_library_are_off_before_and_after_it_is_imported(before, here):
+    given = {
+        name: value for name, value in os.environ.items() if not name.startswith("HF_DATASETS")
+    }
+    told = _QUIET.format(before=before, here=here)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", told],
+        env=given,
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import re
 from pathlib import Path
 
 import pyarrow
@@ -143,3 +144,18 @@ def test_an_empty_popularity_is_none(tmp_path: Path) -> None:
     for empty in (None, "", " ", "nan", float("nan")):
         assert one(tmp_path, question="Q?", answer="a", popularity=empty).popularity is None
     assert one(tmp_path, question="Q?", answer="a", popularity="0").popularity == 0.0
+
+
+# Texts whose white space is of every kind, in ASCII and beyond it, and values that are no text.
+SPACED = ["Who  wrote\tEmma? ", "\x1fa\x0bb\x0c", "é \xa0\u2003x", "\u3000日 本", 7, 2.5]
+
+
+@pytest.mark.parametrize("value", SPACED)
+def test_every_text_is_one_line(tmp_path: Path, value: object) -> None:
+    path = tmp_path / "mine.jsonl"
+    row = {"question": value, "answers": [value, "b"], "id": value, "relation": value}
+    path.write_text(json.dumps(row), encoding="utf-8")
+    (question,) = load_questions(path)
+    line = re.sub(r"\s+", " ", str(value)).strip()
+    told = (question.text, question.answers, question.id, question.relation)
+    assert told == (line, (line, "b"), f"mine:all:{line}", line)

@@ -90,6 +90,15 @@ BAD_ROWS = {
         [{**GOOD, "ambiguous": True}],
         "No question of bad is left (1 ambiguous). Give other questions.",
     ),
+    "two mistakes, the first of them named": (
+        [{**GOOD, "id": "1"}, {**GOOD, "id": "1"}, {**GOOD, "id": ["1"]}],
+        "Rows 1 and 2 of bad.jsonl have the same id '1'. Give each row its own, or leave the "
+        "column out.",
+    ),
+    "an id that is none before two that are the same": (
+        [{**GOOD, "id": ["1"]}, {**GOOD, "id": "1"}, {**GOOD, "id": "1"}],
+        "Row 1 of bad.jsonl: id must be text, not ['1'].",
+    ),
 }
 
 

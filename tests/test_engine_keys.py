@@ -11,10 +11,10 @@ from kit.plain import plain_states
 
 from anchorscope.engine.attention_mass import with_mass
 from anchorscope.engine.batches import Budget
-from anchorscope.engine.interventions import TokenPositions, keys_of
+from anchorscope.engine.interventions import Intervention, TokenPositions, keys_of
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.passes import MATCHED
-from anchorscope.engine.rows import first_changed
+from anchorscope.engine.rows import _heads, first_changed, row_for
 from anchorscope.engine.trunk import grow_trunk, read_prefix
 
 
@@ -35,6 +35,23 @@ def test_random_keys_are_as_many_other_prompt_tokens_and_never_the_first():
     assert any(
         keys_of(s, "random", seed=SEED) != keys_of(s, "random", seed=SEED + 1) for s in SAMPLES
     )
+
+
+def test_the_heads_of_a_batch_are_those_that_each_row_names(tiny_llama):
+    count = tiny_llama.lm.config.num_attention_heads
+    named = (None, (), ((1, 0),), ((tiny_llama.blocks, count - 1), (1, 1), (1, 0)), None)
+    kinds = [Intervention(name=str(n), heads=heads) for n, heads in enumerate(named)]
+    how = {"blocks": tiny_llama.blocks, "turn_at": len(PREFIX), "seed": SEED}
+    rows = [row_for(SAMPLES[0], 0, kind, **how) for kind in (*kinds, *kinds)]
+    lease = Lease(tiny_llama)
+    cut = _heads(lease, rows)
+    assert cut is not None and cut.shape == (10, tiny_llama.blocks, count)
+    for row, of in zip(rows, cut, strict=True):
+        for block in range(tiny_llama.blocks):
+            for head in range(count):
+                heads = row.intervention.heads
+                assert bool(of[block, head]) == (heads is None or (block + 1, head) in heads)
+    assert _heads(lease, [rows[0], rows[4]]) is None
 
 
 def asked(question: range, exact: tuple[int, ...], *, answer_at: int) -> TokenPositions:

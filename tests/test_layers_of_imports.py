@@ -14,10 +14,11 @@ from scipy.sparse.csgraph import connected_components
 
 PACKAGE = Path(__file__).parents[1] / "src" / "anchorscope"
 ORDER = [
-    {"errors", "records", "progress", "parallel", "notebook", "ranks"},
+    {"bulk", "errors", "records", "progress", "parallel", "notebook", "ranks"},
     {"stats", "run_folder"},
     {"config"},
     {"datasets", "models"},
+    {"ahead"},
     {"engine"},
     {"spans", "answers"},
     {"probes"},

@@ -24,6 +24,8 @@ from joblib.externals.loky import (
 from joblib.externals.loky.process_executor import ShutdownExecutorError
 from threadpoolctl import threadpool_limits
 
+from anchorscope.bulk import end_soon
+
 OnDone = Callable[[int, int], None]  # items done, items in all
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -70,6 +72,7 @@ def _alone(work: Callable[[Item], Result], item: Item, *, asked_by: int, folder:
     if os.getpid() != asked_by:
         if not _inside:
             follow(asked_by)
+            end_soon()
         _inside = True
         os.chdir(folder)  # a worker outlives the call that started it, and the caller may move on
     # One arithmetic thread each: the other cores have their own item, and a sum must not depend

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from anchorscope import ranks
+from anchorscope.bulk import end_soon
 from anchorscope.cli.analyse import analyse
 from anchorscope.cli.app import app as app_command
 from anchorscope.cli.claims import claims
@@ -87,6 +88,7 @@ def _main(
 def main() -> None:
     """The entry point: exit code 2 for what the user can mend, 130 for Ctrl-C."""
     errors = Console(stderr=True, highlight=False, soft_wrap=True)
+    end_soon()
     try:
         app()
     except UserError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from contextlib import suppress
+import sys
 from types import TracebackType
 
 from rich.console import Console
@@ -18,6 +18,7 @@ from rich.progress import (
 )
 
 from anchorscope import ranks
+from anchorscope.bulk import settle_tokenizers
 
 
 class Bar:
@@ -67,10 +68,12 @@ class Bar:
 
 def quiet_libraries() -> None:
     """Stops the progress bars and advice of the libraries underneath: ours is the one to see."""
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    settle_tokenizers()
+    # Read when it is imported, which takes long, and only sets of the hub need it.
+    os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
     from transformers.utils import logging as transformers_logging
 
-    with suppress(ImportError):  # without it only sets of the hub are out of reach
+    if "datasets" in sys.modules:
         from datasets.utils.logging import disable_progress_bar
 
         disable_progress_bar()

@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from anchorscope import ranks
+from anchorscope import ahead, ranks
+from anchorscope.bulk import uncollected
 from anchorscope.config import EVIDENCE, Config, default_of, help_of
 from anchorscope.errors import UserError
 
@@ -69,8 +70,10 @@ def run(
     """
     config = config_of({name: value for name, value in locals().items() if name != "out"})
 
-    from anchorscope.cli.bar import Bar
-    from anchorscope.pipeline.run import run as run_pipeline
+    ahead.begin(config)
+    with uncollected():  # thousands of classes and functions, and all of them stay
+        from anchorscope.cli.bar import Bar
+        from anchorscope.pipeline.run import run as run_pipeline
 
     with Bar() as bar:
         view = run_pipeline(out=out, config=config, progress=bar)

@@ -11,6 +11,8 @@ import json
 import math
 import re
 from collections.abc import Iterable, Sequence
+from itertools import chain
+from typing import NamedTuple
 
 from anchorscope.datasets.source import Draft, Row
 from anchorscope.datasets.text import digest, normalised, one_line
@@ -24,7 +26,7 @@ SPLITS = {"validation": "dev", "valid": "dev", "val": "dev"}  # one name for the
 
 def check_columns(rows: Sequence[Row], where: str) -> None:
     """Raises where no row at all has a needed column."""
-    columns = list(dict.fromkeys(str(column) for row in rows for column in row))
+    columns = list(dict.fromkeys(map(str, dict.fromkeys(chain.from_iterable(rows)))))
     missing = [] if "question" in columns else ["question"]
     if "answers" not in columns and "answer" not in columns:
         missing.append("answers")
@@ -35,21 +37,33 @@ def check_columns(rows: Sequence[Row], where: str) -> None:
         )
 
 
-def draft(row: Row, *, dataset: str, split: str, where: str) -> Draft:
+class Key(NamedTuple):
+    """What tells a row apart in its dataset."""
+
+    split: str
+    id: str  # empty where the row gives none
+
+
+def key_of(row: Row, default: str, where: str) -> Key:
+    """The row's split, `default` where it says none, and its id."""
+    return Key(split_of(row, default, where), original_id(row, where))
+
+
+def draft(row: Row, key: Key, *, dataset: str, where: str) -> Draft:
     """The question a row with our columns holds; `where` names the row in errors."""
-    text = one_line(_text(row.get("question"), "question", where))
+    text = _line(row.get("question"), "question", where)
     if not text:
         raise UserError(f"{where} has an empty question. Fill it in or remove the row.")
     answers = _answers(row, where)
     named = _list(_first(row, "subjects", "subject"), "subject", where)
     entity = _text(row.get("entity"), "entity", where) or (named[0] if named else text)
     question = Question(
-        id=f"{dataset}:{split_of(row, split, where)}:{original_id(row, where) or digest(text)}",
+        id=f"{dataset}:{key.split}:{key.id or digest(text)}",
         dataset=dataset,
         text=text,
         answers=answers,
         subjects=_subjects(named, text),
-        relation=one_line(_text(_first(row, "relation", "property"), "relation", where)) or None,
+        relation=_line(_first(row, "relation", "property"), "relation", where) or None,
         popularity=_popularity(row.get("popularity"), where),
         entity=normalised(entity),
     )
@@ -58,20 +72,28 @@ def draft(row: Row, *, dataset: str, split: str, where: str) -> Draft:
 
 def original_id(row: Row, where: str) -> str:
     """The id that the row gives, or nothing."""
-    return one_line(_text(row.get("id"), "id", where))
+    return _line(row.get("id"), "id", where)
 
 
 def split_of(row: Row, default: str, where: str) -> str:
     """The row's split; a colon would break the id in the wrong place."""
-    split = one_line(_text(row.get("split"), "split", where)).lower().replace(":", "-") or default
+    split = _line(row.get("split"), "split", where).lower().replace(":", "-") or default
     return SPLITS.get(split, split)
 
 
 _HALF = re.compile("[\ud800-\udfff]")  # of a character: a lone surrogate
 
 
-def _first(row: Row, *columns: str) -> object:
-    return next((row[column] for column in columns if row.get(column) is not None), None)
+def _first(row: Row, one: str, other: str) -> object:
+    value = row.get(one)
+    return row.get(other) if value is None else value
+
+
+def _line(value: object, column: str, where: str) -> str:
+    """The value as text in one line."""
+    if type(value) is str and value.isascii():  # as most are: nothing in it can be wrong
+        return " ".join(value.split())
+    return one_line(_text(value, column, where))
 
 
 def _text(value: object, column: str, where: str) -> str:
@@ -92,9 +114,11 @@ def _list(value: object, column: str, where: str) -> tuple[str, ...]:
         value = (
             _json_list(value, column, where) if value.lstrip().startswith("[") else value.split("|")
         )
+    if value is None:
+        return ()
     items = value if isinstance(value, list | tuple) else [value]
-    texts = (one_line(_text(item, column, where)) for item in items)
-    return tuple(dict.fromkeys(text for text in texts if text))
+    texts = [_line(item, column, where) for item in items]
+    return tuple(dict.fromkeys([text for text in texts if text]))
 
 
 def _json_list(value: str, column: str, where: str) -> list[object]:
@@ -131,6 +155,8 @@ def _otherwise_spelt(name: str, text: str) -> str | None:
 
 
 def _popularity(value: object, where: str) -> float | None:
+    if value is None:
+        return None
     text = _text(value, "popularity", where)
     if not text or text.lower() == "nan":
         return None
@@ -144,8 +170,8 @@ def _popularity(value: object, where: str) -> float | None:
 
 
 def _flag(value: object, where: str) -> bool:
-    if isinstance(value, bool):
-        return value
+    if value is None or isinstance(value, bool):
+        return bool(value)
     text = _text(value, "ambiguous", where).lower()
     if text not in ("", "0", "1", "true", "false", "0.0", "1.0"):
         raise UserError(f"{where}: ambiguous must be true or false, not {_short(value)}.")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, cast
 
-from anchorscope.datasets.column_rule import check_columns, draft, original_id, split_of
+from anchorscope.datasets.column_rule import Key, check_columns, draft, key_of
 from anchorscope.datasets.hub.columns import Columns
 from anchorscope.datasets.source import Draft, Row, Source
 from anchorscope.errors import UserError, unknown
@@ -45,10 +45,10 @@ def from_file(
 
 def drafts(rows: Sequence[Row], dataset: str, split: str, where: str) -> list[Draft]:
     """One draft a row; rows are counted from 1 in errors, the header not counted."""
-    check_ids(rows, split, where)
+    keys = checked_keys(rows, split, where)
     made = [
-        draft(row, dataset=dataset, split=split, where=f"Row {number} of {where}")
-        for number, row in enumerate(rows, 1)
+        draft(row, key, dataset=dataset, where=f"Row {number} of {where}")
+        for number, (row, key) in enumerate(zip(rows, keys, strict=True), 1)
     ]
     with_subject = [row for row in rows if row.get("subject") or row.get("subjects")]
     if with_subject and not any(one.question.subjects for one in made):
@@ -60,17 +60,19 @@ def drafts(rows: Sequence[Row], dataset: str, split: str, where: str) -> list[Dr
     return made
 
 
-def check_ids(rows: Sequence[Row], split: str, where: str) -> None:
-    """Raises where two rows of one split give the same id."""
-    seen: dict[tuple[str, str], int] = {}
+def checked_keys(rows: Sequence[Row], split: str, where: str) -> list[Key]:
+    """Split and id of every row; an error where two rows of one split give the same id."""
+    keys: list[Key] = []
+    seen: dict[Key, int] = {}
     for number, row in enumerate(rows, 1):
-        here = f"Row {number} of {where}"
-        key = (split_of(row, split, here), original_id(row, here))
-        if key[1] and seen.setdefault(key, number) != number:
+        key = key_of(row, split, f"Row {number} of {where}")
+        keys.append(key)
+        if key.id and seen.setdefault(key, number) != number:
             raise UserError(
-                f"Rows {seen[key]} and {number} of {where} have the same id '{key[1]}'. "
+                f"Rows {seen[key]} and {number} of {where} have the same id '{key.id}'. "
                 "Give each row its own, or leave the column out."
             )
+    return keys
 
 
 def recognise(path: Path, rows: Sequence[Row], sources: Iterable[Source]) -> Source:

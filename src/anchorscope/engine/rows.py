@@ -6,7 +6,7 @@ them, so a row starts there, on the clean keys and values of its trunk.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -163,10 +163,17 @@ def _heads(lease: Lease, batch: Sequence[Row]) -> Tensor | None:
     if all(row.intervention.heads is None for row in batch):
         return None
     count = lease.model.lm.config.get_text_config().num_attention_heads
-    cut = torch.zeros(len(batch), lease.model.blocks, count, dtype=torch.bool)
-    for number, row in enumerate(batch):
-        if row.intervention.heads is None:
-            cut[number] = True
-        for block, head in row.intervention.heads or ():
-            cut[number, block - 1, head] = True
-    return cut.to(lease.model.device)
+    named = {row.intervention.heads for row in batch}  # many rows, few interventions
+    cuts = {heads: _cut(heads, lease.model.blocks, count) for heads in named}
+    cut = np.stack([cuts[row.intervention.heads] for row in batch])
+    return torch.from_numpy(cut).to(lease.model.device)
+
+
+def _cut(heads: Collection[tuple[int, int]] | None, blocks: int, count: int) -> np.ndarray:
+    """The heads that one intervention cuts, bool [block, head]."""
+    if heads is None:
+        return np.ones((blocks, count), dtype=bool)
+    cut = np.zeros((blocks, count), dtype=bool)
+    at = np.array(list(heads), dtype=np.int64).reshape(-1, 2)
+    cut[at[:, 0] - 1, at[:, 1]] = True
+    return cut

@@ -54,11 +54,13 @@ class Grown:
 def shared_prefix(prompts: Sequence[Sequence[int]], stop: int) -> tuple[int, ...]:
     """The tokens that begin every prompt, `stop` at most; one is left to each prompt."""
     stop = min([stop, *(len(prompt) - 1 for prompt in prompts)])
-    first = prompts[0][:stop]
+    first = tuple(prompts[0][:stop])
     for prompt in prompts:
+        if tuple(prompt[: len(first)]) == first:
+            continue
         same = (i for i, (a, b) in enumerate(zip(first, prompt, strict=False)) if a != b)
         first = first[: next(same, len(first))]
-    return tuple(first)
+    return first
 
 
 def read_prefix(lease: Lease, ids: Sequence[int]) -> Prefix:

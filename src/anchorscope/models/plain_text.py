@@ -11,10 +11,13 @@ import json
 import re
 import secrets
 import weakref
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from tokenizers import Tokenizer
+
+from anchorscope.bulk import all_cores
 
 Offsets = tuple[tuple[int, int], ...]
 
@@ -50,8 +53,10 @@ def code(tokenizer: Any, prompts: Sequence[Sequence[Piece]], *, special: bool) -
 
     All go through the tokenizer together, which all cores share; a hostile one goes once more.
     """
-    texts = ["".join(piece.text for piece in pieces) for pieces in prompts]
-    coded = tokenizer(texts, add_special_tokens=special, return_offsets_mapping=True, verbose=False)
+    texts = ["".join([piece.text for piece in pieces]) for pieces in prompts]
+    only = dict.fromkeys(("return_attention_mask", "return_token_type_ids", "verbose"), False)
+    with all_cores(len(texts)):
+        coded = tokenizer(texts, add_special_tokens=special, return_offsets_mapping=True, **only)
     both = zip(coded["input_ids"], coded["offset_mapping"], strict=True)
     plain = [Coded(tuple(ids), tuple(map(tuple, offsets))) for ids, offsets in both]
     guarded = guarded_tokens(tokenizer)
@@ -73,10 +78,14 @@ def guarded_tokens(tokenizer: Any) -> dict[int, str]:
 
 def _taken(pieces: Sequence[Piece], coded: Coded, guarded: dict[int, str]) -> bool:
     """Whether a part of somebody else's piece came out as a guarded token."""
+    if guarded.keys().isdisjoint(coded.ids):
+        return False
     spans = [span for id, span in zip(*coded, strict=True) if id in guarded and span[0] < span[1]]
-    return bool(spans) and any(
-        start < stop and a < stop and start < b for start, stop in _others(pieces) for a, b in spans
-    )
+    others = [other for other in _others(pieces) if other[0] < other[1]]
+    starts = [start for start, _ in others]
+    # The pieces stand in order, so the last that begins before a token ends is the one to ask.
+    before = ((a, bisect_left(starts, b)) for a, b in spans)
+    return any(count > 0 and a < others[count - 1][1] for a, count in before)
 
 
 def _others(pieces: Sequence[Piece]) -> Iterator[tuple[int, int]]:

@@ -119,7 +119,7 @@ def _chat_pieces(model: Model, shots: Sequence[Shot]) -> list[Piece]:
 
 def _place(pieces: Sequence[Piece]) -> Span:
     """Where the question stands in the text of its prompt: it is the last piece but one."""
-    start = sum(len(piece.text) for piece in pieces[:-2])
+    start = sum([len(piece.text) for piece in pieces[:-2]])
     return Span(start, start + len(pieces[-2].text))
 
 

@@ -10,6 +10,7 @@ import pandas as pd
 
 from anchorscope.answers.generate import write_lines
 from anchorscope.answers.given_verdicts import count, read_verdicts
+from anchorscope.bulk import uncollected
 from anchorscope.config import Finder
 from anchorscope.engine.lease import Lease
 from anchorscope.evidence.pieces import PromptMaker
@@ -37,14 +38,13 @@ class Shard:
 
 def prepare(run: Run, lease: Lease) -> list[Shard]:
     """All questions as prompts in shards, dataset after dataset; the same in every process."""
-    with run.stage("preparation"):
+    with run.stage("preparation"), uncollected():
         shards: list[Shard] = []
         verdicts = _verdicts(run)
         for questions in run.sets:
-            prompts = [
-                replace(prompt, verdict=verdicts.get(prompt.question.id))
-                for prompt in _prompts(run, lease, questions.name, run.config.finder)
-            ]
+            prompts = _prompts(run, lease, questions.name, run.config.finder)
+            if verdicts:
+                prompts = [replace(p, verdict=verdicts.get(p.question.id)) for p in prompts]
             shards += cut_into_shards(
                 prompts, questions.name, run.store.info["shard"], first=len(shards)
             )

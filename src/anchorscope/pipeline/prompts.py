@@ -16,7 +16,7 @@ from anchorscope.engine.lease import Lease
 from anchorscope.engine.trunk import read_prefix, shared_prefix
 from anchorscope.errors import UserError
 from anchorscope.models import Model
-from anchorscope.models.prompts import has_chat, make_prompts
+from anchorscope.models.prompts import Prompt, has_chat, make_prompts
 from anchorscope.records import Question, QuestionSet, Verdict
 from anchorscope.spans.answer import answer_span
 from anchorscope.spans.characters import tokens_of
@@ -51,15 +51,24 @@ def prompts_of(
     texts = [question.text for question in questions]
     prompts = make_prompts(model, texts, shots=questions.shots[:shots], style=style)
     return [
-        Prompted(
-            question=replace(question, entity=entity_of(question, of)),
-            spans=of,
-            prompt_ids=prompt.ids,
-            question_tokens=tokens_of([prompt.question], prompt.offsets),
-            exact_question=tokens_of(of.spans, prompt.offsets, start=prompt.question.start),
-        )
+        _prompted(question, of, prompt)
         for question, of, prompt in zip(questions, spans, prompts, strict=True)
     ]
+
+
+def _prompted(question: Question, of: QuestionSpans, prompt: Prompt) -> Prompted:
+    tokens = tokens_of([prompt.question], prompt.offsets)
+    exact: tuple[int, ...] = ()
+    if tokens:  # no token outside the question shares a character with a part of it
+        offsets = prompt.offsets[tokens[0] : tokens[-1] + 1]
+        exact = tokens_of(of.spans, offsets, start=prompt.question.start)
+    return Prompted(
+        question=replace(question, entity=entity_of(question, of)),
+        spans=of,
+        prompt_ids=prompt.ids,
+        question_tokens=tokens,
+        exact_question=tuple(tokens[0] + at for at in exact),
+    )
 
 
 def common_prefix(prompts: Sequence[Prompted]) -> tuple[int, ...]:

@@ -80,14 +80,14 @@ def _closed(run: list[re.Match[str]]) -> Iterator[Span]:
 
 
 def _joined(between: str, word: str) -> bool:
-    if re.fullmatch(r"\s+|\s*[&/]\s*", between):
+    if between == " " or re.fullmatch(r"\s+|\s*[&/]\s*", between):
         return True
     return bool(re.fullmatch(r"\.\s+", between) and ABBREVIATION.fullmatch(word))
 
 
 def _capital(text: str, word: re.Match[str]) -> bool:
     """Whether the word is written as a name, and not only because it opens a sentence."""
-    if not any(c.isupper() for c in word[0]):
+    if word[0].islower() or not any(c.isupper() for c in word[0]):
         return False
     if word[0] == "I":  # a name only beside another capital: "I Wish You Would", "Corey I. Sanders"
         return _next_upper(text, word)

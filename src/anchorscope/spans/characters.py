@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from anchorscope.records import Span
 
@@ -35,8 +35,11 @@ STOP = word_set(
 
 def merged(spans: Iterable[Span]) -> tuple[Span, ...]:
     """The same characters as sorted spans that do not overlap or touch."""
+    ordered = sorted([span for span in spans if span[0] < span[1]])
+    if len(ordered) < 2:
+        return tuple(ordered)
     result: list[Span] = []
-    for span in sorted(span for span in spans if span.start < span.stop):
+    for span in ordered:
         if result and span.start <= result[-1].stop:
             result[-1] = Span(result[-1].start, max(result[-1].stop, span.stop))
         else:
@@ -63,15 +66,29 @@ def occurrences(text: str, piece: str, *, any_case: bool = False) -> tuple[Span,
     """Every place where the piece stands in the text on word borders."""
     if not piece.strip():
         return ()
-    # A regex, not casefold(): folding can change lengths, and so every position after.
-    pattern = re.compile(re.escape(piece), re.IGNORECASE if any_case else 0)
-    spans = (Span(*match.span()) for match in pattern.finditer(text))
+    spans = _in_any_case(text, piece) if any_case else _as_written(text, piece)
     return tuple(s for s in spans if _border(text, s.start) and _border(text, s.stop))
 
 
-def characters(spans: Iterable[Span]) -> set[int]:
-    """The positions of all marked characters."""
-    return {at for span in spans for at in range(*span)}
+def _in_any_case(text: str, piece: str) -> Iterator[Span]:
+    # A regex, not casefold(): folding can change lengths, and so every position after.
+    for match in re.finditer(re.escape(piece), text, re.IGNORECASE):
+        yield Span(*match.span())
+
+
+def _as_written(text: str, piece: str) -> Iterator[Span]:
+    at = text.find(piece)
+    while at >= 0:
+        yield Span(at, at + len(piece))
+        at = text.find(piece, at + len(piece))
+
+
+def overlap(a: Iterable[Span], b: Iterable[Span]) -> float:
+    """The share of the characters marked by either that both mark."""
+    left, right = merged(a), merged(b)
+    shared = sum(max(0, min(p, q) - max(m, n)) for m, p in left for n, q in right)
+    either = sum(stop - start for start, stop in (*left, *right)) - shared
+    return shared / either
 
 
 def _border(text: str, at: int) -> bool:
@@ -100,14 +117,11 @@ def tokens_of(
     Special tokens have an empty range and are not taken. A lone space whose range the
     tokenizer trimmed to nothing is taken strictly inside a span: it leaves no hole there.
     """
-    if not spans:
-        return ()
-    shifted = [(start + a, start + b) for a, b in spans]
-    low, high = min(a for a, _ in shifted), max(b for _, b in shifted)
-    # First what is cheap to tell: most tokens of a prompt lie outside every span.
-    near = [(at, a, b) for at, (a, b) in enumerate(offsets) if b > low and a < high]
-    return tuple(
-        index
-        for index, first, stop in near
-        if any(max(first, a) < min(stop, b) if first < stop else a < first < b for a, b in shifted)
-    )
+    shifted = [(start + a, start + b) for a, b in spans if a < b]
+    taken = {
+        at
+        for low, high in shifted
+        for at, (first, stop) in enumerate(offsets)
+        if low < stop and first < high
+    }
+    return tuple(sorted(taken))

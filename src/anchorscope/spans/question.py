@@ -17,7 +17,7 @@ from anchorscope.run_folder import table_columns
 from anchorscope.spans.by_model import Generate, model_spans
 from anchorscope.spans.by_rules import rules_spans
 from anchorscope.spans.by_spacy import spacy_spans
-from anchorscope.spans.characters import characters, merged, occurrences, trimmed
+from anchorscope.spans.characters import merged, occurrences, overlap, trimmed
 
 if TYPE_CHECKING:
     from spacy.language import Language
@@ -121,5 +121,4 @@ def agreement(
 
 
 def _scores(ids: Sequence[str], a: SpansById, b: SpansById) -> list[float]:
-    both = [(characters(a[i]), characters(b[i])) for i in ids if a.get(i) and b.get(i)]
-    return [len(left & right) / len(left | right) for left, right in both]
+    return [overlap(a[i], b[i]) for i in ids if a.get(i) and b.get(i)]

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
+from anchorscope.bulk import settle_tokenizers
 from anchorscope.errors import UserError
 from anchorscope.pipeline.spread.hands import Lost
 from anchorscope.pipeline.spread.tasks import Job, Task
@@ -122,6 +123,6 @@ def be_quiet() -> None:
     """Stops the progress bars of the libraries underneath: the run has its own."""
     from transformers.utils import logging
 
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    settle_tokenizers()
     logging.disable_progress_bar()
     logging.set_verbosity_error()
