@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
 import subprocess
 import sys
 from collections.abc import Sequence
 from typing import IO, Any, NamedTuple, cast
 
 from anchorscope.config import Config
-from anchorscope.records import QuestionSet
+from anchorscope.records import Question, QuestionSet, Shot
 
 # Without the folder that Python looks into first, where a file may be called as a module is.
 _COMMAND = (
@@ -72,7 +71,17 @@ def taken(config: Config) -> list[QuestionSet] | None:
         return None
     with process, cast(IO[bytes], process.stdout) as answer:
         written = answer.read()
-    return pickle.loads(written) if process.returncode == 0 else None
+    return list(map(_restored, json.loads(written))) if process.returncode == 0 else None
+
+
+def _restored(of: dict[str, Any]) -> QuestionSet:
+    """A set of questions from its fields, in which tuples have become lists."""
+    questions = (
+        Question(**{**q, "answers": tuple(q["answers"]), "subjects": tuple(q["subjects"])})
+        for q in of["questions"]
+    )
+    shots = tuple(Shot(**shot) for shot in of["shots"])
+    return QuestionSet(**{**of, "questions": tuple(questions), "shots": shots})
 
 
 def serve() -> None:
@@ -82,5 +91,5 @@ def serve() -> None:
     asked = Asked(*json.loads(sys.argv[1]))
     how: dict[str, Any] = {"limit": asked.limit, "seed": asked.seed, "columns": asked.columns}
     sets = [load_questions(name, **how) for name in asked.data]
-    pickle.dump(sets, sys.stdout.buffer, protocol=pickle.HIGHEST_PROTOCOL)
-    sys.stdout.buffer.flush()
+    sys.stdout.write(json.dumps(sets, default=vars))  # ASCII, whatever the encoding here
+    sys.stdout.flush()

@@ -1,6 +1,6 @@
 """Milliseconds of single kernels on a GPU: attention tiles, the gate, the choice of a token.
 
-    python benchmarks/kernels.py [--rows 2048] [--only attention,gate,choice]
+    python benchmarks/fused.py [--rows 2048] [--only attention,gate,choice]
 
 Shapes are those of benchmarks/gpu.py (prefix 96, question 24 tokens). Attention is shown with the
 whole mask read, then without the prefix's part of it by several tiles: whoever changes `tile_for`
