@@ -77,7 +77,7 @@ class Slow(beside.Beside):
     """As if the model read until all but the last dataset are analysed."""
 
     def __exit__(self, *error) -> None:
-        while len(self._spent) < 4 * (len(DATA) - 1):
+        while len(self._spent) < 6 * (len(DATA) - 1):
             time.sleep(0.02)
         super().__exit__(*error)
 
@@ -127,11 +127,8 @@ def test_fits_made_in_a_process_of_their_own_give_the_same_numbers(apart, here, 
     assert code == 0, error
     blocks = json.loads((here / "at_once/run.json").read_text())["model"]["blocks"]
     # Probes; refits and distances; the probe of the question alone. Too few for `awareness`.
-    assert made == {
-        "probes_0": 2 * blocks,
-        "pathways_0": 4 * blocks,
-        "evidence tables_0": 2 * blocks,
-    }
+    times = {"probes": 2, "pathways": 4, "evidence": 2}
+    assert made == {f"fits of {stage}_0": count * blocks for stage, count in times.items()}
     for table in sorted((apart / "tables").glob("*.csv")):
         one, other = (pd.read_csv(of) for of in (table, here / "at_once/tables" / table.name))
         pd.testing.assert_frame_equal(one, other, rtol=1e-4, atol=1e-4)

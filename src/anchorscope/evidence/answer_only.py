@@ -26,6 +26,7 @@ from anchorscope.run_folder import table_columns
 from anchorscope.run_folder.states import StoredStates
 from anchorscope.stats.intervals import Draws
 from anchorscope.stats.ranking import auroc_interval
+from anchorscope.stats.whole_rows import finite_rows
 
 
 def answer_only_table(
@@ -79,7 +80,7 @@ def question_probe_table(
 
     def work(layer: int) -> Estimate:
         x = states[:, layer - 1]
-        whole = np.isfinite(x).all(axis=1)
+        whole = finite_rows(x)
         x, label = x[whole], z[whole]
         how = {"C": C, "balance": balance, "least": MIN_PER_CLASS, "fits": (fits or {}).get(layer)}
         probes = fit_fold_probes(x, label, fold[whole], **how)
@@ -124,7 +125,7 @@ def _parts(inputs: PieceInputs) -> list[Part]:
 def _request(inputs: PieceInputs, layer: int) -> tuple[np.ndarray, Request | None]:
     """The question-only states of a layer, and the fits of its probes."""
     x, readings, how = inputs.states[QUESTION_ONLY][:, layer - 1], inputs.readings, inputs.config
-    whole = np.isfinite(x).all(axis=1)
+    whole = finite_rows(x)
     tasks = label_tasks(readings.z[None, whole], readings.fold[whole], C=how.C)
     request = task_request(tasks, int(whole.sum()), balance=how.balance, least=MIN_PER_CLASS)
     return x[whole], request

@@ -32,6 +32,7 @@ from anchorscope.records import MODES, Mode
 from anchorscope.run_folder import table_columns
 from anchorscope.run_folder.states import StoredStates
 from anchorscope.stats.ranking import auroc, auroc_draws, auroc_interval, paired_difference
+from anchorscope.stats.whole_rows import finite_rows
 
 SIMPLER = ("signed-logit", "margin", "simple")  # what the state must beat
 PREDICTORS = ("state", "signed-logit", "margin", "simple", "question-only")
@@ -192,7 +193,7 @@ def _learnt(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """What is learnt from a layer: states, whose [question] bool, labels [task and subset, row]."""
     x = states[:, layer - 1]
-    used = chosen & np.isfinite(x).all(axis=1)
+    used = chosen & finite_rows(x)
     labels = [
         np.where(task.rows(subset, layer), task.learnt[:, layer - 1], np.nan)[used]
         for task, subset in _asked(tasks)

@@ -153,19 +153,16 @@ def evidence_tables(
     return tables
 
 
-def part_tables(
-    names: Sequence[str], inputs: Sequence[PieceInputs], *, workers: int | None = None
-) -> dict[str, list[Tables]]:
-    """What the parts of pieces give, part by part, by dataset; each part in a process."""
+def piece_parts(names: Sequence[str], inputs: PieceInputs) -> list[Part]:
+    """The parts of pieces for one dataset; a GPU may have made their fits."""
     pieces = [piece_of(name) for name in names]
-    parts = [
-        (of.dataset, part)
-        for of in inputs
-        for piece in pieces
-        if piece.parts
-        for part in piece.parts(of)
-    ]
-    made = in_parallel(lambda part: part(), [part for _, part in parts], workers=workers)
+    return [part for piece in pieces if piece.parts for part in piece.parts(inputs)]
+
+
+def part_tables(names: Sequence[str], inputs: Sequence[PieceInputs]) -> dict[str, list[Tables]]:
+    """What the parts of pieces give, part by part, by dataset; each part in a process."""
+    parts = [(of.dataset, part) for of in inputs for part in piece_parts(names, of)]
+    made = in_parallel(lambda part: part(), [part for _, part in parts])
     by_dataset: dict[str, list[Tables]] = {of.dataset: [] for of in inputs}
     for (dataset, _), tables in zip(parts, made, strict=True):
         by_dataset[dataset].append(tables)

@@ -14,6 +14,7 @@ from anchorscope.probes.linear_probe import DEFAULT_C, Balance
 from anchorscope.probes.many_fits import Made, Request
 from anchorscope.records import Estimate
 from anchorscope.stats.ranking import auroc_interval
+from anchorscope.stats.whole_rows import known_rows
 
 _FLOOR = 1e-4  # of the mean variance: with less given to every direction, digits would be lost
 MOST_ROWS = 512  # clean training states behind a covariance: more costs time and changes little
@@ -68,7 +69,7 @@ def refit(
 
 def has_state(knockout: np.ndarray) -> np.ndarray:
     """Which questions have a knocked-out state [question, width], [question] bool."""
-    return np.asarray(~np.isnan(knockout).any(axis=1))
+    return known_rows(knockout)
 
 
 def refit_request(

@@ -40,6 +40,7 @@ from anchorscope.records import MODES, Sample
 from anchorscope.run_folder.samples import to_frame
 from anchorscope.run_folder.states import StateBank
 
+LayerParts = dict[int, Callable[[], Any]]
 # What strict mode reads by every set of folds; the matched control where a run has one.
 _HELD = (CLEAN.name, KNOCKOUT.name, RANDOM.name, MATCHED.name)
 
@@ -63,17 +64,20 @@ def train_and_read(
 
 
 def readings_of(
-    run: Run, answers: Sequence[Labelled], *, passes: Sequence[str], workers: int | None = None
+    run: Run,
+    answers: Sequence[Labelled],
+    *,
+    passes: Sequence[str],
+    parts: Mapping[str, LayerParts] | None = None,
+    workers: int | None = None,
 ) -> dict[str, Readings]:
     """The readings of these datasets, whose probes are trained and saved.
 
-    Layers of all datasets are spread over processes, each of which reads its own from disk.
+    Layers of all datasets are spread over processes, each of which reads its own from disk; their
+    `parts` may have been made before.
     """
-    work = {
-        (of.dataset, layer): part
-        for of in answers
-        for layer, part in _layers_of(run, of, passes).items()
-    }
+    parts = parts or {of.dataset: layer_parts(run, of, passes) for of in answers}
+    work = {(of.dataset, k): part for of in answers for k, part in parts[of.dataset].items()}
     fitted = _each(run, "probes", list(work.values()), workers)
     by_dataset: dict[str, list] = {of.dataset: [] for of in answers}
     for (dataset, _), layer in zip(work, fitted, strict=True):
@@ -88,8 +92,8 @@ def _each(run: Run, name: str, parts: Sequence[Callable[[], Any]], workers: int 
     return in_parallel(lambda part: part(), parts, **heard)
 
 
-def _layers_of(run: Run, answers: Labelled, passes: Sequence[str]) -> dict[int, partial]:
-    """How the probes of each layer are trained and read, by any process."""
+def layer_parts(run: Run, answers: Labelled, passes: Sequence[str]) -> LayerParts:
+    """How the probes of each layer are trained and read, by any process; a GPU may have fitted."""
     bank = StateBank(run.store.path, list(answers.ids))
     names, layers = tuple(dict.fromkeys((CLEAN.name, *passes))), range(1, bank.layers + 1)
     of = {"z": answers.z, "fold": answers.fold, "C": run.config.C, "balance": run.config.balance}

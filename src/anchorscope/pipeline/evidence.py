@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -14,9 +14,9 @@ from anchorscope.evidence.pieces import (
     PieceInputs,
     Tables,
     evidence_tables,
-    part_tables,
     passes_of_pieces,
     piece_of,
+    piece_parts,
     pieces_of,
 )
 from anchorscope.evidence.shards import HeldOut, Part, Shards, evidence_name, stored_rows
@@ -122,25 +122,23 @@ def tables_of_evidence(
 ) -> Tables:
     """The tables of the evidence asked for, by name, all datasets together.
 
-    `done` is what `parts_of_evidence` gave of some datasets already.
+    `done` is what the parts gave of some datasets already.
     """
     with run.stage("evidence tables"):
         inputs = [_inputs(run, of, readings[of.dataset], samples, shards) for of in answers]
         return evidence_tables(run.config.evidence, inputs, done=done)
 
 
-def parts_of_evidence(
+def evidence_parts(
     run: Run,
     answers: Labelled,
     readings: Readings,
     samples: Sequence[Sample],
     *,
     shards: int,
-    workers: int,
-) -> list[Tables]:
-    """What the parts of one dataset's evidence give, whose states are in the first `shards`."""
-    inputs = _inputs(run, answers, readings, samples, shards)
-    return part_tables(run.config.evidence, [inputs], workers=workers)[answers.dataset]
+) -> list[Callable[[], Tables]]:
+    """The parts of one dataset's evidence, whose states are in the first `shards`."""
+    return piece_parts(run.config.evidence, _inputs(run, answers, readings, samples, shards))
 
 
 def _inputs(

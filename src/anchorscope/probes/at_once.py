@@ -19,9 +19,10 @@ from anchorscope.probes.fit_process import FitProcess
 from anchorscope.probes.many_fits import Made, Request, fit_many
 
 _PROCESS: ContextVar[FitProcess | None] = ContextVar("fits_on", default=None)
-# Of states in double precision at once; the fits take about four times as much, beside a model
-# whose passes have most of the GPU's memory.
-_BYTES = 2**28
+# Of states in double precision at once: a share of the GPU's memory, most of which the passes of a
+# model have; the fits take about four times as much. Not of what is free, so that two runs on like
+# GPUs fit alike.
+_SHARE, _BYTES = 64, 2**28
 There = Callable[[np.ndarray], Array]  # the same numbers on the device, in double precision
 Ask = Callable[[int], tuple[np.ndarray, Request | None]]  # of a layer: its states, and the fits
 
@@ -57,8 +58,8 @@ def fits_of_layers(ask: Ask, layers: Sequence[int]) -> dict[int, Made]:
     then whoever needs the fits of a layer makes them, or says what is wrong.
     """
 
-    def fits(there: There) -> Iterator[tuple[int, Made]]:
-        for chunk in _chunks(ask, layers):
+    def fits(there: There, most: int) -> Iterator[tuple[int, Made]]:
+        for chunk in _chunks(ask, layers, most):
             yield from _fit(there, chunk).items()
 
     return _on_device(fits)
@@ -68,18 +69,29 @@ def of_layers(
     work: Callable[[There, int], np.ndarray], layers: Sequence[int]
 ) -> dict[int, np.ndarray]:
     """What `work` makes of each layer with tensors that are `there`; empty likewise."""
-    return _on_device(lambda there: ((layer, work(there, layer)) for layer in layers))
+    return _on_device(lambda there, _: ((layer, work(there, layer)) for layer in layers))
 
 
-def _on_device(work: Callable[[There], Iterable[tuple[int, Any]]]) -> dict[int, Any]:
+def _on_device(work: Callable[[There, int], Iterable[tuple[int, Any]]]) -> dict[int, Any]:
     process = _PROCESS.get()
     if process is None:
         return {}
-    there = partial(_to, process.device)
-    return process.made(lambda: dict(work(there))) or {}
+    device = process.device
+    return process.made(lambda: dict(work(partial(_to, device), _most(device)))) or {}
 
 
-def _chunks(ask: Ask, layers: Sequence[int]) -> Iterator[dict[int, tuple[np.ndarray, Request]]]:
+def _most(device: str) -> int:
+    """The bytes of states that are fitted at once."""
+    import torch
+
+    if torch.device(device).type != "cuda":
+        return _BYTES
+    return torch.cuda.get_device_properties(device).total_memory // _SHARE
+
+
+def _chunks(
+    ask: Ask, layers: Sequence[int], most: int
+) -> Iterator[dict[int, tuple[np.ndarray, Request]]]:
     """States and requests of layers that go together: as many questions, and not too many bytes."""
     chunk: dict[int, tuple[np.ndarray, Request]] = {}
     for layer in layers:
@@ -87,7 +99,7 @@ def _chunks(ask: Ask, layers: Sequence[int]) -> Iterator[dict[int, tuple[np.ndar
         if request is None:
             continue
         alike = all(of.shape == states.shape for of, _ in chunk.values())
-        if not alike or 8 * states.size * (len(chunk) + 1) > _BYTES:
+        if not alike or 8 * states.size * (len(chunk) + 1) > most:
             yield from [chunk] if chunk else []
             chunk = {}
         chunk[layer] = states, request

@@ -37,9 +37,9 @@ class Guess:
         gram[:, range(count), range(count)] += middle
         self.solved = weight * (xp.linalg.inv(gram) @ self.rows)
 
-    def take(self, layers: np.ndarray) -> Guess:
-        """That of some layers alone."""
-        if layers.all():
+    def take(self, layers: Array) -> Guess:
+        """That of some layers alone, by their numbers."""
+        if len(layers) == len(self.rows):
             return self
         some = copy(self)
         some.rows, some.solved = self.rows[layers], self.solved[layers]

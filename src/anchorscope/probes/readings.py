@@ -9,6 +9,7 @@ import numpy as np
 
 from anchorscope.errors import UserError, unknown
 from anchorscope.probes.probe_set import ProbeSet
+from anchorscope.stats.whole_rows import finite_rows
 
 NO_CLASS = -1  # neither right nor wrong, and in no fold
 
@@ -145,7 +146,7 @@ def _check_fit(probes: ProbeSet, clean: np.ndarray, fold: np.ndarray) -> None:
 
 def check_layer(x: np.ndarray, *, name: str, layer: int, ids: Sequence[str]) -> None:
     """Raise a UserError where states [question, width] of layer k are broken."""
-    finite = np.isfinite(x).all(axis=1)
+    finite = finite_rows(x)
     if finite.all():
         return
     # Under an intervention a state that is NaN throughout says "there is none"; a state that is

@@ -27,6 +27,9 @@ MAX_STEPS = 1000
 MEMORY = 5  # steps that tell of the curvature
 _ENOUGH = 0.3  # a line search ends where the slope is this share of what it began with
 _TRIES = 30  # at most, and hardly ever more than two
+# On a GPU a look at what has converged makes it wait, and may let another process have it first; to
+# take it out of the batch copies everything else. Until then it does not move.
+_LOOK, _WORTH = 4, 0.7  # steps between two looks; the share of the batch that is left to go on with
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,8 +63,8 @@ class Fits:
         penalty = point[..., :-1] / self.C[..., None]
         return self.xp.concatenate([of_features + penalty, last], axis=-1)
 
-    def take(self, layers: np.ndarray, fits: np.ndarray) -> Fits:
-        """Some of the fits alone, of some of the layers."""
+    def take(self, layers: Array, fits: Array) -> Fits:
+        """Some of the fits alone, of some of the layers, by their numbers."""
         return Fits(
             **{of.name: _taken(getattr(self, of.name), layers, fits) for of in fields(self)}
         )
@@ -78,9 +81,9 @@ class Products:
         laid_out = single and isinstance(turned, np.ndarray)
         self.turned = np.ascontiguousarray(turned) if laid_out else turned
 
-    def take(self, layers: np.ndarray) -> Products:
-        """Those of some layers alone."""
-        if layers.all():
+    def take(self, layers: Array) -> Products:
+        """Those of some layers alone, by their numbers."""
+        if len(layers) == len(self.columns):
             return self
         some = copy(self)
         some.columns = self.columns[layers]
@@ -118,21 +121,25 @@ def _descend(descent: _Descent, *, most: int) -> Array:
     """The points, gone down until no slope is above its tolerance, or `most` steps."""
     final = descent.xp.zeros_like(descent.point)
     layers, numbers = (np.arange(count) for count in final.shape[:2])
-    for _ in range(most):
+    there = not isinstance(final, np.ndarray)
+    for number in range(most):
         open_ = descent.open
-        still = to_numpy(open_)
-        of_layers, of_fits = np.asarray(still.any(1)), np.asarray(still.any(0))
-        if not (of_layers.all() and of_fits.all()):
-            final[layers[:, None], numbers] = descent.point
-            layers, numbers = layers[of_layers], numbers[of_fits]
-            if not len(layers):
-                return final
-            descent.keep(of_layers, of_fits)
-            open_ = descent.open
+        if not there or number % _LOOK == 0:
+            still = to_numpy(open_)
+            of_layers, of_fits = np.asarray(still.any(1)), np.asarray(still.any(0))
+            share = of_layers.mean() * of_fits.mean()
+            if share < (_WORTH if there else 1.0):
+                final[layers[:, None], numbers] = descent.point
+                layers, numbers = layers[of_layers], numbers[of_fits]
+                if not len(layers):
+                    return final
+                descent.keep(of_layers, of_fits)
+                open_ = descent.open
         descent.step(open_)
     if descent.products.columns.dtype == descent.xp.float64:
         count = int(to_numpy(descent.open).sum())
-        warnings.warn(f"{count} fits did not converge.", ConvergenceWarning, stacklevel=4)
+        if count:
+            warnings.warn(f"{count} fits did not converge.", ConvergenceWarning, stacklevel=4)
     final[layers[:, None], numbers] = descent.point
     return final
 
@@ -157,6 +164,7 @@ class _Descent:
 
     def keep(self, layers: np.ndarray, fits: np.ndarray) -> None:
         """Lets all but some fits of some layers leave the batch."""
+        layers, fits = (_numbers(of, self.point) for of in (layers, fits))
         self.fits = self.fits.take(layers, fits)
         self.products, self.guess = self.products.take(layers), self.guess.take(layers)
         for name in ("point", "tolerance", "logits", "chance", "slope"):
@@ -168,7 +176,8 @@ class _Descent:
         """One step of each fit that is open."""
         fits, xp = self.fits, self.xp
         direction = -_curved(self.slope, self.history, self.guess, fits.C)
-        if len(open_) > 1:  # of one layer, what has converged is gone already
+        # Of one layer of arrays, what has converged is gone already.
+        if len(open_) > 1 or not isinstance(open_, np.ndarray):
             direction = xp.where(open_[..., None], direction, 0.0)
         along = self.products.by_columns(fits.to_raw(direction))
         length, self.chance = _line(fits, self.point, direction, self.logits, along, self.chance)
@@ -209,11 +218,12 @@ def _line(fits: Fits, point, direction, logits, along, chance) -> tuple[Array, A
     bend = _dot(bends, chance * (1.0 - chance), xp) + square
     length = -first / xp.where(bend > 0, bend, 1.0)  # no direction, no bend: what has converged
     low, high = 0.0 * first, xp.full_like(first, np.inf)
-    for _ in range(_TRIES):
+    for number in range(_TRIES):
         chance = _expit(logits + length[..., None] * along, xp)
         here = _dot(weighted, chance - fits.y, xp) + inner + length * square
         searching = abs(here) > _ENOUGH * abs(first)
-        if not bool(searching.any()):
+        # A try that nobody needs changes nothing; on a GPU it costs less than to ask every time.
+        if (number % 2 or isinstance(here, np.ndarray)) and not bool(searching.any()):
             break
         low, high = xp.where(here < 0, length, low), xp.where(here < 0, high, length)
         bend = _dot(bends, chance * (1.0 - chance), xp) + square
@@ -225,10 +235,22 @@ def _line(fits: Fits, point, direction, logits, along, chance) -> tuple[Array, A
 
 
 def _dot(one: Array, other: Array, xp: Any) -> Array:
-    return xp.einsum("lfw,lfw->lf", one, other)
+    if isinstance(one, np.ndarray):
+        return xp.einsum("lfw,lfw->lf", one, other)
+    return xp.linalg.vecdot(one, other)  # einsum of torch is a dozen calls
 
 
-def _taken(of: Array, layers: np.ndarray, fits: np.ndarray) -> Array:
+def _numbers(chosen: np.ndarray, like: Array) -> Array:
+    """The places where `chosen` holds, where `like` is: a mask would make a GPU wait."""
+    places = np.flatnonzero(chosen)
+    return (
+        places
+        if isinstance(like, np.ndarray)
+        else namespace(like).as_tensor(places, device=like.device)
+    )
+
+
+def _taken(of: Array, layers: Array, fits: Array) -> Array:
     """Some fits of some layers, of an array [layer, fit, ...]."""
     return of[layers][:, fits]
 

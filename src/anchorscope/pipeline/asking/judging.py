@@ -11,12 +11,10 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
 
-from anchorscope.answers.judge import judge
+from anchorscope.answers.judge import Said, judge_all
 from anchorscope.parallel import OwnProcess
 from anchorscope.pipeline.prompts import Prompted
 from anchorscope.records import Answer, Verdict
-
-Said = tuple[str, tuple[str, ...], str]  # an answer, those accepted, and the question
 
 
 class Judging:
@@ -40,10 +38,6 @@ class Judging:
             p.verdict or (answer.text, p.question.answers, p.question.text)
             for p, answer in zip(prompts, answers, strict=True)
         ]
-        work = partial(_judged, asked)
+        work = partial(judge_all, asked)
         begun = self._process.begin(work) if self._process else work
         return lambda: begun() or work()  # here, where the process is no more
-
-
-def _judged(asked: Sequence[Verdict | Said]) -> list[Verdict]:
-    return [of if isinstance(of, str) else judge(of[0], of[1], question=of[2]) for of in asked]

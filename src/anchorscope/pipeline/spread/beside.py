@@ -1,8 +1,9 @@
 """A dataset analysed while the model reads the next one, where the model is on a GPU.
 
-A thread for each stage of the analysis hands its parts to other processes and waits for them, so
-that one dataset is counted while a GPU makes the fits of another. The threads save the probes and
-write nothing else. The numbers are the same either way, since no part knows of the others.
+Two threads for each stage of the analysis, one that waits for what a GPU makes ahead of it and one
+that hands its parts to other processes, so that one dataset is counted while another is fitted. The
+threads save the probes and write nothing else. The numbers are the same either way, since no part
+knows of the others.
 """
 
 from __future__ import annotations
@@ -21,9 +22,8 @@ from anchorscope.config import Config
 from anchorscope.engine.lease import Lease
 from anchorscope.evidence.pieces import Tables, passes_of_pieces, piece_of, pieces_of, probed_of
 from anchorscope.parallel import default_workers, in_parallel, stop_workers
-from anchorscope.pathways.parts import Refits
-from anchorscope.pipeline.analyse import pathways_of, readings_of, refits_before
-from anchorscope.pipeline.evidence import parts_of_evidence
+from anchorscope.pipeline.analyse import layer_parts, pathways_of, readings_of, refits_before
+from anchorscope.pipeline.evidence import evidence_parts
 from anchorscope.pipeline.shard import OnDataset
 from anchorscope.pipeline.spread.spent import Spent, shared_out
 from anchorscope.pipeline.stages import Run
@@ -39,6 +39,7 @@ WHERE: Literal["gpu", "everywhere", "nowhere"] = "gpu"
 # that the cores make them until it is proved and timed where it would run.
 FITS: Literal["cores", "gpu"] = "cores"
 STAGES = ("probes", "pathways", "evidence tables")
+_LANES = (*STAGES, "fits of probes", "fits of pathways", "fits of evidence")
 _SPARED = 2  # cores for the threads that feed the GPU and write files
 _LEAST = 2  # processes: fewer would not be worth it, and one alone is this one
 
@@ -57,9 +58,9 @@ class Beside:
 
     def __init__(self, run: Run, lease: Lease) -> None:
         self.done = Analysed()
-        self._run, self._asked = run, _asked(run, lease)
-        self._workers = max(_LEAST, default_workers() - _SPARED)
-        self._lanes = {stage: ThreadPoolExecutor(1, stage) for stage in STAGES}
+        self.run, self._asked = run, _asked(run, lease)
+        self.workers = max(_LEAST, default_workers() - _SPARED)
+        self._lanes = {lane: ThreadPoolExecutor(1, lane) for lane in _LANES}
         self._steps: list[Future[None]] = []
         self._spent: list[Spent] = []
         self._context = copy_context()  # who makes the fits
@@ -71,7 +72,7 @@ class Beside:
 
     def __enter__(self) -> Beside:
         if self._asked:
-            start = partial(_start_workers, self._run.config, self._workers)
+            start = partial(_start_workers, self.run.config, self.workers)
             self._steps.append(self._lanes["probes"].submit(start))
         return self
 
@@ -83,60 +84,44 @@ class Beside:
         finally:
             self._end()
             for stage, (beside, late) in shared_out(self._spent, read).items():
-                self._run.add_to(stage, seconds=late, beside=beside)
+                self.run.add_to(stage, seconds=late, beside=beside)
 
     def _begin(self, samples: Sequence[Sample], *, shards: int) -> None:
         """Hands the steps of a dataset to the threads, behind those of the ones before it."""
-        run, done = replace(self._run, progress=Quiet()), self.done
-        name, workers = samples[0].question.dataset, self._workers
-        answers = cache(partial(labelled, samples, name, run.config))
-        refits: dict[str, Refits] = {}
+        first, ahead = self._steps[0], _Dataset(self, samples, shards)
+        fits = self._hand("probes", ahead.fit_probes, first, lane="fits of probes")
+        probes = self._hand("probes", ahead.probes, fits)
+        fits = self._hand("pathways", ahead.refit, first, lane="fits of pathways")
+        self._hand("pathways", ahead.pathways, probes, fits)
+        fits = self._hand("evidence tables", ahead.fit_evidence, probes, lane="fits of evidence")
+        self._hand("evidence tables", ahead.evidence, fits)
 
-        def probes() -> None:
-            passes = probed_of(run.config)
-            done.readings |= readings_of(run, [answers()], passes=passes, workers=workers)
-
-        def before() -> None:
-            refits[name] = refits_before(run, answers())
-
-        def pathways() -> None:
-            how: Any = {"refits": refits, "workers": workers}
-            done.pathways |= pathways_of(run, [answers()], done.readings, **how)
-
-        def evidence() -> None:
-            read = done.readings[name]
-            done.evidence[name] = parts_of_evidence(
-                run, answers(), read, samples, shards=shards, workers=workers
-            )
-
-        first = self._hand("probes", probes, self._steps[0])
-        self._hand("pathways", before, self._steps[0])
-        self._hand("pathways", pathways, first)
-        self._hand("evidence tables", evidence, first)
-
-    def _hand(self, stage: str, work: Callable[[], None], after: Future[None]) -> Future[None]:
-        """The step, done in its stage's thread once the one `after` which it comes is done."""
+    def _hand(
+        self, stage: str, work: Callable[[], None], *after: Future[None], lane: str = ""
+    ) -> Future[None]:
+        """The step, done in its thread once those `after` which it comes are done."""
 
         def do() -> None:
-            after.result()
+            for step in after:
+                step.result()
             begun = time.monotonic()
             try:
                 self._context.copy().run(work)
             finally:
                 self._spent.append(Spent(stage, begun, time.monotonic()))
 
-        self._steps.append(self._lanes[stage].submit(do))
+        self._steps.append(self._lanes[lane or stage].submit(do))
         return self._steps[-1]
 
     def _finish(self) -> None:
         """Waits for what is not done yet, with the cores that the model had."""
         left = [step for step in self._steps if not step.done()]
-        self._run.progress.start("analysis", len(left))
+        self.run.progress.start("analysis", len(left))
         for step in self._steps:
             while wait([step], 0.2).not_done:  # so that Ctrl-C is heard
                 pass
             step.result()
-            self._run.progress.advance(step in left)
+            self.run.progress.advance(step in left)
 
     def _end(self) -> None:
         """Nothing goes on, whatever a step has come to."""
@@ -147,6 +132,40 @@ class Beside:
             stop_workers()  # again where the step had not come to them yet
         for lane in self._lanes.values():
             lane.shutdown()
+
+
+class _Dataset:
+    """The steps of one dataset: what a GPU may make ahead of each stage, and the stage."""
+
+    def __init__(self, of: Beside, samples: Sequence[Sample], shards: int) -> None:
+        self.run, self.done, self.workers = replace(of.run, progress=Quiet()), of.done, of.workers
+        self.samples, self.shards = samples, shards
+        self.name = samples[0].question.dataset
+        self.passes = probed_of(self.run.config)
+        self.answers = cache(partial(labelled, samples, self.name, self.run.config))
+
+    def fit_probes(self) -> None:
+        self.layers = {self.name: layer_parts(self.run, self.answers(), self.passes)}
+
+    def probes(self) -> None:
+        how: Any = {"passes": self.passes, "parts": self.layers, "workers": self.workers}
+        self.done.readings |= readings_of(self.run, [self.answers()], **how)
+
+    def refit(self) -> None:
+        self.refits = {self.name: refits_before(self.run, self.answers())}
+
+    def pathways(self) -> None:
+        how: Any = {"refits": self.refits, "workers": self.workers}
+        readings = self.done.readings
+        self.done.pathways |= pathways_of(self.run, [self.answers()], readings, **how)
+
+    def fit_evidence(self) -> None:
+        given = self.answers(), self.done.readings[self.name], self.samples
+        self.parts = evidence_parts(self.run, *given, shards=self.shards)
+
+    def evidence(self) -> None:
+        how: Any = {"workers": self.workers}
+        self.done.evidence[self.name] = in_parallel(lambda part: part(), self.parts, **how)
 
 
 def fit_device(lease: Lease) -> str | None:
