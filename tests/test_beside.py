@@ -126,6 +126,7 @@ def test_fits_made_in_a_process_of_their_own_give_the_same_numbers(apart, here, 
     code, _, error = cli(*ASKED, "--out", "at_once")
     assert code == 0, error
     blocks = json.loads((here / "at_once/run.json").read_text())["model"]["blocks"]
+    assert json.loads((here / "at_once/run.json").read_text())["fits_on"] == "cpu"
     # Probes; refits and distances; the probe of the question alone. Too few for `awareness`.
     times = {"probes": 2, "pathways": 4, "evidence": 2}
     assert made == {f"fits of {stage}_0": count * blocks for stage, count in times.items()}
@@ -151,6 +152,9 @@ def test_a_process_of_fits_that_is_killed_leaves_them_to_the_cores(apart, here, 
     code, _, error = cli(*ASKED, "--out", "killed")
     assert code == 0, error
     assert results(here / "killed") == results(apart)
+    assert json.loads((here / "killed/run.json").read_text())["fits_on"] == "cores"
+    code, said, _ = cli("verify", "killed", "--deep")
+    assert code == 0 and "the same bytes" in said
 
 
 def test_a_mistake_found_beside_is_one_sentence(here, cli, monkeypatch):

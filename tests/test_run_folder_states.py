@@ -51,3 +51,27 @@ def test_questions_without_a_state_have_rows_of_the_right_width(stored):
     for layer in (1, 2):
         read = bank.layer("clean", layer)
         assert read.shape == (2, 5) and np.isnan(read).all()
+
+
+def test_shards_of_two_precisions_are_read_in_the_wider_one(tmp_path):
+    """A value beyond the range of halves makes its shard single; the shard before it is not."""
+    store = Store.open(tmp_path / "run", {"of": "a test"})
+    small, large = np.ones((2, 1, 3), np.float16), np.full((2, 1, 3), 1e5, np.float32)
+    save_states(store, shard_name("clean", 0), ["a", "b"], small)
+    save_states(store, shard_name("clean", 1), ["c", "d"], [large[:1], small[:1]])
+    read = StateBank(store.path, list("abcde")).layer("clean", 1)
+    assert read.dtype == np.float32
+    assert np.array_equal(read[:4, 0], [1, 1, 1e5, 1]) and np.isnan(read[4]).all()
+
+
+def test_states_in_several_arrays_are_those_in_one(tmp_path):
+    store = Store.open(tmp_path / "run", {"of": "a test"})
+    of = np.random.default_rng(1).normal(size=(5, 2, 3)).astype(np.float16)
+    save_states(store, "one.safetensors", list("abcde"), of)
+    save_states(store, "several.safetensors", list("abcde"), [of[:2], of[2:2], of[2:]])
+    one, several = (store.file(f"{name}.safetensors").read_bytes() for name in ("one", "several"))
+    assert one == several
+    broken = of.copy()
+    broken[3, 1, 2] = np.nan
+    with pytest.raises(UserError, match="1 states .*first: d"):
+        save_states(store, "broken.safetensors", list("abcde"), [broken[:2], broken[2:]])

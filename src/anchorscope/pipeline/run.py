@@ -32,7 +32,7 @@ from anchorscope.pipeline.spread.by_rank import read_of_rank
 from anchorscope.pipeline.spread.lend import lent
 from anchorscope.pipeline.spread.machine import check_spread
 from anchorscope.pipeline.stages import Run
-from anchorscope.probes.at_once import fits_on
+from anchorscope.probes.at_once import fits_on, fitted_on
 from anchorscope.probes.labelled import Labelled, labelled
 from anchorscope.probes.readings import Readings
 from anchorscope.progress import Progress, Quiet
@@ -101,9 +101,7 @@ def _go(run: Run, model: Any) -> None:
     with ExitStack() as fits:  # may be made on the model's GPU, also when the model is given back
         with lent(run, model) as (run, lease, shards):
             take_over(run, shards)
-            device = fit_device(lease)
-            run.store.save_info({"fits_on": device} if device else {})
-            fits.enter_context(fits_on(device))
+            fits.enter_context(fits_on(fit_device(lease)))
             with Beside(run, lease) as beside:
                 samples = ask_and_read(
                     run, lease, shards, passes_of(run.config), on_dataset=beside.on_dataset
@@ -138,6 +136,9 @@ def _finish(
     tables |= ablation_tables(run, answers, shards=shards)
     if run.config.robust:
         tables |= robust_tables(run, samples, asked, datasets=run.datasets)
+    place = fitted_on()
+    if place or run.store.info.get("fits_on"):  # which a run on another device may have left
+        run.store.save_info({"fits_on": place})
     save(run, samples, answers, tables)
     _show(run)
 

@@ -23,6 +23,7 @@ _PROCESS: ContextVar[FitProcess | None] = ContextVar("fits_on", default=None)
 # model have; the fits take about four times as much. Not of what is free, so that two runs on like
 # GPUs fit alike.
 _SHARE, _BYTES = 64, 2**28
+CORES = "cores"  # in run.json, where a GPU was to make fits and could not make all of them
 There = Callable[[np.ndarray], Array]  # the same numbers on the device, in double precision
 Ask = Callable[[int], tuple[np.ndarray, Request | None]]  # of a layer: its states, and the fits
 
@@ -42,6 +43,14 @@ def fits_on(device: str | None) -> Iterator[None]:
             yield
         finally:
             _PROCESS.reset(before)
+
+
+def fitted_on() -> str | None:
+    """The device that made the fits; `cores` where it could not make all; None: nobody asked it."""
+    process = _PROCESS.get()
+    if process is None:
+        return None
+    return CORES if process.lacking else process.device
 
 
 def stop_fits() -> None:

@@ -24,6 +24,7 @@ class FitProcess:
 
     def __init__(self, device: str) -> None:
         self.device = device
+        self.lacking = False  # whether something was asked for that it could not make
         self._process = OwnProcess()
 
     def __enter__(self) -> FitProcess:
@@ -39,7 +40,9 @@ class FitProcess:
 
     def made(self, work: Callable[[], Result]) -> Result | None:
         """What `work` gives there; None where the process or its GPU cannot do it."""
-        return self._process.begin(partial(_done, work))() if self._can() else None
+        made = self._process.begin(partial(_done, work))() if self._can() else None
+        self.lacking |= made is None
+        return made
 
 
 def _can_fit(device: str) -> bool:

@@ -26,7 +26,7 @@ from anchorscope.pipeline.evidence import tables_of_evidence
 from anchorscope.pipeline.prepare import spans_table
 from anchorscope.pipeline.shard import stored_answers
 from anchorscope.pipeline.stages import Run
-from anchorscope.probes.at_once import fits_on
+from anchorscope.probes.at_once import CORES, fits_on
 from anchorscope.probes.labelled import labelled
 from anchorscope.progress import Progress, Quiet
 from anchorscope.records import Sample
@@ -66,7 +66,7 @@ def recomputed(path: Path, *, progress: Progress | None = None) -> Iterator[Chec
 def _fit_device(view: RunView) -> str | None:
     """The GPU on which the run's fits were made, where there is one here too."""
     device = view.info.get("fits_on")
-    if not device:
+    if not device or device == CORES:
         return None
     import torch
 

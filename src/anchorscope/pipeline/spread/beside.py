@@ -35,9 +35,8 @@ from anchorscope.records import Sample
 
 # On a CPU the model has all cores to itself. Tests set another value.
 WHERE: Literal["gpu", "everywhere", "nowhere"] = "gpu"
-# Who makes the fits where the model is on a GPU. "gpu" has been tried with torch on a CPU alone, so
-# that the cores make them until it is proved and timed where it would run.
-FITS: Literal["cores", "gpu"] = "cores"
+# Who makes the fits where the model is on a GPU.
+FITS: Literal["cores", "gpu"] = "gpu"
 STAGES = ("probes", "pathways", "evidence tables")
 _LANES = (*STAGES, "fits of probes", "fits of pathways", "fits of evidence")
 _SPARED = 2  # cores for the threads that feed the GPU and write files
