@@ -102,3 +102,17 @@ def test_a_process_of_its_own_keeps_what_it_holds():
         process.stop()
         assert process.begin(os.getpid)() is None
     assert first is not None and first != os.getpid()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
+def test_a_process_of_its_own_ends_with_a_parent_that_is_killed() -> None:
+    script = (
+        "import os, time; from anchorscope.parallel import OwnProcess\n"
+        "with OwnProcess() as process:\n"
+        "    print(process.begin(os.getpid)(), flush=True); time.sleep(300)"
+    )
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as of:
+        assert of.stdout is not None
+        child = psutil.Process(int(of.stdout.readline()))
+        of.kill()
+    assert psutil.wait_procs([child], 30)[1] == []
