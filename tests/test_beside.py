@@ -11,10 +11,13 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pandas as pd
 import psutil
 import pytest
+import torch
 from kit.rivers import contents, rivers
 
 import anchorscope
@@ -138,6 +141,20 @@ def test_fits_made_in_a_process_of_their_own_give_the_same_numbers(apart, here, 
     monkeypatch.setattr(recompute, "_fit_device", lambda view: None)
     code, said, _ = cli("verify", "at_once", "--deep")
     assert code == 0 and "equal to rounding" in said, said
+
+
+@pytest.mark.parametrize(
+    ("device", "total", "place"),
+    [("cuda:0", 600, "cuda:0"), ("cuda:0", 599, None), ("cpu", 600, None), ("mps", 600, None)],
+)
+def test_a_gpu_makes_fits_where_two_thirds_of_it_are_not_weights(device, total, place, monkeypatch):
+    lm = torch.nn.Linear(49, 1)  # 50 numbers, 200 bytes
+    lease: Any = SimpleNamespace(model=SimpleNamespace(device=torch.device(device), lm=lm))
+    about = SimpleNamespace(total_memory=total)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: about)
+    assert beside.fit_device(lease) == place
+    monkeypatch.setattr(beside, "FITS", "cores")
+    assert beside.fit_device(lease) is None
 
 
 def test_a_process_of_fits_that_is_killed_leaves_them_to_the_cores(apart, here, cli, monkeypatch):

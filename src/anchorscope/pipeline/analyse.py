@@ -87,6 +87,8 @@ def readings_of(
 
 def _each(run: Run, name: str, parts: Sequence[Callable[[], Any]], workers: int | None) -> list:
     """What the parts give, each in a process."""
+    if not parts:  # all is done already
+        return []
     run.progress.start(name, len(parts))
     heard = {"progress": lambda *_: run.progress.advance(), "workers": workers}
     return in_parallel(lambda part: part(), parts, **heard)

@@ -17,6 +17,8 @@ from functools import cache, partial
 from importlib import import_module
 from typing import Any, Literal
 
+import torch
+
 from anchorscope import ranks
 from anchorscope.config import Config
 from anchorscope.engine.lease import Lease
@@ -39,6 +41,7 @@ WHERE: Literal["gpu", "everywhere", "nowhere"] = "gpu"
 FITS: Literal["cores", "gpu"] = "gpu"
 STAGES = ("probes", "pathways", "evidence tables")
 _LANES = (*STAGES, "fits of probes", "fits of pathways", "fits of evidence")
+_FITS_SHARE = 3
 _SPARED = 2  # cores for the threads that feed the GPU and write files
 _LEAST = 2  # processes: fewer would not be worth it, and one alone is this one
 
@@ -168,9 +171,17 @@ class _Dataset:
 
 
 def fit_device(lease: Lease) -> str | None:
-    """The GPU that makes the fits of many layers at once; None: the cores make them."""
-    device = lease.model.device
-    return str(device) if FITS == "gpu" and device.type == "cuda" else None
+    """The GPU that makes the fits of many layers at once; None: the cores make them.
+
+    A third of it at most may be weights. Decided by what lies on it for good, not by what is free
+    just now: two runs should fit alike.
+    """
+    model = lease.model
+    if FITS == "cores" or model.device.type != "cuda" or ranks.count() > 1:
+        return None
+    weights = sum(of.numel() * of.element_size() for of in model.lm.parameters())
+    total = torch.cuda.get_device_properties(model.device).total_memory
+    return str(model.device) if _FITS_SHARE * weights <= total else None
 
 
 def _start_workers(config: Config, count: int) -> None:
