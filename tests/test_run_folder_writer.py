@@ -32,3 +32,29 @@ def test_an_error_comes_out_and_nothing_is_written_after_it() -> None:
         writer.close()
     assert "writer" not in " ".join(thread.name for thread in threading.enumerate())
     assert done == ["before"]
+
+
+def test_what_is_given_together_goes_on_together_and_is_done_before_the_next() -> None:
+    writer, done, meeting = Writer(), [], threading.Barrier(3, timeout=30)
+
+    def meet() -> None:
+        meeting.wait()  # breaks unless three are under way at once
+        done.append("met")
+
+    writer.soon(meet, meet, meet)
+    writer.soon(lambda: done.append("next"))
+    writer.close()
+    assert done == ["met"] * 3 + ["next"]
+
+
+def test_an_error_leaves_what_was_given_together_whole_and_stops_the_next() -> None:
+    writer, done = Writer(), []
+
+    def fail() -> None:
+        raise OSError("the disk is full")
+
+    writer.soon(fail, lambda: done.append("beside"))
+    writer.soon(lambda: done.append("next"))
+    with pytest.raises(OSError, match="full"):
+        writer.close()
+    assert done == ["beside"]

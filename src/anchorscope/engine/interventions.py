@@ -69,6 +69,7 @@ class TokenPositions:
     exact_question: tuple[int, ...]  # E_Q
     exact_answer: tuple[int, ...] = ()  # E_A; only reweighting and saliency ask for it
     mass: tuple[float, ...] | None = None  # attention from the probe position to each position
+    random: tuple[int, ...] | None = None  # the keys `random`, where they are drawn already
 
 
 def keys_of(positions: TokenPositions, keys: str, *, seed: int) -> tuple[int, ...]:
@@ -76,8 +77,10 @@ def keys_of(positions: TokenPositions, keys: str, *, seed: int) -> tuple[int, ..
     return tuple(position for position in KEYS[keys](positions, seed) if position > 0)
 
 
-def _random(positions: TokenPositions, seed: int) -> list[int]:
+def _random(positions: TokenPositions, seed: int) -> Sequence[int]:
     """As many tokens outside E_Q as E_Q has, drawn by seed and question id."""
+    if positions.random is not None:
+        return positions.random
     others, count = _others(positions)
     digest = hashlib.sha256(f"{seed}:{positions.id}".encode()).digest()
     generator = np.random.default_rng(int.from_bytes(digest[:8], "big"))

@@ -27,7 +27,7 @@ from anchorscope.pipeline.reuse.take_over import check_reuse, take_over
 from anchorscope.pipeline.robust import TABLE, Choice, robust_tables, write_robust
 from anchorscope.pipeline.robust_asked import ask_otherwise
 from anchorscope.pipeline.shard import ask_and_read
-from anchorscope.pipeline.spread.beside import Analysed, Beside, fit_device
+from anchorscope.pipeline.spread.beside import Analysed, Beside, fit_device, start_early
 from anchorscope.pipeline.spread.by_rank import read_of_rank
 from anchorscope.pipeline.spread.lend import lent
 from anchorscope.pipeline.spread.machine import check_spread
@@ -99,6 +99,7 @@ def _finished(run: Run) -> bool:
 def _go(run: Run, model: Any) -> None:
     """Every stage in turn; on a GPU a dataset is analysed while the next one is read."""
     with ExitStack() as fits:  # may be made on the model's GPU, also when the model is given back
+        start_early(run, model)
         with lent(run, model) as (run, lease, shards):
             take_over(run, shards)
             fits.enter_context(fits_on(fit_device(lease)))
@@ -140,7 +141,7 @@ def _finish(
     if place or run.store.info.get("fits_on"):  # which a run on another device may have left
         run.store.save_info({"fits_on": place})
     save(run, samples, answers, tables)
-    _show(run)
+    _show(run, workers=done.workers)
 
 
 def _add_robust(run: Run, model: Any) -> None:
@@ -158,12 +159,15 @@ def _add_robust(run: Run, model: Any) -> None:
     ranks.by_first(finish)
 
 
-def _show(run: Run) -> None:
-    """The figures and the report, and the run marked as finished."""
+def _show(run: Run, *, workers: int | None = None) -> None:
+    """The figures and the report, and the run marked as finished.
+
+    `workers`: how many processes are there already; another number of them would be started anew.
+    """
     with run.stage("report"):
         view = RunView.open(run.store.path, unfinished_ok=True)
         with ThreadPoolExecutor(1, "figures") as pool:  # which waits for other processes
-            drawn = pool.submit(write_figures, view)
+            drawn = pool.submit(write_figures, view, workers=workers)
             if find_spec("plotly") is None:
                 missing = "report.html needs the package plotly, which is not here: left out"
                 run.progress.note(missing)

@@ -6,7 +6,7 @@ Each file is saved when it is there, so that a shard is the most a kill can cost
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import zip_longest
@@ -24,7 +24,7 @@ from anchorscope.engine.passes import CAUGHT
 from anchorscope.engine.read import read_rows, to_host
 from anchorscope.engine.rows import Row, row_for
 from anchorscope.engine.trunk import Prefix, Trunk, grow_trunk, read_prefix
-from anchorscope.pipeline.asking.judging import Judging
+from anchorscope.pipeline.asking.aside import Aside
 from anchorscope.pipeline.asking.mark import mark_answer
 from anchorscope.pipeline.prepare import Shard
 from anchorscope.pipeline.prompts import Prompted
@@ -44,6 +44,7 @@ class Block(NamedTuple):
 
 
 Blocks = dict[str, list[Block]]  # by pass
+Drawn = Mapping[str, tuple[int, ...]]  # keys of the control `random`, by question id
 
 
 class OnDataset(Protocol):
@@ -123,7 +124,7 @@ class ShardReader:
     budget: Budget = field(init=False)
     prefix: Prefix = field(init=False)
     writer: Writer = field(init=False)
-    judging: Judging = field(init=False)
+    aside: Aside = field(init=False)
 
     def __post_init__(self) -> None:
         self.budget = Budget.of(self.lease.model)
@@ -131,11 +132,11 @@ class ShardReader:
 
     def __enter__(self) -> ShardReader:
         self.writer = Writer()
-        self.judging = Judging(apart=self.lease.model.device.type != "cpu").__enter__()
+        self.aside = Aside(apart=self.lease.model.device.type != "cpu").__enter__()
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.judging.__exit__(*error)
+        self.aside.__exit__(*error)
         self.writer.close()
 
     def samples(self, shard: Shard) -> list[Sample]:
@@ -153,11 +154,9 @@ class ShardReader:
         self.writer.wait()  # for the shard before: two at most are in memory
         if stored is None:
             # Their states first: answers without them would have to be written again.
-            for name in CAUGHT:
-                self._save(name, shard, caught[name])
+            self.writer.soon(*(self._file(name, shard, caught[name]) for name in CAUGHT))
             self.writer.soon(lambda: self.store.write(answers, to_frame(samples).to_parquet))
-        for cut in missing:
-            self._save(cut.name, shard, states[cut.name])
+        self.writer.soon(*(self._file(cut.name, shard, states[cut.name]) for cut in missing))
         return samples
 
     def _share_prefix(self, ids: tuple[int, ...]) -> None:
@@ -173,6 +172,8 @@ class ShardReader:
         by_id = {sample.id: sample for sample in stored or ()}
         caught: Blocks = {name: [] for name in CAUGHT}
         states: Blocks = {cut.name: [] for cut in self.passes}
+        drawn = any(cut.keys == "random" for cut in self.passes)
+        random = self.aside.draw(prompts, self.exact_question, seed=self.seed) if drawn else dict
         for batch, (trunk, answered) in in_batches(
             prompts,
             self._answer if stored is None else self._regrow,
@@ -182,14 +183,14 @@ class ShardReader:
             rows=self._rows(prompts),
         ):
             if answered is None:
-                self._intervene(trunk, [by_id[p.question.id] for p in batch], states)
+                self._intervene(trunk, [by_id[p.question.id] for p in batch], random(), states)
             else:
-                verdicts = self.judging.begin(batch, answered.answers)
+                verdicts = self.aside.judge(batch, answered.answers)
                 pairs = zip(batch, answered.answers, strict=True)
                 samples = [mark_answer(self.lease.model, p, a, verdict="abstain") for p, a in pairs]
                 for name, block in _caught(samples, answered).items():
                     caught[name].append(block)
-                self._intervene(trunk, samples, states)
+                self._intervene(trunk, samples, random(), states)
                 for sample, verdict in zip(samples, verdicts(), strict=True):
                     by_id[sample.id] = replace(sample, verdict=verdict)
             del trunk, answered  # before the next batch has its own
@@ -219,9 +220,11 @@ class ShardReader:
         self.tokens += sum(map(self._own, batch))
         return grow_trunk(self.lease, self.prefix, prompts, room=0, head=False).trunk, None
 
-    def _intervene(self, trunk: Trunk, samples: Sequence[Sample], states: Blocks) -> None:
+    def _intervene(
+        self, trunk: Trunk, samples: Sequence[Sample], random: Drawn, states: Blocks
+    ) -> None:
         """Adds the states of these samples under each pass to `states`."""
-        positions = [self._positions(sample) for sample in samples]
+        positions = [self._positions(sample, random.get(sample.id)) for sample in samples]
         if any(cut.keys == "matched" for cut in self.passes):
             positions = with_mass(self.lease, trunk, positions, budget=self.budget)
         rows = [
@@ -239,12 +242,12 @@ class ShardReader:
                     ids = [samples[batch[n].number].id for n in own]
                     states[cut.name].append(Block(ids, to_host(read[own])))
 
-    def _positions(self, sample: Sample) -> TokenPositions | None:
+    def _positions(self, sample: Sample, random: tuple[int, ...] | None) -> TokenPositions | None:
         own = sample.exact_question
         exact = own if self.exact_question is None else self.exact_question[sample.id]
         if not (sample.exact_answer and own and exact):
             return None
-        return replace(positions_of(sample), exact_question=exact)
+        return replace(positions_of(sample), exact_question=exact, random=random)
 
     def _row(self, positions: TokenPositions, number: int, cut: Intervention) -> Row:
         return row_for(
@@ -259,8 +262,9 @@ class ShardReader:
     def _has(self, name: str, shard: Shard) -> bool:
         return self.store.has(shard_name(name, shard.number))
 
-    def _save(self, name: str, shard: Shard, blocks: Sequence[Block]) -> None:
-        self.writer.soon(lambda: self._write(name, shard, blocks))
+    def _file(self, name: str, shard: Shard, blocks: Sequence[Block]) -> Callable[[], None]:
+        """What writes a shard's states under one pass."""
+        return partial(self._write, name, shard, blocks)
 
     def _write(self, name: str, shard: Shard, blocks: Sequence[Block]) -> None:
         model = self.lease.model

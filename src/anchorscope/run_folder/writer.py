@@ -1,15 +1,17 @@
-"""Files written one after the other while the next batch is computed."""
+"""Files written while the next batch is computed, and in order where one vouches for another."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 from anchorscope import ranks
 
+_AT_ONCE = 3  # files: a checksum and a copy to the disk keep a core busy each
+
 
 class Writer:
-    """Does what it is given in order, in a thread of its own; an error comes out at the next wait.
+    """Does what it is given in order, in threads of its own; an error comes out at the next wait.
 
     Of several processes that share a model each writes at once: there every file is a meeting, and
     two threads would mix them up.
@@ -17,15 +19,17 @@ class Writer:
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1, "writer") if ranks.count() == 1 else None
+        self._files = ThreadPoolExecutor(_AT_ONCE, "files")
         self._waiting: list[Future[object]] = []
         self._failed = False
 
-    def soon(self, work: Callable[[], object]) -> None:
-        """Does the work after what was given before."""
+    def soon(self, *works: Callable[[], object]) -> None:
+        """Does the works, some at a time, after what was given before."""
         if self._pool is None:
-            work()
+            for work in works:
+                work()
         else:
-            self._waiting.append(self._pool.submit(self._do, work))
+            self._waiting.append(self._pool.submit(self._do, works))
 
     def wait(self) -> None:
         """Returns when everything is done; raises what went wrong first."""
@@ -34,19 +38,20 @@ class Writer:
             future.result()
 
     def close(self) -> None:
-        """Waits for everything, and ends the thread."""
+        """Waits for everything, and ends the threads."""
         try:
             self.wait()
         finally:
             if self._pool is not None:
                 self._pool.shutdown(cancel_futures=True)
+            self._files.shutdown()
 
-    def _do(self, work: Callable[[], object]) -> None:
-        """Does the work, unless an earlier one failed: a file may vouch for those before it."""
+    def _do(self, works: Sequence[Callable[[], object]]) -> None:
+        """Does the works, unless an earlier one failed: a file may vouch for those before it."""
         if self._failed:
             return
-        try:
-            work()
-        except BaseException:
-            self._failed = True
-            raise
+        under_way = [self._files.submit(work) for work in works]
+        wait(under_way)
+        self._failed = any(work.exception() for work in under_way)
+        for work in under_way:
+            work.result()

@@ -20,7 +20,7 @@ from anchorscope.models import Model
 
 # Tokens of one pass: large enough for matrix products to run at full speed, small enough that a
 # batch's scores stay far below the weights in memory.
-TOKENS = {"cpu": 1024, "cuda": 32768}
+TOKENS = {"cpu": 1024, "cuda": 65536}
 # On a CPU in half precision: the matrix units that bfloat16 goes with (AMX) want larger products.
 # In single precision these only make the proof on load longer.
 _HALF_TOKENS = 4096
@@ -99,8 +99,8 @@ def usual_bounds(kind: str, memory: int, *, half: bool = False) -> Bounds:
     if kind != "cpu":
         return Bounds(TOKENS[kind], None)
     most = _HALF_TOKENS if half else TOKENS["cpu"]
-    tokens = min(most, max(_LEAST, _power_of_two(memory // _PER_TOKEN)))
-    return Bounds(tokens, min(_WRITTEN, _power_of_two(memory // _SHARE)))
+    tokens = min(most, max(_LEAST, power_of_two(memory // _PER_TOKEN)))
+    return Bounds(tokens, min(_WRITTEN, power_of_two(memory // _SHARE)))
 
 
 def all_memory() -> int:
@@ -111,7 +111,7 @@ def all_memory() -> int:
     return min(total, int(text)) if text.isdecimal() else total
 
 
-def _power_of_two(number: int) -> int:
+def power_of_two(number: int) -> int:
     """The largest power of two that is not larger."""
     return 1 << max(0, number.bit_length() - 1)
 
@@ -126,5 +126,5 @@ def bounds_within(free: int, token: float, *, most: int = TOKENS["cuda"]) -> Bou
     tokens = most
     while tokens > _LEAST and tokens * token > free / _PACKS:
         tokens //= 2
-    keys = _power_of_two(free // _KEYS)
+    keys = power_of_two(free // _KEYS)
     return Bounds(tokens, keys, keys)

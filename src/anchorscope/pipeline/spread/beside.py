@@ -8,13 +8,16 @@ knows of the others.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from importlib import import_module
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -53,15 +56,15 @@ class Analysed:
     readings: dict[str, Readings] = field(default_factory=dict)
     pathways: dict[str, Tables] = field(default_factory=dict)
     evidence: dict[str, list[Tables]] = field(default_factory=dict)
+    workers: int | None = None  # processes that are there, for whoever needs some; None: none are
 
 
 class Beside:
     """The threads, for as long as the `with` block reads; `done` is what they have come to."""
 
     def __init__(self, run: Run, lease: Lease) -> None:
-        self.done = Analysed()
-        self.run, self._asked = run, _asked(run, lease)
-        self.workers = max(_LEAST, default_workers() - _SPARED)
+        self.run, self._asked, self.workers = run, _asked(run, lease), _count()
+        self.done = Analysed(workers=self.workers if self._asked else None)
         self._lanes = {lane: ThreadPoolExecutor(1, lane) for lane in _LANES}
         self._steps: list[Future[None]] = []
         self._spent: list[Spent] = []
@@ -184,12 +187,39 @@ def fit_device(lease: Lease) -> str | None:
     return str(model.device) if _FITS_SHARE * weights <= total else None
 
 
+def start_early(run: Run, model: Any) -> None:
+    """Starts the processes while a model is being loaded that will most likely be on a GPU.
+
+    Where it is not, or cannot be loaded, they were started for nothing.
+    """
+    named = model is None or isinstance(model, str | Path)
+    gpu = run.config.device != "cpu" and torch.cuda.is_available() and _cores_left()
+    alone = run.config.workers is None and run.config.ray is None
+    if named and alone and _once(run) and (WHERE == "everywhere" or (WHERE == "gpu" and gpu)):
+        start = partial(_start_workers, run.config, _count())
+        threading.Thread(target=_quietly, args=(start,), daemon=True).start()
+
+
+def _quietly(start: Callable[[], None]) -> None:
+    """Starts them; where that fails, or all are stopped, who needs them says what is wrong."""
+    with suppress(Exception):
+        start()
+
+
 def _start_workers(config: Config, count: int) -> None:
     """Starts the processes, which import what they need while there is no dataset for them yet."""
     pieces = [name.replace("-", "_") for name in config.evidence if piece_of(name).parts]
-    names = ["pathways.parts", *(f"evidence.{name}" for name in pieces)]
+    names = ["pathways.parts", *(f"evidence.{name}" for name in pieces), "show.figures"]
     modules = [f"anchorscope.{name}" for name in names]
     in_parallel(lambda _: list(map(import_module, modules)) and None, range(count), workers=count)
+
+
+def _count() -> int:
+    return max(_LEAST, default_workers() - _SPARED)
+
+
+def _cores_left() -> bool:
+    return default_workers() >= _LEAST + _SPARED
 
 
 def _asked(run: Run, lease: Lease) -> bool:
@@ -198,7 +228,11 @@ def _asked(run: Run, lease: Lease) -> bool:
     Workers take shards of several datasets at a time; evidence that is read before there are
     probes goes through all datasets once more.
     """
-    here = ranks.count() == 1 and run.hands is None
-    once = not passes_of_pieces(run.config) and not any(p.read for p in pieces_of(run.config))
-    idle = lease.model.device.type != "cpu" and default_workers() >= _LEAST + _SPARED
-    return here and once and (WHERE == "everywhere" or (WHERE == "gpu" and idle))
+    idle = lease.model.device.type != "cpu" and _cores_left()
+    here = run.hands is None and _once(run)
+    return here and (WHERE == "everywhere" or (WHERE == "gpu" and idle))
+
+
+def _once(run: Run) -> bool:
+    read = passes_of_pieces(run.config) or any(p.read for p in pieces_of(run.config))
+    return ranks.count() == 1 and not read

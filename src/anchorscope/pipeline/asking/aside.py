@@ -1,0 +1,77 @@
+"""Work on questions and answers done in a process of its own while a GPU reads on.
+
+A verdict is a quarter of a millisecond of Python for each answer and a draw of random tokens a
+twentieth, and Python is what the thread that feeds a GPU is short of. Where the model is on a CPU
+the cores have enough to do, and the work is done here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from functools import cache, partial
+from typing import TypeVar
+
+from anchorscope.answers.judge import Said, judge_all
+from anchorscope.engine.interventions import TokenPositions, keys_of
+from anchorscope.parallel import OwnProcess
+from anchorscope.pipeline.prompts import Prompted
+from anchorscope.records import Answer, Verdict
+
+Result = TypeVar("Result")
+
+
+class Aside:
+    """Who does it, for as long as the `with` block; `apart`: a process of its own."""
+
+    def __init__(self, *, apart: bool) -> None:
+        self._process = OwnProcess() if apart else None
+
+    def __enter__(self) -> Aside:
+        (self._process or nullcontext()).__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        (self._process or nullcontext()).__exit__(*error)
+
+    def judge(
+        self, prompts: Sequence[Prompted], answers: Sequence[Answer]
+    ) -> Callable[[], list[Verdict]]:
+        """What gives the verdict on each answer, those that a file gives included."""
+        asked: list[Verdict | Said] = [
+            p.verdict or (answer.text, p.question.answers, p.question.text)
+            for p, answer in zip(prompts, answers, strict=True)
+        ]
+        return self._begun(partial(judge_all, asked))
+
+    def draw(
+        self,
+        prompts: Sequence[Prompted],
+        exact_question: Mapping[str, tuple[int, ...]] | None = None,
+        *,
+        seed: int,
+    ) -> Callable[[], dict[str, tuple[int, ...]]]:
+        """What gives the tokens of the control `random`, by question id: they need no answer.
+
+        `exact_question` stands above the prompts' own E_Q.
+        """
+        exact = exact_question or {}
+        asked = [
+            TokenPositions(
+                id=p.question.id,
+                ids=(),
+                answer_at=len(p.prompt_ids),
+                question_tokens=p.question_tokens,
+                exact_question=exact.get(p.question.id, p.exact_question),
+            )
+            for p in prompts
+        ]
+        return cache(self._begun(partial(_random_keys, asked, seed=seed)))
+
+    def _begun(self, work: Callable[[], Result]) -> Callable[[], Result]:
+        begun = self._process.begin(work) if self._process else work
+        return lambda: begun() or work()  # here, where the process is no more
+
+
+def _random_keys(positions: Sequence[TokenPositions], *, seed: int) -> dict[str, tuple[int, ...]]:
+    return {of.id: keys_of(of, "random", seed=seed) for of in positions}
