@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from functools import partial
 
 import psutil
 import pytest
@@ -86,3 +87,12 @@ def test_random_tokens_are_those_drawn_when_the_answer_is_there(apart):
         assert drawn[id] == keys_of(positions, "random", seed=7)
         assert drawn[id] == keys_of(replace(positions, random=drawn[id]), "random", seed=8)
     assert len(set(drawn.values())) > 10
+
+
+def test_the_process_never_imports_torch():
+    with Aside(apart=True) as aside:
+        assert aside.draw([asked()], seed=0)() == {"d:1": ()}
+        assert aside.judge([asked()], [answer("Paris")])() == ["right"]
+        # Text, not a function of this file: whoever is given that imports this file.
+        here = partial(eval, "'torch' in __import__('sys').modules")
+        assert aside._process.begin(here)() is False

@@ -77,6 +77,11 @@ def keys_of(positions: TokenPositions, keys: str, *, seed: int) -> tuple[int, ..
     return tuple(position for position in KEYS[keys](positions, seed) if position > 0)
 
 
+def random_keys(positions: Sequence[TokenPositions], *, seed: int) -> dict[str, tuple[int, ...]]:
+    """The keys `random` of many questions, by id."""
+    return {of.id: keys_of(of, "random", seed=seed) for of in positions}
+
+
 def _random(positions: TokenPositions, seed: int) -> Sequence[int]:
     """As many tokens outside E_Q as E_Q has, drawn by seed and question id."""
     if positions.random is not None:

@@ -2,7 +2,8 @@
 
 A verdict is a quarter of a millisecond of Python for each answer and a draw of random tokens a
 twentieth, and Python is what the thread that feeds a GPU is short of. Where the model is on a CPU
-the cores have enough to do, and the work is done here.
+the cores have enough to do, and the work is done here. What the process is given is of modules
+without torch: it would import it first, for seconds.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from functools import cache, partial
 from typing import TypeVar
 
 from anchorscope.answers.judge import Said, judge_all
-from anchorscope.engine.interventions import TokenPositions, keys_of
+from anchorscope.engine.interventions import TokenPositions, random_keys
 from anchorscope.parallel import OwnProcess
 from anchorscope.pipeline.prompts import Prompted
 from anchorscope.records import Answer, Verdict
@@ -66,12 +67,8 @@ class Aside:
             )
             for p in prompts
         ]
-        return cache(self._begun(partial(_random_keys, asked, seed=seed)))
+        return cache(self._begun(partial(random_keys, asked, seed=seed)))
 
     def _begun(self, work: Callable[[], Result]) -> Callable[[], Result]:
         begun = self._process.begin(work) if self._process else work
         return lambda: begun() or work()  # here, where the process is no more
-
-
-def _random_keys(positions: Sequence[TokenPositions], *, seed: int) -> dict[str, tuple[int, ...]]:
-    return {of.id: keys_of(of, "random", seed=seed) for of in positions}
