@@ -7,36 +7,14 @@ no two questions share an entity, questions are drawn.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
+from anchorscope.stats.kept import kept, may_keep
+
 _BLOCK = 4_000_000  # numbers drawn at a time, so that memory stays flat for large n
 _COLUMNS = 64  # resamples that are multiplied at a time, at least, where not all are at once
-# Draws that a process keeps: layers, predictors and units ask for the same ones again and again.
-_KEPT_BYTES = 2**26
-_kept: dict[tuple, np.ndarray] = {}
-_one_at_a_time = threading.Lock()
-
-
-def kept(key: tuple, draw: Callable[[], np.ndarray]) -> np.ndarray:
-    """What `draw` gives, made once for each key; what was not asked for longest is forgotten."""
-    with _one_at_a_time:
-        drawn = _kept.pop(key, None)
-        if drawn is None:
-            drawn = draw()
-            drawn.setflags(write=False)
-            total = sum(of.nbytes for of in _kept.values()) + drawn.nbytes
-            while _kept and total > _KEPT_BYTES:
-                total -= _kept.pop(next(iter(_kept))).nbytes
-        _kept[key] = drawn
-    return drawn
-
-
-def may_keep(size: int) -> bool:
-    """Whether so many bytes are few enough to be kept."""
-    return size <= _KEPT_BYTES
 
 
 def count_blocks(

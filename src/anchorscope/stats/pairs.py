@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from anchorscope.stats.drawing import blocks, counts_of_rows, kept, may_keep, side_by_side
+from anchorscope.stats.drawing import blocks, counts_of_rows, side_by_side
+from anchorscope.stats.kept import kept, may_keep
 
 _BLOCK = 250  # resamples at a time
 _LOOKED_UP = 4_000_000  # answers times resamples at a time, so that memory stays flat
