@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from anchorscope.pathways import one_mechanism
-from anchorscope.stats import kept
+from anchorscope.stats import drawing, kept
+from anchorscope.stats.pairs import placed
 
 
 @pytest.fixture(autouse=True)
@@ -44,3 +45,44 @@ def test_pairs_of_noise_come_in_the_same_blocks_kept_or_not(monkeypatch, simulat
         monkeypatch.setattr(kept, "_KEPT_BYTES", room)
         drawn = list(one_mechanism._noise(40, 1, simulations))
         assert all(np.array_equal(*pair) for pair in zip(drawn, alone, strict=True))
+
+
+def test_labels_are_known_again_by_what_they_say_and_not_by_where_they_lie():
+    labels = np.array(["c", "a", "c", "b"])
+    for dtype in (labels.dtype, object):
+        entity = labels.astype(dtype)
+        assert drawing.shared_entities(entity, 4).tolist() == [2, 0, 2, 1]
+        assert drawing.shared_entities(entity[::-1], 4).tolist() == [1, 2, 0, 2]
+        entity[3] = "a"
+        assert drawing.shared_entities(entity, 4).tolist() == [1, 0, 1, 0]
+        entity[:] = ["d", "a", "c", "b"]
+        assert drawing.shared_entities(entity, 4) is None
+
+
+def test_counts_are_those_of_rows_drawn_one_by_one():
+    rng, alone = np.random.default_rng(2), np.random.default_rng(2)
+    counts = drawing.counts_of_rows(rng, 37, 50)
+    drawn = alone.integers(37, size=(50, 37))
+    plain = np.array([[(rows == of).sum() for of in range(37)] for rows in drawn])
+    assert counts.dtype == np.uint8 and counts.flags.c_contiguous
+    assert np.array_equal(counts, plain.T)
+
+
+def test_a_count_that_does_not_fit_a_byte_is_not_cut_short():
+    class Same:
+        def integers(self, n, size):
+            return np.zeros(size, dtype=np.int64)
+
+    counts = drawing.counts_of_rows(Same(), 300, 2)
+    assert counts[0].tolist() == [300, 300] and not counts[1:].any()
+
+
+def test_pairs_in_order_are_those_of_a_plain_count():
+    rng = np.random.default_rng(3)
+    wrong, right = rng.integers(0, 6, 20) / 2, np.sort(rng.integers(0, 6, 15) / 2)  # with ties
+    of_wrong, of_right = rng.integers(0, 4, (20, 300)), rng.integers(0, 4, (15, 300))
+    pair = (wrong[:, None] > right) + 0.5 * (wrong[:, None] == right)
+    plain = np.einsum("wr,wk,rk->k", pair, of_wrong, of_right)
+    for dtype in (np.uint8, np.int64):
+        found = placed(wrong, right, of_wrong.astype(dtype), of_right.astype(dtype))
+        assert np.array_equal(found, plain)
