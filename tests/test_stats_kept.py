@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from anchorscope.pathways import one_mechanism
+from anchorscope.pathways.refit import _norm_ratio
 from anchorscope.stats import drawing, kept
 from anchorscope.stats.pairs import placed
 
@@ -86,3 +87,13 @@ def test_pairs_in_order_are_those_of_a_plain_count():
     for dtype in (np.uint8, np.int64):
         found = placed(wrong, right, of_wrong.astype(dtype), of_right.astype(dtype))
         assert np.array_equal(found, plain)
+
+
+def test_states_in_halves_are_read_to_the_same_bits_some_rows_at_a_time():
+    rng = np.random.default_rng(6)
+    x, y = rng.standard_normal((2, 150, 40)).astype(np.float16)
+    x[70] = 0
+    wide, away = x.astype(np.float64), y.astype(np.float64) - x.astype(np.float64)
+    size, moved = (np.linalg.norm(of, axis=1) for of in (wide, away))
+    assert _norm_ratio(x, y.astype(np.float64)) == (moved[size > 0] / size[size > 0]).mean()
+    assert np.isnan(_norm_ratio(x[70:71], y[70:71].astype(np.float64)))
