@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import norm
 from sklearn.metrics import roc_auc_score
 
-from anchorscope.stats import drawing
+from anchorscope.stats import drawing, kept
 from anchorscope.stats.drawing import count_blocks, design_effect, drawn_sums
 from anchorscope.stats.intervals import (
     Draws,
@@ -192,10 +192,10 @@ def test_draws_that_are_kept_are_the_draws_made_anew(monkeypatch):
     columns = np.random.default_rng(0).standard_normal((40, 3))
     first = drawn_sums(columns, seed=1, resamples=50, entity=entity)
     again = drawn_sums(columns, seed=1, resamples=50, entity=entity)
-    monkeypatch.setattr(drawing, "_KEPT_BYTES", 0)
+    monkeypatch.setattr(kept, "_KEPT_BYTES", 0)
     for n in (5, 6, 7):
         drawing.uniform_counts(n, seed=0, resamples=20)
-    assert len(drawing._kept) == 1
+    assert len(kept._kept) == 1
     anew = drawn_sums(columns, seed=1, resamples=50, entity=entity)
     assert np.array_equal(first, again) and np.array_equal(first, anew)
     counts = drawing.uniform_counts(20, seed=1, resamples=50)  # [entity, resample]
@@ -218,7 +218,7 @@ def test_draws_that_are_too_many_to_keep_give_the_same_bytes(monkeypatch, resamp
     members = np.column_stack([z == 1, z == 0])
 
     def numbers() -> list[bytes]:
-        drawing._kept.clear()
+        kept._kept.clear()
         found = (
             bootstrap_mean(values, **how),
             auroc_interval(z, values + z, **how),
@@ -230,9 +230,9 @@ def test_draws_that_are_too_many_to_keep_give_the_same_bytes(monkeypatch, resamp
 
     monkeypatch.setattr(drawing, "_BLOCK", 150_000)  # 49 resamples, less than are multiplied
     whole = numbers()
-    monkeypatch.setattr(drawing, "_KEPT_BYTES", 0)
+    monkeypatch.setattr(kept, "_KEPT_BYTES", 0)
     assert numbers() == whole
-    assert not drawing._kept
+    assert not kept._kept
 
 
 def test_many_draws_take_little_memory():

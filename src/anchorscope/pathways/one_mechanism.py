@@ -30,8 +30,8 @@ from scipy.special import expit
 
 from anchorscope.pathways.effects import Delta, prediction
 from anchorscope.pathways.one_law import Fit, Known, Law, correlation, one_law, upper_correlation
-from anchorscope.stats.drawing import kept, may_keep
 from anchorscope.stats.intervals import percentile_interval
+from anchorscope.stats.kept import may_keep, normals
 
 _BLOCK = 1_000_000  # simulated logits at a time
 CLASSES = ("all", "right", "wrong", "both")
@@ -144,28 +144,29 @@ def _simulate(
     group, effect = laws
     shared = correlation(group.residual, effect.residual) if shared is None else shared
     for first, second in _noise(len(pair.known.fold), seed, simulations):
+        of_group = group.fitted + group.noise * first
+        if shared >= 1 and group is effect:  # one probe gives both
+            yield of_group, of_group
+            continue
         second = shared * first + np.sqrt(1 - shared**2) * second if shared < 1 else first
-        yield group.fitted + group.noise * first, effect.fitted + effect.noise * second
+        yield of_group, effect.fitted + effect.noise * second
 
 
 def _noise(n: int, seed: int, simulations: int) -> Iterator[np.ndarray]:
     """Pairs of noise [2, simulation, question], some simulations at a time.
 
-    The same noise serves all layers, modes and classes that have as many samples: it is kept where
-    it is small, and drawn again where it would fill the memory.
+    The same stream serves all layers, modes and classes: it is kept where it is short, and drawn
+    again where it would fill the memory.
     """
     size = max(1, _BLOCK // n)
-
-    def draw() -> Iterator[np.ndarray]:
-        rng = np.random.default_rng(seed)
-        for start in range(0, simulations, size):
-            yield rng.standard_normal((2, min(size, simulations - start), n))
-
+    blocks = [min(size, simulations - start) for start in range(0, simulations, size)]
     if not may_keep(16 * simulations * n):
-        yield from draw()
+        rng = np.random.default_rng(seed)
+        yield from (rng.standard_normal((2, of, n)) for of in blocks)
         return
-    noise = kept(("noise", n, seed, simulations), lambda: np.concatenate([*draw()], axis=1))
-    yield from (noise[:, start : start + size] for start in range(0, simulations, size))
+    ends = 2 * n * np.cumsum(blocks)
+    for block in np.split(normals(ends[-1], seed=seed), ends[:-1]):
+        yield block.reshape(2, -1, n)
 
 
 def _gaps(
@@ -176,11 +177,13 @@ def _gaps(
     classes = pair.known.predicted
     member = (classes[:, None] == np.unique(classes)).astype(np.float64)  # [question, class]
     q = flipped @ member
-    return {
-        unit: _stratified(effect @ member, (effect * flipped) @ member, q, member.sum(axis=0))
-        for unit in UNITS
-        for effect in [_effect(pair.effect_clean, effect_knockout, points, unit)]
-    }
+    by_unit: dict[Delta, np.ndarray] = {}
+    for unit in UNITS:
+        effect = _effect(pair.effect_clean, effect_knockout, points, unit)
+        total = effect @ member
+        effect *= flipped  # in its place: a block is too large to be written once more
+        by_unit[unit] = _stratified(total, effect @ member, q, member.sum(axis=0))
+    return by_unit
 
 
 def _effect(clean: np.ndarray, other: np.ndarray, points: Delta, unit: Delta) -> np.ndarray:

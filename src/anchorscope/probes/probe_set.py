@@ -71,14 +71,11 @@ class ProbeSet:
         """
         kinds, folds, layers, _ = self.weights.shape
         logits = np.full((kinds, len(states), layers), np.nan)
-        for layer in range(layers):
-            x = np.asarray(states[:, layer], dtype=np.float64)
-            for held_out in range(folds):
-                rows = fold == held_out
-                weights = self.weights[:, held_out, layer].astype(np.float64)  # [probe, width]
-                logits[:, rows, layer] = (
-                    weights @ x[rows].T + self.intercept[:, held_out, layer, None]
-                )
+        for layer, held_out in np.ndindex(layers, folds):
+            rows = fold == held_out
+            x = np.asarray(states[rows, layer], dtype=np.float64)  # a fold at a time: little memory
+            weights = self.weights[:, held_out, layer].astype(np.float64)  # [probe, width]
+            logits[:, rows, layer] = weights @ x.T + self.intercept[:, held_out, layer, None]
         return logits
 
     def mean_logits(self, states: np.ndarray) -> np.ndarray:

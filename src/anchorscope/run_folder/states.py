@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import math
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -121,18 +122,18 @@ def _mapped(path: Path, ids: Sequence[str]) -> np.ndarray | None:
     """The states of a file as they lie there; None where they are others, or not float32."""
     with _shard(path) as (file, ids_here):
         alike = file.get_slice("states").get_dtype() == "F32" and ids_here == list(ids)
-        return _lying(path, file) if alike else None
+        return _lying(path, file)() if alike else None
 
 
-def _lying(path: Path, file: Any) -> np.ndarray:
-    """The states [question, layer, width] of an open file, memory-mapped.
+def _lying(path: Path, file: Any) -> Callable[[], np.ndarray]:
+    """What maps the states [question, layer, width] of a file, open now, into memory.
 
     The library has checked lengths and offsets; its own slices are copied number by number.
     """
     states = file.get_slice("states")
     kind, shape = np.dtype(_DTYPES[states.get_dtype()]), tuple(states.get_shape())
     start = path.stat().st_size - kind.itemsize * math.prod(shape)
-    return np.memmap(path, dtype=kind, mode="r", offset=start, shape=shape)
+    return partial(np.memmap, path, dtype=kind, mode="r", offset=start, shape=shape)
 
 
 @contextmanager
@@ -169,7 +170,7 @@ def _no_states(path: Path, error: Exception) -> UserError:
     )
 
 
-_WHOLE: set[tuple[Path, int, int]] = set()  # files, sizes and times that were found whole
+_WHOLE: set[tuple] = set()  # files that were found whole, with their facts
 
 
 def require_whole_states(path: Path) -> None:
@@ -178,10 +179,8 @@ def require_whole_states(path: Path) -> None:
     Whoever trains on a run long after it was made does not know what became of it. Done once a
     process, before others are started, and several files at a time: a run may hold many gigabytes.
     """
-    facts = {}
-    for file in sorted((path / "states").glob("*/*.safetensors")):
-        about = file.stat()
-        facts[file.absolute(), about.st_size, about.st_mtime_ns] = file
+    files = sorted((path / "states").glob("*/*.safetensors"))
+    facts = {(file.absolute(), *_facts(file)): file for file in files}
     fresh = {key: file for key, file in facts.items() if key not in _WHOLE}
     with ThreadPoolExecutor() as pool:
         names = [file.relative_to(path).as_posix() for file in fresh.values()]
@@ -199,7 +198,6 @@ class StateBank:
         self.folder, self.place = path / "states", {id: row for row, id in enumerate(ids)}
         self._read: dict[tuple[str, int], np.ndarray] = {}
         self._mapped: dict[str, list[tuple[_Rows, np.ndarray, _Rows]]] = {}  # by pass
-        self._foreign: set[Path] = set()  # shards of other datasets, which are not opened again
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_read": {}, "_mapped": {}}
@@ -254,17 +252,31 @@ class StateBank:
 
     def _found(self, name: str) -> Iterator[tuple[_Rows, np.ndarray, _Rows]]:
         """Where a shard's states go, the states, and which of them; a shard without is left out."""
-        for path in self._shards(name):
-            if path in self._foreign:
-                continue
-            with _shard(path) as (file, ids):
-                here = [(self.place[id], row) for row, id in enumerate(ids) if id in self.place]
-                states = _lying(path, file)
+        files = tuple((path, *_facts(path)) for path in self._shards(name))
+        for to, mapped, of in _places(files, tuple(self.place)):
+            yield to, mapped(), of
+
+
+@lru_cache(maxsize=64)
+def _places(files: tuple[tuple, ...], ids: tuple[str, ...]) -> list[tuple[_Rows, Any, _Rows]]:
+    """Where each file's states go among these ids, what maps them, and which of them.
+
+    A process gets bank after bank of a dataset: files that are as they were are not opened again.
+    """
+    place, found = {id: row for row, id in enumerate(ids)}, []
+    for path, *_ in files:
+        with _shard(path) as (file, ids_here):
+            here = [(place[id], row) for row, id in enumerate(ids_here) if id in place]
             if here:
                 to, of = (_rows(list(rows)) for rows in zip(*here, strict=True))
-                yield to, states, of
-            else:
-                self._foreign.add(path)
+                found.append((to, _lying(path, file), of))
+    return found
+
+
+def _facts(path: Path) -> tuple[int, int, int]:
+    """What tells a file from one that was put in its place."""
+    about = path.stat()
+    return about.st_size, about.st_mtime_ns, about.st_ino
 
 
 def _rows(numbers: list[int]) -> _Rows:

@@ -7,36 +7,15 @@ no two questions share an entity, questions are drawn.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
 
 import numpy as np
 
+from anchorscope.stats.kept import kept, may_keep
+
 _BLOCK = 4_000_000  # numbers drawn at a time, so that memory stays flat for large n
 _COLUMNS = 64  # resamples that are multiplied at a time, at least, where not all are at once
-# Draws that a process keeps: layers, predictors and units ask for the same ones again and again.
-_KEPT_BYTES = 2**26
-_kept: dict[tuple, np.ndarray] = {}
-_one_at_a_time = threading.Lock()
-
-
-def kept(key: tuple, draw: Callable[[], np.ndarray]) -> np.ndarray:
-    """What `draw` gives, made once for each key; what was not asked for longest is forgotten."""
-    with _one_at_a_time:
-        drawn = _kept.pop(key, None)
-        if drawn is None:
-            drawn = draw()
-            drawn.setflags(write=False)
-            total = sum(of.nbytes for of in _kept.values()) + drawn.nbytes
-            while _kept and total > _KEPT_BYTES:
-                total -= _kept.pop(next(iter(_kept))).nbytes
-        _kept[key] = drawn
-    return drawn
-
-
-def may_keep(size: int) -> bool:
-    """Whether so many bytes are few enough to be kept."""
-    return size <= _KEPT_BYTES
 
 
 def count_blocks(
@@ -72,14 +51,15 @@ def drawn_totals(*values: np.ndarray, seed: int, resamples: int) -> list[np.ndar
     """
     n = len(values[0])
     if may_keep(n * resamples):
-        times = uniform_counts(n, seed=seed, resamples=resamples)
+        times = uniform_counts(n, seed=seed, resamples=resamples).astype(np.float64)
         return [of @ times for of in values]
     drawn, totals = uniform_blocks(n, seed=seed, resamples=resamples), []
     held = next(drawn)
     for size in _widths(resamples):
         while held.shape[1] < size:
             held = np.concatenate([held, next(drawn)], axis=1)
-        totals.append([of @ held[:, :size] for of in values])
+        times = held[:, :size].astype(np.float64)
+        totals.append([of @ times for of in values])
         held = held[:, size:]
     return [np.concatenate(of) for of in zip(*totals, strict=True)]
 
@@ -138,13 +118,13 @@ def counts_of_rows(rng: np.random.Generator, n: int, size: int) -> np.ndarray:
     counts = np.empty((size, n), dtype=np.int32)
     for resample, drawn in enumerate(rows):
         counts[resample] = np.bincount(drawn, minlength=n)
-    return _small(counts.T)
+    return np.ascontiguousarray(_small(counts).T)  # bytes are turned round in a third of the time
 
 
 def _small(counts: np.ndarray) -> np.ndarray:
     """Counts in a byte each where they fit one, as they all but always do."""
     fits = counts.size == 0 or counts.max() < 256
-    return np.ascontiguousarray(counts, dtype=np.uint8 if fits else np.int64)
+    return counts.astype(np.uint8 if fits else np.int64)
 
 
 def shared_entities(entity: np.ndarray | None, n: int) -> np.ndarray | None:
@@ -156,8 +136,24 @@ def shared_entities(entity: np.ndarray | None, n: int) -> np.ndarray | None:
         return None
     if len(entity) != n:
         raise ValueError(f"{len(entity)} entities for {n} questions")
-    labels, number = np.unique(np.asarray(entity), return_inverse=True)
-    return None if len(labels) == n else number
+    labels = np.ascontiguousarray(entity)
+    if labels.dtype.hasobject:  # whose bytes are not what they say
+        return _numbered(labels)
+    return _numbered_bytes(labels.tobytes(), labels.dtype)
+
+
+@lru_cache(maxsize=16)
+def _numbered_bytes(labels: bytes, dtype: np.dtype) -> np.ndarray | None:
+    """The same labels come for every probe and pass: to know them again takes a tenth of a sort."""
+    number = _numbered(np.frombuffer(labels, dtype))
+    if number is not None:
+        number.setflags(write=False)
+    return number
+
+
+def _numbered(labels: np.ndarray) -> np.ndarray | None:
+    values, number = np.unique(labels, return_inverse=True)
+    return None if len(values) == len(labels) else number
 
 
 def blocks(resamples: int, n: int) -> list[int]:

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from anchorscope.stats.drawing import blocks, counts_of_rows, kept, may_keep, side_by_side
+from anchorscope.stats.drawing import blocks, counts_of_rows, side_by_side
+from anchorscope.stats.kept import kept, may_keep
 
 _BLOCK = 250  # resamples at a time
 _LOOKED_UP = 4_000_000  # answers times resamples at a time, so that memory stays flat
@@ -63,12 +64,12 @@ def placed(
     size = max(1, min(_BLOCK, _LOOKED_UP // max(len(wrong), len(right) + 1)))
     for start in range(0, len(total), size):
         part = slice(start, start + size)
-        ranks = np.zeros((len(right) + 1, len(total[part])))
+        ranks = np.zeros((len(right) + 1, len(total[part])), dtype=np.int32)  # whole numbers: exact
         np.cumsum(of_right[:, part], axis=0, out=ranks[1:])
         lower = ranks[below]
         if (below != upto).any():
             lower = (lower + ranks[upto]) / 2
-        total[part] = np.einsum("wr,wr->r", lower, of_wrong[:, part])
+        total[part] = np.einsum("wr,wr->r", lower, of_wrong[:, part], dtype=np.float64)
     return total
 
 
@@ -85,5 +86,6 @@ def weighted(
     """
     order = np.argsort(score[right], kind="stable")
     total = placed(score[wrong], score[right][order], of_wrong, of_right[order])
-    pairs = of_wrong.sum(axis=0, dtype=np.float64) * of_right.sum(axis=0, dtype=np.float64)
+    of_each = [of.sum(axis=0, dtype=np.int32) for of in (of_wrong, of_right)]
+    pairs = of_each[0] * of_each[1].astype(np.float64)
     return np.divide(total, pairs, out=np.full(len(total), np.nan), where=pairs > 0)

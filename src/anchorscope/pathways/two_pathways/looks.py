@@ -33,6 +33,7 @@ from anchorscope.records import Estimate
 from anchorscope.stats.dip import dip, dip_p
 from anchorscope.stats.drawing import effective_size
 from anchorscope.stats.intervals import ALPHA, Draws, difference, percentile_interval, rate
+from anchorscope.stats.kept import normals
 
 Road = Literal["shifts", "laws"]
 ROADS: tuple[Road, ...] = get_args(Road)
@@ -232,14 +233,13 @@ def _gap(
     n, effect = len(lower), part.shifts("b")
     value = float(effect[lower].mean() - effect[~lower].mean()) if 0 < lower.sum() < n else np.nan
     shared = _shared(part)
-    rng = np.random.default_rng(draws.seed)
-    one, other = rng.standard_normal((2, simulations, n))
+    one, other = normals(2, simulations, n, seed=draws.seed)
     other = shared * one + np.sqrt(max(0.0, 1 - shared**2)) * other
     low = one <= np.quantile(one, lower.mean(), axis=1, keepdims=True)
-    q, a = low.sum(axis=1), (~low).sum(axis=1)
+    q = low.sum(axis=1)
     total = (other * low).sum(axis=1)
     drawn = effect.std() * (
-        total / np.maximum(q, 1) - (other.sum(axis=1) - total) / np.maximum(a, 1)
+        total / np.maximum(q, 1) - (other.sum(axis=1) - total) / np.maximum(n - q, 1)
     )
     band = percentile_interval(value, drawn, n)
     return band, float((1 + (drawn <= value).sum()) / (1 + simulations))

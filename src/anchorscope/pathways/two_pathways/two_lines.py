@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from anchorscope.pathways.one_law import Fit
+from anchorscope.stats.kept import normals
 
 STEPS = 20  # of expectation and maximisation: enough to order the draws, not to settle each
 _LEAST = 0.02  # least variance of a component, as a share of the whole: none may become a point
@@ -17,8 +18,7 @@ _LEAST = 0.02  # least variance of a component, as a share of the whole: none ma
 
 def two_lines_p(clean: np.ndarray, fit: Fit, *, seed: int, simulations: int = 59) -> float:
     """How often one curve gives a mixture of two lines this much more likely than itself."""
-    rng = np.random.default_rng(seed)
-    drawn = fit.noise * rng.standard_normal((simulations, len(clean)))
+    drawn = fit.noise * normals(simulations, len(clean), seed=seed)
     residual = np.vstack([fit.residual[None], drawn])
     gain = _two(clean, fit.fitted + residual) - _one(residual, fit.noise)
     return float((1 + (gain[1:] >= gain[0]).sum()) / (1 + simulations))
