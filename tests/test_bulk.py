@@ -7,6 +7,7 @@ import os
 import random
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,34 @@ def test_no_garbage_is_sought_for_a_while() -> None:
             pass
         assert not gc.isenabled()
     assert gc.isenabled()
+
+
+class _Named:
+    """What a weak reference can point to."""
+
+
+def test_what_is_imported_is_never_searched_again() -> None:
+    """A circle that was there stays, one that is made later is found."""
+    found: list[str] = []
+
+    def circle(name: str) -> None:
+        one: list = []
+        one.append(one)
+        weakref.finalize(of := _Named(), found.append, name)
+        one.append(of)
+
+    try:
+        with bulk.imported():
+            circle("before")
+            assert not gc.isenabled()
+        assert gc.isenabled()
+        circle("after")
+        gc.collect()
+        assert found == ["after"]
+    finally:
+        gc.unfreeze()
+    gc.collect()
+    assert found == ["after", "before"]
 
 
 _END = """

@@ -13,7 +13,9 @@ from anchorscope.claims.decision import Measured, Region, both, from_draws, from
 from anchorscope.claims.inputs import ClaimInputs
 from anchorscope.claims.published import reference_bands
 from anchorscope.claims.table import claims_table
+from anchorscope.pathways.effects import delta_p
 from anchorscope.records import Estimate
+from anchorscope.stats.drawing import drawn_sums
 from anchorscope.stats.intervals import holm
 
 
@@ -135,6 +137,37 @@ FALL = np.linspace(0, -80, 10)
 
 def verdicts(table: pd.DataFrame, mode: str = "strict") -> dict[tuple[str, str], str]:
     return {(r["claim"], r["dataset"]): r[f"{mode}_verdict"] for r in table.to_dict("records")}
+
+
+def test_the_curves_are_those_of_pandas_pivot_whatever_the_order_of_the_rows():
+    """With rows that are missing, samples in no group, and layers and ids that sort as text."""
+    whole = run("m", {"d": FALL, "e": U})
+    rows = whole.pathways.sample(frac=0.97, random_state=0)
+    nowhere = np.random.default_rng(1).random(len(rows)) < 0.1
+    rows = rows.assign(pathway=rows["pathway"].where(~nowhere))
+    about = {f"d:{i}": f"thing {i // 3}" for i in range(120)}
+    for (name, mode), curves in replace(whole, pathways=rows, entity=about).curves.items():
+        mine = rows[(rows["dataset"] == name) & (rows["mode"] == mode)]
+        table = mine.pivot(index="id", columns="layer")
+        clean, knockout = (table[f"logit_{of}"].to_numpy(float) for of in ("clean", "knockout"))
+        effect = np.nan_to_num(delta_p(clean, knockout))
+        member = [table["pathway"].to_numpy() == which for which in ("Q", "A")]
+        columns = np.hstack([*member, *(effect * of for of in member)])
+        entity = np.array([about.get(id, id) for id in table.index])
+        drawn = drawn_sums(columns, seed=0, resamples=200, entity=entity)
+        for sums, q, a in (
+            (columns.sum(axis=0)[None], curves.q[None], curves.a[None]),
+            (drawn, curves.drawn_q, curves.drawn_a),
+        ):
+            counts, totals = np.split(sums, 2, axis=1)
+            np.testing.assert_array_equal(np.hstack([q, a]), totals / counts)
+
+
+def test_a_question_twice_at_a_layer_is_no_table():
+    twice = run("m", {"d": FALL})
+    twice = replace(twice, pathways=pd.concat([twice.pathways, twice.pathways.tail(1)]))
+    with pytest.raises(ValueError, match="twice"):
+        _ = twice.curves
 
 
 def test_shapes_are_told_apart():

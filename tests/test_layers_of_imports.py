@@ -117,3 +117,24 @@ def test_help_figures_and_processes_do_not_wait_for_torch(module):
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
     assert not {"torch", "transformers"} & set(loaded.stdout.split())
+
+
+def test_a_run_does_not_wait_for_what_other_processes_need():
+    """Fits, tests and figures are made by processes that import these while the model reads."""
+    code = """
+import sys
+from anchorscope.cli.bar import Bar
+from anchorscope.config import EVIDENCE
+from anchorscope.evidence.pieces import piece_of
+from anchorscope.pipeline.run import run
+
+for name in EVIDENCE:
+    piece_of(name)
+print(*sorted(sys.modules))
+"""
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    there = set(loaded.stdout.split())
+    assert "torch" in there
+    assert not {"sklearn", "scipy.stats", "matplotlib", "plotly", "datasets"} & there

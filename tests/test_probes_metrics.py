@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 from kit.versions import older
 from scipy.special import expit
-from scipy.stats import binomtest, bootstrap, norm
+from scipy.stats import binomtest, bootstrap, norm, rankdata
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 
 from anchorscope.errors import UserError
-from anchorscope.stats.intervals import bootstrap_mean, rate
+from anchorscope.records import Estimate
+from anchorscope.stats.intervals import LEVEL, Z, bootstrap_mean, p_of_interval, rate
 from anchorscope.stats.logistic import fit_logistic
 from anchorscope.stats.ranking import accuracy, auroc, auroc_interval
 
@@ -35,6 +36,23 @@ def test_auroc_counts_pairs_and_ties_half():
     assert auroc(z, np.zeros(80)) == 0.5
     assert auroc(np.array([0, 1]), np.array([0.1, 0.9])) == 1.0  # higher score = more likely wrong
     assert auroc(np.array([0, 1]), np.array([0.9, 0.1])) == 0.0
+
+
+@pytest.mark.parametrize("digits", [1, 9])
+def test_auroc_is_that_of_scipys_ranks_to_the_last_bit(digits):
+    rng = np.random.default_rng(digits)
+    for n in (2, 7, 300, 5001):
+        z, score = np.arange(n) % 3 == 0, np.round(rng.standard_normal(n), digits)
+        ones, zeros = int(z.sum()), int((~z).sum())
+        above = rankdata(score)[z].sum() - ones * (ones + 1) / 2
+        assert auroc(z.astype(int), score) == above / (ones * zeros)
+
+
+def test_tails_are_those_of_scipys_normal_law_to_the_last_bit():
+    assert norm.ppf((1 + LEVEL) / 2) == Z
+    for value, low in ((0.3, -0.1), (0.5, 0.4), (3.0, 2.99), (1e-9, -1.0)):
+        gap = Estimate(value, low, 9.0, 10)
+        assert p_of_interval(gap) == 2 * norm.sf(Z * value / (value - low))
 
 
 def test_inverted_labels_mirror_value_and_interval():

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 import pandas as pd
@@ -22,8 +23,10 @@ from safetensors.numpy import load
 import anchorscope
 from anchorscope.errors import UserError
 from anchorscope.models import load_model
+from anchorscope.records import Answer, Question, Sample, Span
 from anchorscope.run_folder.checks.room import check_room
 from anchorscope.run_folder.identity import weights_hash
+from anchorscope.run_folder.samples import from_frame, to_frame
 from anchorscope.run_folder.store import Store
 from anchorscope.run_folder.view import RunView
 
@@ -213,3 +216,26 @@ def test_a_small_file_that_makes_no_sense_is_none(tmp_path, text):
     with again.owned():
         again.write("a", lambda file: file.write(b"x"))
     assert again.has("a")
+
+
+def test_a_row_of_a_sample_has_every_field_of_its_question_and_its_answer():
+    question = Question(
+        id="d:1", dataset="d", text="Who?", answers=("A", "b"), subjects=("x",), popularity=3.0
+    )
+    answer = Answer(
+        id="d:1", text="A.", token_ids=(1, 2), log_probs=(-0.5, -1.0), first_entropy=0.3,
+        finished=True, entropies=(0.3, 0.1),
+    )  # fmt: skip
+    sample = Sample(
+        question=question, answer=answer, verdict="right", finder="rules", spans=(Span(0, 3),),
+        answer_span=None, prompt_ids=(5, 6), question_tokens=(0, 1), exact_question=(1,),
+        exact_answer=(2,),
+    )  # fmt: skip
+    frame = to_frame([sample, sample])
+    (row, _) = frame.to_dict("records")
+    fields = {**asdict(question), **asdict(answer)}
+    del fields["text"]
+    assert {name: row[name] for name in fields} == fields
+    assert (row["question"], row["answer"]) == ("Who?", "A.")
+    assert from_frame(frame) == [sample, sample]
+    assert (question.text, answer.text) == ("Who?", "A.")  # the values stay as they were

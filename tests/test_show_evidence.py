@@ -30,6 +30,8 @@ from anchorscope.show.evidence.piece import piece_chart
 from anchorscope.show.evidence.saliency import summed_logs
 from anchorscope.show.evidence.section import evidence_shown
 from anchorscope.show.evidence.shown import chosen_layer
+from anchorscope.show.figure_files import names_of
+from anchorscope.show.figures import figure_of
 from anchorscope.show.report.claims_table import claim_inputs, claims_of
 from anchorscope.show.report.claims_table import claims as claims_in_report
 from anchorscope.show.report.page import page
@@ -282,3 +284,11 @@ def test_few_numbers_give_words_and_never_a_zero(run: RunView) -> None:
     assert "too few samples" in PIECES["saliency"].words(other, "simulated")[0]
     assert "no number of the Q samples" in PIECES["patching"].words(other, "simulated")[0]
     assert "no number" in page(other)
+
+
+def test_every_figure_that_is_named_can_be_drawn(run: RunView) -> None:
+    """Who names the figures does not draw them, and does not wait for matplotlib."""
+    names = names_of(run)
+    assert set(names) > {"delta_p", "probes", "saliency", "heads"}
+    assert len(names) == 5 + len(pieces_of(run))
+    assert all(figure_of(run, name).axes for name in names)

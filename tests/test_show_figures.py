@@ -19,8 +19,8 @@ from matplotlib.patches import Rectangle
 from anchorscope.errors import UserError
 from anchorscope.run_folder.view import RunView, where
 from anchorscope.show import plot_controls, plot_delta_p, plot_probes, save_figure
-from anchorscope.show.canvas import FORMATS
-from anchorscope.show.figures import _APART, _write
+from anchorscope.show.figure_files import _APART, _write
+from anchorscope.show.saving import FORMATS
 
 FOUR = {"popqa": "PopQA", "triviaqa": "TriviaQA", "hotpotqa": "HotpotQA", "nq": "NQ"}
 TAB10 = [to_hex(color) for color in colormaps["tab10"].colors]  # type: ignore[attr-defined]

@@ -68,3 +68,14 @@ def uncollected() -> Iterator[None]:
     finally:
         if before:
             gc.enable()
+
+
+@contextmanager
+def imported() -> Iterator[None]:
+    """The same while modules are imported, and no search among what they hold ever after.
+
+    Half a million objects, which all stay: a search through them takes 0.3 seconds.
+    """
+    with uncollected():
+        yield
+    gc.freeze()

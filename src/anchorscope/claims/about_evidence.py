@@ -40,11 +40,11 @@ def row_of(table: pd.DataFrame, columns: tuple[str, str, str], **equal: Any) -> 
     keep = np.ones(len(table), dtype=bool)
     for name, value in equal.items():
         keep &= np.asarray(table[name] == value)
-    rows = table.loc[keep]
-    if rows.empty:
+    if not keep.any():
         return NOTHING
-    value, low, high = (float(rows.iloc[0][name]) for name in columns)
-    return Estimate(value, low, high, int(rows.iloc[0]["n"]))
+    first = int(keep.argmax())
+    value, low, high = (float(table[name].iloc[first]) for name in columns)
+    return Estimate(value, low, high, int(table["n"].iloc[first]))
 
 
 def within(of: Callable[[str], Estimate]) -> Estimate:

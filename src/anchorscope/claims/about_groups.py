@@ -79,17 +79,17 @@ def _gap_at(run: ClaimInputs, dataset: str, mode: Mode, layer: int) -> Measured:
 
 def group_claims(run: ClaimInputs) -> Iterator[Claim]:
     """Accuracy and popularity of Q against A, at the chosen layer."""
-    for dataset in run.titles:
-        yield _accuracy(run, dataset)
-    for dataset in run.titles:
-        if np.isfinite(_Groups.of(run, dataset, "paper").popularity).any():
-            yield _popularity(run, dataset)
+    groups = {name: [_Groups.of(run, name, mode) for mode in MODES] for name in run.titles}
+    for dataset, modes in groups.items():
+        yield _accuracy(run, dataset, *modes)
+    for dataset, (paper, strict) in groups.items():
+        if np.isfinite(paper.popularity).any():
+            yield _popularity(run, dataset, paper, strict)
 
 
-def _accuracy(run: ClaimInputs, dataset: str) -> Claim:
+def _accuracy(run: ClaimInputs, dataset: str, paper: _Groups, strict: _Groups) -> Claim:
     """Strict mode compares within ŷ, and the group must predict z beyond what is known anyway."""
     row = run.layer_of(dataset)
-    paper, strict = (_Groups.of(run, dataset, mode) for mode in MODES)
     inside = from_estimate(strict.within(1.0 - strict.z), Region(low=0.0))
     ends = (float(row["adds_gain" + end]) for end in ("", "_low", "_high"))
     adds = from_estimate(Estimate(*ends, n=0), Region(low=0.0))
@@ -104,8 +104,7 @@ def _accuracy(run: ClaimInputs, dataset: str) -> Claim:
     )
 
 
-def _popularity(run: ClaimInputs, dataset: str) -> Claim:
-    paper, strict = (_Groups.of(run, dataset, mode) for mode in MODES)
+def _popularity(run: ClaimInputs, dataset: str, paper: _Groups, strict: _Groups) -> Claim:
     return Claim(
         claim="q-popular",
         statement="Q samples ask about more popular subjects (powers of ten)",
@@ -131,15 +130,14 @@ class _Groups:
     @classmethod
     def of(cls, run: ClaimInputs, dataset: str, mode: Mode) -> _Groups:
         rows = run.samples(dataset, mode)
-        popularity = np.array(
-            [run.popularity.get(str(id), np.nan) for id in rows["id"]], dtype=float
-        )
+        ids = rows["id"].tolist()  # one by one, texts of a column take long
+        popularity = np.array([run.popularity.get(str(id), np.nan) for id in ids], dtype=float)
         return cls(
             q=np.asarray(rows["pathway"] == "Q", dtype=float),
             z=np.asarray(rows["z"], dtype=float),
             prediction=np.asarray(rows["prediction"], dtype=float),
             popularity=np.log10(np.where(popularity > 0, popularity, np.nan)),
-            entity=run.entities(rows["id"]),
+            entity=run.entities(ids),
             draws=Draws(seed=run.seed, resamples=run.resamples),
         )
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from scipy.stats import norm
+from scipy.special import ndtr
 
 from anchorscope.records import Estimate
 from anchorscope.stats.intervals import ALPHA, Z, percentile_interval
@@ -87,8 +87,8 @@ def both(one: Measured, other: Measured) -> Measured:
 def _reading(value: float, low: float, high: float, error: float, region: Region) -> Measured:
     error = max(error, 1e-12)
     # Inside: both ends must be ruled out. Outside: one end must be crossed.
-    beyond = [norm.sf((value - region.low) / error), norm.sf((region.high - value) / error)]
-    within = [norm.sf((region.low - value) / error), norm.sf((value - region.high) / error)]
+    beyond = [ndtr((region.low - value) / error), ndtr((value - region.high) / error)]
+    within = [ndtr((value - region.low) / error), ndtr((region.high - value) / error)]
     p_holds, p_fails = float(max(beyond)), float(min(within))
     return Measured(value=value, low=low, high=high, p_holds=p_holds, p_fails=p_fails)
 

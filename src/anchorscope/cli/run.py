@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from anchorscope import ahead, ranks
-from anchorscope.bulk import uncollected
+from anchorscope.bulk import imported
 from anchorscope.config import EVIDENCE, Config, default_of, help_of
 from anchorscope.errors import UserError
 
@@ -71,7 +71,7 @@ def run(
     config = config_of({name: value for name, value in locals().items() if name != "out"})
 
     ahead.begin(config)
-    with uncollected():  # thousands of classes and functions, and all of them stay
+    with imported():
         from anchorscope.cli.bar import Bar
         from anchorscope.pipeline.run import run as run_pipeline
 

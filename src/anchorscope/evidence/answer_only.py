@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from anchorscope.config import Balance
 from anchorscope.engine.passes import ANSWER_ONLY, QUESTION_ONLY
 from anchorscope.evidence.groups import effect_rows, groups_of
 from anchorscope.evidence.pieces import Part, Piece, PieceInputs, Tables
@@ -18,8 +19,7 @@ from anchorscope.pathways.effects import Delta
 from anchorscope.probes.at_once import fits_of_layers
 from anchorscope.probes.fold_probes import fit_fold_probes, label_tasks, task_request
 from anchorscope.probes.folds import MIN_PER_CLASS
-from anchorscope.probes.linear_probe import DEFAULT_C, Balance
-from anchorscope.probes.many_fits import Made, Request
+from anchorscope.probes.many_fits import DEFAULT_C, Made, Request
 from anchorscope.probes.readings import Readings
 from anchorscope.records import MODES, Estimate
 from anchorscope.run_folder import table_columns

@@ -25,8 +25,7 @@ from anchorscope.probes.few_columns import cross_fitted
 from anchorscope.probes.fold_probes import fold_logits, label_tasks, task_request
 from anchorscope.probes.folds import MIN_PER_CLASS
 from anchorscope.probes.labelled import Covariates
-from anchorscope.probes.linear_probe import DEFAULT_C
-from anchorscope.probes.many_fits import Made, Request
+from anchorscope.probes.many_fits import DEFAULT_C, Made, Request
 from anchorscope.probes.readings import Readings
 from anchorscope.records import MODES, Mode
 from anchorscope.run_folder import table_columns

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from scipy.stats import fisher_exact, mannwhitneyu, norm
+from scipy.special import ndtr
 
 from anchorscope.evidence.groups import PREDICTED, Subset, groups_of
 from anchorscope.evidence.pieces import Part, Piece, PieceInputs, Tables
@@ -142,6 +142,8 @@ def _compared(q: _Group, a: _Group, share: bool, draws: Draws) -> list[tuple]:
 
 
 def _fisher(q: np.ndarray, a: np.ndarray) -> float:
+    from scipy.stats import fisher_exact  # slow to import: for the processes that come to it
+
     if not (len(q) and len(a)):
         return np.nan
     cells = [[int(of.sum()), len(of) - int(of.sum())] for of in (q, a)]
@@ -149,6 +151,8 @@ def _fisher(q: np.ndarray, a: np.ndarray) -> float:
 
 
 def _mann_whitney(q: np.ndarray, a: np.ndarray) -> float:
+    from scipy.stats import mannwhitneyu  # as above
+
     return float(mannwhitneyu(q, a).pvalue) if len(q) and len(a) else np.nan
 
 
@@ -205,7 +209,7 @@ def _wald(columns: Mapping[str, np.ndarray], right: np.ndarray) -> dict[str, tup
     out: dict[str, tuple] = dict.fromkeys(columns, missing)
     for place, term in enumerate(design, start=1):
         value, error = float(fitted[0][place]), float(fitted[1][place])
-        p = float(2 * norm.sf(abs(value) / error))
+        p = float(2 * ndtr(-abs(value) / error))
         out[term] = (value, value - Z * error, value + Z * error, p)
     return {term: out[term] for term in columns}
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from sklearn.cluster import KMeans
 
 _STEPS, _SMALL = 300, 1e-3  # of expectation and maximisation; the gain at which they end
 _LEAST = 1e-4  # added to each variance: no hump may become a point
@@ -60,6 +59,8 @@ def _begun(x: np.ndarray, seed: int) -> _Mixture:
     Begun once from the two halves: over 60 samples of 200 the BIC was 1.6 worse at most, and 0.4
     better, than the best of ten random starts.
     """
+    from sklearn.cluster import KMeans  # slow to import: for the processes that come to it
+
     once: Any = 1  # scikit-learn's types know of "auto" alone
     cluster = KMeans(2, n_init=once, random_state=seed).fit(x[:, None]).labels_
     middle = np.median(x)

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.linalg import solve_triangular
 
+from anchorscope.config import Balance
 from anchorscope.probes.curvature import Array, namespace, to_numpy
 from anchorscope.probes.fold_probes import fit_fold_probes, label_tasks, task_request
 from anchorscope.probes.folds import training_rows
-from anchorscope.probes.linear_probe import DEFAULT_C, Balance
-from anchorscope.probes.many_fits import Made, Request
+from anchorscope.probes.many_fits import DEFAULT_C, Made, Request
 from anchorscope.records import Estimate
 from anchorscope.stats.ranking import auroc_interval
 from anchorscope.stats.whole_rows import known_rows

@@ -8,12 +8,19 @@ from typing import Any
 
 import numpy as np
 
+from anchorscope.config import Balance
 from anchorscope.errors import UserError
 from anchorscope.parallel import OnDone, in_parallel
 from anchorscope.probes.calibration import held_out_lines
 from anchorscope.probes.folds import PROBES, check_enough, training_rows
-from anchorscope.probes.linear_probe import DEFAULT_C, Balance
-from anchorscope.probes.many_fits import Made, Request, class_weights, fit_many, to_single
+from anchorscope.probes.many_fits import (
+    DEFAULT_C,
+    Made,
+    Request,
+    class_weights,
+    fit_many,
+    to_single,
+)
 from anchorscope.probes.probe_set import ProbeSet
 from anchorscope.probes.readings import Readings, check_layer, check_states, read
 from anchorscope.run_folder.states import StateBank

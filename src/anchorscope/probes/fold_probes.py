@@ -9,8 +9,15 @@ from typing import NamedTuple
 import numpy as np
 
 from anchorscope.config import Balance
-from anchorscope.probes.linear_probe import DEFAULT_C, check_finite
-from anchorscope.probes.many_fits import Made, Request, class_weights, fit_many, to_single
+from anchorscope.probes.many_fits import (
+    DEFAULT_C,
+    Made,
+    Request,
+    check_finite,
+    class_weights,
+    fit_many,
+    to_single,
+)
 
 NO_FOLD = -1  # what the probe that held nothing out is kept under
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Literal, get_args
 
 import numpy as np
-from sklearn.model_selection import StratifiedKFold
 
 from anchorscope.errors import UserError, unknown
 
@@ -124,6 +123,8 @@ def outer_folds(
 
 def random_folds(z: np.ndarray, *, folds: int, seed: int) -> np.ndarray:
     """Folds with like shares of wrong answers, [question] int, whatever the entities."""
+    from sklearn.model_selection import StratifiedKFold  # slow to import, and a run has others
+
     fold = np.zeros(len(z), dtype=np.int64)
     splitter = StratifiedKFold(n_splits=folds, shuffle=True, random_state=seed)
     for number, (_, held) in enumerate(splitter.split(z, z)):

@@ -10,20 +10,16 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from anchorscope.config import Balance, default_of
-from anchorscope.errors import UserError, unknown
-from anchorscope.probes.many_fits import class_weights, fit_many, to_single
-
-# Against the mean of the losses. Held-out AUROC less that of the best C, at C = 1, 3 and 10: on
-# states of the bundled model (mean of 5 layers) -0.006, 0, -0.007 with 320 answers and -0.013,
-# -0.002, 0 with 512. On made-up states with falling spectra (n 320 to 3,000, width 576 and 1,536,
-# mean of 12 worlds) -0.001, -0.005, -0.016 where 10 directions carry the signal, and -0.051,
-# -0.024, -0.008 where 200 do.
-DEFAULT_C = default_of("C")
-
-
-class ProbeInputError(UserError, ValueError):
-    """A UserError to the command line; the ValueError that scikit-learn's tools expect."""
+from anchorscope.config import Balance
+from anchorscope.errors import unknown
+from anchorscope.probes.many_fits import (
+    DEFAULT_C,
+    ProbeInputError,
+    check_finite,
+    class_weights,
+    fit_many,
+    to_single,
+)
 
 
 class LogitClassifier(ClassifierMixin, BaseEstimator):
@@ -97,17 +93,6 @@ def checked_for_fit(probe: Any, X, y) -> tuple[np.ndarray, np.ndarray]:
     check_finite(X)
     probe.classes_ = _two_classes(y)
     return X, (y == probe.classes_[1]).astype(np.float64)
-
-
-def check_finite(X: np.ndarray) -> None:
-    """Raise where X [question, width] holds NaN or infinity, naming the first place."""
-    if not np.isfinite(X).all():
-        rows, columns = np.nonzero(~np.isfinite(X))
-        raise ProbeInputError(
-            f"The states hold NaN or inf in {len(np.unique(rows))} of {len(X)} rows (first: row "
-            f"{rows[0]}, column {columns[0]}). Leave these questions out or compute their "
-            "states again."
-        )
 
 
 def _two_classes(y: np.ndarray) -> np.ndarray:

@@ -13,8 +13,8 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
 
+from anchorscope.config import Balance
 from anchorscope.errors import UserError
-from anchorscope.probes.linear_probe import Balance
 from anchorscope.run_folder.whole import put_whole
 
 if TYPE_CHECKING:

@@ -15,7 +15,6 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
-from sklearn.exceptions import ConvergenceWarning
 
 from anchorscope.probes.curvature import Array, Guess, namespace, to_numpy
 
@@ -139,6 +138,8 @@ def _descend(descent: _Descent, *, most: int) -> Array:
     if descent.products.columns.dtype == descent.xp.float64:
         count = int(to_numpy(descent.open).sum())
         if count:
+            from sklearn.exceptions import ConvergenceWarning  # slow to import, hardly needed
+
             warnings.warn(f"{count} fits did not converge.", ConvergenceWarning, stacklevel=4)
     final[layers[:, None], numbers] = descent.point
     return final

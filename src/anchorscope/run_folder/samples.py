@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict
 from typing import Any
 
 import pandas as pd
@@ -39,7 +38,7 @@ def _read(number: int, row: dict[Any, Any]) -> Sample:
 
 
 def _row(sample: Sample) -> dict[str, Any]:
-    question, answer = asdict(sample.question), asdict(sample.answer)
+    question, answer = dict(vars(sample.question)), dict(vars(sample.answer))
     texts = {"question": question.pop("text"), "answer": answer.pop("text")}
     span = sample.answer_span
     return {

@@ -1,15 +1,11 @@
-"""Figures of fixed size in inches: panels above, legend and caption below; and saving them."""
+"""Figures of fixed size in inches: panels above, legend and caption below."""
 
 from __future__ import annotations
 
-import io
 import textwrap
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any, Literal, cast
+from collections.abc import Sequence
+from typing import Any, cast
 
-import matplotlib as mpl
 import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
@@ -18,16 +14,11 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from anchorscope.run_folder.whole import put_whole
 from anchorscope.show.curves import FEW, RANDOM, Series
 
-Format = Literal["png", "svg", "pdf"]
-FORMATS: tuple[Format, ...] = ("png", "svg", "pdf")
 PANEL_WIDTH, PANEL_HEIGHT = 3.5, 2.55  # inches: one panel fills a column, two fill a page
 TEXT, SMALL = 8.0, 6.5  # points
 INK, FAINT = "#222222", "#666666"
-_DPI = 200
-_DIGITS = 9  # of a panel's place, as a share of the figure
 _LINE = 0.155  # inches of height per line of legend or caption
 
 
@@ -152,51 +143,3 @@ def _legend(
     legend.set_in_layout(False)
     for text in legend.get_texts():
         text.set_parse_math(False)
-
-
-def save_figure(
-    figure: Figure, stem: str | Path, *, formats: Sequence[Format] = FORMATS, dpi: float = _DPI
-) -> tuple[Path, ...]:
-    """The files written beside each other; the same figure gives the same bytes."""
-    stem = Path(stem)
-    undated: dict[Format, dict[str, None]] = {
-        "png": {},
-        "svg": {"Date": None},
-        "pdf": {"CreationDate": None},
-    }
-    files: list[Path] = []
-    with (
-        mpl.rc_context({"svg.hashsalt": "anchorscope", "pdf.fonttype": 42}),
-        _laid_out(figure, dpi),
-    ):
-        for form in formats:
-            file = stem.with_name(f"{stem.name}.{form}")
-            metadata = cast(Any, undated[form])
-            drawn = io.BytesIO()
-            figure.savefig(drawn, format=form, dpi=dpi, facecolor="white", metadata=metadata)
-            files.append(put_whole(file, drawn.getvalue()))
-    return tuple(files)
-
-
-@contextmanager
-def _laid_out(figure: Figure, sharpness: float) -> Iterator[None]:
-    """The figure with its panels in place: otherwise every format would place them, and draw the
-    figure twice to do so.
-    """
-    engine, dpi = figure.get_layout_engine(), figure.dpi
-    if engine is None:
-        yield
-        return
-    figure.set_dpi(sharpness)
-    engine.execute(figure)
-    figure.set_layout_engine(None)
-    for ax in figure.axes:
-        # The solver's last digit depends on where its variables lie in memory, and a clip path of
-        # an SVG is named after every digit.
-        ax.set_position(np.round(ax.get_position(original=True).bounds, _DIGITS).tolist())
-        ax.set_in_layout(True)
-    try:
-        yield
-    finally:
-        figure.set_layout_engine(engine)
-        figure.set_dpi(dpi)

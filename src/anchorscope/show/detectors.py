@@ -18,6 +18,7 @@ from anchorscope.detect.kinds import make_method
 from anchorscope.run_folder.view import where
 from anchorscope.show import canvas
 from anchorscope.show.curves import FEW, PALETTE
+from anchorscope.show.saving import save_figure
 from anchorscope.stats.ranking import Curve, auroc, reliability, risk_coverage
 
 # What a reader asks first; the table has them all.
@@ -95,7 +96,7 @@ def write_detect_figures(
     if transfer is not None:
         drawn["detect_transfer"] = plot_transfer(transfer)
     home = folder / "figures"
-    return [file for name, fig in drawn.items() for file in canvas.save_figure(fig, home / name)]
+    return [file for name, fig in drawn.items() for file in save_figure(fig, home / name)]
 
 
 def _curves(

@@ -1,18 +1,15 @@
-"""Every figure of a run under figures/; two smaller ones: the probes, and the controls."""
+"""Every figure of a run by its name; two smaller ones: the probes, and the controls."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from itertools import chain
-from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from anchorscope.errors import UserError
-from anchorscope.parallel import default_workers, in_parallel
 from anchorscope.run_folder.view import RunView
 from anchorscope.show import canvas
 from anchorscope.show.curves import (
@@ -24,10 +21,7 @@ from anchorscope.show.curves import (
     intervention_series,
 )
 from anchorscope.show.delta_p import group_by_model, plot_delta_p
-from anchorscope.show.evidence import pieces_of
-
-Wanted = tuple[str, tuple[canvas.Format, ...]]  # a figure by name, and formats of it
-_APART: tuple[tuple[canvas.Format, ...], ...] = (canvas.FORMATS[:-1], canvas.FORMATS[-1:])
+from anchorscope.show.evidence import PIECES
 
 
 def plot_probes(runs: Sequence[RunView] | RunView) -> Figure:
@@ -75,46 +69,16 @@ def _draw_interventions(ax: Axes, run: RunView, dataset: str) -> None:
         canvas.draw(ax, series)
 
 
-def write_figures(run: RunView, *, workers: int | None = None) -> list[Path]:
-    """The files under figures/: ΔP in each mode and in both, probes, controls, other evidence."""
-    names, workers = list(_figures(run)), workers or default_workers()
-    # A PDF takes as long as the other two: where there are cores enough it is drawn apart.
-    apart = workers >= 2 * len(names)
-    wanted = [(name, of) for of in (_APART if apart else (canvas.FORMATS,)) for name in names]
-    shares = min(workers, len(wanted))
-    # Each process opens the run once and has one figure in memory at a time.
-    dealt = [wanted[start::shares] for start in range(shares)]
-    drawn = in_parallel(partial(_write, run.path), dealt, workers=workers)
-    files = dict(zip(chain(*dealt), chain(*drawn), strict=True))
-    return sorted((file for of in files.values() for file in of), key=_order(names))
-
-
-def _order(names: Sequence[str]) -> Callable[[Path], tuple[int, int]]:
-    """The order of the files: figure by figure, format by format."""
-    formats = [f".{form}" for form in canvas.FORMATS]
-    return lambda file: (names.index(file.stem), formats.index(file.suffix))
-
-
-def _write(path: Path, wanted: Sequence[Wanted]) -> list[tuple[Path, ...]]:
-    """The files of each of these figures."""
-    run = RunView.open(path, unfinished_ok=True)
-    figures = _figures(run)
-    return [
-        canvas.save_figure(figures[name](), path / "figures" / name, formats=formats)
-        for name, formats in wanted
-    ]
-
-
-def _figures(run: RunView) -> dict[str, Callable[[], Figure]]:
-    """How each figure of a run is drawn, by its name."""
-    return {
-        "delta_p": partial(plot_delta_p, run, mode="paper"),
-        "delta_p_strict": partial(plot_delta_p, run, mode="strict"),
-        "delta_p_both": partial(plot_delta_p, run, mode="both"),
-        "probes": partial(plot_probes, run),
-        "controls": partial(plot_controls, run),
-        **{shown.name: partial(shown.draw, run) for shown in pieces_of(run)},
+def figure_of(run: RunView, name: str) -> Figure:
+    """A figure of a run by its name; of the other evidence only the piece of that name is read."""
+    draw = {
+        "delta_p": partial(plot_delta_p, mode="paper"),
+        "delta_p_strict": partial(plot_delta_p, mode="strict"),
+        "delta_p_both": partial(plot_delta_p, mode="both"),
+        "probes": plot_probes,
+        "controls": plot_controls,
     }
+    return draw[name](run) if name in draw else PIECES[name].draw(run)
 
 
 def _views(runs: Sequence[RunView] | RunView) -> list[RunView]:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.patches import Patch
 
 from anchorscope.records import Mode
 from anchorscope.run_folder.view import RunView, records, values, where
 from anchorscope.show.curves import Series, color_of
+
+if TYPE_CHECKING:  # the report needs the bands, and should not wait for it
+    from matplotlib.axes import Axes
+    from matplotlib.patches import Patch
 
 HATCH = "////"
 NULL_LABEL = "Q under one mechanism"
@@ -62,6 +65,8 @@ def draw_null(ax: Axes, series: Series) -> None:
 
 
 def null_handle() -> Patch:
+    from matplotlib.patches import Patch
+
     return Patch(facecolor="none", edgecolor="#888888", hatch=HATCH, linewidth=0, label=NULL_LABEL)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from scipy.stats import norm
+from scipy.special import ndtr, ndtri
 
 from anchorscope.records import Estimate
 from anchorscope.stats.drawing import (
@@ -24,7 +24,7 @@ from anchorscope.stats.drawing import (
 
 LEVEL = 0.95
 ALPHA = 0.05  # a p-value up to which a test rejects
-Z = float(norm.ppf((1 + LEVEL) / 2))  # the normal quantile that belongs to LEVEL
+Z = float(ndtri((1 + LEVEL) / 2))  # the normal quantile that belongs to LEVEL
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +117,7 @@ def difference(one: Estimate, other: Estimate) -> Estimate:
 def p_of_interval(gap: Estimate) -> float:
     """The two-sided p of no difference, read from the interval's end on the side of zero."""
     reach = gap.value - gap.low if gap.value > 0 else gap.high - gap.value
-    return float(2 * norm.sf(Z * abs(gap.value) / reach)) if reach > 0 else np.nan
+    return float(2 * ndtr(-Z * abs(gap.value) / reach)) if reach > 0 else np.nan
 
 
 def difference_of_means(

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 import numpy as np
-from scipy.stats import chi2
+from scipy.special import chdtrc
 
 from anchorscope.pathways.humps import two_humps
 from anchorscope.pathways.one_law import (
@@ -188,7 +188,7 @@ def _both(part: _Part, alone: list[float]) -> float:
     known = np.array([p for p in alone if np.isfinite(p)])
     if not len(known):
         return np.nan
-    combined = chi2.sf(-2 * np.log(np.maximum(known, 1e-6)).sum(), 2 * len(known))
+    combined = chdtrc(2 * len(known), -2 * np.log(np.maximum(known, 1e-6)).sum())
     return _dip_p(part) if combined <= ALPHA else 1.0
 
 

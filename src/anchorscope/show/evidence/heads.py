@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import math
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from anchorscope.records import Estimate
 from anchorscope.run_folder.view import RunView, records, values, where
-from anchorscope.show import canvas
 from anchorscope.show.charts import layout_of
 from anchorscope.show.evidence.shown import Shown
 from anchorscope.show.report.markup import Safe, table
 from anchorscope.show.report.words import interval, number, percent
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 def head_map(run: RunView, dataset: str) -> np.ndarray:
@@ -119,6 +119,10 @@ def _map(values: np.ndarray, reach: float) -> dict[str, Any]:
 
 def plot_heads(run: RunView) -> Figure:
     """A map of blocks and heads per dataset: mean ΔP when one head alone is cut."""
+    from matplotlib.ticker import MaxNLocator  # needs matplotlib: not for the page
+
+    from anchorscope.show import canvas
+
     maps = {title: head_map(run, name) for name, title in run.titles.items()}
     reach = max((float(np.nanmax(np.abs(m))) for m in maps.values() if np.isfinite(m).any()),
                 default=1.0) or 1.0  # fmt: skip

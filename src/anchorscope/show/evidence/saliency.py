@@ -7,7 +7,6 @@ from typing import cast
 
 import numpy as np
 import pandas as pd
-from scipy.stats import gaussian_kde
 
 from anchorscope.run_folder.view import RunView, records, values, where
 from anchorscope.show.curves import Series
@@ -53,6 +52,8 @@ def summed_logs(run: RunView, dataset: str, loss: str, source: str) -> pd.DataFr
 
 
 def _densities(run: RunView, dataset: str, loss: str, source: str) -> list[Series]:
+    from scipy.stats import gaussian_kde  # slow to import, and few runs have saliency
+
     rows = summed_logs(run, dataset, loss, source)
     logs = rows["log"].to_numpy(dtype=float)
     if len(logs) < FEWEST or not np.ptp(logs) > 0:

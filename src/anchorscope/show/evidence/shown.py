@@ -5,16 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
-from matplotlib.figure import Figure
 
 from anchorscope.records import Estimate
 from anchorscope.run_folder.view import RunView, records, where
-from anchorscope.show.evidence.piece import Piece, piece_chart, plot_piece
+from anchorscope.show.evidence.piece import Piece, piece_chart
 from anchorscope.show.report.markup import Safe, table
 from anchorscope.show.report.words import interval, number
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 BEYOND = {
     "holds": "It stands within a predicted class, with groups from another probe",
@@ -47,7 +49,12 @@ def shown_as_curves(piece: Callable[[RunView], Piece], **shown: Any) -> Shown:
         curves = piece(run)
         return piece_chart(curves), curves.caption
 
-    return Shown(draw=lambda run: plot_piece(run, piece(run)), chart=chart, **shown)
+    def draw(run: RunView) -> Figure:
+        from anchorscope.show.evidence.drawn import plot_piece  # needs matplotlib: not for the page
+
+        return plot_piece(run, piece(run))
+
+    return Shown(draw=draw, chart=chart, **shown)
 
 
 def table_at_layer(

@@ -15,12 +15,12 @@ import pandas as pd
 from anchorscope.records import MODES, Mode
 from anchorscope.run_folder.view import RunView, records
 from anchorscope.run_folder.whole import put_whole
-from anchorscope.show.canvas import save_figure
 from anchorscope.show.delta_p import plot_delta_p
 from anchorscope.show.report.findings import FINDINGS, NOT_SHOWN
 from anchorscope.show.report.markup import Safe, join, table, tag
 from anchorscope.show.report.page import CIRCULAR, own_file
 from anchorscope.show.report.words import number, percent
+from anchorscope.show.saving import save_figure
 from anchorscope.show.study.claims import claims_by_model
 
 # No script at all; the figures are in the page.

@@ -1,0 +1,56 @@
+"""The files under figures/: who draws which of them, in processes of their own.
+
+This process needs matplotlib only where it draws itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import chain
+from pathlib import Path
+
+from anchorscope.parallel import default_workers, in_parallel
+from anchorscope.run_folder.view import RunView
+from anchorscope.show.evidence import pieces_of
+from anchorscope.show.saving import FORMATS, Format, save_figure
+
+Wanted = tuple[str, tuple[Format, ...]]  # a figure by name, and formats of it
+_ALWAYS = ("delta_p", "delta_p_strict", "delta_p_both", "probes", "controls")
+_APART: tuple[tuple[Format, ...], ...] = (FORMATS[:-1], FORMATS[-1:])
+
+
+def write_figures(run: RunView, *, workers: int | None = None) -> list[Path]:
+    """The files under figures/: ΔP in each mode and in both, probes, controls, other evidence."""
+    names, workers = names_of(run), workers or default_workers()
+    # A PDF takes as long as the other two: where there are cores enough it is drawn apart.
+    apart = workers >= 2 * len(names)
+    wanted = [(name, of) for of in (_APART if apart else (FORMATS,)) for name in names]
+    shares = min(workers, len(wanted))
+    # Each process opens the run once and has one figure in memory at a time.
+    dealt = [wanted[start::shares] for start in range(shares)]
+    drawn = in_parallel(partial(_write, run.path), dealt, workers=workers)
+    files = dict(zip(chain(*dealt), chain(*drawn), strict=True))
+    return sorted((file for of in files.values() for file in of), key=_order(names))
+
+
+def _order(names: Sequence[str]) -> Callable[[Path], tuple[int, int]]:
+    """The order of the files: figure by figure, format by format."""
+    formats = [f".{form}" for form in FORMATS]
+    return lambda file: (names.index(file.stem), formats.index(file.suffix))
+
+
+def _write(path: Path, wanted: Sequence[Wanted]) -> list[tuple[Path, ...]]:
+    """The files of each of these figures."""
+    from anchorscope.show.figures import figure_of  # which needs matplotlib
+
+    run = RunView.open(path, unfinished_ok=True)
+    return [
+        save_figure(figure_of(run, name), path / "figures" / name, formats=formats)
+        for name, formats in wanted
+    ]
+
+
+def names_of(run: RunView) -> list[str]:
+    """The figures of a run, all of which `figure_of` can draw."""
+    return [*_ALWAYS, *(shown.name for shown in pieces_of(run))]
