@@ -210,7 +210,8 @@ def _start_workers(config: Config, count: int) -> None:
     """Starts the processes, which import what they need while there is no dataset for them yet."""
     pieces = [name.replace("-", "_") for name in config.evidence if piece_of(name).parts]
     names = ["pathways.parts", *(f"evidence.{name}" for name in pieces), "show.figures"]
-    modules = [f"anchorscope.{name}" for name in names]
+    # And what these import when they come to it.
+    modules = [*(f"anchorscope.{name}" for name in names), "scipy.stats", "sklearn.cluster"]
     in_parallel(lambda _: list(map(import_module, modules)) and None, range(count), workers=count)
 
 
