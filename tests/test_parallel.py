@@ -116,3 +116,19 @@ def test_a_process_of_its_own_ends_with_a_parent_that_is_killed() -> None:
         child = psutil.Process(int(of.stdout.readline()))
         of.kill()
     assert psutil.wait_procs([child], 30)[1] == []
+
+
+def test_a_smaller_work_is_done_by_the_processes_that_are_there() -> None:
+    def slowly(_: int) -> int:
+        time.sleep(0.2)
+        return os.getpid()
+
+    def asked(items: int, workers: int) -> set[int]:
+        return set(in_parallel(slowly, range(items), workers=workers))
+
+    parallel.stop_workers()
+    before = asked(8, 4)
+    assert len(before) == 4
+    assert asked(2, 4) <= before
+    assert asked(12, 4) == before  # none of them was ended in between
+    assert len(asked(6, 2)) == 2  # no more than the caller allows

@@ -35,6 +35,7 @@ MAX_WORKERS = 16
 _GONE = (BrokenProcessPool, ShutdownExecutorError)
 _LOOK = 0.5  # seconds between two looks whether the parent is alive
 _inside = False  # whether this process is a worker, which starts no workers of its own
+_there = 0  # processes that the last work was given to
 
 
 def in_parallel(
@@ -45,7 +46,7 @@ def in_parallel(
     progress: OnDone | None = None,
 ) -> list[Result]:
     """What `work` gives for every item, in their order; several at a time."""
-    count = 1 if _inside else min(workers or default_workers(), max(1, len(items)))
+    count = _count(workers or default_workers(), len(items))
     here = {"asked_by": os.getpid(), "folder": os.getcwd()}
     jobs = (joblib.delayed(_alone)(work, item, **here) for item in items)
     results = []
@@ -56,10 +57,26 @@ def in_parallel(
     return results
 
 
+def _count(most: int, items: int) -> int:
+    """How many processes do the work: those that are there, where no more than `most` are.
+
+    Fewer would be others: joblib gives each more threads for arithmetic, which it is told when it
+    starts, and ends those that were told otherwise.
+    """
+    global _there
+    count = 1 if _inside else min(most, max(1, items))
+    if 1 < count < _there <= most:
+        return _there
+    _there = count if count > 1 else _there
+    return count
+
+
 def stop_workers() -> None:
     """Ends the processes, whatever they do; a call under way in another thread fails."""
-    how: dict[str, Any] = {"reuse": False, "kill_workers": True}
-    get_reusable_executor(max_workers=1, **how)
+    global _there
+    _there = 0
+    as_it_is: dict[str, Any] = {"reuse": True}
+    get_reusable_executor(**as_it_is).shutdown(kill_workers=True)
 
 
 def default_workers() -> int:
