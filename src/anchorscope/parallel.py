@@ -99,13 +99,16 @@ def _alone(work: Callable[[Item], Result], item: Item, *, asked_by: int, folder:
 
 
 class OwnProcess:
-    """One process beside this one, for what it is given in turn; it ends with the `with` block."""
+    """One process beside this one, or `count`, for what is given in turn.
 
-    def __init__(self) -> None:
-        self._executor = ProcessPoolExecutor(max_workers=1)
+    They end with the `with` block.
+    """
+
+    def __init__(self, count: int = 1) -> None:
+        begin = partial(_begin_own, os.getpid())
+        self._executor = ProcessPoolExecutor(max_workers=count, initializer=begin)
 
     def __enter__(self) -> OwnProcess:
-        self.begin(partial(_begin_own, os.getpid()))
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -132,7 +135,7 @@ class OwnProcess:
 
 
 def _begin_own(parent: int) -> None:
-    """What the process does first."""
+    """What such a process does first."""
     follow(parent)
     # loky ends a worker that holds 300 MB more than after its first call, and starts another. What
     # this one holds, torch and a context of CUDA, it would have to make again.
