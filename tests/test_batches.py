@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from anchorscope.engine.check.measure import room_on, trial_pack
 from anchorscope.engine.limits.bounds import Bounds, Noted, bounds_within, note, usual_bounds
 from anchorscope.errors import UserError
 from anchorscope.models import load_model
+from anchorscope.pipeline.model import shard_of
 
 
 class CaptureSoftmax(TorchFunctionMode):
@@ -229,3 +231,15 @@ def test_the_room_on_a_gpu_does_not_depend_on_what_is_free_just_now():
     assert rooms == {123 << 30}
     assert room_on(total, weights, 20 << 30) == 20 << 30  # somebody else holds the rest
     assert room_on(8 << 30, 16 << 30, 0) == 0
+
+
+@pytest.mark.parametrize(
+    ("blocks", "width", "size"),
+    [(16, 2048, 4096), (28, 1536, 2048), (36, 4096, 1024), (64, 5120, 1024), (2, 8, 4096)],
+)
+def test_a_shard_on_a_gpu_is_bounded_by_the_bytes_of_its_states(blocks, width, size):
+    gpu = SimpleNamespace(
+        device=torch.device("cuda"), blocks=blocks, parts=SimpleNamespace(width=width)
+    )
+    assert shard_of(gpu) == size
+    assert size == 1024 or size * blocks * width * 2 <= 2**28

@@ -148,7 +148,9 @@ class Config:
         "cuda:N, or mps.",
     )
     shard: int | None = _field(
-        None, changes=False, help="Questions saved together; None: 64 to 512, on a GPU 1024."
+        None,
+        changes=False,
+        help="Questions saved together; None: 64 to 512, on a GPU 1024 to 4096.",
     )
     batch_tokens: int | None = _field(
         None, changes=False, help="Tokens in one forward pass; None: chosen by the device's memory."

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 
-from anchorscope.config import Config
 from anchorscope.engine.check import require_understood
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.limits.bounds import (
@@ -29,10 +28,11 @@ from anchorscope.pipeline.stages import Run
 from anchorscope.run_folder.checks.room import check_room, disk_bytes
 from anchorscope.run_folder.identity import git_revision, versions, weights_hash
 
-_SHARD = {"cpu": 512, "cuda": 1024}  # questions between two saves, at most
-# On one GPU that has all questions to itself as many more as their states allow in main memory: a
-# token of many answers takes hardly longer than one of few.
-_WHOLE, _STATES = 4096, 1 << 31
+_SHARD = {"cpu": 512, "cuda": 4096}  # questions between two saves, at most
+# On a GPU the next token of many answers takes hardly longer than that of few, and their states
+# under one pass may take so many bytes of main memory. Not by who computes: one process and
+# several must make the same batches.
+_LEAST_GPU, _STATES = 1024, 1 << 28
 _LEAST, _OPERATIONS = 64, 1 << 43  # of a shard on a CPU: one to two minutes there
 _TOKENS = 64  # of a question with its answer and interventions, about
 
@@ -119,7 +119,7 @@ def _check_room(run: Run, model: Model) -> None:
 def _save_facts(run: Run, model: Model, facts: dict[str, Any]) -> None:
     """Everything that a reader needs to repeat the run."""
     store, config = run.store, run.config
-    shard = config.shard or _shard_of(model, config)
+    shard = config.shard or shard_of(model)
     name = {name: getattr(model, name) for name in ("name", "source", "revision", "adapter")}
     shape = {"blocks": model.blocks, "width": model.parts.width}
     here = {"device": str(model.device), "why": model.why, "bounds": bounds_of(model)._asdict()}
@@ -142,15 +142,13 @@ def _save_facts(run: Run, model: Model, facts: dict[str, Any]) -> None:
     )
 
 
-def _shard_of(model: Model, config: Config) -> int:
-    """How many questions are saved together: fewer of a model that is slow on a CPU."""
+def shard_of(model: Model) -> int:
+    """How many questions are saved together: fewer of a model that is slow on a CPU, or wide."""
     size = _SHARD[kind_of(model)]
-    if kind_of(model) == "cpu":
-        weights = sum(p.numel() for block in model.parts.blocks for p in block.parameters())
-        while size > _LEAST and size * _TOKENS * 2 * weights > _OPERATIONS:
-            size //= 2
-    elif config.workers is None and config.ray is None and config.rank is None:
-        passes = len((*CAUGHT, *passes_of(config), *passes_of_pieces(config)))
-        state = 2 * model.blocks * model.parts.width
-        size = max(size, min(_WHOLE, power_of_two(_STATES // (passes * state))))
+    if kind_of(model) == "cuda":
+        state = 2 * model.blocks * model.parts.width  # bytes in half precision
+        return max(_LEAST_GPU, min(size, power_of_two(_STATES // state)))
+    weights = sum(p.numel() for block in model.parts.blocks for p in block.parameters())
+    while size > _LEAST and size * _TOKENS * 2 * weights > _OPERATIONS:
+        size //= 2
     return size
