@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -238,7 +239,7 @@ def test_the_room_on_a_gpu_does_not_depend_on_what_is_free_just_now():
     [(16, 2048, 4096), (28, 1536, 2048), (36, 4096, 1024), (64, 5120, 1024), (2, 8, 4096)],
 )
 def test_a_shard_on_a_gpu_is_bounded_by_the_bytes_of_its_states(blocks, width, size):
-    gpu = SimpleNamespace(
+    gpu: Any = SimpleNamespace(
         device=torch.device("cuda"), blocks=blocks, parts=SimpleNamespace(width=width)
     )
     assert shard_of(gpu) == size
