@@ -22,6 +22,7 @@ from kit.rivers import contents, rivers
 
 import anchorscope
 from anchorscope.errors import UserError
+from anchorscope.parallel import stop_workers
 from anchorscope.pipeline import run as run_module
 from anchorscope.pipeline.checks import recompute
 from anchorscope.pipeline.spread import beside
@@ -235,3 +236,25 @@ def test_ended_while_both_go_on_and_continued(apart, here, cli, number):
     code, _, error = cli(*ASKED, "--out", out.name)
     assert code == 0, error
     assert results(out) == results(apart)
+
+
+def test_an_error_while_the_model_is_loaded_ends_the_processes(here, cli, monkeypatch):
+    """They start meanwhile, and nobody should wait for what they import."""
+    there: list[psutil.Process] = []
+
+    def fail(*_: object, **__: object) -> None:
+        before = time.monotonic()
+        while len(there) < 2 and time.monotonic() - before < 60:
+            children = psutil.Process().children()
+            there[:] = [of for of in children if "popen_loky" in " ".join(of.cmdline())]
+        raise UserError("The model is not here.")
+
+    stop_workers()
+    monkeypatch.setattr(beside, "WHERE", "everywhere")
+    monkeypatch.setattr("anchorscope.pipeline.model.load_model", fail)
+    code, _, error = cli(*ASKED, "--out", "failed")
+    assert code == 2
+    assert "The model is not here." in error
+    assert len(there) >= 2
+    _, alive = psutil.wait_procs(there, timeout=10)
+    assert not alive

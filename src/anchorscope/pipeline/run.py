@@ -27,7 +27,7 @@ from anchorscope.pipeline.reuse.take_over import check_reuse, take_over
 from anchorscope.pipeline.robust import TABLE, Choice, robust_tables, write_robust
 from anchorscope.pipeline.robust_asked import ask_otherwise
 from anchorscope.pipeline.shard import ask_and_read
-from anchorscope.pipeline.spread.beside import Analysed, Beside, fit_device, start_early
+from anchorscope.pipeline.spread.beside import Analysed, Beside, fit_device, started_early
 from anchorscope.pipeline.spread.by_rank import read_of_rank
 from anchorscope.pipeline.spread.lend import lent
 from anchorscope.pipeline.spread.machine import check_spread
@@ -99,7 +99,7 @@ def _finished(run: Run) -> bool:
 def _go(run: Run, model: Any) -> None:
     """Every stage in turn; on a GPU a dataset is analysed while the next one is read."""
     with ExitStack() as fits:  # may be made on the model's GPU, also when the model is given back
-        start_early(run, model)
+        fits.enter_context(started_early(run, model))
         with lent(run, model) as (run, lease, shards):
             take_over(run, shards)
             fits.enter_context(fits_on(fit_device(lease)))

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
@@ -187,17 +187,31 @@ def fit_device(lease: Lease) -> str | None:
     return str(model.device) if _FITS_SHARE * weights <= total else None
 
 
-def start_early(run: Run, model: Any) -> None:
+@contextmanager
+def started_early(run: Run, model: Any) -> Iterator[None]:
     """Starts the processes while a model is being loaded that will most likely be on a GPU.
 
-    Where it is not, or cannot be loaded, they were started for nothing.
+    Where it is not, they were started for nothing; an error ends them, so that nobody waits.
     """
+    begun = _likely(run, model)
+    if begun:
+        start = partial(_start_workers, run.config, _count())
+        threading.Thread(target=_quietly, args=(start,), daemon=True).start()
+    try:
+        yield
+    except BaseException:
+        if begun:
+            stop_workers()
+        raise
+
+
+def _likely(run: Run, model: Any) -> bool:
+    """Whether datasets will be analysed beside the reading, as far as can be known by now."""
     named = model is None or isinstance(model, str | Path)
     gpu = run.config.device != "cpu" and torch.cuda.is_available() and _cores_left()
     alone = run.config.workers is None and run.config.ray is None
-    if named and alone and _once(run) and (WHERE == "everywhere" or (WHERE == "gpu" and gpu)):
-        start = partial(_start_workers, run.config, _count())
-        threading.Thread(target=_quietly, args=(start,), daemon=True).start()
+    here = WHERE == "everywhere" or (WHERE == "gpu" and gpu)
+    return named and alone and _once(run) and here
 
 
 def _quietly(start: Callable[[], None]) -> None:
