@@ -121,12 +121,14 @@ class Beside:
     def _finish(self) -> None:
         """Waits for what is not done yet, with the cores that the model had."""
         left = [step for step in self._steps if not step.done()]
-        self.run.progress.start("analysis", len(left))
+        if left:
+            self.run.progress.start("analysis", len(left))
         for step in self._steps:
             while wait([step], 0.2).not_done:  # so that Ctrl-C is heard
                 pass
             step.result()
-            self.run.progress.advance(step in left)
+            if step in left:
+                self.run.progress.advance(1)
 
     def _end(self) -> None:
         """Nothing goes on, whatever a step has come to."""
