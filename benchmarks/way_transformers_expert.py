@@ -19,6 +19,7 @@ class Loaded(NamedTuple):
 
 def load(job: Job) -> Loaded:
     tokenizer = AutoTokenizer.from_pretrained(job.folder, padding_side="left")
+    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
     lm: Any = AutoModelForCausalLM.from_pretrained(job.folder, dtype=getattr(torch, job.dtype))
     return Loaded(lm.to(job.device).eval(), tokenizer)
 

@@ -19,6 +19,7 @@ from anchorscope.engine.limits.borrow import borrow
 from anchorscope.engine.limits.bounds import noted_of, proved_up_to
 from anchorscope.engine.masks import NAME, NotUnderstood, first_position
 from anchorscope.engine.memory import Memory
+from anchorscope.engine.on_cpu import sooner
 from anchorscope.engine.own_attention import replace_own
 from anchorscope.errors import UserError
 from anchorscope.models import Model
@@ -64,6 +65,8 @@ class Lease:
                 back.callback(block.register_forward_hook(self._keep_state).remove)
             if self.apart:
                 back.callback(put_into(lm))
+            elif self.model.device.type == "cpu":
+                back.enter_context(sooner(self.model))
             back.callback(parts.head.register_forward_pre_hook(_contiguous).remove)
             back.callback(parts.decoder.register_forward_hook(self._come_home).remove)
             self._back = back.pop_all()

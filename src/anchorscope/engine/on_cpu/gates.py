@@ -1,0 +1,122 @@
+"""Gated MLPs in two buffers that stay, on a CPU.
+
+A gated MLP makes four arrays of [token, intermediate width] in every block: gate, up, the
+activation and their product. The system clears each page of fresh memory before it can be written
+to. Here the first two are written over and over, and the other two into the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import silu
+
+_PARTS = ("gate_proj", "up_proj", "down_proj", "act_fn")
+# By model: a module's value holds the module itself, and would keep it alive under its own name.
+_KNOWN: WeakKeyDictionary[nn.Module, dict[nn.Module, bool | None]] = WeakKeyDictionary()
+
+
+class Gate(NamedTuple):
+    """An MLP that can be written into buffers, and how it is activated."""
+
+    module: Any
+    in_place: bool  # whether its activation is SiLU, which can write over its input
+
+
+@contextmanager
+def gates_in_place(lm: nn.Module) -> Iterator[None]:
+    """A model whose gated MLPs use the same two buffers, until the block ends."""
+    buffers = Buffers()
+    changed = [gate.module for gate in _gates(lm)]
+    try:
+        for gate in _gates(lm):
+            gate.module.forward = _forward(gate, buffers)
+        yield
+    finally:
+        for module in changed:
+            module.__dict__.pop("forward", None)
+
+
+class Buffers:
+    """Two arrays [token, width], as large as the largest that was asked for."""
+
+    def __init__(self) -> None:
+        self._flat: list[Tensor] = []
+
+    def two(self, tokens: int, width: int, like: Tensor) -> tuple[Tensor, Tensor]:
+        """Both, of so many tokens, of a tensor's dtype; what they held before is lost."""
+        size = tokens * width
+        kind = bool(self._flat) and self._flat[0].dtype == like.dtype
+        if not kind or self._flat[0].numel() < size:
+            self._flat.clear()  # let go of the old ones first
+            self._flat += [torch.empty(size, dtype=like.dtype) for _ in range(2)]
+        one, other = (flat[:size].view(tokens, width) for flat in self._flat)
+        return one, other
+
+
+def _gates(lm: nn.Module) -> Iterator[Gate]:
+    """The MLPs of a model that buffers serve; each is tried once."""
+    known = _KNOWN.setdefault(lm, {})
+    for module in lm.modules():
+        if not _is_gated(module):
+            continue
+        if module not in known:
+            known[module] = _activation(module)
+        in_place = known[module]
+        if in_place is not None:
+            yield Gate(module, in_place)
+
+
+def _is_gated(module: Any) -> bool:
+    """Whether gate, up and down are plain products on a CPU that nobody has changed or watches."""
+    if "forward" in module.__dict__ or not all(hasattr(module, name) for name in _PARTS):
+        return False
+    products = (module.gate_proj, module.up_proj, module.down_proj)
+    return all(map(_plain, products)) and module.gate_proj.weight.dtype.is_floating_point
+
+
+def _plain(product: Any) -> bool:
+    if type(product) is not nn.Linear or "forward" in product.__dict__:
+        return False
+    watched = product._forward_hooks or product._forward_pre_hooks
+    return product.bias is None and not watched and product.weight.device.type == "cpu"
+
+
+@torch.no_grad()
+def _activation(module: Any) -> bool | None:
+    """Whether an MLP is activated in place; None where buffers give other bits than its own."""
+    generator = torch.Generator().manual_seed(0)
+    sample = torch.randn(1, 3, module.gate_proj.in_features, generator=generator)
+    sample = sample.to(module.gate_proj.weight)
+    try:
+        own = module(sample)
+        for in_place in (True, False):
+            ours = _forward(Gate(module, in_place), Buffers())
+            if torch.equal(ours(sample), own):
+                return in_place
+    except (RuntimeError, TypeError, ValueError):
+        pass  # it takes or gives something else
+    return None
+
+
+def _forward(gate: Gate, buffers: Buffers) -> Callable[..., Tensor]:
+    """The MLP's forward by way of the buffers; with gradients its own."""
+    module, own = gate.module, gate.module.forward
+
+    def forward(x: Tensor) -> Tensor:
+        if torch.is_grad_enabled() or x.device.type != "cpu":
+            return own(x)
+        rows = x.reshape(-1, x.shape[-1])
+        width = module.gate_proj.out_features
+        gated, up = buffers.two(len(rows), width, module.gate_proj.weight)
+        torch.mm(rows, module.gate_proj.weight.t(), out=gated)
+        torch.mm(rows, module.up_proj.weight.t(), out=up)
+        gated = silu(gated, inplace=True) if gate.in_place else module.act_fn(gated)
+        return module.down_proj(gated.mul_(up)).view(*x.shape[:-1], -1)
+
+    return forward

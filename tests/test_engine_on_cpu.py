@@ -1,0 +1,132 @@
+"""What makes a model faster on a CPU: the same bits, and all of it put back."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+
+import pytest
+import torch
+from kit.tiny import ARCHITECTURES, tiny_lm, tiny_tokenizer
+
+from anchorscope.engine.lease import Lease
+from anchorscope.engine.on_cpu import products
+from anchorscope.engine.on_cpu.gates import Buffers, gates_in_place
+from anchorscope.engine.on_cpu.products import wins_without_onednn, without_onednn
+from anchorscope.models import load_model
+
+IDS = torch.arange(3, 20)[None]
+
+
+@pytest.fixture
+def onednn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On, as torch starts: it switches itself off after a bfloat16 product that it cannot make."""
+    monkeypatch.setattr(torch.backends.mkldnn, "enabled", True)
+
+
+def replaced(lm: torch.nn.Module) -> list[str]:
+    return [type(m).__name__ for m in lm.modules() if "forward" in m.__dict__]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@torch.no_grad()
+def test_gates_in_buffers_give_the_same_bits(architecture: str, dtype: torch.dtype) -> None:
+    lm = tiny_lm(architecture).to(dtype).eval()
+    plain = [lm(IDS[:, :n]).logits for n in (17, 1, 9)]  # longer, then shorter rows
+    with gates_in_place(lm):
+        gated = len(replaced(lm))
+        ours = [lm(IDS[:, :n]).logits for n in (17, 1, 9)]
+    assert all(torch.equal(*pair) for pair in zip(ours, plain, strict=True))
+    blocks = lm.config.get_text_config().num_hidden_layers
+    assert gated == (0 if architecture == "gpt_neox" else blocks)
+    assert not replaced(lm)
+
+
+def test_with_gradients_the_own_code_runs() -> None:
+    lm = tiny_lm("llama").eval()
+    with gates_in_place(lm):
+        lm(IDS).logits.sum().backward()
+    mlp = lm.get_submodule("model.layers.0.mlp.gate_proj")
+    assert mlp.weight.grad is not None and mlp.weight.grad.abs().max() > 0
+
+
+def test_products_that_are_watched_or_have_a_bias_are_left_alone() -> None:
+    lm = tiny_lm("llama").eval()
+    first, second = (lm.get_submodule(f"model.layers.{n}.mlp") for n in (0, 1))
+    seen = []
+    first.up_proj.register_forward_hook(lambda *of: seen.append(of))
+    second.gate_proj.bias = torch.nn.Parameter(torch.ones(second.gate_proj.out_features))
+    with torch.no_grad(), gates_in_place(lm):
+        assert not {first, second} & {m for m in lm.modules() if "forward" in m.__dict__}
+        lm(IDS)
+    assert len(seen) == 1
+
+
+def test_a_model_is_let_go_of() -> None:
+    lm = tiny_lm("llama").eval()
+    with gates_in_place(lm):
+        pass
+    gone = weakref.ref(lm), weakref.ref(lm.get_submodule("model.layers.0.mlp"))
+    del lm
+    gc.collect()
+    assert [of() for of in gone] == [None, None]
+
+
+def test_buffers_grow_and_follow_the_dtype() -> None:
+    buffers, like = Buffers(), torch.zeros(1)
+    one, other = buffers.two(4, 3, like)
+    assert one.shape == other.shape == (4, 3) and one.data_ptr() != other.data_ptr()
+    assert buffers.two(2, 3, like)[0].data_ptr() == one.data_ptr()
+    assert buffers.two(5, 3, like)[0].numel() == 15
+    assert buffers.two(2, 3, like.bfloat16())[1].dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize(
+    ("machine", "dtype", "bfloat16", "wins"),
+    [
+        ("aarch64", torch.float32, False, True),
+        ("aarch64", torch.float32, True, False),
+        ("aarch64", torch.bfloat16, False, False),
+        ("x86_64", torch.float32, False, False),
+    ],
+)
+def test_who_multiplies_follows_from_processor_and_dtype(
+    monkeypatch: pytest.MonkeyPatch, machine: str, dtype: torch.dtype, bfloat16: bool, wins: bool
+) -> None:
+    monkeypatch.setattr(products.platform, "machine", lambda: machine)
+    monkeypatch.setattr(products.platform, "system", lambda: "Linux")
+    monkeypatch.setattr(products, "cpu_has_bfloat16", lambda: bfloat16)
+    assert wins_without_onednn(dtype) is wins
+
+
+@pytest.mark.usefixtures("onednn")
+def test_onednn_is_off_until_the_last_of_several_threads_is_done() -> None:
+    inside, leave = threading.Event(), threading.Event()
+
+    def other() -> None:
+        with without_onednn():
+            inside.set()
+            leave.wait(30)
+
+    thread = threading.Thread(target=other)
+    with without_onednn():
+        thread.start()
+        assert inside.wait(30)
+    assert not torch.backends.mkldnn.enabled  # the other thread multiplies still
+    leave.set()
+    thread.join()
+    assert torch.backends.mkldnn.enabled
+    with pytest.raises(RuntimeError, match="stop"), without_onednn():
+        raise RuntimeError("stop")
+    assert torch.backends.mkldnn.enabled
+
+
+@pytest.mark.usefixtures("onednn")
+def test_a_lease_has_all_of_it_and_puts_it_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("anchorscope.engine.on_cpu.wins_without_onednn", lambda dtype: True)
+    model = load_model(tiny_lm("llama"), tokenizer=tiny_tokenizer(), device="cpu")
+    with Lease(model):
+        assert replaced(model.lm) and not torch.backends.mkldnn.enabled
+    assert not replaced(model.lm) and torch.backends.mkldnn.enabled
