@@ -5,6 +5,8 @@ The kernels are Triton's. Without a GPU they run in its interpreter, where Trito
 
 from __future__ import annotations
 
+import gc
+import weakref
 from importlib.util import find_spec
 
 import pytest
@@ -78,6 +80,16 @@ def test_the_kernels_of_a_llama_are_all_in_use() -> None:
     kinds = {type(m).__name__ for m in lm.modules() if "forward" in m.__dict__}
     take_out()
     assert kinds == {"LlamaRMSNorm", "LlamaMLP", "LlamaAttention"}
+
+
+@triton
+def test_a_model_that_had_kernels_is_let_go_of() -> None:
+    lm = tiny_lm("llama").eval()
+    put_into(lm)()
+    gone = [weakref.ref(of) for of in (lm, lm.get_submodule("model.layers.0.mlp"))]
+    del lm
+    gc.collect()
+    assert [of() for of in gone] == [None, None]
 
 
 @triton

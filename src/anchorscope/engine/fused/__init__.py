@@ -51,7 +51,8 @@ def _tried(
 @torch.no_grad()
 def put_into(lm: nn.Module) -> Callable[[], None]:
     """Puts fused forwards into every module that has one; gives what takes them out again."""
-    ours = {module: _known(module) for module in lm.modules()}
+    known = _KNOWN.setdefault(lm, {})
+    ours = {module: _known(known, module) for module in lm.modules() if module is not lm}
     new = {module: forward for module, forward in ours.items() if forward is not None}
     for module, forward in new.items():
         module.forward = forward
@@ -63,18 +64,20 @@ def put_into(lm: nn.Module) -> Callable[[], None]:
     return take_out
 
 
-# What was tried once is not tried again: a model is lent many times.
-_KNOWN: WeakKeyDictionary[nn.Module, tuple[Any, Callable[..., Any] | None]] = WeakKeyDictionary()
+# What was tried once is not tried again: a model is lent many times. By model, since a forward
+# holds its module, and would keep it on the GPU for ever under the module's own name.
+_Tried = tuple[Any, Callable[..., Any] | None]
+_KNOWN: WeakKeyDictionary[nn.Module, dict[nn.Module, _Tried]] = WeakKeyDictionary()
 
 
-def _known(module: nn.Module) -> Callable[..., Any] | None:
+def _known(known: dict[nn.Module, _Tried], module: nn.Module) -> Callable[..., Any] | None:
     """The fused forward of a module, tried anew where the module's dtype or place changed."""
     weight = next(module.parameters(recurse=False), None)
     kind = None if weight is None else (weight.dtype, weight.device)
     kind = (kind, "forward" in module.__dict__)
-    if module not in _KNOWN or _KNOWN[module][0] != kind:
-        _KNOWN[module] = kind, _of(module)
-    return _KNOWN[module][1]
+    if module not in known or known[module][0] != kind:
+        known[module] = kind, _of(module)
+    return known[module][1]
 
 
 def _of(module: nn.Module) -> Callable[..., Any] | None:
