@@ -44,8 +44,12 @@ def test_pairs_of_noise_come_in_the_same_blocks_kept_or_not(monkeypatch, simulat
     alone = [rng.standard_normal((2, size, 40)) for size in sizes]
     for room in (kept._KEPT_BYTES, 0):
         monkeypatch.setattr(kept, "_KEPT_BYTES", room)
-        drawn = list(one_mechanism._noise(40, 1, simulations))
+        drawn = list(one_mechanism._drawn_noise(40, 1, simulations))
         assert all(np.array_equal(*pair) for pair in zip(drawn, alone, strict=True))
+        monkeypatch.setattr(one_mechanism, "_CACHED", 2 * 40)  # two simulations at a time
+        few = list(one_mechanism._noise(40, 1, simulations))
+        assert max(of.shape[1] for of in few) == min(2, simulations)
+        assert np.array_equal(np.concatenate(few, axis=1), np.concatenate(alone, axis=1))
 
 
 def test_labels_are_known_again_by_what_they_say_and_not_by_where_they_lie():
