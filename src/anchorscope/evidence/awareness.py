@@ -20,7 +20,7 @@ from anchorscope.evidence.groups import PREDICTED, Subset, groups_of
 from anchorscope.evidence.pieces import Part, Piece, PieceInputs, Tables
 from anchorscope.parallel import OnDone, in_parallel
 from anchorscope.pathways.grouping import ROLES, pathways, regroup
-from anchorscope.probes.at_once import fits_of_layers
+from anchorscope.probes.at_once import fits_of_layers, side_by_side
 from anchorscope.probes.few_columns import cross_fitted
 from anchorscope.probes.fold_probes import fold_logits, label_tasks, task_request
 from anchorscope.probes.folds import MIN_PER_CLASS
@@ -253,12 +253,12 @@ def _parts(inputs: PieceInputs) -> list[Part]:
     states = {name: of for name, of in inputs.states.items() if name in PIECE.loads}
     inputs = replace(inputs, readings=readings, states=states, abstained=None, rows={})
     tasks = [_task(readings, mode, inputs.config.grouping) for mode in MODES]
+    asks = [partial(_request, inputs, tasks, name) for name in states]
+    made = side_by_side([partial(fits_of_layers, ask, inputs.layers) for ask in asks])
     fits = {
-        (name, layer): made
-        for name in states
-        for layer, made in fits_of_layers(
-            partial(_request, inputs, tasks, name), inputs.layers
-        ).items()
+        (name, layer): of
+        for name, of_pass in zip(states, made, strict=True)
+        for layer, of in of_pass.items()
     }
     return [
         partial(_tables, inputs, layer, {of: fits[of] for of in fits if of[1] == layer})

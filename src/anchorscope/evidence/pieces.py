@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from anchorscope.config import Config, Delta, unit_of
 from anchorscope.engine.interventions import Intervention
 from anchorscope.engine.passes import passes_of
 from anchorscope.parallel import in_parallel
+from anchorscope.probes.at_once import side_by_side
 from anchorscope.probes.labelled import Covariates
 from anchorscope.probes.readings import Readings
 from anchorscope.records import Shot
@@ -154,9 +156,10 @@ def evidence_tables(
 
 
 def piece_parts(names: Sequence[str], inputs: PieceInputs) -> list[Part]:
-    """The parts of pieces for one dataset; a GPU may have made their fits."""
-    pieces = [piece_of(name) for name in names]
-    return [part for piece in pieces if piece.parts for part in piece.parts(inputs)]
+    """The parts of pieces for one dataset; a GPU may have made their fits, side by side."""
+    makers = [piece.parts for piece in map(piece_of, names) if piece.parts]
+    of_pieces = side_by_side([partial(make, inputs) for make in makers])
+    return [part for parts in of_pieces for part in parts]
 
 
 def part_tables(names: Sequence[str], inputs: Sequence[PieceInputs]) -> dict[str, list[Tables]]:

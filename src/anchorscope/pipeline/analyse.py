@@ -207,17 +207,35 @@ def _tables(of: Asked, results: Mapping[tuple[str, Any], Any]) -> Tables:
 
 def save(run: Run, samples: Sequence[Sample], answers: Sequence[Labelled], tables: Tables) -> None:
     """Writes samples.parquet, every table under tables/, and the claims they decide."""
+    frame = save_samples(run, samples, answers)
+    save_tables(run, tables)
+    save_claims(run, tables, frame)
+
+
+def save_samples(run: Run, samples: Sequence[Sample], answers: Sequence[Labelled]) -> pd.DataFrame:
+    """What was written to samples.parquet: the samples, each with its fold."""
     with run.stage("tables"):
-        store, frame = run.store, to_frame(samples)
+        frame = to_frame(samples)
         folds = {id: int(f) for of in answers for id, f in zip(of.ids, of.fold, strict=True)}
         frame["fold"] = frame["id"].map(folds.get).astype("Int64")
-        store.write("samples.parquet", frame.to_parquet)
-        claims = claims_table([from_tables(store.info, tables, frame)])
-        for name, table in (tables | {"claims": claims}).items():
+        run.store.write("samples.parquet", frame.to_parquet)
+        return frame
+
+
+def save_tables(run: Run, tables: Tables) -> None:
+    """Writes every table under tables/."""
+    with run.stage("tables"):
+        for name, table in tables.items():
             if name == "pathways":
-                store.write("tables/pathways.parquet", table.to_parquet)
+                run.store.write("tables/pathways.parquet", table.to_parquet)
             else:
-                store.write(f"tables/{name}.csv", partial(table.to_csv, index=False))
+                run.store.write(f"tables/{name}.csv", partial(table.to_csv, index=False))
+
+
+def save_claims(run: Run, tables: Tables, frame: pd.DataFrame) -> None:
+    """Writes the claims that the tables and the samples of a run decide."""
+    claims = claims_table([from_tables(run.store.info, tables, frame)])
+    run.store.write("tables/claims.csv", partial(claims.to_csv, index=False))
 
 
 def finding_at(

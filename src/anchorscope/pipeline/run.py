@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+import pandas as pd
 
 from anchorscope import ranks
 from anchorscope.config import Config
 from anchorscope.engine.passes import passes_of
 from anchorscope.evidence.pieces import probed_of
 from anchorscope.pipeline.ablate import ablation_tables, read_variants, variants_of
-from anchorscope.pipeline.analyse import pathway_tables, save, train_and_read
+from anchorscope.pipeline.analyse import (
+    pathway_tables,
+    save_claims,
+    save_samples,
+    save_tables,
+    train_and_read,
+)
 from anchorscope.pipeline.checks.early import check_run
 from anchorscope.pipeline.evidence import (
     read_evidence,
@@ -110,6 +119,7 @@ def _go(run: Run, model: Any) -> None:
                 answers = [labelled(samples, dataset, run.config) for dataset in run.datasets]
                 read_variants(run, lease, shards)
                 read_evidence(run, lease, shards, samples)
+                frame = ranks.by_first(lambda: save_samples(run, samples, answers))
             done, passes = beside.done, probed_of(run.config)
             readings = ranks.by_first(
                 lambda: train_and_read(run, answers, passes=passes, done=done.readings)
@@ -117,13 +127,14 @@ def _go(run: Run, model: Any) -> None:
             read_evidence_with_probes(run, lease, shards, samples, answers, readings)
             asked = ask_otherwise(run, lease, shards, samples) if run.config.robust else []
         ranks.by_first(
-            lambda: _finish(run, samples, answers, readings, done, asked, shards=len(shards))
+            lambda: _finish(run, samples, frame, answers, readings, done, asked, shards=len(shards))
         )
 
 
 def _finish(
     run: Run,
     samples: Sequence[Sample],
+    frame: pd.DataFrame,
     answers: Sequence[Labelled],
     readings: Mapping[str, Readings],
     done: Analysed,
@@ -140,8 +151,9 @@ def _finish(
     place = fitted_on()
     if place or run.store.info.get("fits_on"):  # which a run on another device may have left
         run.store.save_info({"fits_on": place})
-    save(run, samples, answers, tables)
-    _show(run, workers=done.workers)
+    save_tables(run, tables)
+    # Figures do without the claims, and other processes draw them.
+    _show(run, workers=done.workers, meanwhile=partial(save_claims, run, tables, frame))
 
 
 def _add_robust(run: Run, model: Any) -> None:
@@ -159,15 +171,20 @@ def _add_robust(run: Run, model: Any) -> None:
     ranks.by_first(finish)
 
 
-def _show(run: Run, *, workers: int | None = None) -> None:
+def _show(
+    run: Run, *, workers: int | None = None, meanwhile: Callable[[], None] | None = None
+) -> None:
     """The figures and the report, and the run marked as finished.
 
     `workers`: how many processes are there already; another number of them would be started anew.
+    `meanwhile`: what the report needs and the figures do not.
     """
     with run.stage("report"):
         view = RunView.open(run.store.path, unfinished_ok=True)
         with ThreadPoolExecutor(1, "figures") as pool:  # which waits for other processes
             drawn = pool.submit(write_figures, view, workers=workers)
+            if meanwhile is not None:
+                meanwhile()
             if find_spec("plotly") is None:
                 missing = "report.html needs the package plotly, which is not here: left out"
                 run.progress.note(missing)

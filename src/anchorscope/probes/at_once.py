@@ -7,10 +7,12 @@ kernels. So one process makes the fits of all layers there, and the others count
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from functools import partial
-from typing import Any
+from threading import current_thread
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -18,6 +20,7 @@ from anchorscope.probes.curvature import Array, to_numpy
 from anchorscope.probes.fit_process import FitProcess
 from anchorscope.probes.many_fits import Made, Request, fit_many
 
+Result = TypeVar("Result")
 _PROCESS: ContextVar[FitProcess | None] = ContextVar("fits_on", default=None)
 # Of states in double precision at once: a share of the GPU's memory, most of which the passes of a
 # model have; the fits take about four times as much. Not of what is free, so that two runs on like
@@ -79,6 +82,15 @@ def of_layers(
 ) -> dict[int, np.ndarray]:
     """What `work` makes of each layer with tensors that are `there`; empty likewise."""
     return _on_device(lambda there, _: ((layer, work(there, layer)) for layer in layers))
+
+
+def side_by_side(works: Sequence[Callable[[], Result]]) -> list[Result]:
+    """What each work gives that may ask for fits; they wait for them at the same time."""
+    if _PROCESS.get() is None or len(works) < 2:
+        return [work() for work in works]
+    with ThreadPoolExecutor(len(works), current_thread().name) as pool:
+        begun = [pool.submit(copy_context().run, work) for work in works]
+        return [of.result() for of in begun]
 
 
 def _on_device(work: Callable[[There, int], Iterable[tuple[int, Any]]]) -> dict[int, Any]:
