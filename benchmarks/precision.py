@@ -26,8 +26,9 @@ from anchorscope.engine.batches import Budget, in_batches
 from anchorscope.engine.interventions import Intervention, positions_of
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.passes import KNOCKOUT
-from anchorscope.engine.read import read_rows, to_host
+from anchorscope.engine.read import read_rows
 from anchorscope.engine.rows import row_for
+from anchorscope.engine.transfer import to_host
 from anchorscope.engine.trunk import grow_trunk, read_prefix
 from anchorscope.models import Model, load_model
 from anchorscope.pathways.grouping import pathways_table

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from anchorscope.config import Config
-from anchorscope.engine.read import to_host
+from anchorscope.engine.transfer import to_host
 from anchorscope.errors import UserError
 from anchorscope.probes.linear_probe import DEFAULT_C
 from anchorscope.run_folder.states import load_states, save_states, shard_name

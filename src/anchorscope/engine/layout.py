@@ -11,14 +11,16 @@ rows, padded on the left.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from anchorscope.engine.masks import Rule
+from anchorscope.engine.transfer import sent
 
 PAD = -1  # the position of a padding token
 
@@ -48,6 +50,8 @@ class Layout:
     prefix_length: int
     sees_prefix: Tensor | None = None  # bool [row]; None is all of them
     edges: Edges | None = None
+    # How many tokens each row has; None: counted here, for which a GPU ends its work first.
+    sizes: Sequence[int] | None = field(default=None, repr=False)
     place: Tensor = field(init=False, repr=False)  # [token]: where packed tokens stand in the rows
     home: Layout | None = field(default=None, repr=False)  # the one this is a copy of, if it is one
     _made: dict[object, Tensor] = field(default_factory=dict, repr=False)
@@ -56,10 +60,19 @@ class Layout:
     def __post_init__(self) -> None:
         # Fixed here once: finding it again in every block would make a GPU wait.
         if self.home is None:
-            place = (self.query_at.flatten() >= 0).nonzero()[:, 0]
+            place = self._counted() if self.sizes is None else self._known(self.sizes)
         else:
             place = self.home.place.to(self.query_at.device)
         object.__setattr__(self, "place", place)
+
+    def _counted(self) -> Tensor:
+        return (self.query_at.flatten() >= 0).nonzero()[:, 0]
+
+    def _known(self, sizes: Sequence[int]) -> Tensor:
+        """The same from what is known of the rows, which are padded on the left."""
+        width = self.query_at.shape[1]
+        there = np.arange(width) >= width - np.asarray(sizes)[:, None]
+        return sent(there.ravel().nonzero()[0], self.query_at.device)
 
     @property
     def keys(self) -> int:

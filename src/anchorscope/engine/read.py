@@ -14,7 +14,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -24,8 +23,6 @@ from anchorscope.engine.interventions import window_of
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.rows import Row, read_batch
 from anchorscope.engine.trunk import Trunk
-
-_HALF_MAX = torch.finfo(torch.float16).max
 
 
 def read_rows(
@@ -156,21 +153,6 @@ class _Begun:
 
     def keys(self, block: int, donor: int, packed: Tensor) -> Tensor:
         return packed
-
-
-def to_host(states: Tensor) -> np.ndarray:
-    """The states as an array on the host, float16, or float32 where a value is beyond its range.
-
-    Halved on the device, so that half as many bytes leave it.
-    """
-    # Written so that a NaN, which no comparison holds for, keeps its full precision too.
-    fits = bool((states.abs() < _HALF_MAX).all())
-    half = states.to(torch.float16 if fits else torch.float32)
-    if half.device.type != "cuda":
-        return half.cpu().numpy()
-    host = torch.empty(half.shape, dtype=half.dtype, pin_memory=True)
-    host.copy_(half)
-    return host.numpy()
 
 
 def read_windows(lease: Lease, trunk: Trunk, rows: Sequence[Row], width: int) -> Tensor:

@@ -18,6 +18,7 @@ from anchorscope.engine.interventions import Intervention, TokenPositions, keys_
 from anchorscope.engine.layout import PAD, Edges, Layout
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.memory import Forked
+from anchorscope.engine.transfer import sent
 from anchorscope.engine.trunk import Trunk, pad_left
 
 
@@ -97,11 +98,11 @@ def read_batch(
 def lay_out(lease: Lease, trunk: Trunk, batch: Sequence[Row]) -> tuple[Tensor, Layout, Tensor]:
     """Tokens [row, query], who sees whom, and each row's number in the trunk."""
     device = lease.model.device
-    number = torch.tensor([row.number for row in batch], device=device)
+    number = sent([row.number for row in batch], device)
     query_at = pad_left([row.at for row in batch], PAD, device)
     tokens = pad_left([row.ids for row in batch], 0, device)
-    starts = torch.tensor([row.at[0] for row in batch], device=device)
-    alone = torch.tensor([row.intervention.answer_only for row in batch], device=device)
+    starts = sent([row.at[0] for row in batch], device)
+    alone = sent([row.intervention.answer_only for row in batch], device)
     # The trunk's keys from a row's start on are its clean ones: the row brings its own instead.
     trunk_at = trunk.at[number]
     trunk_at = trunk_at.masked_fill((trunk_at >= starts[:, None]) | alone[:, None], PAD)
@@ -112,6 +113,7 @@ def lay_out(lease: Lease, trunk: Trunk, batch: Sequence[Row]) -> tuple[Tensor, L
         prefix_length=len(trunk.prefix),
         sees_prefix=~alone,
         edges=edges_of(lease, batch, query_at, key_at, len(trunk.prefix)),
+        sizes=[len(row.at) for row in batch],
     )
     return tokens, layout, number
 
@@ -122,21 +124,21 @@ def edges_of(
     """The edges changed in each row: from the keys to later queries outside them."""
     device = query_at.device
     size = max(prefix, *(row.at[-1] + 1 for row in batch)) + 1  # the last column is padding's
-    is_key = _table([row.keys for row in batch], size).to(device)
-    blocks = _table([row.blocks for row in batch], lease.model.blocks).to(device)
+    is_key = sent(_table([row.keys for row in batch], size), device)
+    blocks = sent(_table([row.blocks for row in batch], lease.model.blocks), device)
     shared = torch.arange(prefix, device=device).expand(len(batch), -1)
     keys_cut = is_key.gather(1, torch.cat([shared, key_at], dim=1) % size)
     changed = ~is_key.gather(1, query_at % size)
     if any(row.queries is not None for row in batch):
         asked = [range(size) if row.queries is None else row.queries for row in batch]
-        changed &= _table(asked, size).to(device).gather(1, query_at % size)
+        changed &= sent(_table(asked, size), device).gather(1, query_at % size)
     heads = _heads(lease, batch)
     post = [row.intervention.where == "post" for row in batch]
     return Edges(
         blocked=keys_cut[:, None, :] & changed[:, :, None],
         blocks=blocks,
         heads=heads,
-        post=torch.tensor(post, device=device) if any(post) else None,
+        post=sent(post, device) if any(post) else None,
         alike=heads is None and all(len(row.blocks) in (0, blocks.shape[1]) for row in batch),
         added=_added(batch, device),
     )
@@ -150,12 +152,12 @@ def _added(batch: Sequence[Row], device: torch.device) -> Tensor | None:
     return torch.tensor([-torch.inf if b is None else b for b in boosts], device=device)
 
 
-def _table(members: Sequence[Sequence[int]], size: int) -> Tensor:
+def _table(members: Sequence[Sequence[int]], size: int) -> np.ndarray:
     """Which numbers below `size` each row has, bool [row, number]."""
     table = np.zeros((len(members), size), dtype=bool)
     rows = np.repeat(np.arange(len(members)), [len(of) for of in members])
     table[rows, [number for of in members for number in of]] = True
-    return torch.from_numpy(table)
+    return table
 
 
 def _heads(lease: Lease, batch: Sequence[Row]) -> Tensor | None:
@@ -166,7 +168,7 @@ def _heads(lease: Lease, batch: Sequence[Row]) -> Tensor | None:
     named = {row.intervention.heads for row in batch}  # many rows, few interventions
     cuts = {heads: _cut(heads, lease.model.blocks, count) for heads in named}
     cut = np.stack([cuts[row.intervention.heads] for row in batch])
-    return torch.from_numpy(cut).to(lease.model.device)
+    return sent(cut, lease.model.device)
 
 
 def _cut(heads: Collection[tuple[int, int]] | None, blocks: int, count: int) -> np.ndarray:

@@ -13,6 +13,7 @@ from torch import Tensor
 from anchorscope.engine.layout import PAD, Layout
 from anchorscope.engine.lease import Lease, Read
 from anchorscope.engine.memory import Growing, Pair
+from anchorscope.engine.transfer import sent
 
 
 @dataclass(frozen=True)
@@ -92,8 +93,9 @@ def grow_trunk(
     tokens = pad_left(turns, 0, lease.model.device)
     at = pad_left([range(len(prefix), len(p)) for p in prompts], PAD, lease.model.device)
     memory = Growing(lease.model.blocks, at.shape[1] + room, prefix.pairs, apart=lease.apart)
-    layout = Layout(at, at, prefix_length=len(prefix))
-    more = None if also_at is None else torch.tensor(also_at, device=lease.model.device)
+    sizes = [len(turn) for turn in turns]
+    layout = Layout(at, at, prefix_length=len(prefix), sizes=sizes)
+    more = None if also_at is None else sent(also_at, lease.model.device)
     last = lease.run(tokens, layout, memory, head=head, also_at=more)
     # Copies, small beside the prefix in every row of the memory, which can then be let go.
     own = (memory.own(block, at.shape[1]) for block in range(lease.model.blocks))
@@ -109,4 +111,4 @@ def pad_left(rows: Sequence[Sequence[int]], fill: int, device: torch.device) -> 
     # In row order, as the mask is: torch takes five times as long over lists of lists.
     numbers = np.fromiter(chain.from_iterable(rows), np.int64, int(sizes.sum()))
     table[np.arange(width) >= (width - sizes)[:, None]] = numbers
-    return torch.from_numpy(table).to(device)
+    return sent(table, device)

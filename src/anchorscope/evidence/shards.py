@@ -15,7 +15,7 @@ from torch import Tensor
 
 from anchorscope.engine.batches import Budget, in_batches
 from anchorscope.engine.lease import Lease
-from anchorscope.engine.read import to_host
+from anchorscope.engine.transfer import to_host
 from anchorscope.engine.trunk import Prefix, Trunk, grow_trunk, read_prefix, shared_prefix
 from anchorscope.errors import UserError
 from anchorscope.probes.probe_set import ProbeSet

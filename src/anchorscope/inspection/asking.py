@@ -10,7 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from anchorscope.engine.lease import Lease, Read
-from anchorscope.engine.read import to_host
+from anchorscope.engine.transfer import to_host
 from anchorscope.inspection.prompts import RunPrompts
 from anchorscope.models import Model
 from anchorscope.pipeline.asking.mark import mark_answer

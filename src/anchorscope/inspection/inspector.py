@@ -16,8 +16,9 @@ from anchorscope.engine.check import require_understood
 from anchorscope.engine.interventions import Intervention, positions_of
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.passes import CLEAN
-from anchorscope.engine.read import read_rows, to_host
+from anchorscope.engine.read import read_rows
 from anchorscope.engine.rows import row_for
+from anchorscope.engine.transfer import to_host
 from anchorscope.engine.trunk import grow_trunk
 from anchorscope.evidence.patching import written
 from anchorscope.evidence.shards import read_ends

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import zip_longest
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 import pandas as pd
@@ -21,10 +21,11 @@ from anchorscope.engine.batches import Budget, in_batches
 from anchorscope.engine.interventions import Intervention, TokenPositions, positions_of
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.passes import CAUGHT
-from anchorscope.engine.read import read_rows, to_host
+from anchorscope.engine.read import read_rows
 from anchorscope.engine.rows import Row, row_for
 from anchorscope.engine.trunk import Prefix, Trunk, grow_trunk, read_prefix
 from anchorscope.pipeline.asking.aside import Aside
+from anchorscope.pipeline.asking.blocks import Block, Blocks, by_pass, caught
 from anchorscope.pipeline.asking.mark import mark_answer
 from anchorscope.pipeline.prepare import Shard
 from anchorscope.pipeline.prompts import Prompted
@@ -35,15 +36,6 @@ from anchorscope.run_folder.states import save_states, shard_name
 from anchorscope.run_folder.store import Store
 from anchorscope.run_folder.writer import Writer
 
-
-class Block(NamedTuple):
-    """The states of some questions, as they came from the device."""
-
-    ids: list[str]
-    states: np.ndarray  # [question, layer, width]
-
-
-Blocks = dict[str, list[Block]]  # by pass
 Drawn = Mapping[str, tuple[int, ...]]  # keys of the control `random`, by question id
 
 
@@ -125,6 +117,7 @@ class ShardReader:
     prefix: Prefix = field(init=False)
     writer: Writer = field(init=False)
     aside: Aside = field(init=False)
+    _coming: list[Block] = field(init=False, default_factory=list, repr=False)
 
     def __post_init__(self) -> None:
         self.budget = Budget.of(self.lease.model)
@@ -150,11 +143,11 @@ class ShardReader:
         self._share_prefix(shard.prefix)
         # All passes again where one is missing: rounding depends on what shares a batch, and a
         # continued run must equal an unbroken one to the last digit.
-        samples, caught, states = self._read(shard.prompts, stored)
+        samples, first, states = self._read(shard.prompts, stored)
         self.writer.wait()  # for the shard before: two at most are in memory
         if stored is None:
             # Their states first: answers without them would have to be written again.
-            self.writer.soon(*(self._file(name, shard, caught[name]) for name in CAUGHT))
+            self.writer.soon(*(self._file(name, shard, first[name]) for name in CAUGHT))
             self.writer.soon(lambda: self.store.write(answers, to_frame(samples).to_parquet))
         self.writer.soon(*(self._file(cut.name, shard, states[cut.name]) for cut in missing))
         return samples
@@ -170,8 +163,7 @@ class ShardReader:
     ) -> tuple[list[Sample], Blocks, Blocks]:
         """Samples in the shard's order, the states caught on the way, and those of each pass."""
         by_id = {sample.id: sample for sample in stored or ()}
-        caught: Blocks = {name: [] for name in CAUGHT}
-        states: Blocks = {cut.name: [] for cut in self.passes}
+        first, states = Blocks(CAUGHT), Blocks([cut.name for cut in self.passes])
         drawn = any(cut.keys == "random" for cut in self.passes)
         random = self.aside.draw(prompts, self.exact_question, seed=self.seed) if drawn else dict
         for batch, (trunk, answered) in in_batches(
@@ -188,13 +180,12 @@ class ShardReader:
                 verdicts = self.aside.judge(batch, answered.answers)
                 pairs = zip(batch, answered.answers, strict=True)
                 samples = [mark_answer(self.lease.model, p, a, verdict="abstain") for p, a in pairs]
-                for name, block in _caught(samples, answered).items():
-                    caught[name].append(block)
+                self._coming = first.add(caught(samples, answered), before=self._coming)
                 self._intervene(trunk, samples, random(), states)
                 for sample, verdict in zip(samples, verdicts(), strict=True):
                     by_id[sample.id] = replace(sample, verdict=verdict)
             del trunk, answered  # before the next batch has its own
-        return [by_id[p.question.id] for p in prompts], caught, states
+        return [by_id[p.question.id] for p in prompts], first, states
 
     def _rows(self, prompts: Sequence[Prompted]) -> int | None:
         """How many rows may be written to at once."""
@@ -234,13 +225,9 @@ class ShardReader:
             if of is not None
         ]
         self.tokens += sum(len(row.ids) for row in rows)
+        ids = [sample.id for sample in samples]
         for batch, read in read_rows(self.lease, trunk, rows, budget=self.budget):
-            # A pass at a time: row by row they would have to be put together again to be written.
-            for cut in self.passes:
-                own = [n for n, row in enumerate(batch) if row.intervention is cut]
-                if own:
-                    ids = [samples[batch[n].number].id for n in own]
-                    states[cut.name].append(Block(ids, to_host(read[own])))
+            self._coming = states.add(by_pass(self.passes, ids, batch, read), before=self._coming)
 
     def _positions(self, sample: Sample, random: tuple[int, ...] | None) -> TokenPositions | None:
         own = sample.exact_question
@@ -270,17 +257,5 @@ class ShardReader:
         model = self.lease.model
         none = np.empty((0, model.blocks, model.parts.width), np.float32)
         ids = [id for block in blocks for id in block.ids]
-        arrays = [block.states for block in blocks] or [none]
+        arrays = [block.states.array() for block in blocks] or [none]
         save_states(self.store, shard_name(name, shard.number), ids, arrays)
-
-
-def _caught(samples: Sequence[Sample], answered: Answered) -> dict[str, Block]:
-    """States by name, of each sample that has a probe position; empty where none has one."""
-    rows = [n for n, s in enumerate(samples) if s.exact_answer and s.exact_question]
-    if not rows:
-        return {}
-    assert answered.also is not None
-    last = [samples[n].exact_answer[-1] - len(samples[n].prompt_ids) for n in rows]
-    states = (answered.states[rows, last], answered.also[rows])
-    ids = [samples[n].id for n in rows]
-    return {name: Block(ids, to_host(of)) for name, of in zip(CAUGHT, states, strict=True)}

@@ -13,7 +13,7 @@ from anchorscope.answers.judge_phrases import is_abstention
 from anchorscope.answers.normalise import plain
 from anchorscope.detect.deployed.trained import Outcome, Trained
 from anchorscope.detect.material import Arrays, Material, Text
-from anchorscope.engine.read import to_host
+from anchorscope.engine.transfer import to_host
 from anchorscope.errors import UserError
 from anchorscope.models import Model
 from anchorscope.notebook.belief_chart import Line, belief_chart
