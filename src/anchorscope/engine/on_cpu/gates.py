@@ -31,15 +31,14 @@ class Gate(NamedTuple):
 @contextmanager
 def gates_in_place(lm: nn.Module) -> Iterator[None]:
     """A model whose gated MLPs use the same two buffers, until the block ends."""
-    buffers = Buffers()
-    changed = [gate.module for gate in _gates(lm)]
+    gates, buffers = list(_gates(lm)), Buffers()
     try:
-        for gate in _gates(lm):
+        for gate in gates:
             gate.module.forward = _forward(gate, buffers)
         yield
     finally:
-        for module in changed:
-            module.__dict__.pop("forward", None)
+        for gate in gates:
+            gate.module.__dict__.pop("forward", None)
 
 
 class Buffers:
@@ -83,8 +82,10 @@ def _is_gated(module: Any) -> bool:
 def _plain(product: Any) -> bool:
     if type(product) is not nn.Linear or "forward" in product.__dict__:
         return False
+    # A weight that several processes share, or that is packed, is of another type.
+    weight, own = product.weight, type(product.weight) is nn.Parameter
     watched = product._forward_hooks or product._forward_pre_hooks
-    return product.bias is None and not watched and product.weight.device.type == "cpu"
+    return own and product.bias is None and not watched and weight.device.type == "cpu"
 
 
 @torch.no_grad()
@@ -99,8 +100,8 @@ def _activation(module: Any) -> bool | None:
             ours = _forward(Gate(module, in_place), Buffers())
             if torch.equal(ours(sample), own):
                 return in_place
-    except (RuntimeError, TypeError, ValueError):
-        pass  # it takes or gives something else
+    except Exception:  # it takes or gives something else, and runs as it is
+        return None
     return None
 
 
