@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 import weakref
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -96,7 +97,7 @@ def test_who_multiplies_follows_from_processor_and_dtype(
     monkeypatch: pytest.MonkeyPatch, machine: str, dtype: torch.dtype, bfloat16: bool, wins: bool
 ) -> None:
     monkeypatch.setattr(products.platform, "machine", lambda: machine)
-    monkeypatch.setattr(products.platform, "system", lambda: "Linux")
+    monkeypatch.setattr(products, "sys", SimpleNamespace(platform="linux"))
     monkeypatch.setattr(products, "cpu_has_bfloat16", lambda: bfloat16)
     assert wins_without_onednn(dtype) is wins
 

@@ -10,6 +10,7 @@ and the dtype alone: two runs on like machines must multiply alike, to the last 
 from __future__ import annotations
 
 import platform
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,7 +26,7 @@ _before = True
 
 def wins_without_onednn(dtype: torch.dtype) -> bool:
     """Whether this processor multiplies numbers of a dtype sooner without oneDNN."""
-    arm = platform.machine().lower() in ("aarch64", "arm64") and platform.system() == "Linux"
+    arm = platform.machine().lower() in ("aarch64", "arm64") and sys.platform == "linux"
     return arm and dtype == torch.float32 and not cpu_has_bfloat16()
 
 
