@@ -183,7 +183,7 @@ class _Counter:
     """The gaps of simulations, by sums over samples: of ΔP only its changing part is multiplied.
 
     ΔP is `delta_p` but for its last digits: that one is exact where both probabilities are next to
-    1, and takes ten times as long.
+    1, and takes longer.
     """
 
     def __init__(self, pair: Pair, points: Delta) -> None:
@@ -211,11 +211,9 @@ class _Counter:
         q = flipped @ self._member
         by_unit: dict[Delta, np.ndarray] = {}
         for unit in UNITS:
-            after = (
-                effect_knockout
-                if unit == "logit"
-                else _probability(self._towards * effect_knockout)
-            )
+            after = effect_knockout
+            if unit != "logit":
+                after = _probability(self._towards * effect_knockout)
             weights, before = self._weights[unit], self._before[unit]
             total = after @ weights - before.sum(axis=0)
             in_q = (after * flipped) @ weights - flipped @ before

@@ -1,4 +1,5 @@
-"""What a model's products are made with on a CPU, while it is lent: the same numbers, sooner.
+"""What a model's products are made with on a CPU, while it is lent: the same numbers to
+rounding, sooner.
 
 Gates go without new memory for every step (`gates.py`), and on some processors another library
 multiplies (`products.py`).

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.nn.functional import silu
 
 _PARTS = ("gate_proj", "up_proj", "down_proj", "act_fn")
-# By model: a module's value holds the module itself, and would keep it alive under its own name.
-_KNOWN: WeakKeyDictionary[nn.Module, dict[nn.Module, bool | None]] = WeakKeyDictionary()
+# What `_activation` said of a module: a model is lent many times.
+_KNOWN: WeakKeyDictionary[nn.Module, bool | None] = WeakKeyDictionary()
 
 
 class Gate(NamedTuple):
@@ -60,13 +60,10 @@ class Buffers:
 
 def _gates(lm: nn.Module) -> Iterator[Gate]:
     """The MLPs of a model that buffers serve; each is tried once."""
-    known = _KNOWN.setdefault(lm, {})
-    for module in lm.modules():
-        if not _is_gated(module):
-            continue
-        if module not in known:
-            known[module] = _activation(module)
-        in_place = known[module]
+    for module in filter(_is_gated, lm.modules()):
+        if module not in _KNOWN:
+            _KNOWN[module] = _activation(module)
+        in_place = _KNOWN[module]
         if in_place is not None:
             yield Gate(module, in_place)
 

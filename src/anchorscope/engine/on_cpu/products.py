@@ -1,8 +1,8 @@
 """Which library multiplies matrices on a CPU.
 
 torch gives products to oneDNN where it can. On ARM cores without bfloat16 (Neoverse-N1) its
-single-precision products take 4 to 10 % longer than those of the BLAS that torch has as well, and
-those of few rows up to 1.7 times as long (benchmarks/products.py). On processors with bfloat16 it
+single-precision products take longer than those of the BLAS that torch has as well, most of all
+those of few rows (benchmarks/products.py). On processors with bfloat16 it
 has kernels that the BLAS lacks, so there nothing is changed. The choice follows from the processor
 and the dtype alone: two runs on like machines must multiply alike, to the last bit.
 """
