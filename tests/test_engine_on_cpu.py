@@ -11,11 +11,14 @@ import pytest
 import torch
 from kit.tiny import ARCHITECTURES, tiny_lm, tiny_tokenizer
 
+from anchorscope.engine.decode import write_answers
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.on_cpu import products
 from anchorscope.engine.on_cpu.gates import Buffers, gates_in_place
+from anchorscope.engine.on_cpu.groups import attend_by_group, wins_by_group
 from anchorscope.engine.on_cpu.products import wins_without_onednn, without_onednn
-from anchorscope.models import load_model
+from anchorscope.engine.trunk import read_prefix
+from anchorscope.models import Model, load_model
 
 IDS = torch.arange(3, 20)[None]
 
@@ -131,3 +134,53 @@ def test_a_lease_has_all_of_it_and_puts_it_back(monkeypatch: pytest.MonkeyPatch)
     with Lease(model):
         assert replaced(model.lm) and not torch.backends.mkldnn.enabled
     assert not replaced(model.lm) and torch.backends.mkldnn.enabled
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("heads", [1, 6])  # of the bias: one for all, or each its own
+@pytest.mark.parametrize("steps", [1, 5])
+def test_heads_that_share_keys_attend_together(dtype: torch.dtype, heads: int, steps: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    query = torch.randn(3, steps, 6, 8, generator=generator).to(dtype).transpose(1, 2)
+    pair = tuple(torch.randn(3, 2, 11, 8, generator=generator).to(dtype) for _ in range(2))
+    gone = torch.rand(3, heads, steps, 11, generator=generator) < 0.3
+    gone[..., 0] = False
+    bias = torch.where(gone, -torch.inf, 0.0).to(dtype)
+    ours = attend_by_group(query, (pair[0], pair[1]), bias, 0.3)
+    key, value = (of.double().repeat_interleave(3, dim=1) for of in pair)
+    scores = query.double() @ key.transpose(-1, -2) * 0.3 + bias.double()
+    exact = torch.softmax(scores, dim=-1) @ value
+    close = {"atol": 1e-6 if dtype == torch.float32 else 0.02, "rtol": 0.0}
+    assert torch.allclose(ours.double(), exact, **close)
+
+
+def test_heads_attend_together_in_bfloat16_on_some_processors_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    here = "anchorscope.engine.on_cpu.groups"
+    monkeypatch.setattr(f"{here}._suits_processor", lambda: True)
+    assert wins_by_group(torch.empty(1, dtype=torch.bfloat16))
+    assert not wins_by_group(torch.empty(1, dtype=torch.float32))
+    assert not wins_by_group(torch.empty(1, dtype=torch.bfloat16, device="meta"))
+    monkeypatch.setattr(f"{here}._suits_processor", lambda: False)
+    assert not wins_by_group(torch.empty(1, dtype=torch.bfloat16))
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_a_model_is_read_alike_whichever_way_its_heads_attend(
+    architecture: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lm = tiny_lm(architecture).double().eval()
+    model = load_model(lm, tokenizer=tiny_tokenizer(), device="cpu", dtype="auto")
+    apart = _written(model)
+    monkeypatch.setattr("anchorscope.engine.attention.wins_by_group", lambda query: True)
+    assert torch.allclose(_written(model), apart, rtol=0, atol=1e-9)
+
+
+def _written(model: Model) -> torch.Tensor:
+    """The states of answers to prompts of several lengths, which are padded."""
+    with Lease(model) as lease:
+        prefix = read_prefix(lease, range(3, 9))
+        prompts = [[*range(3, 9), *range(20, 20 + more)] for more in (1, 4, 6)]
+        stop = torch.tensor([10_000])
+        return write_answers(lease, prefix, prompts, stop_ids=stop, limit=4).states

@@ -23,6 +23,7 @@ from anchorscope import ranks
 from anchorscope.engine.layout import Layout
 from anchorscope.engine.masks import NAME, NotUnderstood, Rule, checked
 from anchorscope.engine.memory import Forked, Growing, Memory, Pair
+from anchorscope.engine.on_cpu.groups import attend_by_group, wins_by_group
 
 _WHERE = "_attn_implementation_internal"
 # Shown every block's attention weights [row, head, query, key] before they meet the values.
@@ -129,8 +130,10 @@ def _fused(
         return attend_segments(query, segments, bias, open_prefix, layout, scale)
     query, key, value = (layout.in_rows(of) for of in packed)
     pair = memory.join(view.block, key, value)
-    # Faster on CPU and GPU alike than repeating the keys for grouped queries.
     grouped = query.shape[1] != key.shape[1]
+    if grouped and wins_by_group(query):
+        return layout.pack(attend_by_group(query, pair, bias, scale).transpose(1, 2))
+    # Faster on CPU and GPU alike than repeating the keys for grouped queries.
     out = scaled_dot_product_attention(
         query, *pair, attn_mask=bias, scale=scale, enable_gqa=grouped
     )

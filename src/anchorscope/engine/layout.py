@@ -79,6 +79,11 @@ class Layout:
         """How many keys a row has at most, with padding."""
         return self.prefix_length + self.key_at.shape[1]
 
+    @cached_property
+    def full(self) -> bool:
+        """Whether no row has padding."""
+        return len(self.place) == self.query_at.numel()
+
     def on(self, device: torch.device) -> Layout:
         """The same layout for the blocks of a device; masks are made at home and copied there."""
         if device == self.place.device:
@@ -90,20 +95,21 @@ class Layout:
 
     def pack(self, rows: Tensor) -> Tensor:
         """Things [row, query, ...] one after the other, [1, token, ...], without the padding."""
-        return rows.flatten(0, 1)[self.place][None]
+        flat = rows.flatten(0, 1)
+        return flat[None] if self.full else flat[self.place][None]
 
     def unpack(self, packed: Tensor) -> Tensor:
         """Packed things [1, token, ...] back in their rows, [row, query, ...], 0 for padding."""
-        shape = (self.query_at.numel(), *packed.shape[2:])
-        if len(self.place) == shape[0]:
-            flat = packed[0]
-        else:
-            flat = packed.new_zeros(shape)
-            flat[self.place] = packed[0]
+        if self.full:
+            return packed[0].unflatten(0, self.query_at.shape)
+        flat = packed.new_zeros(self.query_at.numel(), *packed.shape[2:])
+        flat[self.place] = packed[0]
         return flat.unflatten(0, self.query_at.shape)
 
     def in_rows(self, packed: Tensor) -> Tensor:
         """Packed [1, head, token, head width] in their rows, [row, head, query, head width]."""
+        if self.full and self.query_at.shape[1] == 1:  # a token a row: a step of decoding
+            return packed.transpose(0, 2)
         return self.unpack(packed.transpose(1, 2)).transpose(1, 2)
 
     @cached_property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -126,16 +126,26 @@ class Lease:
         }
         token = CURRENT.set(view)
         try:
-            with torch.set_grad_enabled(watch is not None), self._passed_by(start):
+            with self._gradients(wanted=watch is not None), self._passed_by(start):
                 logits = self._forward(given, last if logits_at is None else logits_at, head)
-                self._check_called(now, start)
+            self._check_called(now, start)
+            with torch.set_grad_enabled(watch is not None):
                 states = torch.stack(now.states, dim=1)
-                return Read(
-                    states[: len(last)], logits, None if also_at is None else states[len(last) :]
-                )
+            more = None if also_at is None else states[len(last) :]
+            return Read(states[: len(last)], logits, more)
         finally:
             CURRENT.reset(token)
             self._pass = None
+
+    def _gradients(self, *, wanted: bool) -> AbstractContextManager[object]:
+        """Passes with gradients or without them.
+
+        On a CPU, where many short steps wait for torch itself, also without what torch notes of
+        every tensor in case somebody asks for gradients later.
+        """
+        if wanted or self.model.device.type != "cpu":
+            return torch.set_grad_enabled(wanted)
+        return torch.inference_mode()
 
     def _forward(self, given: dict[str, Any], keep: Tensor, head: bool) -> Tensor | None:
         if head and self._picks:

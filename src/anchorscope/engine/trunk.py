@@ -72,8 +72,9 @@ def read_prefix(lease: Lease, ids: Sequence[int]) -> Prefix:
     memory = Growing(lease.model.blocks, len(ids), apart=lease.apart)
     tokens = torch.tensor([list(ids)], device=lease.model.device)
     lease.run(tokens, Layout(at, at, prefix_length=0), memory)
-    pairs = (memory.own(block, len(ids)) for block in range(lease.model.blocks))
-    return Prefix(tuple(ids), tuple(pairs))
+    # Copies, which later passes may take gradients through.
+    own = (memory.own(block, len(ids)) for block in range(lease.model.blocks))
+    return Prefix(tuple(ids), tuple((key.clone(), value.clone()) for key, value in own))
 
 
 def grow_trunk(

@@ -1,8 +1,8 @@
 """What a model's products are made with on a CPU, while it is lent: the same numbers to
 rounding, sooner.
 
-Gates go without new memory for every step (`gates.py`), and on some processors another library
-multiplies (`products.py`).
+Gates go without new memory for every step (`gates.py`). On some processors another library
+multiplies (`products.py`), or query heads that share their keys attend together (`groups.py`).
 """
 
 from __future__ import annotations

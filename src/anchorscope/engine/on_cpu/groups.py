@@ -1,0 +1,46 @@
+"""Query heads that share their keys, as one head with as many times the queries.
+
+On a CPU torch's kernel takes each query head by itself, and brings keys and values into the order
+that bfloat16 products want for each of them. Taken together they are brought there once
+(benchmarks/attention.py). In float32 there is nothing to bring, and nothing is gained.
+"""
+
+from __future__ import annotations
+
+import platform
+from functools import cache
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from anchorscope.models.device import cpu_has_bfloat16
+
+
+def wins_by_group(query: Tensor) -> bool:
+    """Whether queries of this dtype attend sooner so, where they lie.
+
+    The choice follows from the processor and the dtype alone: two runs on like machines must
+    round alike.
+    """
+    return query.dtype == torch.bfloat16 and query.device.type == "cpu" and _suits_processor()
+
+
+@cache
+def _suits_processor() -> bool:
+    return platform.machine().lower() in ("x86_64", "amd64") and cpu_has_bfloat16()
+
+
+def attend_by_group(
+    query: Tensor, pair: tuple[Tensor, Tensor], bias: Tensor, scale: float
+) -> Tensor:
+    """The values [row, head, query, head width]; keys and values are [row, key head, key, ...]."""
+    (rows, heads, steps, width), groups = query.shape, pair[0].shape[1]
+    together = steps * heads // groups
+    if bias.shape[1] == 1:
+        bias = bias.repeat(1, 1, heads // groups, 1)
+    else:
+        bias = bias.reshape(rows, groups, together, -1)
+    query = query.reshape(rows, groups, together, width)
+    out = scaled_dot_product_attention(query, *pair, attn_mask=bias, scale=scale)
+    return out.reshape(rows, heads, steps, -1)
