@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from kit.tiny import tiny_lm, tiny_tokenizer
@@ -9,8 +11,8 @@ from transformers import AutoModel, GPT2Config
 
 from anchorscope.answers.generate import answer_offsets
 from anchorscope.errors import UserError
-from anchorscope.models import load_model
-from anchorscope.models.device import choose, cpu_has_bfloat16
+from anchorscope.models import load, load_model
+from anchorscope.models.device import Choice, choose, cpu_has_bfloat16
 from anchorscope.models.prompts import has_chat, make_prompt, stop_ids
 from anchorscope.records import Answer, Shot
 
@@ -92,6 +94,33 @@ def test_a_model_without_a_head():
 def test_a_device_that_is_not_there(device):
     with pytest.raises(UserError, match=f"Device '{device}' cannot be used"):
         choose(device, "auto")
+
+
+def test_weights_are_read_straight_onto_a_gpu(folder, monkeypatch):
+    """Here the main memory stands in for it: the same weights, and what does not fit is said."""
+    how = []
+    own = load.AutoModelForCausalLM.from_pretrained
+
+    def read(place, *, device_map=None, **options):
+        how.append(device_map)
+        return own(place, device_map=device_map and "cpu", **options)
+
+    choice = Choice("cuda:0", torch.float32, "as asked")
+    monkeypatch.setattr(load, "choose", lambda device, dtype: choice)
+    monkeypatch.setattr(load.AutoModelForCausalLM, "from_pretrained", read)
+    model = load_model(str(folder))
+    assert how == ["cuda:0"]
+    plain = own(folder).state_dict()
+    assert all(torch.equal(plain[name], of) for name, of in model.lm.state_dict().items())
+
+    def full(place, **options):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(load.AutoModelForCausalLM, "from_pretrained", full)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(
+        total_memory=8 * 2**30))  # fmt: skip
+    with pytest.raises(UserError, match=r"free of cuda:0 \(8\.0 GiB in all\)\. Choose another"):
+        load_model(str(folder))
 
 
 def test_an_unknown_dtype():

@@ -19,8 +19,7 @@ from matplotlib.patches import Rectangle
 from anchorscope.errors import UserError
 from anchorscope.run_folder.view import RunView, where
 from anchorscope.show import plot_controls, plot_delta_p, plot_probes, save_figure
-from anchorscope.show.figure_files import _APART, _write
-from anchorscope.show.saving import FORMATS
+from anchorscope.show.figure_files import _dealt, _write
 
 FOUR = {"popqa": "PopQA", "triviaqa": "TriviaQA", "hotpotqa": "HotpotQA", "nq": "NQ"}
 TAB10 = [to_hex(color) for color in colormaps["tab10"].colors]  # type: ignore[attr-defined]
@@ -172,14 +171,16 @@ def _nudge(figure: Figure) -> None:
 
 
 def test_many_processes_draw_the_same_files(runs: list[RunView]) -> None:
-    """With cores enough a figure's PDF is drawn by a process of its own."""
-    wanted = ["probes", "delta_p_both"]
-    whole = _write(runs[0].path, [(name, FORMATS) for name in wanted])
-    before = {file: file.read_bytes() for files in whole for file in files}
-    parts = [_write(runs[0].path, [(name, of) for name in wanted]) for of in _APART]
-    after = {file: file.read_bytes() for part in parts for files in part for file in files}
-    assert len(before) == 6
-    assert after == before
+    """With cores enough each format of a figure is drawn by a process of its own."""
+    drawn = []
+    for workers in (1, 2, 3):
+        dealt = _dealt(["probes", "delta_p_both"], workers)
+        files = [file for part in dealt for of in _write(runs[0].path, part) for file in of]
+        drawn.append({file: file.read_bytes() for file in files})
+        assert len(files) == 6
+        assert len(dealt) == {1: 1, 2: 2, 3: 6}[workers]
+    assert drawn[1] == drawn[0]
+    assert drawn[2] == drawn[0]
 
 
 def test_dollar_signs_are_text(tmp_path: Path) -> None:

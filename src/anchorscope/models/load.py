@@ -194,7 +194,8 @@ def _read(
             check_no_code(place, options)
         tokenizer = AutoTokenizer.from_pretrained(place, **options)
         options["dtype"] = choice.dtype
-        if choice.spread is None and is_quantised(place, options):
+        straight = choice.spread is None and _straight(place, choice, options, adapter)
+        if straight:
             options["device_map"] = choice.device
         if choice.spread == BALANCED and adapter is None:
             return read_spread(place, **options), tokenizer
@@ -203,6 +204,8 @@ def _read(
         lm = AutoModelForCausalLM.from_pretrained(place, **options)
     except (MemoryError, UserError):
         raise
+    except torch.OutOfMemoryError as error:
+        raise _too_large(choice.device) from error
     except Exception as error:  # a folder or an answer that makes no sense ends in any error
         if given == "bundled":
             raise UserError(bundled.HOW_TO_GET) from error
@@ -216,20 +219,33 @@ def _read(
         lm = merged(lm, adapter)
     if choice.spread == BALANCED:
         return spread_out(lm), tokenizer
-    return _place(lm, choice.device), tokenizer
+    return (lm if straight else _place(lm, choice.device)), tokenizer
+
+
+def _straight(place: str, choice: Choice, options: dict[str, Any], adapter: str | None) -> bool:
+    """Whether weights are read onto their device, without a copy of them in main memory.
+
+    Packed ones must be, since some cannot be sent to another device. An adapter is merged first.
+    """
+    whole = adapter is None and torch.device(choice.device).type == "cuda"
+    return whole or is_quantised(place, options)
 
 
 def _place(lm: Any, device: str) -> Any:
-    if getattr(lm, "hf_quantizer", None) is not None:
-        return lm  # read onto its device; some packed weights cannot be sent to another
     try:
         return lm.to(device)
     except torch.OutOfMemoryError as error:
-        size = sum(p.numel() * p.element_size() for p in lm.parameters()) / 2**30
-        raise UserError(
-            f"The model needs {size:.1f} GiB and {device} has not that much free. "
-            "Choose another device, a smaller dtype or a smaller model."
-        ) from error
+        raise _too_large(device) from error
+
+
+def _too_large(device: str) -> UserError:
+    size = ""
+    if torch.device(device).type == "cuda":
+        size = f" ({torch.cuda.get_device_properties(device).total_memory / 2**30:.1f} GiB in all)"
+    return UserError(
+        f"The model does not fit into what is free of {device}{size}. "
+        "Choose another device, a smaller dtype or a smaller model."
+    )
 
 
 def _with_offsets(tokenizer: Any, name: str) -> Any:

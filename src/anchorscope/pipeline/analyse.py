@@ -209,7 +209,7 @@ def save(run: Run, samples: Sequence[Sample], answers: Sequence[Labelled], table
     """Writes samples.parquet, every table under tables/, and the claims they decide."""
     frame = save_samples(run, samples, answers)
     save_tables(run, tables)
-    save_claims(run, tables, frame)
+    save_rest(run, tables, frame)
 
 
 def save_samples(run: Run, samples: Sequence[Sample], answers: Sequence[Labelled]) -> pd.DataFrame:
@@ -223,17 +223,16 @@ def save_samples(run: Run, samples: Sequence[Sample], answers: Sequence[Labelled
 
 
 def save_tables(run: Run, tables: Tables) -> None:
-    """Writes every table under tables/."""
+    """Writes the tables under tables/ that figures are drawn from."""
     with run.stage("tables"):
         for name, table in tables.items():
-            if name == "pathways":
-                run.store.write("tables/pathways.parquet", table.to_parquet)
-            else:
+            if name != "pathways":
                 run.store.write(f"tables/{name}.csv", partial(table.to_csv, index=False))
 
 
-def save_claims(run: Run, tables: Tables, frame: pd.DataFrame) -> None:
-    """Writes the claims that the tables and the samples of a run decide."""
+def save_rest(run: Run, tables: Tables, frame: pd.DataFrame) -> None:
+    """Writes the groups of all samples, and the claims that tables and samples decide."""
+    run.store.write("tables/pathways.parquet", tables["pathways"].to_parquet)
     claims = claims_table([from_tables(run.store.info, tables, frame)])
     run.store.write("tables/claims.csv", partial(claims.to_csv, index=False))
 

@@ -20,7 +20,7 @@ from anchorscope.evidence.pieces import probed_of
 from anchorscope.pipeline.ablate import ablation_tables, read_variants, variants_of
 from anchorscope.pipeline.analyse import (
     pathway_tables,
-    save_claims,
+    save_rest,
     save_samples,
     save_tables,
     train_and_read,
@@ -152,8 +152,8 @@ def _finish(
     if place or run.store.info.get("fits_on"):  # which a run on another device may have left
         run.store.save_info({"fits_on": place})
     save_tables(run, tables)
-    # Figures do without the claims, and other processes draw them.
-    _show(run, workers=done.workers, meanwhile=partial(save_claims, run, tables, frame))
+    # Figures do without the rest, and other processes draw them.
+    _show(run, workers=done.workers, meanwhile=partial(save_rest, run, tables, frame))
 
 
 def _add_robust(run: Run, model: Any) -> None:

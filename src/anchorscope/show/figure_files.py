@@ -17,21 +17,28 @@ from anchorscope.show.saving import FORMATS, Format, save_figure
 
 Wanted = tuple[str, tuple[Format, ...]]  # a figure by name, and formats of it
 _ALWAYS = ("delta_p", "delta_p_strict", "delta_p_both", "probes", "controls")
-_APART: tuple[tuple[Format, ...], ...] = (FORMATS[:-1], FORMATS[-1:])
+_LONGEST_FIRST: tuple[Format, ...] = ("pdf", "png", "svg")
 
 
 def write_figures(run: RunView, *, workers: int | None = None) -> list[Path]:
     """The files under figures/: ΔP in each mode and in both, probes, controls, other evidence."""
     names, workers = names_of(run), workers or default_workers()
-    # A PDF takes as long as the other two: where there are cores enough it is drawn apart.
-    apart = workers >= 2 * len(names)
-    wanted = [(name, of) for of in (_APART if apart else (FORMATS,)) for name in names]
-    shares = min(workers, len(wanted))
-    # Each process opens the run once and has one figure in memory at a time.
-    dealt = [wanted[start::shares] for start in range(shares)]
+    dealt = _dealt(names, workers)
     drawn = in_parallel(partial(_write, run.path), dealt, workers=workers)
     files = dict(zip(chain(*dealt), chain(*drawn), strict=True))
     return sorted((file for of in files.values() for file in of), key=_order(names))
+
+
+def _dealt(names: Sequence[str], workers: int) -> list[list[Wanted]]:
+    """What is drawn together, by one process.
+
+    It opens the run once, and has one figure in memory at a time. Where there are more processes
+    than figures each format is drawn apart, those of the evidence first, which are larger.
+    """
+    if workers > len(names):
+        return [[(name, (form,))] for form in _LONGEST_FIRST for name in reversed(names)]
+    whole = [(name, FORMATS) for name in names]
+    return [whole[start::workers] for start in range(workers)]
 
 
 def _order(names: Sequence[str]) -> Callable[[Path], tuple[int, int]]:
