@@ -159,11 +159,13 @@ def test_heads_attend_together_in_bfloat16_on_some_processors_alone(
 ) -> None:
     here = "anchorscope.engine.on_cpu.groups"
     monkeypatch.setattr(f"{here}._suits_processor", lambda: True)
-    assert wins_by_group(torch.empty(1, dtype=torch.bfloat16))
-    assert not wins_by_group(torch.empty(1, dtype=torch.float32))
-    assert not wins_by_group(torch.empty(1, dtype=torch.bfloat16, device="meta"))
+    shape, half = (3, 9, 4, 8), torch.bfloat16
+    assert wins_by_group(torch.empty(shape, dtype=half))
+    assert not wins_by_group(torch.empty(1, 9, 4, 8, dtype=half))  # too few
+    assert not wins_by_group(torch.empty(shape, dtype=torch.float32))
+    assert not wins_by_group(torch.empty(shape, dtype=half, device="meta"))
     monkeypatch.setattr(f"{here}._suits_processor", lambda: False)
-    assert not wins_by_group(torch.empty(1, dtype=torch.bfloat16))
+    assert not wins_by_group(torch.empty(shape, dtype=half))
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)

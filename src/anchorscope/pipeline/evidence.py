@@ -125,8 +125,12 @@ def tables_of_evidence(
     `done` is what the parts gave of some datasets already.
     """
     with run.stage("evidence tables"):
-        inputs = [_inputs(run, of, readings[of.dataset], samples, shards) for of in answers]
-        return evidence_tables(run.config.evidence, inputs, done=done)
+        there = done or {}
+        inputs = [
+            _inputs(run, of, readings[of.dataset], samples, shards, done=of.dataset in there)
+            for of in answers
+        ]
+        return evidence_tables(run.config.evidence, inputs, done=there)
 
 
 def evidence_parts(
@@ -142,9 +146,18 @@ def evidence_parts(
 
 
 def _inputs(
-    run: Run, answers: Labelled, readings: Readings, samples: Sequence[Sample], shards: int
+    run: Run,
+    answers: Labelled,
+    readings: Readings,
+    samples: Sequence[Sample],
+    shards: int,
+    *,
+    done: bool = False,
 ) -> PieceInputs:
+    """What the pieces see of a dataset; less of it where all their parts are `done`."""
     pieces = pieces_of(run.config)
+    left = [piece for piece in pieces if piece.tables or not done]
+    abstained = any(piece.needs_abstained for piece in left)
     loads, rows = ({n for p in pieces for n in getattr(p, of)} for of in ("loads", "rows"))
     states = [n for n in sorted(loads) if run.store.has(shard_name(n, 0))]
     bank = StateBank(run.store.path, list(answers.ids))
@@ -156,7 +169,7 @@ def _inputs(
         readings=readings,
         covariates=answers.covariates,
         states={name: StoredStates(bank, name) for name in states},
-        abstained=_abstained(run, answers.dataset, samples, shards),
+        abstained=_abstained(run, answers.dataset, samples, shards) if abstained else None,
         rows={name: stored_rows(run.store, name, answers.dataset, shards=shards) for name in rows},
     )
 
@@ -166,7 +179,7 @@ def _abstained(run: Run, dataset: str, samples: Sequence[Sample], shards: int) -
     own = [s for s in samples if s.question.dataset == dataset and s.verdict == "abstain"]
     own = [s for s in own if s.exact_answer and s.exact_question]
     ids = [s.id for s in own]
-    if not ids or not any(piece.needs_abstained for piece in pieces_of(run.config)):
+    if not ids:
         return None
     names = (CLEAN.name, KNOCKOUT.name)
     states = {name: load_states(run.store, name, ids, shards) for name in names}

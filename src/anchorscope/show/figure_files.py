@@ -17,7 +17,7 @@ from anchorscope.show.saving import FORMATS, Format, save_figure
 
 Wanted = tuple[str, tuple[Format, ...]]  # a figure by name, and formats of it
 _ALWAYS = ("delta_p", "delta_p_strict", "delta_p_both", "probes", "controls")
-_LONGEST_FIRST: tuple[Format, ...] = ("pdf", "png", "svg")
+_HALVES: tuple[tuple[Format, ...], ...] = (FORMATS[:-1], FORMATS[-1:])
 
 
 def write_figures(run: RunView, *, workers: int | None = None) -> list[Path]:
@@ -30,15 +30,16 @@ def write_figures(run: RunView, *, workers: int | None = None) -> list[Path]:
 
 
 def _dealt(names: Sequence[str], workers: int) -> list[list[Wanted]]:
-    """What is drawn together, by one process.
+    """What each process draws. It opens the run once, and has one figure in memory at a time.
 
-    It opens the run once, and has one figure in memory at a time. Where there are more processes
-    than figures each format is drawn apart, those of the evidence first, which are larger.
+    A PDF takes about as long as the other two formats. Where there are more processes than figures
+    it is drawn apart, that of the last ones first: those of evidence are larger.
     """
-    if workers > len(names):
-        return [[(name, (form,))] for form in _LONGEST_FIRST for name in reversed(names)]
-    whole = [(name, FORMATS) for name in names]
-    return [whole[start::workers] for start in range(workers)]
+    apart = max(0, min(workers - len(names), len(names)))
+    whole, halved = names[: len(names) - apart], names[len(names) - apart :]
+    wanted = [(name, of) for of in _HALVES for name in reversed(halved)]
+    wanted += [(name, FORMATS) for name in whole]
+    return [wanted[start::workers] for start in range(min(workers, len(wanted)))]
 
 
 def _order(names: Sequence[str]) -> Callable[[Path], tuple[int, int]]:
