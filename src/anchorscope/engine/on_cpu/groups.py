@@ -16,21 +16,15 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from anchorscope.models.device import cpu_has_bfloat16
 
-_FEW = 8  # queries in all rows: below that there is little to bring, and more to call
-
 
 def wins_by_group(query: Tensor) -> bool:
     """Whether queries [row, head, query, head width] attend sooner so, where they lie.
 
     The choice follows from the processor, the dtype and the shape alone: two runs on like machines
-    must round alike.
+    must round alike. A row's single query, in a step of decoding, has nothing to share.
     """
-    many = len(query) * query.shape[2] > _FEW
-    return many and query.dtype == torch.bfloat16 and _on_cpu(query)
-
-
-def _on_cpu(query: Tensor) -> bool:
-    return query.device.type == "cpu" and _suits_processor()
+    several = query.shape[2] > 1 and query.dtype == torch.bfloat16
+    return several and query.device.type == "cpu" and _suits_processor()
 
 
 @cache
