@@ -17,7 +17,12 @@ from anchorscope.show.saving import FORMATS, Format, save_figure
 
 Wanted = tuple[str, tuple[Format, ...]]  # a figure by name, and formats of it
 _ALWAYS = ("delta_p", "delta_p_strict", "delta_p_both", "probes", "controls")
-_HALVES: tuple[tuple[Format, ...], ...] = (FORMATS[:-1], FORMATS[-1:])
+# A figure in parts: the formats of each.
+_SPLITS: tuple[tuple[tuple[Format, ...], ...], ...] = (
+    tuple((form,) for form in FORMATS),
+    (FORMATS[:-1], FORMATS[-1:]),
+    (FORMATS,),
+)
 
 
 def write_figures(run: RunView, *, workers: int | None = None) -> list[Path]:
@@ -32,13 +37,15 @@ def write_figures(run: RunView, *, workers: int | None = None) -> list[Path]:
 def _dealt(names: Sequence[str], workers: int) -> list[list[Wanted]]:
     """What each process draws. It opens the run once, and has one figure in memory at a time.
 
-    A PDF takes about as long as the other two formats. Where there are more processes than figures
-    it is drawn apart, that of the last ones first: those of evidence are larger.
+    Where there are more processes than figures, formats are drawn apart: of the last figure each,
+    of those before it the PDF, which takes about as long as the other two. Figures of evidence
+    stand last, and are larger.
     """
-    apart = max(0, min(workers - len(names), len(names)))
-    whole, halved = names[: len(names) - apart], names[len(names) - apart :]
-    wanted = [(name, of) for of in _HALVES for name in reversed(halved)]
-    wanted += [(name, FORMATS) for name in whole]
+    spare, wanted = workers - len(names), list[Wanted]()
+    for name in reversed(names):
+        split = next(of for of in _SPLITS[bool(wanted) :] if len(of) - 1 <= max(0, spare))
+        spare -= len(split) - 1
+        wanted += [(name, formats) for formats in split]
     return [wanted[start::workers] for start in range(min(workers, len(wanted)))]
 
 

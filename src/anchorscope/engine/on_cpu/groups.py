@@ -1,8 +1,8 @@
 """Query heads that share their keys, as one head with as many times the queries.
 
-On a CPU torch's kernel takes each query head by itself, and brings keys and values into the order
-that bfloat16 products want for each of them. Taken together they are brought there once
-(benchmarks/attention.py). In float32 there is nothing to bring, and nothing is gained.
+On a CPU torch's kernel takes each query head by itself, and goes over the keys and values that
+several share as often. Taken together they are gone over once, which is faster in bfloat16; in
+float32 nothing is gained (benchmarks/attention.py).
 """
 
 from __future__ import annotations
