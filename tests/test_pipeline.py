@@ -11,12 +11,15 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 from safetensors import safe_open
 
+from anchorscope.pipeline import prompts
 from anchorscope.run_folder.checks.room import state_bytes
 
 OPTIONS = ["--data", "atlas", "--limit", "96", "--max-tokens", "8", "--resamples", "100"]
@@ -34,6 +37,31 @@ def finish(process: subprocess.Popen[str]) -> str:
     out, error = process.communicate(timeout=540)
     assert process.returncode == 0, error
     return out
+
+
+@pytest.mark.parametrize(
+    ("chat", "text", "style", "tried"),
+    [
+        ((1.0, 1.0), None, "chat", ["chat"]),  # nothing can be better
+        ((1.0, 0.5), (0.9, 1.0), "text", ["chat", "text"]),  # the worst set counts
+        ((0.875, 1.0), (0.9, 1.0), "chat", ["chat", "text"]),  # text must be better by 5 points
+    ],
+)
+def test_the_prompt_style_is_the_one_with_more_bare_answers(chat, text, style, tried, monkeypatch):
+    shares, asked = {"chat": chat, "text": text}, []
+
+    def share(lease, questions: int, style: str, *how: int) -> float:
+        asked.append(style)
+        return shares[style][questions]
+
+    monkeypatch.setattr(prompts, "has_chat", lambda model: True)
+    monkeypatch.setattr(prompts, "_bare_share", share)
+    lease: Any = SimpleNamespace(model=None)
+    sets: Any = (0, 1)
+    settled = prompts.settle_style(lease, sets, asked="auto", shots=4, max_tokens=16)
+    assert settled.name == style
+    assert list(dict.fromkeys(asked)) == tried
+    assert (" as text" in settled.why) == ("text" in tried)
 
 
 @pytest.fixture(scope="session")

@@ -106,12 +106,16 @@ def settle_style(
         return Style("text", "the tokenizer has no chat template")
     if asked == "chat":
         return Style("chat", "as asked")
-    chat, text = (
-        min(_bare_share(lease, questions, style, shots, max_tokens) for questions in sets)
-        for style in ("chat", "text")
-    )
-    told = f"of {TRIED} answers {chat:.0%} were bare as chat turns, {text:.0%} as text"
-    return Style("chat" if chat >= text - SLACK else "text", told)
+
+    def share(style: str) -> float:
+        return min(_bare_share(lease, questions, style, shots, max_tokens) for questions in sets)
+
+    chat = share("chat")
+    told = f"of {TRIED} answers {chat:.0%} were bare as chat turns"
+    if chat == 1:  # nothing can be better
+        return Style("chat", told)
+    text = share("text")
+    return Style("chat" if chat >= text - SLACK else "text", f"{told}, {text:.0%} as text")
 
 
 def is_bare(answer: str, question: str) -> bool:
