@@ -18,11 +18,10 @@ from anchorscope.show.saving import FORMATS, Format, save_figure
 Wanted = tuple[str, tuple[Format, ...]]  # a figure by name, and formats of it
 _ALWAYS = ("delta_p", "delta_p_strict", "delta_p_both", "probes", "controls")
 # A figure in parts: the formats of each.
-_SPLITS: tuple[tuple[tuple[Format, ...], ...], ...] = (
-    tuple((form,) for form in FORMATS),
-    (FORMATS[:-1], FORMATS[-1:]),
-    (FORMATS,),
-)
+Split = tuple[tuple[Format, ...], ...]
+_WHOLE: Split = (FORMATS,)
+_IN_TWO: Split = (FORMATS[:-1], FORMATS[-1:])
+_IN_THREE: Split = tuple((form,) for form in FORMATS)
 
 
 def write_figures(run: RunView, *, workers: int | None = None) -> list[Path]:
@@ -41,11 +40,12 @@ def _dealt(names: Sequence[str], workers: int) -> list[list[Wanted]]:
     of those before it the PDF, which takes about as long as the other two. Figures of evidence
     stand last, and are larger.
     """
-    spare, wanted = workers - len(names), list[Wanted]()
+    wanted: list[Wanted] = []
+    spare, splits = max(0, workers - len(names)), (_IN_THREE, _IN_TWO, _WHOLE)
     for name in reversed(names):
-        split = next(of for of in _SPLITS[bool(wanted) :] if len(of) - 1 <= max(0, spare))
-        spare -= len(split) - 1
+        split = next(of for of in splits if len(of) - 1 <= spare)
         wanted += [(name, formats) for formats in split]
+        spare, splits = spare - len(split) + 1, (_IN_TWO, _WHOLE)
     return [wanted[start::workers] for start in range(min(workers, len(wanted)))]
 
 
