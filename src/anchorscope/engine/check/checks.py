@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -148,8 +148,7 @@ def _of_states(
 
     Each intervention costs a pass or more of its own: only those `names` are tried.
     """
-    asked = [of for of in tries.interventions(model) if of is KNOCKOUT or _SAID[of.name] in names]
-    seen = _ours(model, asked)
+    seen = _ours(model)
     blocks = f"{model.blocks} blocks, width {model.parts.width}"
     yield Check("its attention can be read", True, blocks)
     samples = seen.trial.samples
@@ -160,7 +159,7 @@ def _of_states(
     yield Check(
         "an empty knockout changes nothing", same, "bit for bit" if same else "it changes states"
     )
-    for kind in asked:
+    for kind in tries.interventions(model):
         if _SAID[kind.name] in names:
             yield _against_stock(model, seen, kind, stock, limit)
     answers = [(s.ids[0], *s.ids[s.answer_at :]) for s in samples]
@@ -207,13 +206,14 @@ def _logits(model: Model) -> Tensor:
         return model.lm(tokens, use_cache=False).logits[0, -1]
 
 
-def _ours(model: Model, kinds: Sequence[Intervention]) -> _Seen:
+def _ours(model: Model) -> _Seen:
     prompts = tries.prompts_for(model)
     with Lease(model) as lease:
         prefix = read_prefix(lease, prompts[0][: tries.PREFIX])
         trial = tries.answered(lease, prefix, prompts)
         trunk, samples = trial.written.trunk, trial.samples
-        states = tries.ours(lease, trunk, samples, (*kinds, ANSWER_ONLY))
+        kinds = (*tries.interventions(model), ANSWER_ONLY)
+        states = tries.ours(lease, trunk, samples, kinds)
         empty = tries.empty_pair(lease, trunk, samples[0])
         weights: list[Tensor] = []
         lease.look = weights.append
