@@ -21,7 +21,7 @@ def wins_by_group(query: Tensor) -> bool:
     """Whether queries [row, head, query, head width] attend sooner so, where they lie.
 
     The choice follows from the processor, the dtype and the shape alone: two runs on like machines
-    must round alike. A row's single query, in a step of decoding, has nothing to share.
+    must round alike. A row's single query, in a step of decoding, attends later so.
     """
     several = query.shape[2] > 1 and query.dtype == torch.bfloat16
     return several and query.device.type == "cpu" and _suits_processor()
