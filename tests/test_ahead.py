@@ -14,6 +14,14 @@ from anchorscope.config import Config
 from anchorscope.datasets import load_questions
 from anchorscope.errors import UserError
 from anchorscope.pipeline.request import question_sets
+from anchorscope.spans import by_rules
+
+
+@pytest.fixture(autouse=True)
+def nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one test's questions are marked with is forgotten before and after it."""
+    monkeypatch.setattr(by_rules, "KNOWN", {})
+    monkeypatch.setattr(ahead, "KNOWN", by_rules.KNOWN)
 
 
 @pytest.fixture
@@ -49,6 +57,18 @@ def test_what_it_read_is_what_the_run_gets(tmp_path, before_torch, monkeypatch) 
     assert ahead.begin(config)
     monkeypatch.setattr("anchorscope.pipeline.request.load_questions", pytest.fail)
     assert question_sets(None, config) == here
+
+
+def test_what_it_marked_is_what_the_rules_mark_here(tmp_path, before_torch, monkeypatch) -> None:
+    config = Config(data=(file_of(tmp_path, "one.jsonl"),), limit=50)
+    (here,) = question_sets(None, config)
+    by_hand = {question.text: by_rules.rules_spans(question.text) for question in here}
+    assert not by_rules.KNOWN
+    assert ahead.begin(config)
+    ahead.taken(config)
+    assert by_hand == by_rules.KNOWN
+    monkeypatch.setattr(by_rules, "_marked", pytest.fail)  # it is not looked for again
+    assert {text: by_rules.rules_spans(text) for text in by_hand} == by_hand
 
 
 def test_other_questions_are_not_taken_for_these(tmp_path, before_torch) -> None:

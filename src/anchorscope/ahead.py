@@ -1,4 +1,5 @@
-"""Questions read in another process while this one imports torch and transformers.
+"""Questions read, and the names in them found, in another process while this one imports torch
+and transformers.
 
 Both take seconds of one core, and neither needs the other. The other process is asked once, and
 what it cannot do is done here as if nobody had asked: so every error is said by this process.
@@ -14,7 +15,8 @@ from collections.abc import Sequence
 from typing import IO, Any, NamedTuple, cast
 
 from anchorscope.config import Config
-from anchorscope.records import Question, QuestionSet, Shot
+from anchorscope.records import Question, QuestionSet, Shot, Span
+from anchorscope.spans.by_rules import KNOWN, rules_spans
 
 # Without the folder that Python looks into first, where a file may be called as a module is.
 _COMMAND = (
@@ -65,13 +67,25 @@ def _worth_it(data: Sequence[str]) -> bool:
 
 
 def taken(config: Config) -> list[QuestionSet] | None:
-    """The questions that the other process has read; None where there is none, or it could not."""
+    """The questions that the other process has read; None where there is none, or it could not.
+
+    What it marked in them by rules is known from then on.
+    """
     process = _under_way.pop(Asked.of(config), None)
     if process is None:
         return None
     with process, cast(IO[bytes], process.stdout) as answer:
         written = answer.read()
-    return list(map(_restored, json.loads(written))) if process.returncode == 0 else None
+    if process.returncode:
+        return None
+    told = json.loads(written)
+    sets = list(map(_restored, told["sets"]))
+    for questions, marks in zip(sets, told["marks"], strict=True):
+        KNOWN.update(
+            (question.text, tuple(Span(*ends) for ends in spans))
+            for question, spans in zip(questions, marks, strict=True)
+        )
+    return sets
 
 
 def _restored(of: dict[str, Any]) -> QuestionSet:
@@ -91,5 +105,7 @@ def serve() -> None:
     asked = Asked(*json.loads(sys.argv[1]))
     how: dict[str, Any] = {"limit": asked.limit, "seed": asked.seed, "columns": asked.columns}
     sets = [load_questions(name, **how) for name in asked.data]
-    sys.stdout.write(json.dumps(sets, default=vars))  # ASCII, whatever the encoding here
+    marks = [[rules_spans(question.text) for question in questions] for questions in sets]
+    told = {"sets": sets, "marks": marks}
+    sys.stdout.write(json.dumps(told, default=vars))  # ASCII, whatever the encoding here
     sys.stdout.flush()

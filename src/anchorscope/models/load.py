@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -192,16 +195,9 @@ def _read(
     try:
         if not options["trust_remote_code"]:
             check_no_code(place, options)
-        tokenizer = AutoTokenizer.from_pretrained(place, **options)
-        options["dtype"] = choice.dtype
-        straight = choice.spread is None and _straight(place, choice, options, adapter)
-        if straight:
-            options["device_map"] = choice.device
-        if choice.spread == BALANCED and adapter is None:
-            return read_spread(place, **options), tokenizer
-        if choice.spread == ranks.TENSOR_PARALLEL:
-            return read_parallel(place, adapter, **options), tokenizer
-        lm = AutoModelForCausalLM.from_pretrained(place, **options)
+        with _tokenizer(place, options) as tokenizer:
+            lm = _weights(place, choice, options, adapter)
+            return lm, tokenizer.result()
     except (MemoryError, UserError):
         raise
     except torch.OutOfMemoryError as error:
@@ -214,12 +210,37 @@ def _read(
             "Accepted: a hub id (org/name) that can be reached from here, a folder, a .gguf file, "
             "or `bundled`."
         ) from error
+
+
+@contextmanager
+def _tokenizer(place: str, options: dict[str, Any]) -> Iterator[Future[Any]]:
+    """The tokenizer to be, read by another thread while this one waits for the weights.
+
+    Code that comes with a model may not expect that: then it is read first.
+    """
+    with ThreadPoolExecutor(1, "tokenizer") as beside:
+        tokenizer = beside.submit(AutoTokenizer.from_pretrained, place, **options)
+        if options["trust_remote_code"]:
+            tokenizer.result()
+        yield tokenizer
+
+
+def _weights(place: str, choice: Choice, options: dict[str, Any], adapter: str | None) -> Any:
+    """The model, its adapter merged into it, where it was chosen to lie."""
+    options = {**options, "dtype": choice.dtype}
+    if choice.spread == BALANCED and adapter is None:
+        return read_spread(place, **options)
+    if choice.spread == ranks.TENSOR_PARALLEL:
+        return read_parallel(place, adapter, **options)
+    straight = choice.spread is None and _straight(place, choice, options, adapter)
+    there = {"device_map": choice.device} if straight else {}
+    lm = AutoModelForCausalLM.from_pretrained(place, **options, **there)
     check_plain(lm)
     if adapter is not None:
         lm = merged(lm, adapter)
     if choice.spread == BALANCED:
-        return spread_out(lm), tokenizer
-    return (lm if straight else _place(lm, choice.device)), tokenizer
+        return spread_out(lm)
+    return lm if straight else lm.to(choice.device)
 
 
 def _straight(place: str, choice: Choice, options: dict[str, Any], adapter: str | None) -> bool:
@@ -229,13 +250,6 @@ def _straight(place: str, choice: Choice, options: dict[str, Any], adapter: str 
     """
     whole = adapter is None and torch.device(choice.device).type == "cuda"
     return whole or is_quantised(place, options)
-
-
-def _place(lm: Any, device: str) -> Any:
-    try:
-        return lm.to(device)
-    except torch.OutOfMemoryError as error:
-        raise _too_large(device) from error
 
 
 def _too_large(device: str) -> UserError:

@@ -148,7 +148,7 @@ def _of_states(
 
     Each intervention costs a pass or more of its own: only those `names` are tried.
     """
-    seen = _ours(model)
+    seen = _ours(model, names)
     blocks = f"{model.blocks} blocks, width {model.parts.width}"
     yield Check("its attention can be read", True, blocks)
     samples = seen.trial.samples
@@ -206,14 +206,16 @@ def _logits(model: Model) -> Tensor:
         return model.lm(tokens, use_cache=False).logits[0, -1]
 
 
-def _ours(model: Model) -> _Seen:
+def _ours(model: Model, names: Collection[str]) -> _Seen:
+    """What the engine gives, for the interventions of these `names` and for the knockout."""
     prompts = tries.prompts_for(model)
     with Lease(model) as lease:
         prefix = read_prefix(lease, prompts[0][: tries.PREFIX])
         trial = tries.answered(lease, prefix, prompts)
         trunk, samples = trial.written.trunk, trial.samples
-        kinds = (*tries.interventions(model), ANSWER_ONLY)
-        states = tries.ours(lease, trunk, samples, kinds)
+        # Not before a first pass: a model without heads is refused by it, with the reason.
+        kinds = [k for k in tries.interventions(model) if k is KNOCKOUT or _SAID[k.name] in names]
+        states = tries.ours(lease, trunk, samples, (*kinds, ANSWER_ONLY))
         empty = tries.empty_pair(lease, trunk, samples[0])
         weights: list[Tensor] = []
         lease.look = weights.append
