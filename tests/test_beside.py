@@ -94,6 +94,8 @@ def test_what_is_written_is_the_same(apart, here, cli, monkeypatch):
     code, _, error = cli(*ASKED, "--out", "slow")
     assert code == 0, error
     assert results(here / "slow") == results(apart)
+    left = [of for of in psutil.Process().children() if "popen_loky" in " ".join(of.cmdline())]
+    assert psutil.wait_procs(left, timeout=60)[1] == []  # nobody has a use for them any more
     for stage in beside.STAGES:
         assert stages(here / "slow")[stage]["beside"] > 0
         assert "beside" not in stages(apart)[stage]

@@ -151,6 +151,20 @@ def test_the_likeliest_token_is_torchs(dtype: torch.dtype) -> None:
 
 
 @triton
+@pytest.mark.parametrize("other", [torch.bfloat16, torch.float64])
+def test_the_trial_does_not_depend_on_the_default_dtype(other: torch.dtype) -> None:
+    """Transformers sets another one for the whole process while it makes a model."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(other)
+    try:
+        like = torch.zeros((), dtype=torch.float32)
+        assert trial.works(like, 4, 2, 16)
+        assert trial.chooses(like)
+    finally:
+        torch.set_default_dtype(before)
+
+
+@triton
 def test_the_likeliest_token_of_a_slice_and_of_many_blocks() -> None:
     from anchorscope.engine.choice import likeliest as torchs
     from anchorscope.engine.fused.likeliest import likeliest

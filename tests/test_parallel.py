@@ -132,3 +132,17 @@ def test_a_smaller_work_is_done_by_the_processes_that_are_there() -> None:
     assert asked(2, 4) <= before
     assert asked(12, 4) == before  # none of them was ended in between
     assert len(asked(6, 2)) == 2  # no more than the caller allows
+
+
+def test_processes_that_are_dismissed_end_and_others_come() -> None:
+    def slowly(_: int) -> int:
+        time.sleep(0.2)
+        return os.getpid()
+
+    before = set(in_parallel(slowly, range(4), workers=2))
+    workers = [psutil.Process(number) for number in before]
+    parallel.dismiss_workers()
+    assert psutil.wait_procs(workers, timeout=60)[1] == []
+    after = set(in_parallel(slowly, range(4), workers=2))
+    assert len(after) == 2
+    assert not after & before

@@ -73,10 +73,22 @@ def _count(most: int, items: int) -> int:
 
 def stop_workers() -> None:
     """Ends the processes, whatever they do; a call under way in another thread fails."""
+    _shut_down(kill_workers=True)
+
+
+def dismiss_workers() -> None:
+    """Lets the processes end by themselves; nobody waits for them, and the next call starts others.
+
+    They would stay for minutes, with all they have imported, and this process ends no sooner.
+    """
+    _shut_down(wait=False)
+
+
+def _shut_down(**how: bool) -> None:
     global _there
     _there = 0
     as_it_is: dict[str, Any] = {"reuse": True}
-    get_reusable_executor(**as_it_is).shutdown(kill_workers=True)
+    get_reusable_executor(**as_it_is).shutdown(**how)
 
 
 def default_workers() -> int:

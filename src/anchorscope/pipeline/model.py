@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import torch
+from transformers import AutoConfig
 
+from anchorscope.config import Config
 from anchorscope.engine.check import require_understood
+from anchorscope.engine.fused import try_early
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.limits.bounds import (
     Bounds,
@@ -22,9 +29,11 @@ from anchorscope.engine.passes import CAUGHT, passes_of
 from anchorscope.errors import UserError
 from anchorscope.evidence.pieces import passes_of_pieces
 from anchorscope.models import Model, load_model
+from anchorscope.models.device import choose
 from anchorscope.pathways.grouping import check_grouping
 from anchorscope.pipeline.request import command_of, described
 from anchorscope.pipeline.stages import Run
+from anchorscope.pipeline.study.sizes import place_of
 from anchorscope.run_folder.checks.room import check_room, disk_bytes
 from anchorscope.run_folder.identity import git_revision, versions, weights_hash
 
@@ -65,14 +74,15 @@ def _load(run: Run, asked: Any, joins: bool) -> Model:
 def _same_model(run: Run, asked: Any, joins: bool) -> tuple[Model, dict[str, Any]]:
     """The model, and what tells its weights apart: those of the run, if it has begun."""
     c, store = run.config, run.store
-    model = load_model(
-        c.model if asked is None else asked,
-        device=c.device,
-        dtype=c.dtype,
-        revision=c.revision,
-        trust_remote_code=c.trust_remote_code,
-        adapter=c.adapter,
-    )
+    with _kernels_tried(c, asked):
+        model = load_model(
+            c.model if asked is None else asked,
+            device=c.device,
+            dtype=c.dtype,
+            revision=c.revision,
+            trust_remote_code=c.trust_remote_code,
+            adapter=c.adapter,
+        )
     if not (joins and _proved(model, store.info)):
         require_understood(model)
     facts = {
@@ -87,6 +97,24 @@ def _same_model(run: Run, asked: Any, joins: bool) -> tuple[Model, dict[str, Any
             f"({before['dtype']}, now {facts['dtype']}). Use the same model, or another --out."
         )
     return model, facts
+
+
+@contextmanager
+def _kernels_tried(config: Config, asked: Any) -> Iterator[None]:
+    """Kernels of a GPU are tried meanwhile, by a thread; who uses them says what is wrong."""
+    with ThreadPoolExecutor(1, "kernels") as beside:
+        if asked is None and torch.cuda.is_available():
+            beside.submit(_try_kernels, config)
+        yield
+
+
+def _try_kernels(config: Config) -> None:
+    place, options = place_of(config.model)
+    choice = choose(config.device, config.dtype)
+    if options or not Path(place).is_dir() or choice.spread is not None:
+        return
+    there = AutoConfig.from_pretrained(place, local_files_only=True)
+    try_early(there, torch.zeros((), device=choice.device).device, choice.dtype)
 
 
 def _proved(model: Model, info: dict[str, Any]) -> bool:

@@ -17,6 +17,7 @@ from anchorscope import ranks
 from anchorscope.config import Config
 from anchorscope.engine.passes import passes_of
 from anchorscope.evidence.pieces import probed_of
+from anchorscope.parallel import dismiss_workers
 from anchorscope.pipeline.ablate import ablation_tables, read_variants, variants_of
 from anchorscope.pipeline.analyse import (
     pathway_tables,
@@ -182,7 +183,7 @@ def _show(
     with run.stage("report"):
         view = RunView.open(run.store.path, unfinished_ok=True)
         with ThreadPoolExecutor(1, "figures") as pool:  # which waits for other processes
-            drawn = pool.submit(write_figures, view, workers=workers)
+            drawn = pool.submit(_draw, view, workers)
             if meanwhile is not None:
                 meanwhile()
             if find_spec("plotly") is None:
@@ -192,6 +193,13 @@ def _show(
                 write_report(view)
             drawn.result()
     run.store.save_info({"finished": True, **_extras(run.config)})
+
+
+def _draw(view: RunView, workers: int | None) -> None:
+    """Writes the figures, and has no more use for processes that were there already."""
+    write_figures(view, workers=workers)
+    if workers is not None:
+        dismiss_workers()
 
 
 def _extras(config: Config) -> dict[str, list[str]]:

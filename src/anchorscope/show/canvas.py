@@ -65,11 +65,13 @@ def draw(ax: Axes, series: Series) -> Line2D:
         markevery=np.flatnonzero(series.alone | series.few).tolist(),
         label=series.label,
     )
-    ax.fill_between(
-        series.layer, series.low, series.high, color=series.color, alpha=0.16, linewidth=0
-    )
-    at = series.alone
-    ax.vlines(series.layer[at], series.low[at], series.high[at], color=series.color, linewidth=0.6)
+    if np.isfinite(series.low).any():
+        ax.fill_between(
+            series.layer, series.low, series.high, color=series.color, alpha=0.16, linewidth=0
+        )
+    if (at := series.alone).any():
+        ends = series.low[at], series.high[at]
+        ax.vlines(series.layer[at], *ends, color=series.color, linewidth=0.6)
     return line
 
 

@@ -21,6 +21,7 @@ from anchorscope import ranks
 from anchorscope.engine.fused import gates, norms, rotary, trial
 from anchorscope.models import Model
 
+_GPU = "cuda"  # tests set another value
 # Each gives a module's new forward, or None where the module is of another kind.
 _KINDS: tuple[Callable[[nn.Module], Any], ...] = (norms.ours, gates.ours, rotary.ours)
 
@@ -29,13 +30,25 @@ def can_fuse(model: Model) -> bool:
     """Whether the kernels can run: a whole model on one GPU, with Triton, and they work."""
     devices = {weight.device for weight in model.lm.parameters()}
     alone = devices == {model.device} and ranks.count() == 1
-    if not alone or model.device.type != "cuda" or find_spec("triton") is None:
+    if not alone or model.device.type != _GPU or find_spec("triton") is None:
         return False
-    config = model.lm.config.get_text_config()
+    return _tried(model.device, model.dtype, *_shape(model.lm.config.get_text_config()))
+
+
+def try_early(config: Any, device: torch.device, dtype: torch.dtype) -> None:
+    """Tries the kernels for a model of this config before it is here; `can_fuse` knows then.
+
+    Triton itself takes half a second to begin, in which nothing else needs Python.
+    """
+    if device.type == _GPU and find_spec("triton") is not None:
+        _tried(device, dtype, *_shape(config.get_text_config()))
+
+
+def _shape(config: Any) -> tuple[int, int, int]:
+    """Heads, key heads and their width."""
     heads = config.num_attention_heads
     width = getattr(config, "head_dim", None) or config.hidden_size // heads
-    key_heads = getattr(config, "num_key_value_heads", None) or heads
-    return _tried(model.device, model.dtype, heads, key_heads, width)
+    return heads, getattr(config, "num_key_value_heads", None) or heads, width
 
 
 @cache

@@ -25,7 +25,7 @@ def alike(own: Callable[..., Any], ours: Callable[..., Any], *inputs: Tensor) ->
 def noise(like: Tensor, *shape: int) -> Tensor:
     """Random input of a tensor's kind and place, the same every time."""
     generator = torch.Generator().manual_seed(0)
-    return torch.randn(*shape, generator=generator).to(like)
+    return torch.randn(*shape, dtype=torch.float32, generator=generator).to(like)
 
 
 def _tensors(out: Any) -> tuple[Tensor, ...]:

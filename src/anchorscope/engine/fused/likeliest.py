@@ -54,7 +54,7 @@ def likeliest(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     logits = logits if logits.stride(-1) == 1 else logits.contiguous()
     rows, size = logits.shape
     chosen = torch.empty(rows, dtype=torch.long, device=logits.device)
-    log_prob, entropy = torch.empty(2, rows, device=logits.device)
+    log_prob, entropy = torch.empty(2, rows, dtype=torch.float32, device=logits.device)
     kernel: Any = _choose
     kernel[(rows,)](
         logits, chosen, log_prob, entropy, size, logits.stride(0), _BLOCK, num_warps=16
