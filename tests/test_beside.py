@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -77,6 +78,15 @@ def stages(run: Path) -> dict[str, dict[str, float]]:
     return json.loads((run / "run.json").read_text(encoding="utf-8"))["stages"]
 
 
+def own_workers() -> list[psutil.Process]:
+    """The processes that this one has for its work, as far as they are alive."""
+    found = []
+    for child in psutil.Process().children():
+        with suppress(psutil.Error):  # gone, or ended and not yet fetched
+            found += [child] if "popen_loky" in " ".join(child.cmdline()) else []
+    return found
+
+
 class Slow(beside.Beside):
     """As if the model read until all but the last dataset are analysed."""
 
@@ -94,8 +104,7 @@ def test_what_is_written_is_the_same(apart, here, cli, monkeypatch):
     code, _, error = cli(*ASKED, "--out", "slow")
     assert code == 0, error
     assert results(here / "slow") == results(apart)
-    left = [of for of in psutil.Process().children() if "popen_loky" in " ".join(of.cmdline())]
-    assert psutil.wait_procs(left, timeout=60)[1] == []  # nobody has a use for them any more
+    assert psutil.wait_procs(own_workers(), timeout=60)[1] == []  # nobody has a use for them now
     for stage in beside.STAGES:
         assert stages(here / "slow")[stage]["beside"] > 0
         assert "beside" not in stages(apart)[stage]
@@ -247,8 +256,7 @@ def test_an_error_while_the_model_is_loaded_ends_the_processes(here, cli, monkey
     def fail(*_: object, **__: object) -> None:
         before = time.monotonic()
         while len(there) < 2 and time.monotonic() - before < 60:
-            children = psutil.Process().children()
-            there[:] = [of for of in children if "popen_loky" in " ".join(of.cmdline())]
+            there[:] = own_workers()
         raise UserError("The model is not here.")
 
     stop_workers()
