@@ -105,6 +105,40 @@ def test_remote_code_is_asked_for_and_said(tmp_path, caplog):
     assert not caplog.text
 
 
+@pytest.mark.parametrize("command", ["run", "doctor"])
+def test_nobody_at_a_terminal_is_asked_to_run_code(tmp_path, monkeypatch, cli, command):
+    """Where nothing was said, transformers asks; a yes would run what lies in the folder."""
+    folder, seen = tmp_path / "model", tmp_path / "seen"
+    tiny_lm("llama").save_pretrained(folder)
+    tiny_tokenizer().save_pretrained(folder)
+    (folder / "own.py").write_text(f"open({str(seen)!r}, 'w')", encoding="utf-8")
+    config = {"model_type": "own", "auto_map": {"AutoConfig": "own.Config"}}
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    asked: list[str] = []
+    monkeypatch.setattr("builtins.input", lambda text="": asked.append(text) or "y")
+    monkeypatch.chdir(tmp_path)
+    code, _, error = cli(command, "--model", folder, "--device", "cpu")
+    assert code == 2
+    assert "--trust-remote-code" in error
+    assert not asked
+    assert not seen.exists()
+
+
+def test_every_reader_of_a_model_is_told_whether_its_code_may_run():
+    """Of what is said elsewhere, these names of options say it."""
+    told, readers = {"options", "named", "closed", "own_code", "where", "alone"}, 0
+    for file in SOURCES:
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            owner = getattr(getattr(getattr(node, "func", None), "value", None), "id", "")
+            if isinstance(node, ast.Call) and owner.startswith("Auto"):
+                if getattr(node.func, "attr", "") != "from_pretrained":
+                    continue
+                readers += 1
+                names = {of.arg or getattr(of.value, "id", "") for of in node.keywords}
+                assert names & (told | {"trust_remote_code"}), (file, node.lineno)
+    assert readers >= 10
+
+
 def test_floors_lie_above_the_known_holes():
     import sys
 

@@ -205,11 +205,19 @@ def _read(
     except Exception as error:  # a folder or an answer that makes no sense ends in any error
         if given == "bundled":
             raise UserError(bundled.HOW_TO_GET) from error
-        raise UserError(
-            f"The model '{given}' could not be loaded: {in_a_line(error)} "
-            "Accepted: a hub id (org/name) that can be reached from here, a folder, a .gguf file, "
-            "or `bundled`."
-        ) from error
+        raise _unreadable(given, error) from error
+
+
+def _unreadable(given: str, error: Exception) -> UserError:
+    accepted = (
+        "Accepted: a hub id (org/name) that can be reached from here, a folder, a .gguf file, "
+        "or `bundled`."
+    )
+    if "trust_remote_code" in str(error):
+        accepted = (
+            "Read that code first; --trust-remote-code (trust_remote_code=True) then runs it."
+        )
+    return UserError(f"The model '{given}' could not be loaded: {in_a_line(error)} {accepted}")
 
 
 @contextmanager

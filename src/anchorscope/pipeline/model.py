@@ -7,11 +7,9 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig
 
 from anchorscope.config import Config
 from anchorscope.engine.check import require_understood
@@ -33,7 +31,7 @@ from anchorscope.models.device import choose
 from anchorscope.pathways.grouping import check_grouping
 from anchorscope.pipeline.request import command_of, described
 from anchorscope.pipeline.stages import Run
-from anchorscope.pipeline.study.sizes import place_of
+from anchorscope.pipeline.study.sizes import config_on_disk
 from anchorscope.run_folder.checks.room import check_room, disk_bytes
 from anchorscope.run_folder.identity import git_revision, versions, weights_hash
 
@@ -109,12 +107,10 @@ def _kernels_tried(config: Config, asked: Any) -> Iterator[None]:
 
 
 def _try_kernels(config: Config) -> None:
-    place, options = place_of(config.model)
-    choice = choose(config.device, config.dtype)
-    if options or not Path(place).is_dir() or choice.spread is not None:
-        return
-    there = AutoConfig.from_pretrained(place, local_files_only=True)
-    try_early(there, torch.zeros((), device=choice.device).device, choice.dtype)
+    choice, there = choose(config.device, config.dtype), config_on_disk(config.model)
+    if there is not None and choice.spread is None:
+        device = torch.zeros((), device=choice.device).device  # with its number
+        try_early(there, device, choice.dtype)
 
 
 def _proved(model: Model, info: dict[str, Any]) -> bool:

@@ -32,8 +32,10 @@ class Nli:
         from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
         try:
-            lm = AutoModelForSequenceClassification.from_pretrained(name).eval()
-            tokenizer = AutoTokenizer.from_pretrained(name)
+            # Left open, a terminal would be asked whether code that comes with it may be run.
+            own_code = {"trust_remote_code": False}
+            lm = AutoModelForSequenceClassification.from_pretrained(name, **own_code).eval()
+            tokenizer = AutoTokenizer.from_pretrained(name, **own_code)
         except (OSError, ValueError) as error:
             raise UserError(
                 f"No NLI model could be loaded from '{name}' ({str(error).splitlines()[0]}). "

@@ -36,12 +36,12 @@ def can_fuse(model: Model) -> bool:
 
 
 def try_early(config: Any, device: torch.device, dtype: torch.dtype) -> None:
-    """Tries the kernels for a model of this config before it is here; `can_fuse` knows then.
+    """Tries the kernels for a model of this text config before it is here; `can_fuse` knows then.
 
     Triton itself takes half a second to begin, in which nothing else needs Python.
     """
     if device.type == _GPU and find_spec("triton") is not None:
-        _tried(device, dtype, *_shape(config.get_text_config()))
+        _tried(device, dtype, *_shape(config))
 
 
 def _shape(config: Any) -> tuple[int, int, int]:

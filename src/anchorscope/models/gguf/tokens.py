@@ -81,7 +81,8 @@ def tokenizer_of(path: Path, header: Header) -> Any:
 
 def _inside(path: Path, said: Around) -> Any:
     """The tokenizer as transformers reads it, asked for what the file says of a text's ends."""
-    where: dict[str, Any] = {"gguf_file": path.name}
+    # Other files of its folder are read as well, and code that they name is not run.
+    where: dict[str, Any] = {"gguf_file": path.name, "trust_remote_code": False}
     try:
         asked = {"add_bos_token": said.bos, "add_eos_token": said.eos}
         return AutoTokenizer.from_pretrained(path.parent, **where, **asked)

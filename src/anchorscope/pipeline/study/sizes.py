@@ -61,16 +61,25 @@ def _weights(module: Any) -> int:
 
 def read_shape(model: str) -> tuple[int, int] | None:
     """Blocks and width of a model whose config lies on this disk; None of every other."""
-    from transformers import AutoConfig
-
     try:
-        place, options = place_of(model)
-        if options or not Path(place).is_dir():
+        config = config_on_disk(model)
+        if config is None:
             return None
-        config = AutoConfig.from_pretrained(place, local_files_only=True).get_text_config()
         return int(config.num_hidden_layers), int(config.hidden_size)
     except (UserError, OSError, ValueError, KeyError, ImportError, AttributeError, TypeError):
         return None  # what is wrong with it is said when it is loaded
+
+
+def config_on_disk(model: str) -> Any:
+    """The config of a model's text part, of transformers, from this disk; None where it is not."""
+    from transformers import AutoConfig
+
+    place, options = place_of(model)
+    if options or not Path(place).is_dir():
+        return None
+    # Not left open: then a terminal is asked whether code that lies there may be run.
+    closed = {"local_files_only": True, "trust_remote_code": False}
+    return AutoConfig.from_pretrained(place, **closed).get_text_config()
 
 
 def place_of(model: str) -> tuple[str, dict[str, str]]:
