@@ -242,7 +242,7 @@ def _weights(place: str, choice: Choice, options: dict[str, Any], adapter: str |
         return read_parallel(place, adapter, **options)
     straight = choice.spread is None and _straight(place, choice, options, adapter)
     there = {"device_map": choice.device} if straight else {}
-    lm = AutoModelForCausalLM.from_pretrained(place, **options, **there)
+    lm: Any = AutoModelForCausalLM.from_pretrained(place, **options, **there)
     check_plain(lm)
     if adapter is not None:
         lm = merged(lm, adapter)
