@@ -52,6 +52,19 @@ def test_what_is_tried_early_is_what_the_model_asks_for(tmp_path, tried, archite
     assert tried[1] == tried[0]
 
 
+def test_what_failed_early_is_tried_again(monkeypatch) -> None:
+    results = iter([False, True])
+    monkeypatch.setattr(fused, "find_spec", lambda name: object())
+    monkeypatch.setattr(fused, "_GPU", "cpu")
+    monkeypatch.setattr(fused.trial, "works", lambda *_: next(results))
+    monkeypatch.setattr(fused.trial, "chooses", lambda *_: True)
+    model = load_model(tiny_lm("llama"), tokenizer=tiny_tokenizer())
+    fused._tried.cache_clear()
+    fused.try_early(model.lm.config, model.device, model.dtype)
+    assert fused.can_fuse(model)
+    fused._tried.cache_clear()  # nothing of this is true
+
+
 def test_nothing_is_tried_for_a_model_that_is_here_or_not_on_this_disk(tmp_path, tried) -> None:
     for asked, name in ((object(), folder_of(tmp_path / "model", "llama")), (None, "org/name")):
         with of_run._kernels_tried(Config(model=name, device="cpu"), asked):

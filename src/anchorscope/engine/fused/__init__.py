@@ -40,8 +40,9 @@ def try_early(config: Any, device: torch.device, dtype: torch.dtype) -> None:
 
     Triton itself takes half a second to begin, in which nothing else needs Python.
     """
-    if device.type == _GPU and find_spec("triton") is not None:
-        _tried(device, dtype, *_shape(config))
+    ready = device.type == _GPU and find_spec("triton") is not None
+    if ready and not _tried(device, dtype, *_shape(config)):
+        _tried.cache_clear()  # what else goes on may be the reason: it is tried again in peace
 
 
 def _shape(config: Any) -> tuple[int, int, int]:
