@@ -149,3 +149,18 @@ def test_the_bars_of_a_library_are_off_before_and_after_it_is_imported(before, h
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_ctrl_c_says_that_the_same_command_continues(cli, tmp_path, monkeypatch, later):
+    """In a command, where typer hears it first, and before there is one."""
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    place = "anchorscope.pipeline.run.run" if later else "anchorscope.cli.app"
+    monkeypatch.setattr(place, interrupted)
+    code, out, error = cli("run", "--out", tmp_path / "run")
+    assert code == 130
+    assert error == "Stopped. The same command continues where it was.\n"
+    assert not out

@@ -224,6 +224,18 @@ def test_what_cannot_be_served_does_not_start(cli, tmp_path, words, said):
     assert "Traceback" not in error
 
 
+def test_ctrl_c_is_how_it_ends(cli, folder, monkeypatch):
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("uvicorn.Server.run", interrupted)
+    monkeypatch.chdir(folder)
+    code, out, error = cli("detect", "serve", "probe", "--port", "0")
+    assert code == 0, error
+    assert "http://" in out
+    assert "Stopped" not in error
+
+
 def test_a_missing_extra_is_named(cli, monkeypatch):
     monkeypatch.setattr("anchorscope.cli.detect_serve.find_spec", lambda name: None)
     code, _, error = cli("detect", "serve", "detector")

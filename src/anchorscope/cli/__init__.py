@@ -34,6 +34,7 @@ EXIT_CODES = (
     "2 a mistake in the command or its input, with a sentence on how to fix it, or a failed check; "
     "130 stopped by Ctrl-C, and the same command continues."
 )
+_CTRL_C = 130
 # What a disk says of itself, not of a path that was mistyped.
 _DISK = (
     errno.ENOSPC,
@@ -101,10 +102,19 @@ def main() -> None:
         _say(errors, told)
         sys.exit(2)
     except KeyboardInterrupt:
-        errors.print("Stopped. The same command continues where it was.")
-        sys.exit(130)
+        _stopped(errors)
+        sys.exit(_CTRL_C)
+    except SystemExit as end:
+        if end.code == _CTRL_C:  # typer's own answer to Ctrl-C, without a word
+            _stopped(errors)
+        raise
     finally:
         ranks.end()
+
+
+def _stopped(errors: Console) -> None:
+    if ranks.first():
+        errors.print("Stopped. The same command continues where it was.")
 
 
 def _say(errors: Console, told: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
@@ -59,7 +60,8 @@ def app(
         typer.echo("The name is anchorscope. The password travels in the clear: use a tunnel.")
     if not no_open:
         open_in_browser(address)
-    serving.run(sockets=[listening])
+    with suppress(KeyboardInterrupt):  # which is how it ends
+        serving.run(sockets=[listening])
 
 
 def _desk(run: Path | None, model: str | None, detector: str | None, device: str, bar: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from importlib.util import find_spec
 from typing import Annotated, Any
 
@@ -69,7 +70,8 @@ def serve(
     )
     if listen != _LOCAL:
         typer.echo("The key and all text travel in the clear: put TLS in front.")
-    serving.run(sockets=[listening])
+    with suppress(KeyboardInterrupt):  # which is how it ends
+        serving.run(sockets=[listening])
 
 
 def _served(
