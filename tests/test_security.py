@@ -126,7 +126,7 @@ def test_nobody_at_a_terminal_is_asked_to_run_code(tmp_path, monkeypatch, cli, c
 
 def test_every_reader_of_a_model_is_told_whether_its_code_may_run():
     """Of what is said elsewhere, these names of options say it."""
-    told, readers = {"options", "named", "closed", "own_code", "where", "alone"}, 0
+    told, readers = {"options", "named", "where"}, 0
     for file in SOURCES:
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             owner = getattr(getattr(getattr(node, "func", None), "value", None), "id", "")

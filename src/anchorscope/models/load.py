@@ -205,19 +205,21 @@ def _read(
     except Exception as error:  # a folder or an answer that makes no sense ends in any error
         if given == "bundled":
             raise UserError(bundled.HOW_TO_GET) from error
-        raise _unreadable(given, error) from error
+        raise _unreadable(given, error, trusted=options["trust_remote_code"]) from error
 
 
-def _unreadable(given: str, error: Exception) -> UserError:
-    accepted = (
+def _unreadable(given: str, error: Exception, *, trusted: bool) -> UserError:
+    """What went wrong, and what to do; where it is the model's own code, how to have it run."""
+    advice = (
         "Accepted: a hub id (org/name) that can be reached from here, a folder, a .gguf file, "
         "or `bundled`."
     )
-    if "trust_remote_code" in str(error):
-        accepted = (
-            "Read that code first; --trust-remote-code (trust_remote_code=True) then runs it."
+    if not trusted and "trust_remote_code" in str(error):  # transformers has no type for it
+        advice = (
+            "Read that code first. `run`, `doctor` and `detect collect` take --trust-remote-code, "
+            "load_model takes trust_remote_code=True: then it is run."
         )
-    return UserError(f"The model '{given}' could not be loaded: {in_a_line(error)} {accepted}")
+    return UserError(f"The model '{given}' could not be loaded: {in_a_line(error)} {advice}")
 
 
 @contextmanager

@@ -33,9 +33,8 @@ class Nli:
 
         try:
             # Left open, a terminal would be asked whether code that comes with it may be run.
-            own_code = {"trust_remote_code": False}
-            lm = AutoModelForSequenceClassification.from_pretrained(name, **own_code).eval()
-            tokenizer = AutoTokenizer.from_pretrained(name, **own_code)
+            lm = AutoModelForSequenceClassification.from_pretrained(name, trust_remote_code=False)
+            tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
         except (OSError, ValueError) as error:
             raise UserError(
                 f"No NLI model could be loaded from '{name}' ({str(error).splitlines()[0]}). "
@@ -48,7 +47,7 @@ class Nli:
                 "Give a model that was trained for natural-language inference."
             )
         device = "cuda" if torch.cuda.is_available() else "cpu"
-        return cls(lm.to(device), tokenizer, labels["entailment"])
+        return cls(lm.eval().to(device), tokenizer, labels["entailment"])
 
     @torch.inference_mode()
     def entails(self, pairs: Sequence[tuple[str, str]]) -> list[bool]:

@@ -58,9 +58,12 @@ def _convert(path: Path, folder: Path) -> None:
             # The header first: a file that is none, or is cut off, is told in no time.
             header = read_header(path)
             # float16 holds a dequantised weight to 2^-11 of itself; bfloat16 would only to 2^-8.
-            alone = {"gguf_file": path.name, "trust_remote_code": False}
             lm = AutoModelForCausalLM.from_pretrained(
-                path.parent, dtype=torch.float16, **alone, **_dense()
+                path.parent,
+                gguf_file=path.name,
+                dtype=torch.float16,
+                trust_remote_code=False,
+                **_dense(),
             )
             lm.generation_config.eos_token_id = list(header.ends) or None
             partial.mkdir(parents=True, exist_ok=True)

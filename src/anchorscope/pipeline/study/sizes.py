@@ -78,8 +78,8 @@ def config_on_disk(model: str) -> Any:
     if options or not Path(place).is_dir():
         return None
     # Not left open: then a terminal is asked whether code that lies there may be run.
-    closed = {"local_files_only": True, "trust_remote_code": False}
-    return AutoConfig.from_pretrained(place, **closed).get_text_config()
+    config = AutoConfig.from_pretrained(place, local_files_only=True, trust_remote_code=False)
+    return config.get_text_config()
 
 
 def place_of(model: str) -> tuple[str, dict[str, str]]:
