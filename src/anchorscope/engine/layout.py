@@ -52,18 +52,27 @@ class Layout:
     edges: Edges | None = None
     # How many tokens each row has; None: counted here, for which a GPU ends its work first.
     sizes: Sequence[int] | None = field(default=None, repr=False)
+    # The number of each row's tokens among the distinct ones, which alone are packed, one row
+    # after the other; None: all tokens are.
+    distinct: np.ndarray | None = field(default=None, repr=False)
     place: Tensor = field(init=False, repr=False)  # [token]: where packed tokens stand in the rows
+    _among: Tensor | None = field(init=False, repr=False)  # `distinct`, where the pass is
     home: Layout | None = field(default=None, repr=False)  # the one this is a copy of, if it is one
     _made: dict[object, Tensor] = field(default_factory=dict, repr=False)
     _copies: dict[torch.device, Layout] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         # Fixed here once: finding it again in every block would make a GPU wait.
-        if self.home is None:
-            place = self._counted() if self.sizes is None else self._known(self.sizes)
-        else:
+        among = None if self.distinct is None else sent(self.distinct, self.query_at.device)
+        if self.home is not None:
             place = self.home.place.to(self.query_at.device)
+        else:
+            place = self._counted() if self.sizes is None else self._known(self.sizes)
+            if self.distinct is not None:
+                first = np.unique(self.distinct, return_index=True)[1]
+                place = place[sent(first, place.device)]
         object.__setattr__(self, "place", place)
+        object.__setattr__(self, "_among", among)
 
     def _counted(self) -> Tensor:
         return (self.query_at.flatten() >= 0).nonzero()[:, 0]
@@ -81,7 +90,7 @@ class Layout:
 
     @cached_property
     def full(self) -> bool:
-        """Whether no row has padding."""
+        """Whether no row has padding, and all tokens are distinct."""
         return len(self.place) == self.query_at.numel()
 
     def on(self, device: torch.device) -> Layout:
@@ -94,17 +103,30 @@ class Layout:
         return self._copies[device]
 
     def pack(self, rows: Tensor) -> Tensor:
-        """Things [row, query, ...] one after the other, [1, token, ...], without the padding."""
+        """Things [row, query, ...] one after the other, [1, token, ...], without the padding.
+
+        Of tokens that are not distinct the first one counts.
+        """
         flat = rows.flatten(0, 1)
-        return flat[None] if self.full else flat[self.place][None]
+        return flat[None] if self.full else flat.index_select(0, self.place)[None]
 
     def unpack(self, packed: Tensor) -> Tensor:
-        """Packed things [1, token, ...] back in their rows, [row, query, ...], 0 for padding."""
-        if self.full:
-            return packed[0].unflatten(0, self.query_at.shape)
-        flat = packed.new_zeros(self.query_at.numel(), *packed.shape[2:])
-        flat[self.place] = packed[0]
+        """Packed things [1, token, ...] back in their rows, [row, query, ...].
+
+        Padding has what its row's first token has: nobody sees it.
+        """
+        flat = packed[0] if self.full else packed[0].index_select(0, self._spread)
         return flat.unflatten(0, self.query_at.shape)
+
+    @cached_property
+    def _spread(self) -> Tensor:
+        """Which packed token each place in the rows has, [row and query]."""
+        if self.home is not None:
+            return self.home._spread.to(self.place.device)
+        there = (self.query_at >= 0).flatten().long()
+        # As many tokens stand before a row's first one as before the padding in front of it.
+        token = there.cumsum(dim=0) - there
+        return token if self._among is None else self._among[token]
 
     def in_rows(self, packed: Tensor) -> Tensor:
         """Packed [1, head, token, head width] in their rows, [row, head, query, head width]."""
@@ -119,17 +141,18 @@ class Layout:
 
     @cached_property
     def starts(self) -> Tensor:
-        """Where each row's first token stands among the packed ones, [row]."""
+        """Where each row's first token stands among all tokens of the rows, [row]."""
         return self.counts.cumsum(dim=0) - self.counts
 
     def last(self) -> Tensor:
         """Where each row's last token stands among the packed ones, [row]."""
-        return self.starts + self.counts - 1
+        return self.token_at(self.query_at[:, -1])
 
     def token_at(self, at: Tensor) -> Tensor:
         """Where the token at a position of each row [row] stands among the packed ones, [row]."""
         # A row's queries follow one another without a gap, up to its last column.
-        return self.last() - (self.query_at[:, -1] - at)
+        token = self.starts + self.counts - 1 - (self.query_at[:, -1] - at)
+        return token if self._among is None else self._among[token]
 
     def allowed(self, rule: Rule) -> Tensor:
         """Whether query may attend to key without any intervention, bool [row, query, key]."""

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from anchorscope.engine.attention import SetBack
+from anchorscope.engine.distinct import Stretch, distinct_tokens
 from anchorscope.engine.interventions import Intervention, TokenPositions, keys_of
 from anchorscope.engine.layout import PAD, Edges, Layout
 from anchorscope.engine.lease import Lease
@@ -89,13 +90,45 @@ def read_batch(
 
     The first `start` blocks are passed by; see `Lease.run`.
     """
-    tokens, layout, number = lay_out(lease, trunk, batch)
+    # What is set back is set back row by row; our kernels for a GPU take whole rows as well.
+    distinct = None if set_back or lease.apart else _distinct(trunk, batch)
+    tokens, layout, number = lay_out(lease, trunk, batch, distinct=distinct)
     memory = Forked(trunk.pairs, number, trunk.prefix.pairs, apart=lease.apart)
     read = lease.run(tokens, layout, memory, set_back=set_back, depth=depth, start=start)
     return read.states
 
 
-def lay_out(lease: Lease, trunk: Trunk, batch: Sequence[Row]) -> tuple[Tensor, Layout, Tensor]:
+def _distinct(trunk: Trunk, batch: Sequence[Row]) -> np.ndarray | None:
+    """Which of the distinct tokens each token of the rows is, [token]; None: all are distinct."""
+    return distinct_tokens(_stretch(trunk, row, place) for place, row in enumerate(batch))
+
+
+def _stretch(trunk: Trunk, row: Row, place: int) -> Stretch:
+    """What decides the states of a row's tokens.
+
+    A row cut in a part of the model stays alone, and so does one cut after the softmax: there the
+    keys that are cut have taken their share of the weights.
+    """
+    if row.intervention.answer_only:
+        return Stretch(row.ids, row.at, front="answer alone")
+    of, turn_at = row.intervention, len(trunk.prefix)
+    whole = of.heads is None and of.boost is None and len(row.blocks) in (0, len(trunk.pairs))
+    if not whole or of.where == "post":
+        return Stretch(row.ids, row.at, front=place)
+    cut = frozenset(row.keys if row.blocks else ())
+    return Stretch(
+        row.ids,
+        row.at,
+        front=tuple(key for key in row.keys if key in cut and key < turn_at),
+        turn=trunk.turns[row.number][: row.at[0] - turn_at],
+        turn_at=turn_at,
+        cut=cut,
+    )
+
+
+def lay_out(
+    lease: Lease, trunk: Trunk, batch: Sequence[Row], *, distinct: np.ndarray | None = None
+) -> tuple[Tensor, Layout, Tensor]:
     """Tokens [row, query], who sees whom, and each row's number in the trunk."""
     device = lease.model.device
     number = sent([row.number for row in batch], device)
@@ -114,6 +147,7 @@ def lay_out(lease: Lease, trunk: Trunk, batch: Sequence[Row]) -> tuple[Tensor, L
         sees_prefix=~alone,
         edges=edges_of(lease, batch, query_at, key_at, len(trunk.prefix)),
         sizes=[len(row.at) for row in batch],
+        distinct=distinct,
     )
     return tokens, layout, number
 

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from anchorscope.engine.distinct import Stretch, distinct_tokens
 from anchorscope.engine.layout import PAD, Layout
 from anchorscope.engine.lease import Lease, Read
 from anchorscope.engine.memory import Growing, Pair
@@ -39,7 +40,8 @@ class Trunk:
     """The clean keys and values of a batch of prompts after the prefix, padded on the left."""
 
     prefix: Prefix
-    at: Tensor  # positions [row, column], PAD for padding
+    turns: tuple[tuple[int, ...], ...]  # each row's tokens
+    at: Tensor  # their positions [row, column], PAD for padding
     pairs: tuple[Pair, ...]  # one a block, [row, key head, column, head width]
 
 
@@ -90,18 +92,27 @@ def grow_trunk(
 
     States are kept at each prompt's last token, and at one more position where `also_at` says so.
     """
-    turns = [prompt[len(prefix) :] for prompt in prompts]
+    turns = tuple(tuple(prompt[len(prefix) :]) for prompt in prompts)
     tokens = pad_left(turns, 0, lease.model.device)
     at = pad_left([range(len(prefix), len(p)) for p in prompts], PAD, lease.model.device)
     memory = Growing(lease.model.blocks, at.shape[1] + room, prefix.pairs, apart=lease.apart)
     sizes = [len(turn) for turn in turns]
-    layout = Layout(at, at, prefix_length=len(prefix), sizes=sizes)
+    layout = Layout(
+        at, at, prefix_length=len(prefix), sizes=sizes, distinct=_distinct(lease, turns)
+    )
     more = None if also_at is None else sent(also_at, lease.model.device)
     last = lease.run(tokens, layout, memory, head=head, also_at=more)
     # Copies, small beside the prefix in every row of the memory, which can then be let go.
     own = (memory.own(block, at.shape[1]) for block in range(lease.model.blocks))
     pairs = tuple((key.clone(), value.clone()) for key, value in own)
-    return Grown(Trunk(prefix, at, pairs), memory, last)
+    return Grown(Trunk(prefix, turns, at, pairs), memory, last)
+
+
+def _distinct(lease: Lease, turns: Sequence[Sequence[int]]) -> np.ndarray | None:
+    """Which of the distinct tokens each token of the turns is, [token]: they may begin alike."""
+    if lease.apart:  # our kernels for a GPU take the tokens of a row one after the other
+        return None
+    return distinct_tokens(Stretch(turn, range(len(turn))) for turn in turns)
 
 
 def pad_left(rows: Sequence[Sequence[int]], fill: int, device: torch.device) -> Tensor:

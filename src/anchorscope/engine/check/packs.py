@@ -80,11 +80,8 @@ def check_pack(model: Model, limit: float) -> tuple[str, bool, str]:
 
 def _packed(lease: Lease, tokens: int) -> float:
     """How far the last row of a pack of so many tokens is from that row alone."""
-    prompts = tries.prompts_for(lease.model)
-    turns = [len(prompt) - tries.PREFIX for prompt in prompts]
-    count = len(turns) * max(1, -(-tokens // sum(turns)))  # tokens at least
-    rows = [prompts[n % len(prompts)] for n in range(count)]
-    prefix = read_prefix(lease, prompts[0][: tries.PREFIX])
+    rows = tries.distinct_prompts(lease.model, tokens)
+    prefix = read_prefix(lease, rows[0][: tries.PREFIX])
     pack = grow_trunk(lease, prefix, rows, room=0, head=False).last.states[-1]
     alone = grow_trunk(lease, prefix, rows[-1:], room=0, head=False).last.states[0]
     return distance(pack, alone)

@@ -1,4 +1,4 @@
-"""What the checks try: three made-up questions of unlike length under every kind of change."""
+"""What the checks try: three made-up questions under every kind of change."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from anchorscope.engine.rows import read_batch, row_for
 from anchorscope.engine.trunk import Prefix, Trunk
 from anchorscope.models import Model
 
-PREFIX, TURNS, ANSWER = 6, (9, 7, 12), 3
+PREFIX, TURNS, ANSWER = 6, (9, 9, 12), 3
+_ALIKE = 4  # tokens with which the first and the last turn begin
 _BETA = 2.0
 
 
@@ -32,14 +33,39 @@ class Trial:
 
 
 def prompts_for(model: Model) -> list[tuple[int, ...]]:
-    """Arbitrary tokens: the checks are about arithmetic, not meaning."""
-    size = model.lm.config.get_text_config().vocab_size
+    """Arbitrary tokens: the checks are about arithmetic, not meaning.
+
+    Not all of them are distinct, clean or cut: the second turn differs from the first in E_Q alone,
+    and the third begins like it.
+    """
     generator = torch.Generator().manual_seed(0)
-    prefix, *turns = (
-        tuple(torch.randint(size // 10, size, (n,), generator=generator).tolist())
+    low, size = _vocabulary(model)
+    prefix, first, other, more = (
+        tuple(torch.randint(low, size, (n,), generator=generator).tolist())
         for n in (PREFIX, *TURNS)
     )
+    second = first[:1] + other[1:-2] + first[-2:]
+    turns = (first, second, first[:_ALIKE] + more[_ALIKE:])
     return [prefix + turn for turn in turns]
+
+
+def distinct_prompts(model: Model, tokens: int) -> list[tuple[int, ...]]:
+    """Prompts that share nothing but the prefix and a first token, of so many tokens at least."""
+    like, (low, size) = prompts_for(model), _vocabulary(model)
+    count = len(like) * -(-tokens // (sum(TURNS) - len(TURNS)))
+    return [_renamed(like[n % len(like)], n, low, size - low) for n in range(count)]
+
+
+def _renamed(prompt: tuple[int, ...], number: int, low: int, words: int) -> tuple[int, ...]:
+    """The prompt with its number, in words, in the place of its turn's first two tokens."""
+    name = (low + number % words, low + number // words % words)
+    return prompt[:PREFIX] + name + prompt[PREFIX + len(name) :]
+
+
+def _vocabulary(model: Model) -> tuple[int, int]:
+    """Where the tokens that the checks draw from begin and end; the first ones are special."""
+    size = model.lm.config.get_text_config().vocab_size
+    return size // 10, size
 
 
 def answered(lease: Lease, prefix: Prefix, prompts: list[tuple[int, ...]]) -> Trial:
