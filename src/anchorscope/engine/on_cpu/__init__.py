@@ -2,7 +2,8 @@
 rounding, sooner.
 
 Gates go without new memory for every step (`gates.py`). On some processors another library
-multiplies (`products.py`), or query heads that share their keys attend together (`groups.py`).
+multiplies (`products.py`), weights lie as they are multiplied (`packed.py`), or query heads that
+share their keys attend together (`groups.py`).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from anchorscope.engine.on_cpu.gates import gates_in_place
+from anchorscope.engine.on_cpu.packed import weights_packed
 from anchorscope.engine.on_cpu.products import wins_without_onednn, without_onednn
 from anchorscope.models import Model
 
@@ -18,7 +20,7 @@ from anchorscope.models import Model
 @contextmanager
 def sooner(model: Model) -> Iterator[None]:
     """A model that lies on a CPU, with what makes it faster there; all is put back as it was."""
-    with gates_in_place(model.lm):
+    with gates_in_place(model.lm), weights_packed(model):
         if not wins_without_onednn(model.dtype):
             yield
             return

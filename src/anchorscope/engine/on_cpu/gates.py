@@ -109,12 +109,20 @@ def _forward(gate: Gate, buffers: Buffers) -> Callable[..., Tensor]:
     def forward(x: Tensor) -> Tensor:
         if torch.is_grad_enabled() or x.device.type != "cpu":
             return own(x)
-        rows = x.reshape(-1, x.shape[-1])
-        width = module.gate_proj.out_features
-        gated, up = buffers.two(len(rows), width, module.gate_proj.weight)
-        torch.mm(rows, module.gate_proj.weight.t(), out=gated)
-        torch.mm(rows, module.up_proj.weight.t(), out=up)
+        gated, up = _products(module, x.reshape(-1, x.shape[-1]), buffers)
         gated = silu(gated, inplace=True) if gate.in_place else module.act_fn(gated)
         return module.down_proj(gated.mul_(up)).view(*x.shape[:-1], -1)
 
     return forward
+
+
+def _products(module: Any, rows: Tensor, buffers: Buffers) -> tuple[Tensor, Tensor]:
+    """Gate and up [token, width], in the buffers; what packed weights give lies where it was made.
+
+    A packed product cannot be told where to write (`packed.py`).
+    """
+    gate, up = module.gate_proj, module.up_proj
+    if "forward" in gate.__dict__:
+        return gate(rows), up(rows)
+    out = buffers.two(len(rows), gate.out_features, gate.weight)
+    return torch.mm(rows, gate.weight.t(), out=out[0]), torch.mm(rows, up.weight.t(), out=out[1])
