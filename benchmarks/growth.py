@@ -38,7 +38,7 @@ WHAT = {
     "questions": "Questions",
     "prefix": "Tokens of the prefix that all questions share",
     "question": "Tokens of a question",
-    "interventions": "Interventions beside the clean pass, all alike",
+    "interventions": "Interventions beside the clean pass, all of one length",
     "of_a_run": "Those of a run, which differ in length: knockout, random, question, answer-only",
 }
 WINDOW, WINDOW_QUESTIONS = 5, 16

@@ -87,6 +87,12 @@ def mark(
     )
 
 
+def widened(of: TokenPositions, by: int) -> TokenPositions:
+    """The same with a subject that begins so many tokens earlier: a row of the same length."""
+    first, last = of.exact_question[0], of.exact_question[-1]
+    return replace(of, exact_question=tuple(range(first - by, last + 1)))
+
+
 def job(model: Model, size: Size) -> None:
     """Answers, clean states and states under each intervention, brought to the host and let go."""
     budget = Budget.of(model)
@@ -110,8 +116,11 @@ def job(model: Model, size: Size) -> None:
             to_host(written.states[:, -1])
             lines = enumerate(zip(batch, written.lines, strict=True))
             marked = [(n, mark(size, prompt, line.token_ids, n)) for n, (prompt, line) in lines]
+            # Rows that are the same would be read once.
             rows = [
-                row_for(m, n, how_cut, **how) for n, m in marked for how_cut in size.interventions
+                row_for(widened(m, k) if cut.keys == "exact" else m, n, cut, **how)
+                for n, m in marked
+                for k, cut in enumerate(size.interventions)
             ]
             for _, states in read_rows(lease, written.trunk, rows, budget=budget):
                 to_host(states)

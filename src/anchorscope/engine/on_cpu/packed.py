@@ -11,7 +11,7 @@ import platform
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 from weakref import WeakKeyDictionary
 
 import torch
@@ -36,9 +36,8 @@ _KNOWN: WeakKeyDictionary[nn.Module, _Packed] = WeakKeyDictionary()
 @contextmanager
 def weights_packed(model: Model) -> Iterator[None]:
     """A model whose blocks multiply with packed weights, where that is faster, until it ends."""
-    layers = [m for block in model.parts.blocks for m in block.modules() if _suits(m)]
-    size = sum(layer.weight.nbytes for layer in layers)
-    if not wins_packed(model.dtype) or size * _SHARE > all_memory():
+    layers = _layers(model) if wins_packed(model.dtype) else []
+    if sum(layer.weight.nbytes for layer in layers) * _SHARE > all_memory():
         layers = []
     try:
         for layer in layers:
@@ -91,7 +90,12 @@ def _product(x: Tensor, packed: Tensor, bias: Tensor | None) -> Tensor:
     return torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")
 
 
-def _suits(layer: Any) -> bool:
+def _layers(model: Model) -> list[nn.Linear]:
+    """The linear layers of the blocks that can be packed."""
+    return [m for block in model.parts.blocks for m in block.modules() if _suits(m)]
+
+
+def _suits(layer: Any) -> TypeGuard[nn.Linear]:
     """Whether it is a plain linear layer on a CPU that nobody has changed."""
     if type(layer) is not nn.Linear or "forward" in layer.__dict__:
         return False
