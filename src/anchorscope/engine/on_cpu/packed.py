@@ -11,7 +11,7 @@ import platform
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
@@ -90,12 +90,12 @@ def _product(x: Tensor, packed: Tensor, bias: Tensor | None) -> Tensor:
     return torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")
 
 
-def _layers(model: Model) -> list[nn.Linear]:
+def _layers(model: Model) -> list[Any]:
     """The linear layers of the blocks that can be packed."""
     return [m for block in model.parts.blocks for m in block.modules() if _suits(m)]
 
 
-def _suits(layer: Any) -> TypeGuard[nn.Linear]:
+def _suits(layer: Any) -> bool:
     """Whether it is a plain linear layer on a CPU that nobody has changed."""
     if type(layer) is not nn.Linear or "forward" in layer.__dict__:
         return False
