@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from anchorscope.engine.on_cpu.packed import _product, _reordered, wins_packed
+from anchorscope.engine.on_cpu.packed import packed_product, packed_weight, wins_packed
 
 ROWS = (1, 4, 25, 128, 331, 1069, 2050)
 WEIGHTS = ((1536, 576), (576, 1536), (576, 576), (192, 576))  # out, in: gate, down, query, key
@@ -44,11 +44,11 @@ def milliseconds(rows: int, out: int, width: int, dtype: torch.dtype) -> tuple[f
     """A product with a plain and with a packed weight, the best of several tries."""
     x = torch.randn(rows, width).to(dtype)
     weights = [torch.randn(out, width).to(dtype) for _ in range(BLOCKS)]
-    packed = [_reordered(weight) for weight in weights]
+    packed = [packed_weight(weight) for weight in weights]
     best = [float("inf")] * 2
     for _ in range(TRIES):
         best[0] = min(best[0], timed(weights, lambda weight: linear(x, weight)))
-        best[1] = min(best[1], timed(packed, lambda weight: _product(x, weight, None)))
+        best[1] = min(best[1], timed(packed, lambda weight: packed_product(x, weight, None)))
     return best[0], best[1]
 
 

@@ -91,16 +91,12 @@ def read_batch(
     The first `start` blocks are passed by; see `Lease.run`.
     """
     # What is set back is set back row by row; our kernels for a GPU take whole rows as well.
-    distinct = None if set_back or lease.apart else _distinct(trunk, batch)
+    stretches = (_stretch(trunk, row, place) for place, row in enumerate(batch))
+    distinct = None if set_back or lease.apart else distinct_tokens(stretches)
     tokens, layout, number = lay_out(lease, trunk, batch, distinct=distinct)
     memory = Forked(trunk.pairs, number, trunk.prefix.pairs, apart=lease.apart)
     read = lease.run(tokens, layout, memory, set_back=set_back, depth=depth, start=start)
     return read.states
-
-
-def _distinct(trunk: Trunk, batch: Sequence[Row]) -> np.ndarray | None:
-    """Which of the distinct tokens each token of the rows is, [token]; None: all are distinct."""
-    return distinct_tokens(_stretch(trunk, row, place) for place, row in enumerate(batch))
 
 
 def _stretch(trunk: Trunk, row: Row, place: int) -> Stretch:
@@ -115,14 +111,14 @@ def _stretch(trunk: Trunk, row: Row, place: int) -> Stretch:
     whole = of.heads is None and of.boost is None and len(row.blocks) in (0, len(trunk.pairs))
     if not whole or of.where == "post":
         return Stretch(row.ids, row.at, front=place)
-    cut = frozenset(row.keys if row.blocks else ())
+    keys = row.keys if row.blocks else ()
     return Stretch(
         row.ids,
         row.at,
-        front=tuple(key for key in row.keys if key in cut and key < turn_at),
+        front=tuple(key for key in keys if key < turn_at),
         turn=trunk.turns[row.number][: row.at[0] - turn_at],
         turn_at=turn_at,
-        cut=cut,
+        cut=frozenset(keys),
     )
 
 

@@ -97,22 +97,16 @@ def grow_trunk(
     at = pad_left([range(len(prefix), len(p)) for p in prompts], PAD, lease.model.device)
     memory = Growing(lease.model.blocks, at.shape[1] + room, prefix.pairs, apart=lease.apart)
     sizes = [len(turn) for turn in turns]
-    layout = Layout(
-        at, at, prefix_length=len(prefix), sizes=sizes, distinct=_distinct(lease, turns)
-    )
+    # Turns may begin alike. Our kernels for a GPU take the tokens of a row one after the other.
+    stretches = (Stretch(turn, range(len(turn))) for turn in turns)
+    distinct = None if lease.apart else distinct_tokens(stretches)
+    layout = Layout(at, at, prefix_length=len(prefix), sizes=sizes, distinct=distinct)
     more = None if also_at is None else sent(also_at, lease.model.device)
     last = lease.run(tokens, layout, memory, head=head, also_at=more)
     # Copies, small beside the prefix in every row of the memory, which can then be let go.
     own = (memory.own(block, at.shape[1]) for block in range(lease.model.blocks))
     pairs = tuple((key.clone(), value.clone()) for key, value in own)
     return Grown(Trunk(prefix, turns, at, pairs), memory, last)
-
-
-def _distinct(lease: Lease, turns: Sequence[Sequence[int]]) -> np.ndarray | None:
-    """Which of the distinct tokens each token of the turns is, [token]: they may begin alike."""
-    if lease.apart:  # our kernels for a GPU take the tokens of a row one after the other
-        return None
-    return distinct_tokens(Stretch(turn, range(len(turn))) for turn in turns)
 
 
 def pad_left(rows: Sequence[Sequence[int]], fill: int, device: torch.device) -> Tensor:

@@ -48,12 +48,19 @@ def choose(device: str = "auto", dtype: str = "auto") -> Choice:
 
 def cpu_has_bfloat16() -> bool:
     """Whether bfloat16 products run in hardware; without it they are hundreds of times slower."""
-    capabilities = getattr(torch.cpu, "get_capabilities", dict)()
-    if any(capabilities.get(name) for name in ("amx_bf16", "avx512_bf16", "bf16")):
-        return True
-    # Before torch 2.12 there is no public list of the processor's capabilities.
-    asks = ("_is_amx_tile_supported", "_is_avx512_bf16_supported")
-    return any(getattr(torch.cpu, name, bool)() for name in asks)
+    other = _cpu_has("avx512_bf16", "_is_avx512_bf16_supported") or _cpu_has("bf16")
+    return cpu_has_amx() or other
+
+
+def cpu_has_amx() -> bool:
+    """Whether the processor multiplies whole tiles of bfloat16 at a time."""
+    return _cpu_has("amx_bf16", "_is_amx_tile_supported")
+
+
+def _cpu_has(capability: str, before: str = "") -> bool:
+    """Whether torch says so; `before` is what to ask where it has no public list, up to 2.11."""
+    known = getattr(torch.cpu, "get_capabilities", dict)()
+    return bool(known.get(capability)) or getattr(torch.cpu, before, bool)()
 
 
 def _device(asked: str) -> tuple[str, str]:

@@ -216,8 +216,8 @@ def _unreadable(given: str, error: Exception, *, trusted: bool) -> UserError:
     )
     if not trusted and "trust_remote_code" in str(error):  # transformers has no type for it
         advice = (
-            "Read that code first. `run`, `doctor` and `detect collect` take --trust-remote-code, "
-            "load_model takes trust_remote_code=True: then it is run."
+            "Read that code first. To run it, give --trust-remote-code to `run`, `doctor` or "
+            "`detect collect`, or trust_remote_code=True to load_model."
         )
     return UserError(f"The model '{given}' could not be loaded: {in_a_line(error)} {advice}")
 

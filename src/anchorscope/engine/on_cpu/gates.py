@@ -73,16 +73,22 @@ def _is_gated(module: Any) -> bool:
     if "forward" in module.__dict__ or not all(hasattr(module, name) for name in _PARTS):
         return False
     products = (module.gate_proj, module.up_proj, module.down_proj)
-    return all(map(_plain, products)) and module.gate_proj.weight.dtype.is_floating_point
+    return all(map(_can_be_written, products)) and module.gate_proj.weight.dtype.is_floating_point
 
 
-def _plain(product: Any) -> bool:
-    if type(product) is not nn.Linear or "forward" in product.__dict__:
+def _can_be_written(product: Any) -> bool:
+    """Whether a product is its weight alone, and nobody asks to see it."""
+    if not is_plain(product) or product.bias is not None:
         return False
-    # A weight that several processes share, or that is packed, is of another type.
-    weight, own = product.weight, type(product.weight) is nn.Parameter
-    watched = product._forward_hooks or product._forward_pre_hooks
-    return own and product.bias is None and not watched and weight.device.type == "cpu"
+    return not (product._forward_hooks or product._forward_pre_hooks)
+
+
+def is_plain(layer: Any) -> bool:
+    """Whether it is a linear layer on a CPU as torch makes it."""
+    if type(layer) is not nn.Linear or "forward" in layer.__dict__:
+        return False
+    # A weight that several processes share, or that is quantised, is of another type.
+    return type(layer.weight) is nn.Parameter and layer.weight.device.type == "cpu"
 
 
 @torch.no_grad()

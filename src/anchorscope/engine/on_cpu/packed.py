@@ -1,8 +1,7 @@
 """Linear layers whose weights lie as the processor multiplies them.
 
-torch gives products in bfloat16 to oneDNN, which lays the whole weight out anew in every call: as
-much work as multiplying it with a few hundred tokens. Here that is done once, for a second copy of
-the weights of the blocks (benchmarks/packed.py).
+torch gives products in bfloat16 to oneDNN, which multiplies sooner with weights in an order of its
+own. Here the weights of the blocks are copied into that order once (benchmarks/packed.py).
 """
 
 from __future__ import annotations
@@ -19,7 +18,9 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from anchorscope.engine.limits.bounds import all_memory
+from anchorscope.engine.on_cpu.gates import is_plain
 from anchorscope.models import Model
+from anchorscope.models.device import cpu_has_amx
 
 _SHARE = 16  # of the machine's memory, the most that the copy may take
 
@@ -59,13 +60,8 @@ def wins_packed(dtype: torch.dtype) -> bool:
 @cache
 def _suits_processor() -> bool:
     """Whether it has AMX, and torch these functions, which it does not promise to keep."""
-    if platform.machine().lower() not in ("x86_64", "amd64"):
-        return False
-    capable = getattr(torch.cpu, "get_capabilities", dict)().get("amx_bf16")
-    # Before torch 2.12 there is no public list of the processor's capabilities.
-    if not (capable or getattr(torch.cpu, "_is_amx_tile_supported", bool)()):
-        return False
-    return _tried(torch.bfloat16)
+    x86 = platform.machine().lower() in ("x86_64", "amd64")
+    return x86 and cpu_has_amx() and _tried(torch.bfloat16)
 
 
 @torch.no_grad()
@@ -76,32 +72,25 @@ def _tried(dtype: torch.dtype) -> bool:
         torch.randn(*shape, generator=generator).to(dtype) for shape in ((3, 64), (32, 64), (32,))
     )
     try:
-        ours = _product(tokens, _reordered(weight), bias)
+        ours = packed_product(tokens, packed_weight(weight), bias)
     except Exception:  # another version of torch, or one without oneDNN
         return False
     return torch.allclose(ours, linear(tokens, weight, bias), rtol=2e-2, atol=2e-2)
 
 
-def _reordered(weight: Tensor) -> Tensor:
+def packed_weight(weight: Tensor) -> Tensor:
+    """The weight [out, in] in oneDNN's order, which only `packed_product` can read."""
     return torch.ops.mkldnn._reorder_linear_weight(weight, None)
 
 
-def _product(x: Tensor, packed: Tensor, bias: Tensor | None) -> Tensor:
+def packed_product(x: Tensor, packed: Tensor, bias: Tensor | None) -> Tensor:
+    """What a linear layer with that weight gives for x [..., in]."""
     return torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")
 
 
 def _layers(model: Model) -> list[Any]:
     """The linear layers of the blocks that can be packed."""
-    return [m for block in model.parts.blocks for m in block.modules() if _suits(m)]
-
-
-def _suits(layer: Any) -> bool:
-    """Whether it is a plain linear layer on a CPU that nobody has changed."""
-    if type(layer) is not nn.Linear or "forward" in layer.__dict__:
-        return False
-    # A weight that several processes share, or that is quantised, is of another type.
-    weight = layer.weight
-    return type(weight) is nn.Parameter and weight.device.type == "cpu" and weight.is_contiguous()
+    return [m for block in model.parts.blocks for m in block.modules() if is_plain(m)]
 
 
 @torch.no_grad()
@@ -109,13 +98,13 @@ def _packed(layer: nn.Linear) -> Tensor:
     """The packed weight, made anew where somebody has changed the weight since."""
     known, total = _KNOWN.get(layer), _sum(layer.weight)
     if known is None or known.sum != total:
-        known = _KNOWN[layer] = _Packed(_reordered(layer.weight.detach()), total)
+        known = _KNOWN[layer] = _Packed(packed_weight(layer.weight.detach()), total)
     return known.weight
 
 
 def _sum(weight: Tensor) -> int:
     """The sum of a weight's bits, taken as whole numbers: another one where any has changed."""
-    words = weight.detach().view(torch.int16)
+    words = weight.detach().contiguous().view(torch.int16)
     whole = words.shape[-1] % 4 == 0
     return int((words.view(torch.int64) if whole else words).sum())
 
@@ -126,6 +115,6 @@ def _forward(layer: nn.Linear, packed: Tensor) -> Callable[[Tensor], Tensor]:
     def forward(x: Tensor) -> Tensor:
         if torch.is_grad_enabled() or x.dtype != packed.dtype:
             return linear(x, layer.weight, layer.bias)
-        return _product(x, packed, layer.bias)
+        return packed_product(x, packed, layer.bias)
 
     return forward
