@@ -107,7 +107,9 @@ def test_all_heads_equal_the_full_knockout_and_one_head_does_not(tiny):
     heads = tiny.lm.config.num_attention_heads
     every = tuple((b, h) for b in range(1, tiny.blocks + 1) for h in range(heads))
     full = engine_states(tiny, SAMPLES, KNOCKOUT)
-    assert torch.equal(engine_states(tiny, SAMPLES, Intervention(name="h", heads=every)), full)
+    # To rounding: a row that is cut head by head holds the keys' own tokens too, seen by nobody.
+    split = engine_states(tiny, SAMPLES, Intervention(name="h", heads=every))
+    torch.testing.assert_close(split, full, atol=2e-5, rtol=0)
     one = engine_states(tiny, SAMPLES, Intervention(name="h", heads=((2, 1),)))
     clean = plain_states(tiny, [s.ids for s in SAMPLES])
     torch.testing.assert_close(one[:, 0], clean[:, 0], **CLOSE)

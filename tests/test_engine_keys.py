@@ -11,9 +11,10 @@ from kit.plain import plain_states
 
 from anchorscope.engine.attention_mass import with_mass
 from anchorscope.engine.batches import Budget
+from anchorscope.engine.decode import write_answers
 from anchorscope.engine.interventions import Intervention, TokenPositions, keys_of
 from anchorscope.engine.lease import Lease
-from anchorscope.engine.passes import MATCHED
+from anchorscope.engine.passes import KNOCKOUT, MATCHED
 from anchorscope.engine.rows import _heads, first_changed, row_for
 from anchorscope.engine.trunk import grow_trunk, read_prefix
 
@@ -23,6 +24,21 @@ def test_where_a_row_starts():
     assert first_changed(SAMPLES[1], SAMPLES[1].exact_question, len(PREFIX)) == len(PREFIX) + 4
     assert first_changed(SAMPLES[0], (), len(PREFIX)) == len(SAMPLES[0].ids) - 1
     assert first_changed(SAMPLES[0], (5,), len(PREFIX)) == len(PREFIX)
+
+
+def test_a_row_holds_no_key_that_nobody_sees():
+    """Behind a gap in E_Q: cut in a part of the model or after the softmax, it is seen."""
+    sample, start = SAMPLES[1], len(PREFIX) + 4
+    how = {"blocks": 4, "turn_at": len(PREFIX), "seed": SEED}
+    behind = {len(PREFIX) + 9, len(PREFIX) + 10}
+    whole = tuple(range(start, len(sample.ids)))
+    row = row_for(sample, 0, KNOCKOUT, **how)
+    assert row.at == tuple(at for at in whole if at not in behind)
+    assert row.ids == tuple(sample.ids[at] for at in row.at)
+    for part in ({"where": "post"}, {"layers": "window:2"}, {"layers": "single"},
+                 {"heads": ((1, 0),)}, {"heads": ()}):  # fmt: skip
+        row = row_for(sample, 0, Intervention(name="part", **part), **how)
+        assert row.at == whole and row.ids == sample.ids[start:]
 
 
 def test_random_keys_are_as_many_other_prompt_tokens_and_never_the_first():
@@ -86,21 +102,52 @@ def test_a_control_has_as_many_tokens_as_the_prompt_can_give(keys: str):
         assert not set(chosen) & {0, *exact}
 
 
+def eager_mass(model, ids: tuple[int, ...]) -> list[float]:
+    """Mean over blocks and heads of the last token's weights, by output_attentions."""
+    before = model.lm.config._attn_implementation
+    model.lm.set_attn_implementation("eager")
+    with torch.no_grad():
+        out = model.lm(torch.tensor([ids]), output_attentions=True)
+    model.lm.set_attn_implementation(before)
+    return torch.stack([w[0, :, -1].mean(0) for w in out.attentions]).mean(0).tolist()
+
+
 def test_attention_mass_is_that_of_eager_attention(tiny):
-    """Mean over blocks and heads of the last token's weights, against output_attentions."""
     with Lease(tiny) as lease:
         known = read_prefix(lease, PREFIX)
         prompts = [s.ids[: s.answer_at] for s in SAMPLES]
         trunk = grow_trunk(lease, known, prompts, room=0, head=False).trunk
         found = with_mass(lease, trunk, SAMPLES, budget=Budget(20))
-    before = tiny.lm.config._attn_implementation
-    tiny.lm.set_attn_implementation("eager")
     for sample, given in zip(SAMPLES, found, strict=True):
-        with torch.no_grad():
-            out = tiny.lm(torch.tensor([sample.ids]), output_attentions=True)
-        weights = torch.stack([w[0, :, -1].mean(0) for w in out.attentions]).mean(0)
-        assert given.mass == pytest.approx(weights.tolist(), abs=1e-5)
-    tiny.lm.set_attn_implementation(before)
+        assert given.mass == pytest.approx(eager_mass(tiny, sample.ids), abs=1e-5)
+
+
+def test_and_so_it_is_where_it_is_read_while_answers_are_written(tiny):
+    """At every token of answers that end at different steps; nothing else changes by a bit."""
+    prompts = [s.ids[: s.answer_at] for s in SAMPLES]
+    found = []
+    with Lease(tiny) as lease:
+        known = read_prefix(lease, PREFIX)
+        how = {"stop_ids": torch.tensor([-1]), "limit": 4}
+        free = write_answers(lease, known, prompts, **how)
+        # The first answer's third token ends it, so that its row leaves the batch.
+        how["stop_ids"] = torch.tensor([free.lines[0].token_ids[2]])
+        plain, seen = (write_answers(lease, known, prompts, **how, mass=m) for m in (False, True))
+        answers = [line.token_ids for line in plain.lines]
+        for length in range(1, 5):
+            pairs = zip(SAMPLES, answers, strict=True)
+            marks = [_written(s, a[:length]) if len(a) >= length else None for s, a in pairs]
+            found += with_mass(lease, seen.trunk, marks, budget=Budget(20), known=seen.mass)
+    assert plain.lines == seen.lines and len(answers[0]) < 3
+    for one, other, answer in zip(plain.states, seen.states, answers, strict=True):
+        assert torch.equal(one[: len(answer)], other[: len(answer)])
+    for mark in filter(None, found):
+        assert mark.mass == pytest.approx(eager_mass(tiny, mark.ids), abs=1e-5)
+    assert len([mark for mark in found if mark]) == sum(map(len, answers))
+
+
+def _written(sample: TokenPositions, answer: tuple[int, ...]) -> TokenPositions:
+    return replace(sample, ids=(*sample.ids[: sample.answer_at], *answer))
 
 
 def test_matched_keys_are_as_much_attended_to_and_of_the_same_turn():

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from anchorscope.engine.attention_mass import Mass
 from anchorscope.engine.decode import Line, Sampling, write_answers, write_samples
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.trunk import Prefix, Trunk, read_prefix, shared_prefix
@@ -25,6 +26,7 @@ class Answered:
     states: Tensor  # [row, token, layer, width]
     trunk: Trunk
     also: Tensor | None = None  # [row, layer, width] at one more position of each prompt
+    mass: Mass | None = None  # of attention, at every token of the answers
 
 
 class Answerer:
@@ -42,12 +44,13 @@ class Answerer:
         prompts: Sequence[Sequence[int]],
         *,
         also_at: Sequence[int] | None = None,
+        mass: bool = False,
     ) -> Answered:
         """The answers to the questions with these ids and prompts."""
-        options = {"stop_ids": self._stop, "limit": self.max_tokens, "also_at": also_at}
-        written = write_answers(lease, prefix, prompts, **options)
+        options = {"stop_ids": self._stop, "limit": self.max_tokens}
+        written = write_answers(lease, prefix, prompts, **options, also_at=also_at, mass=mass)
         answers = tuple(self._record(i, line) for i, line in zip(ids, written.lines, strict=True))
-        return Answered(answers, written.states, written.trunk, written.also)
+        return Answered(answers, written.states, written.trunk, written.also, written.mass)
 
     def sample(
         self,

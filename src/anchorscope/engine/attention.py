@@ -57,6 +57,7 @@ class View:
     memory: Memory
     weights: bool  # whether the attention weights are written out
     watch: Watch | None = None
+    beside: Watch | None = None  # shown the weights too; the values come as if nobody had looked
     set_back: SetBack | None = None
     block: int = -1  # the block that runs now, from 0
     called: list[int] = field(default_factory=list)  # the blocks whose attention was ours
@@ -103,11 +104,12 @@ def attend(
     kept = layout.kept(block, query.dtype)
     kept = None if kept is None else own_heads(kept, heads)
     special = any(of is not None for of in (kept, softcap, s_aux, alibi))
+    watch = view.watch or view.beside
     if not (view.weights or view.watch or special):
         return _fused(view, layout, (query, key, value), bias, scale, rule), None
     query, key, value = (layout.in_rows(packed) for packed in (query, key, value))
     pair = view.memory.join(block, key, value)
-    out, weights = _written_out(query * scale, pair, bias, softcap, s_aux, kept, view.watch)
+    out, weights = _written_out(query * scale, pair, bias, softcap, s_aux, kept, watch)
     return layout.pack(out.transpose(1, 2)), weights
 
 
@@ -130,6 +132,8 @@ def _fused(
         return attend_segments(query, segments, bias, open_prefix, layout, scale)
     query, key, value = (layout.in_rows(of) for of in packed)
     pair = memory.join(view.block, key, value)
+    if view.beside is not None:
+        view.beside(_weights(query * scale, pair[0], bias))
     grouped = query.shape[1] != key.shape[1]
     if grouped and wins_by_group(query):
         return layout.pack(attend_by_group(query, pair, bias, scale).transpose(1, 2))
@@ -165,21 +169,31 @@ def _written_out(
     watch: Watch | None,
 ) -> tuple[Tensor, Tensor]:
     """Values [row, head, query, head width] and weights [row, head, query, key], step by step."""
-    rows, heads, steps, width = query.shape
     key, value = pair
-    groups = key.shape[1]
-    # Grouped queries meet their key head without the keys being repeated.
-    scores = query.reshape(rows, groups, -1, width) @ key.transpose(-1, -2)
-    scores = scores.view(rows, heads, steps, -1)
-    if softcap is not None:
-        scores = torch.tanh(scores / softcap) * softcap
-    weights = _softmax(scores + bias, sinks).to(query.dtype)
+    weights = _weights(query, key, bias, softcap, sinks)
     if kept is not None:
         weights = weights * kept
     if watch is not None:
         watch(weights)
-    out = weights.reshape(rows, groups, -1, weights.shape[-1]) @ value
-    return out.view(rows, heads, steps, value.shape[-1]), weights
+    out = weights.reshape(len(key), key.shape[1], -1, weights.shape[-1]) @ value
+    return out.view(*query.shape[:3], value.shape[-1]), weights
+
+
+def _weights(
+    query: Tensor,
+    key: Tensor,
+    bias: Tensor,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+) -> Tensor:
+    """The weights [row, head, query, key] of queries that are scaled already."""
+    rows, heads, steps, width = query.shape
+    # Grouped queries meet their key head without the keys being repeated.
+    scores = query.reshape(rows, key.shape[1], -1, width) @ key.transpose(-1, -2)
+    scores = scores.view(rows, heads, steps, -1)
+    if softcap is not None:
+        scores = torch.tanh(scores / softcap) * softcap
+    return _softmax(scores + bias, sinks).to(query.dtype)
 
 
 def _softmax(scores: Tensor, sinks: Tensor | None) -> Tensor:

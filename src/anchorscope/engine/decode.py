@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from anchorscope.engine.attention_mass import Mass
 from anchorscope.engine.choice import drawn, entropies, likeliest
 from anchorscope.engine.layout import Layout
 from anchorscope.engine.lease import Lease
@@ -38,6 +40,7 @@ class Written:
     states: Tensor  # [row, token, layer, width], on the model's device
     trunk: Trunk
     also: Tensor | None  # [row, layer, width] at one more position of the prompts, if asked for
+    mass: Mass | None  # of attention, at every token, if asked for
 
 
 @dataclass(frozen=True)
@@ -69,10 +72,11 @@ def write_answers(
     stop_ids: Tensor,
     limit: int,
     also_at: Sequence[int] | None = None,
+    mass: bool = False,
 ) -> Written:
     """Each prompt's greedy answer up to a stop token (left out) or the limit."""
     grown = grow_trunk(lease, prefix, prompts, room=limit, head=True, also_at=also_at)
-    pages = _Pages(lease, len(prompts), limit)
+    pages = _Pages(lease, len(prompts), limit, mass=Mass() if mass else None)
     live = _Live(
         rows=torch.arange(len(prompts), device=lease.model.device),
         memory=grown.memory,
@@ -81,7 +85,7 @@ def write_answers(
     )
     _write(lease, prefix, pages, live, grown.last.logits, stop_ids=stop_ids, limit=limit)
     assert pages.states is not None
-    return Written(pages.lines(), pages.states, grown.trunk, grown.last.also)
+    return Written(pages.lines(), pages.states, grown.trunk, grown.last.also, pages.mass)
 
 
 def write_samples(
@@ -165,7 +169,8 @@ def _feed(
     live.at = torch.cat([live.at, query_at], dim=1)
     live.next_at = live.next_at + 1
     layout = Layout(query_at, live.at, prefix_length=len(prefix))
-    read = lease.run(chosen[:, None], layout, live.memory, head=head)
+    with nullcontext() if pages.mass is None else pages.mass.step(lease, live.rows):
+        read = lease.run(chosen[:, None], layout, live.memory, head=head)
     if pages.states is not None:
         pages.states[live.rows, step] = read.states
     pages.step = step + 1
@@ -176,12 +181,18 @@ class _Pages:
     """What is written, row by row, until the batch ends."""
 
     def __init__(
-        self, lease: Lease, rows: int, limit: int, *, sampling: Sampling | None = None
+        self,
+        lease: Lease,
+        rows: int,
+        limit: int,
+        *,
+        sampling: Sampling | None = None,
+        mass: Mass | None = None,
     ) -> None:
         model = lease.model
         device = model.device
         shape = (rows, limit, model.blocks, model.parts.width)
-        self.sampling, self.states = sampling, None
+        self.sampling, self.mass, self.states = sampling, mass, None
         self._likeliest = likeliest
         if lease.apart:
             from anchorscope.engine.fused.likeliest import likeliest as fused  # needs Triton

@@ -43,6 +43,12 @@ class Intervention:
             raise unknown("where", self.where, get_args(Where))
         window_of(self.layers)
 
+    @property
+    def hides_keys(self) -> bool:
+        """Whether no later token outside the keys sees anything of them, in any block or head."""
+        everywhere = self.heads is None and window_of(self.layers) is None
+        return everywhere and self.boost is None and self.where == "pre" and not self.answer_only
+
 
 def window_of(layers: str) -> int | None:
     """How many blocks that end at k are cut: None is all of 1..k."""

@@ -44,6 +44,7 @@ class Lease:
     def __init__(self, model: Model, *, weights: bool = False) -> None:
         self.model, self.weights = model, weights
         self.look: Watch | None = None  # shown every block's weights, without gradients
+        self.beside: Watch | None = None  # the same, where no kernel of a GPU's makes the values
         self._pass: _Pass | None = None
         self._back = ExitStack()
         self._trying = False  # whether a longer pack is tried just now
@@ -114,7 +115,7 @@ class Lease:
         last = layout.last()
         assert depth is None or not head, "the head reads the last block"
         kept = last if also_at is None else torch.cat([last, layout.token_at(also_at)])
-        view = View(layout, memory, self.weights, watch or self.look, set_back)
+        view = View(layout, memory, self.weights, watch or self.look, self.beside, set_back)
         now = self._pass = _Pass(view, kept, depth)
         tokens = layout.pack(ids)
         given = {

@@ -1,7 +1,8 @@
 """States under interventions, many questions and interventions as rows of one batch.
 
 A knockout changes nothing before the first position outside its keys that comes after one of
-them, so a row starts there, on the clean keys and values of its trunk.
+them, so a row starts there, on the clean keys and values of its trunk. Keys that come later and
+that nobody outside them sees are left out of it.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Row:
     intervention: Intervention
     keys: tuple[int, ...]
     ids: tuple[int, ...]  # the tokens computed anew
-    at: tuple[int, ...]  # their positions
+    at: tuple[int, ...]  # their positions, which may leave some out
     blocks: range  # from 0
     queries: tuple[int, ...] | None = None  # who loses the keys; None: all that come later
 
@@ -62,8 +63,10 @@ def row_for(
         ids = positions.ids[positions.answer_at :]
         return Row(number, intervention, keys, ids, at, range(blocks), positions.exact_answer)
     start = first_changed(positions, keys, turn_at)
-    at = tuple(range(start, len(positions.ids)))
-    return Row(number, intervention, keys, positions.ids[start:], at, range(blocks))
+    unseen = frozenset(keys if intervention.hides_keys else ())
+    at = tuple(i for i in range(start, len(positions.ids)) if i not in unseen)
+    ids = tuple(positions.ids[i] for i in at)
+    return Row(number, intervention, keys, ids, at, range(blocks))
 
 
 def first_changed(positions: TokenPositions, keys: Sequence[int], turn_at: int) -> int:
@@ -108,8 +111,7 @@ def _stretch(trunk: Trunk, row: Row, place: int) -> Stretch:
     if row.intervention.answer_only:
         return Stretch(row.ids, row.at, front="answer alone")
     of, turn_at = row.intervention, len(trunk.prefix)
-    whole = of.heads is None and of.boost is None and len(row.blocks) in (0, len(trunk.pairs))
-    if not whole or of.where == "post":
+    if not of.hides_keys or len(row.blocks) not in (0, len(trunk.pairs)):
         return Stretch(row.ids, row.at, front=place)
     keys = row.keys if row.blocks else ()
     return Stretch(

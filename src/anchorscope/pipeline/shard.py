@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from anchorscope.answers.generate import Answered, Answerer
-from anchorscope.engine.attention_mass import with_mass
+from anchorscope.engine.attention_mass import Mass, comes_with_answers, with_mass
 from anchorscope.engine.batches import Budget, in_batches
 from anchorscope.engine.interventions import Intervention, TokenPositions, positions_of
 from anchorscope.engine.lease import Lease
@@ -168,20 +168,22 @@ class ShardReader:
         random = self.aside.draw(prompts, self.exact_question, seed=self.seed) if drawn else dict
         for batch, (trunk, answered) in in_batches(
             prompts,
-            self._answer if stored is None else self._regrow,
+            self._answer if stored is None or self._watches() else self._regrow,
             length=self._own,
             then=lambda p: p.question.id,
             budget=self.budget,
             rows=self._rows(prompts),
         ):
-            if answered is None:
-                self._intervene(trunk, [by_id[p.question.id] for p in batch], random(), states)
+            if stored is not None:
+                samples = [by_id[p.question.id] for p in batch]
+                self._intervene(trunk, samples, random(), states, _mass(answered, samples))
             else:
+                assert answered is not None
                 verdicts = self.aside.judge(batch, answered.answers)
                 pairs = zip(batch, answered.answers, strict=True)
                 samples = [mark_answer(self.lease.model, p, a, verdict="abstain") for p, a in pairs]
                 self._coming = first.add(caught(samples, answered), before=self._coming)
-                self._intervene(trunk, samples, random(), states)
+                self._intervene(trunk, samples, random(), states, answered.mass)
                 for sample, verdict in zip(samples, verdicts(), strict=True):
                     by_id[sample.id] = replace(sample, verdict=verdict)
             del trunk, answered  # before the next batch has its own
@@ -199,9 +201,21 @@ class ShardReader:
         ids = [p.question.id for p in batch]
         prompts = [p.prompt_ids for p in batch]
         asked = [p.question_tokens[-1] for p in batch]
-        out = self.answerer.answer(self.lease, self.prefix, ids, prompts, also_at=asked)
+        how = {"also_at": asked, "mass": self._watches()}
+        out = self.answerer.answer(self.lease, self.prefix, ids, prompts, **how)
         self.tokens += sum(map(self._own, batch)) + sum(len(a.token_ids) for a in out.answers)
         return out.trunk, out
+
+    def _watches(self) -> bool:
+        """Whether answers are watched while they are written, for the mass of attention.
+
+        Those on disk are then written once more: mass that was read otherwise would be rounded
+        otherwise, and a continued run equals an unbroken one.
+        """
+        return self._matches() and comes_with_answers(self.lease)
+
+    def _matches(self) -> bool:
+        return any(cut.keys == "matched" for cut in self.passes)
 
     def _regrow(self, batch: Sequence[Prompted]) -> tuple[Trunk, Answered | None]:
         """The trunk of answers that are on disk: of the very batch they came from, so that a
@@ -212,12 +226,17 @@ class ShardReader:
         return grow_trunk(self.lease, self.prefix, prompts, room=0, head=False).trunk, None
 
     def _intervene(
-        self, trunk: Trunk, samples: Sequence[Sample], random: Drawn, states: Blocks
+        self,
+        trunk: Trunk,
+        samples: Sequence[Sample],
+        random: Drawn,
+        states: Blocks,
+        mass: Mass | None,
     ) -> None:
         """Adds the states of these samples under each pass to `states`."""
         positions = [self._positions(sample, random.get(sample.id)) for sample in samples]
-        if any(cut.keys == "matched" for cut in self.passes):
-            positions = with_mass(self.lease, trunk, positions, budget=self.budget)
+        if self._matches():
+            positions = with_mass(self.lease, trunk, positions, budget=self.budget, known=mass)
         rows = [
             self._row(of, number, cut)
             for number, of in enumerate(positions)
@@ -259,3 +278,15 @@ class ShardReader:
         ids = [id for block in blocks for id in block.ids]
         arrays = [block.states.array() for block in blocks] or [none]
         save_states(self.store, shard_name(name, shard.number), ids, arrays)
+
+
+def _mass(answered: Answered | None, samples: Sequence[Sample]) -> Mass | None:
+    """The mass of attention at these answers; None where others were written this time.
+
+    Another machine rounds otherwise, and may choose another token.
+    """
+    if answered is None:
+        return None
+    pairs = zip(answered.answers, samples, strict=True)
+    same = all(now.token_ids == then.answer.token_ids for now, then in pairs)
+    return answered.mass if same else None

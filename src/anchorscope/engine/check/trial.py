@@ -21,6 +21,7 @@ from anchorscope.models import Model
 
 PREFIX, TURNS, ANSWER = 6, (9, 9, 12), 3
 _ALIKE = 4  # tokens with which the first and the last turn begin
+_GAP = 3  # the token of a turn that E_Q leaves out: a row then begins there, with E_Q's rest behind
 _BETA = 2.0
 
 
@@ -44,7 +45,8 @@ def prompts_for(model: Model) -> list[tuple[int, ...]]:
         tuple(torch.randint(low, size, (n,), generator=generator).tolist())
         for n in (PREFIX, *TURNS)
     )
-    second = first[:1] + other[1:-2] + first[-2:]
+    gap = slice(_GAP, _GAP + 1)
+    second = first[:1] + other[1:_GAP] + first[gap] + other[_GAP + 1 : -2] + first[-2:]
     turns = (first, second, first[:_ALIKE] + more[_ALIKE:])
     return [prefix + turn for turn in turns]
 
@@ -82,14 +84,17 @@ def answered(lease: Lease, prefix: Prefix, prompts: list[tuple[int, ...]]) -> Tr
 def positions(
     prompt: tuple[int, ...], answer: tuple[int, ...], number: int, *, start: int = PREFIX
 ) -> TokenPositions:
-    """E_Q is a stretch in the middle of the turn: the longer it is, the more a cut must move."""
+    """E_Q is the middle of the turn but for one token: the longer it is, the more a cut must move.
+
+    The gap in it is there for rows that leave out the keys behind it.
+    """
     turn = range(start, len(prompt))
     return TokenPositions(
         id=f"check:{number}",
         ids=prompt + answer,
         answer_at=len(prompt),
         question_tokens=tuple(turn),
-        exact_question=tuple(turn[1:-2]),
+        exact_question=(*turn[1:_GAP], *turn[_GAP + 1 : -2]),
         exact_answer=tuple(range(len(prompt), len(prompt) + len(answer))),
     )
 
@@ -126,10 +131,11 @@ def ours(
 def empty_pair(lease: Lease, trunk: Trunk, sample: TokenPositions) -> tuple[Tensor, Tensor]:
     """States with no keys to cut and with no head to cut, of rows that start alike."""
     how = {"blocks": lease.model.blocks, "turn_at": len(trunk.prefix), "seed": 0}
-    start = row_for(sample, 0, KNOCKOUT, **how)
+    start = row_for(sample, 0, KNOCKOUT, **how).at[0]
+    whole = {"ids": sample.ids[start:], "at": tuple(range(start, len(sample.ids)))}
     bare = replace(sample, exact_question=())
     first, second = (
-        read_batch(lease, trunk, [replace(row_for(s, 0, c, **how), ids=start.ids, at=start.at)])
+        read_batch(lease, trunk, [replace(row_for(s, 0, c, **how), **whole)])
         for s, c in ((bare, KNOCKOUT), (sample, CLEAN))
     )
     return first, second
