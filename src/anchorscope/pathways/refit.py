@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.linalg import solve_triangular
 
 from anchorscope.config import Balance
-from anchorscope.probes.curvature import Array, namespace, to_numpy
+from anchorscope.probes.curvature import Array, namespace, solved_lower, to_numpy
 from anchorscope.probes.fold_probes import fit_fold_probes, label_tasks, task_request
 from anchorscope.probes.folds import training_rows
 from anchorscope.probes.many_fits import DEFAULT_C, Made, Request
@@ -141,16 +140,9 @@ class Mahalanobis:
             rest = outside / self.floor if self.floor > 0 else 0 * outside
             return (inside + rest) ** 0.5
         # Woodbury's identity: the inverse of floor + kept · cloud'cloud/n, times x on both sides.
-        solved = _solved(self.factor, self.cloud @ x.T)
+        solved = solved_lower(self.factor, self.cloud @ x.T)
         within = self.kept / len(self.cloud) * (solved**2).sum(0)
         return ((square - within) / self.floor) ** 0.5
-
-
-def _solved(factor: Array, right: Array) -> Array:
-    """What the lower triangle `factor` times it gives `right`."""
-    if isinstance(right, np.ndarray):
-        return solve_triangular(factor, right, lower=True)
-    return namespace(right).linalg.solve_triangular(factor, right, upper=False)
 
 
 def _shrinkage(x: Array, gram: Array) -> float:
