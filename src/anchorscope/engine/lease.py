@@ -245,7 +245,8 @@ class Lease:
             raise NotUnderstood("a block hands on more than one vector for each token")
         # States come to the first device, wherever their block lies.
         self._tuples = isinstance(output, tuple | list)
-        now.states.append(hidden[0, now.kept.to(hidden.device)].to(now.kept.device))
+        kept = hidden[0].index_select(0, now.kept.to(hidden.device))
+        now.states.append(kept.to(now.kept.device))
         if len(now.states) == now.depth:
             raise _Enough
 
