@@ -13,8 +13,10 @@ from kit.tiny import ARCHITECTURES, tiny_lm, tiny_tokenizer
 
 from anchorscope.engine.check import check_model
 from anchorscope.engine.decode import write_answers
+from anchorscope.engine.layout import Layout
 from anchorscope.engine.lease import Lease
-from anchorscope.engine.on_cpu import packed, products
+from anchorscope.engine.memory import Growing
+from anchorscope.engine.on_cpu import gates, packed, products
 from anchorscope.engine.on_cpu.gates import Buffers, gates_in_place
 from anchorscope.engine.on_cpu.groups import attend_by_group, wins_by_group
 from anchorscope.engine.on_cpu.packed import weights_packed
@@ -48,6 +50,32 @@ def test_gates_in_buffers_give_the_same_bits(architecture: str, dtype: torch.dty
     blocks = lm.config.get_text_config().num_hidden_layers
     assert gated == (0 if architecture == "gpt_neox" else blocks)
     assert not replaced(lm)
+
+
+@pytest.mark.parametrize("depth", [None, 3])
+def test_of_the_last_block_only_what_is_read_goes_through_its_mlp(depth, monkeypatch) -> None:
+    """Two rows of nine tokens, of which two are read; the same states as with all of them."""
+    model = load_model(tiny_lm("llama"), tokenizer=tiny_tokenizer(), device="cpu", dtype="auto")
+    at = torch.arange(9).expand(2, -1)
+    ids = torch.stack([IDS[0, :9], IDS[0, 5:14]])
+    sizes, products = [], gates._products
+    monkeypatch.setattr(
+        gates, "_products", lambda m, rows, b: sizes.append(len(rows)) or products(m, rows, b)
+    )
+
+    def read() -> list[torch.Tensor]:
+        with Lease(model) as lease:
+            sizes.clear()  # a first time each MLP is tried
+            how = {"also_at": torch.tensor([4, 8]), "depth": depth, "head": depth is None}
+            of = lease.run(ids, Layout(at, at, prefix_length=0), Growing(model.blocks, 9), **how)
+        return [of.states, of.also, *([] if of.logits is None else [of.logits])]
+
+    few, last = read(), depth or model.blocks
+    assert sizes == [18] * (last - 1) + [4]  # the last tokens, and one more of each row
+    monkeypatch.setattr(Lease, "_wanted", lambda lease: None)
+    for one, other in zip(few, read(), strict=True):
+        torch.testing.assert_close(one, other, atol=1e-6, rtol=0)
+    assert sizes == [18] * last
 
 
 def test_with_gradients_the_own_code_runs() -> None:

@@ -1,8 +1,9 @@
-"""Gated MLPs in two buffers that stay, on a CPU.
+"""Gated MLPs in two buffers that stay, on a CPU; those of the last block for few tokens alone.
 
 A gated MLP makes four arrays of [token, intermediate width] in every block: gate, up, the
 activation and their product. The system clears each page of fresh memory before it can be written
-to. Here the first two are written over and over, and the other two into the first.
+to. Here the first two are written over and over, and the other two into the first. Of what the last
+block makes a pass reads the tokens whose states it keeps: no other token sees the rest.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import silu
 
+# The packed tokens that anybody reads after the block that runs now; None: all of them.
+Wanted = Callable[[], Tensor | None]
 _PARTS = ("gate_proj", "up_proj", "down_proj", "act_fn")
 # What `_activation` said of a module: a model is lent many times.
 _KNOWN: WeakKeyDictionary[nn.Module, bool | None] = WeakKeyDictionary()
@@ -29,12 +32,12 @@ class Gate(NamedTuple):
 
 
 @contextmanager
-def gates_in_place(lm: nn.Module) -> Iterator[None]:
+def gates_in_place(lm: nn.Module, wanted: Wanted = lambda: None) -> Iterator[None]:
     """A model whose gated MLPs use the same two buffers, until the block ends."""
     gates, buffers = list(_gates(lm)), Buffers()
     try:
         for gate in gates:
-            gate.module.forward = _forward(gate, buffers)
+            gate.module.forward = _forward(gate, buffers, wanted)
         yield
     finally:
         for gate in gates:
@@ -100,7 +103,7 @@ def _activation(module: Any) -> bool | None:
     try:
         own = module(sample)
         for in_place in (True, False):
-            ours = _forward(Gate(module, in_place), Buffers())
+            ours = _forward(Gate(module, in_place), Buffers(), lambda: None)
             if torch.equal(ours(sample), own):
                 return in_place
     except Exception:  # it takes or gives something else, and runs as it is
@@ -108,16 +111,22 @@ def _activation(module: Any) -> bool | None:
     return None
 
 
-def _forward(gate: Gate, buffers: Buffers) -> Callable[..., Tensor]:
+def _forward(gate: Gate, buffers: Buffers, wanted: Wanted) -> Callable[..., Tensor]:
     """The MLP's forward by way of the buffers; with gradients its own."""
     module, own = gate.module, gate.module.forward
 
     def forward(x: Tensor) -> Tensor:
         if torch.is_grad_enabled() or x.device.type != "cpu":
             return own(x)
-        gated, up = _products(module, x.reshape(-1, x.shape[-1]), buffers)
+        rows, only = x.reshape(-1, x.shape[-1]), wanted()
+        # Of the whole pack alone: an expert gets tokens of its own, in places of their own.
+        whole = x.dim() == 3 and only is not None and len(only) < len(rows)
+        gated, up = _products(module, rows.index_select(0, only) if whole else rows, buffers)
         gated = silu(gated, inplace=True) if gate.in_place else module.act_fn(gated)
-        return module.down_proj(gated.mul_(up)).view(*x.shape[:-1], -1)
+        out = module.down_proj(gated.mul_(up))
+        if whole:
+            out = out.new_zeros(len(rows), out.shape[-1]).index_copy_(0, only, out)
+        return out.view(*x.shape[:-1], -1)
 
     return forward
 
