@@ -1,7 +1,7 @@
 # make docs   the site, in site/, with every link checked
 # make tutorial   runs docs/tutorial.py, keeps its outputs in docs/tutorial.ipynb, and says what
 #             each cell took
-# make demo   the main job on the bundled model, 300 questions of each set: writes runs/demo and
+# make demo   the main job on the bundled model, 400 questions of each set: writes runs/demo and
 #             prints where the report is and the two commands to look at it
 # make test   lint, types and all tests but the slow ones
 # make torture  faults in folders and hostile inputs, hundreds of each: one table (docs/reliability.md)
@@ -20,7 +20,7 @@ setup: .venv/ready
 	touch $@
 
 demo: setup
-	$(BIN)/anchorscope run --limit 300 --out runs/demo
+	$(BIN)/anchorscope run --limit 400 --prompt text --out runs/demo
 	$(BIN)/anchorscope view runs/demo --no-open
 	@echo "Look at it:"
 	@echo "  $(BIN)/anchorscope view runs/demo    # every sample, in one page"
