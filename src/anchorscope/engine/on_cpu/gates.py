@@ -115,17 +115,21 @@ def _forward(gate: Gate, buffers: Buffers, wanted: Wanted) -> Callable[..., Tens
     """The MLP's forward by way of the buffers; with gradients its own."""
     module, own = gate.module, gate.module.forward
 
+    def through(rows: Tensor) -> Tensor:
+        gated, up = _products(module, rows, buffers)
+        gated = silu(gated, inplace=True) if gate.in_place else module.act_fn(gated)
+        return module.down_proj(gated.mul_(up))
+
     def forward(x: Tensor) -> Tensor:
         if torch.is_grad_enabled() or x.device.type != "cpu":
             return own(x)
-        rows, only = x.reshape(-1, x.shape[-1]), wanted()
-        # Of the whole pack alone: an expert gets tokens of its own, in places of their own.
-        whole = x.dim() == 3 and only is not None and len(only) < len(rows)
-        gated, up = _products(module, rows.index_select(0, only) if whole else rows, buffers)
-        gated = silu(gated, inplace=True) if gate.in_place else module.act_fn(gated)
-        out = module.down_proj(gated.mul_(up))
-        if whole:
-            out = out.new_zeros(len(rows), out.shape[-1]).index_copy_(0, only, out)
+        rows = x.reshape(-1, x.shape[-1])
+        # Of a pack alone: an expert gets rows of its own, in places of their own.
+        only = wanted() if x.dim() == 3 else None
+        if only is None or len(only) >= len(rows):
+            return through(rows).view(*x.shape[:-1], -1)
+        few = through(rows.index_select(0, only))
+        out = few.new_zeros(len(rows), few.shape[-1]).index_copy_(0, only, few)
         return out.view(*x.shape[:-1], -1)
 
     return forward
