@@ -12,10 +12,15 @@ os.environ["TRITON_INTERPRET"] = "1"  # before torch imports it: kernels run wit
 
 import pytest
 import torch
+from hypothesis import settings
 from kit.tiny import ARCHITECTURES, tiny_lm, tiny_tokenizer
 
 from anchorscope.cli import main
 from anchorscope.models import Model, load_model
+
+# A machine that others use may stop for longer than hypothesis's 200 ms.
+settings.register_profile("any machine", deadline=None)
+settings.load_profile("any machine")
 
 # Files of minutes go first: a worker that begins one when all else is done keeps everybody waiting.
 LONG = (
