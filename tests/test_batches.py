@@ -119,7 +119,7 @@ def test_packs_and_keys_leave_a_quarter_free(free, token):
 
 @pytest.mark.parametrize(
     ("memory", "tokens", "written"),
-    [(24 * GIB, 1024, GIB), (8 * GIB, 1024, GIB // 2), (GIB, 512, GIB // 16)],
+    [(24 * GIB, 2048, GIB), (8 * GIB, 2048, GIB // 2), (GIB, 512, GIB // 16)],
 )
 def test_bounds_on_a_cpu_follow_from_all_its_memory(memory, tokens, written):
     assert usual_bounds("cpu", memory) == usual_bounds("cpu", memory + 1) == (tokens, written, None)
@@ -134,7 +134,7 @@ def test_half_precision_on_a_cpu_goes_in_larger_batches():
 
 def test_the_bounds_of_a_model_are_noted_and_batches_follow():
     model = load_model(tiny_lm("llama"), tokenizer=tiny_tokenizer())
-    assert (Budget.of(model).tokens, Budget.of(model).trunk) == (1024, None)
+    assert (Budget.of(model).tokens, Budget.of(model).trunk) == (2048, None)
     note(model.lm, Noted(Bounds(512, 1 << 20, 1 << 21)))
     budget = Budget.of(model)
     assert (budget.tokens, budget.written, budget.trunk) == (512, 1 << 20, 1 << 21)

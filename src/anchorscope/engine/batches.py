@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import torch
 
 from anchorscope.engine.limits.bounds import bounds_of
+from anchorscope.engine.limits.packs import PackTooLong
 from anchorscope.engine.limits.together import together
 from anchorscope.errors import UserError
 from anchorscope.models import Model
@@ -45,6 +46,10 @@ class Budget:
         self.tokens, self._calm = max(1, self.tokens // 2), 0
         self._grow_after = min(self._grow_after * 2, _GROW_AFTER << 8)
 
+    def keep_to(self, tokens: int) -> None:
+        """No more tokens than these from now on."""
+        self.tokens, self._most = min(self.tokens, tokens), min(self._most, tokens)
+
     def went_well(self) -> None:
         """After a while without trouble, half as many again: others may have given memory back."""
         self._calm += 1
@@ -69,9 +74,16 @@ def in_batches(
     while waiting:
         count = min(_fitting(waiting, length, budget.tokens), _share(len(waiting), rows))
         batch = waiting[: -count - 1 : -1]
-        done = _within_memory(work, batch)
+        total = sum(length(thing) for thing in batch)
+        try:
+            done = _within_memory(work, batch)
+        except PackTooLong as error:
+            if count == 1 or total <= error.tokens:
+                raise
+            budget.keep_to(error.tokens)
+            continue
         if not done:
-            budget.tokens = min(budget.tokens, sum(length(thing) for thing in batch))
+            budget.tokens = min(budget.tokens, total)
             budget.shrink()
             # Here the error is gone, and with its traceback the tensors of the batch that failed.
             _give_back()

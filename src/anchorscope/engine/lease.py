@@ -16,12 +16,12 @@ from anchorscope.engine.attention import CURRENT, SetBack, View, Watch, attentio
 from anchorscope.engine.fused import can_fuse, put_into
 from anchorscope.engine.layout import Layout
 from anchorscope.engine.limits.borrow import borrow
-from anchorscope.engine.limits.bounds import noted_of, proved_up_to
+from anchorscope.engine.limits.bounds import noted_of
+from anchorscope.engine.limits.packs import Alone, Packs
 from anchorscope.engine.masks import NAME, NotUnderstood, first_position
 from anchorscope.engine.memory import Memory
 from anchorscope.engine.on_cpu import sooner
 from anchorscope.engine.own_attention import replace_own
-from anchorscope.errors import UserError
 from anchorscope.models import Model
 
 
@@ -47,7 +47,7 @@ class Lease:
         self.beside: Watch | None = None  # the same, where no kernel of a GPU's makes the values
         self._pass: _Pass | None = None
         self._back = ExitStack()
-        self._trying = False  # whether a longer pack is tried just now
+        self._packs = Packs(self)
         self._tuples = False  # whether a block hands on a tuple, as seen in the last pass
         forward = inspect.signature(model.lm.forward).parameters
         self._picks = "logits_to_keep" in forward
@@ -94,6 +94,7 @@ class Lease:
         depth: int | None = None,
         also_at: Tensor | None = None,
         start: int = 0,
+        alone: Alone | None = None,
     ) -> Read:
         """The states of every layer at each row's last token, and its logits if `head` is wanted.
 
@@ -103,6 +104,8 @@ class Lease:
         After `depth` blocks the pass ends: what comes later cannot change their layers. `also_at`
         is one more position of each row [row] whose states are kept. The first `start` blocks are
         passed by: `set_back` must give the next one its input, and their layers mean nothing.
+        `alone` reads the last of several rows by itself, which a longer pack than any before is
+        held against.
 
         Example:
             at = torch.arange(ids.shape[1])[None]  # one row, all positions from 0
@@ -111,7 +114,9 @@ class Lease:
                 read = lease.run(ids, Layout(at, at, prefix_length=0), memory, head=True)
 
         """
-        self._check_pack(layout)
+        longest = self._packs.longer(layout)
+        if longest and alone is None:
+            self._packs.try_made_up(longest)
         last = layout.last()
         assert depth is None or not head, "the head reads the last block"
         kept = last if also_at is None else torch.cat([last, layout.token_at(also_at)])
@@ -134,10 +139,12 @@ class Lease:
             with torch.set_grad_enabled(watch is not None):
                 states = torch.stack(now.states, dim=1)
             more = None if also_at is None else states[len(last) :]
-            return Read(states[: len(last)], logits, more)
         finally:
             CURRENT.reset(token)
             self._pass = None
+        if longest and alone is not None:
+            self._packs.compare(layout, longest, states[len(last) - 1], alone)
+        return Read(states[: len(last)], logits, more)
 
     def _wanted(self) -> Tensor | None:
         """The packed tokens that anybody reads after the block that runs now; None: all of them."""
@@ -165,27 +172,6 @@ class Lease:
         with suppress(_Enough):
             self.model.parts.decoder(**given)
         return None
-
-    def _check_pack(self, layout: Layout) -> None:
-        """A model that looks at places in a pack is right only where they and positions are few.
-
-        Whether it does was tried up to some length; what is longer is tried when it comes.
-        """
-        proved = noted_of(self.model.lm).proved
-        # The columns bound the positions, and counting them makes no GPU wait.
-        if proved is None or self._trying or max(len(layout.place), layout.keys) <= proved.tokens:
-            return
-        longest = max(len(layout.place), int(layout.query_at.max()) + 1)
-        self._trying = True
-        try:
-            right = proved_up_to(longest, self.model.lm, self)
-        finally:
-            self._trying = False
-        if not right:
-            raise UserError(
-                f"{self.model.name} looks at places in a pack and is right up to {proved.tokens} "
-                f"tokens; {longest} were given. Use shorter prompts or fewer examples."
-            )
 
     def _check_called(self, now: _Pass, start: int) -> None:
         """Every block must have attended through us, once: else something flows around the cut."""

@@ -98,8 +98,13 @@ def read_batch(
     distinct = None if set_back or lease.apart else distinct_tokens(stretches)
     tokens, layout, number = lay_out(lease, trunk, batch, distinct=distinct)
     memory = Forked(trunk.pairs, number, trunk.prefix.pairs, apart=lease.apart)
-    read = lease.run(tokens, layout, memory, set_back=set_back, depth=depth, start=start)
-    return read.states
+
+    def last_alone() -> Tensor:
+        return read_batch(lease, trunk, batch[-1:], depth=depth)[0]
+
+    alone = None if set_back or len(batch) == 1 else last_alone
+    how = {"set_back": set_back, "depth": depth, "start": start, "alone": alone}
+    return lease.run(tokens, layout, memory, **how).states
 
 
 def _stretch(trunk: Trunk, row: Row, place: int) -> Stretch:

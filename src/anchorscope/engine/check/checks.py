@@ -29,6 +29,9 @@ from anchorscope.run_folder.identity import weights_hash
 
 # What an intervention moves must be this many times what rounding may: else nothing is proved.
 _POWER = 3.0
+# Tokens of the pack that is tried before a run: as many as usual prompts have. Packs of the run
+# that are longer are tried as they are.
+_SHORT = 128
 _LOGITS = 10.0  # log-probabilities are of another size than states: they may be so much further off
 _SAID = {
     "knockout": "the knockout blocks what it says and nothing else",
@@ -61,10 +64,11 @@ class _Seen:
     weights: list[Tensor]  # by block, [sample, head, query, key]
 
 
-def check_model(model: Model) -> Iterator[Check]:
+def check_model(model: Model, *, pack: int | None = None) -> Iterator[Check]:
     """Each check as it is done; the model is left as it was. No error comes out of it.
 
-    A model that passes them all is not checked again by a run of the same process.
+    A model that passes them all is not checked again by a run of the same process. A full pack is
+    tried with at most `pack` tokens; longer ones are then tried when they come.
 
     Examples:
         >>> import anchorscope as anc
@@ -74,34 +78,34 @@ def check_model(model: Model) -> Iterator[Check]:
 
     """
     passed = True
-    for check in _with_or_without_kernels(model):
+    for check in _with_or_without_kernels(model, pack):
         passed = passed and check.ok
         yield check
     if passed:
         _PROVED[_key(model)] = noted_of(model.lm)
 
 
-def _with_or_without_kernels(model: Model) -> Iterator[Check]:
+def _with_or_without_kernels(model: Model, pack: int | None) -> Iterator[Check]:
     """Each check; where one fails with the fused kernels of a GPU, all are done again without.
 
     A run then goes without them too.
     """
     note(model.lm, replace(noted_of(model.lm), fused=True))
     if not can_fuse(model):
-        yield from _told(model)
+        yield from _told(model, pack)
         return
-    checks = list(_told(model))
+    checks = list(_told(model, pack))
     if all(check.ok for check in checks):
         yield from checks
         return
     note(model.lm, replace(noted_of(model.lm), fused=False))
-    yield from _told(model)
+    yield from _told(model, pack)
 
 
-def _told(model: Model) -> Iterator[Check]:
+def _told(model: Model, pack: int | None) -> Iterator[Check]:
     """Each check; an error is a failed one."""
     try:
-        yield from _in_any_precision(model)
+        yield from _in_any_precision(model, pack)
     except UserError as error:
         yield Check("its attention can be changed", False, str(error).rstrip("."))
     except Exception as error:
@@ -109,13 +113,13 @@ def _told(model: Model) -> Iterator[Check]:
         yield Check("its attention can be changed", False, f"{type(error).__name__}: {said}")
 
 
-def _in_any_precision(model: Model) -> Iterator[Check]:
+def _in_any_precision(model: Model, pack: int | None) -> Iterator[Check]:
     """The checks; what half precision rounds too much to tell is tried again in float32.
 
     In half precision the states must still be nearer to stock attention's than to the clean ones.
     """
     doubtful = []
-    for check in _checks(model):
+    for check in _checks(model, pack):
         if check.ok or not check.near or not can_be_float32(model):
             yield check
         else:
@@ -130,13 +134,13 @@ def _in_any_precision(model: Model) -> Iterator[Check]:
         yield Check(check.name, again.ok, said)
 
 
-def _checks(model: Model) -> Iterator[Check]:
+def _checks(model: Model, pack: int | None) -> Iterator[Check]:
     yield Check("a prompt begins as the model's files say", *first_tokens(model))
     before = _logits(model)
     measure(model)
     limit = yield from _of_states(model)
     yield Check(*check_long(model, limit))
-    yield Check(*check_pack(model, limit))
+    yield Check(*check_pack(model, limit, most=pack))
     same = torch.equal(before, _logits(model))
     yield Check("the model is left as it was", same, "logits bit for bit" if same else "it changed")
 
@@ -182,7 +186,7 @@ def require_understood(model: Model) -> None:
     if proved is not None:
         note(model.lm, proved)  # the same weights may have been loaded anew
         return
-    failed = [check for check in check_model(model) if not check.ok]
+    failed = [check for check in check_model(model, pack=_SHORT) if not check.ok]
     if failed:
         said = "; ".join(f"{check.name}: no ({check.seen})" for check in failed)
         raise UserError(

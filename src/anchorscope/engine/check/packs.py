@@ -1,7 +1,8 @@
-"""Rows longer than the model's window, and packs as large as a run makes them."""
+"""Rows longer than the model's window, and packs of many rows."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -56,11 +57,14 @@ def _long(model: Model, window: int) -> float:
     return distance(states, stock[:, -1])
 
 
-def check_pack(model: Model, limit: float) -> tuple[str, bool, str]:
-    """A pack of full size, whose last row must be that row alone; a smaller bound is noted."""
+def check_pack(model: Model, limit: float, *, most: int | None) -> tuple[str, bool, str]:
+    """A pack, of full size or `most` tokens, whose last row must be that row alone.
+
+    A smaller bound is noted. Longer packs than this are tried when they come.
+    """
     noted = replace(noted_of(model.lm), largest=None, proved=None)
     note(model.lm, noted)
-    full = min(Budget.of(model).tokens, _affordable(model))
+    full = min(Budget.of(model).tokens, _affordable(model), most or sys.maxsize)
     name = "a full pack, its last row as that row alone"
     tokens = full
     with Lease(model) as lease:
@@ -71,7 +75,11 @@ def check_pack(model: Model, limit: float) -> tuple[str, bool, str]:
             tokens //= 2
         else:
             return name, False, f"rows of a pack change each other by {far:.1e}"
-    proved = Proved(tokens, lambda lease, more: _packed(lease, more) < limit)
+    proved = Proved(
+        tokens,
+        near=lambda a, b: distance(a, b) < limit,
+        more=lambda lease, more: _packed(lease, more) < limit,
+    )
     note(model.lm, replace(noted, proved=proved, largest=None if tokens == full else tokens))
     if tokens == full:
         return name, True, f"{tokens:,} tokens, difference {far:.1e}"

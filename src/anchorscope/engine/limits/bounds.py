@@ -8,21 +8,20 @@ written into run.json, and a continued run takes them from there.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import psutil
-from torch import nn
+from torch import Tensor, nn
 
 from anchorscope.models import Model
 
-# Tokens of one pass: large enough for matrix products to run at full speed, small enough that a
-# batch's scores stay far below the weights in memory.
-TOKENS = {"cpu": 1024, "cuda": 65536}
+# Tokens of one pass: large enough for matrix products to run at full speed and for many answers to
+# be written at once, small enough that a batch's scores stay far below the weights in memory.
+TOKENS = {"cpu": 2048, "cuda": 65536}
 # On a CPU in half precision: the matrix units that bfloat16 goes with (AMX) want larger products.
-# In single precision these only make the proof on load longer.
 _HALF_TOKENS = 4096
 # Keys and values of rows that answers are written to, on a CPU: a share of all memory, not of what
 # is free just now, so that two runs on a machine make the same batches. The prefix lies in every
@@ -47,7 +46,8 @@ class Proved(NamedTuple):
     """Up to how many tokens the rows of a pack were seen not to change one another."""
 
     tokens: int
-    more: Callable[[Any, int], bool]  # whether the packs of a lease are right up to so many
+    near: Callable[[Tensor, Tensor], bool]  # whether states are the same but for rounding
+    more: Callable[[Any, int], bool]  # whether made-up packs of a lease are right up to so many
 
 
 @dataclass(frozen=True)
@@ -71,19 +71,6 @@ def noted_of(lm: nn.Module) -> Noted:
 def note(lm: nn.Module, noted: Noted) -> None:
     """Notes what was found out about a model, or what its run began with."""
     _NOTED[lm] = noted
-
-
-def proved_up_to(longest: int, lm: nn.Module, lease: Any) -> bool:
-    """Whether packs of so many tokens are right, tried where they were not; what is so is noted."""
-    noted = noted_of(lm)
-    proved = noted.proved
-    if proved is None or longest <= proved.tokens:
-        return proved is not None
-    tries = () if noted.largest else (1 << (longest - 1).bit_length(), longest)
-    right = next((tokens for tokens in tries if proved.more(lease, tokens)), None)
-    if right is not None:
-        note(lm, replace(noted, proved=proved._replace(tokens=right)))
-    return right is not None
 
 
 def bounds_of(model: Model) -> Bounds:
