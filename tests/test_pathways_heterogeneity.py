@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from sklearn.cluster import KMeans
 from sklearn.covariance import LedoitWolf
 from sklearn.mixture import GaussianMixture
 
 from anchorscope.pathways.group_adds import adds
 from anchorscope.pathways.heterogeneity import reliability, shape
-from anchorscope.pathways.humps import two_humps
+from anchorscope.pathways.humps import two_clusters, two_humps
 from anchorscope.pathways.refit import Mahalanobis, refit
 
 
@@ -69,6 +70,16 @@ def test_two_humps_are_scikit_learns_mixture(apart):
     assert humps.bic == pytest.approx(one - model.bic(x[:, None]), abs=1e-9)
     means, spread = model.means_.ravel(), np.sqrt(model.covariances_.mean())
     assert humps.separation == pytest.approx(abs(means[0] - means[1]) / spread, abs=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_two_clusters_are_scikit_learns(seed):
+    rng = np.random.default_rng(seed)
+    size = int(rng.integers(20, 800))
+    values = rng.standard_t(3, size=size) + (rng.random(size) < 0.3) * rng.uniform(0, 6)
+    values = np.round(values, int(rng.integers(1, 12)))  # some are alike
+    theirs = KMeans(2, n_init=1, random_state=seed).fit(values[:, None]).labels_
+    assert two_clusters(values, seed=seed).tolist() == (theirs == 1).tolist()
 
 
 def test_a_group_adds_what_nothing_else_says_and_no_more():
