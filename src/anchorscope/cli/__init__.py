@@ -28,6 +28,7 @@ from anchorscope.cli.tools.verdicts import verdicts
 from anchorscope.cli.tools.verify import verify
 from anchorscope.cli.view import view
 from anchorscope.errors import UserError
+from anchorscope.kept_memory import keep_freed_memory
 
 EXIT_CODES = (
     "Exit codes: 0 done; 1 a study with a failed run, or a bug, with its traceback; "
@@ -90,6 +91,7 @@ def main() -> None:
     """The entry point: exit code 2 for what the user can mend, 130 for Ctrl-C."""
     errors = Console(stderr=True, highlight=False, soft_wrap=True)
     end_soon()
+    keep_freed_memory()
     try:
         app()
     except UserError as error:
