@@ -87,11 +87,11 @@ def two_clusters(x: np.ndarray, *, seed: int) -> np.ndarray:
     return _nearer_second(x, centres)
 
 
-def _first_centres(x: np.ndarray, random: np.random.RandomState) -> np.ndarray:
+def _first_centres(x: np.ndarray, rng: np.random.RandomState) -> np.ndarray:
     """One of the numbers, and of two far from it the better one: k-means++."""
-    first = x[random.choice(len(x), p=np.full(len(x), 1 / len(x)))]
+    first = x[rng.choice(len(x), p=np.full(len(x), 1 / len(x)))]
     apart = (x - first) ** 2
-    drawn = np.searchsorted(np.cumsum(apart), random.uniform(size=2) * apart.sum())
+    drawn = np.searchsorted(np.cumsum(apart), rng.uniform(size=2) * apart.sum())
     rivals = x[np.minimum(drawn, len(x) - 1)]
     left = [np.minimum(apart, (x - rival) ** 2).sum() for rival in rivals]
     return np.array([first, rivals[int(np.argmin(left))]])
