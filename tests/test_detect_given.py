@@ -47,7 +47,8 @@ def test_log_probs_of_given_answers_are_the_models_from_one_pass(architecture):
     model = load_model(tiny_lm(architecture), tokenizer=tiny_tokenizer())
     questions = [*QUESTIONS, "Is it?"]
     made = {name: make(model, name, {}) for name in ("sum-log-prob", "first-entropy")}
-    made["sum-log-prob"].score(model, QUESTIONS[:1], answer=["x"])  # the prefix is read once
+    # The prefix is read once, and a pack longer than any before is tried once.
+    made["sum-log-prob"].score(model, questions, answer=GIVEN)
     with Counted(model) as seen:
         sums = made["sum-log-prob"].score(model, questions, answer=GIVEN)
     assert seen.passes == 2  # the questions, then the answers

@@ -14,7 +14,7 @@ from scipy.sparse.csgraph import connected_components
 
 PACKAGE = Path(__file__).parents[1] / "src" / "anchorscope"
 ORDER = [
-    {"bulk", "errors", "records", "progress", "parallel", "notebook", "ranks"},
+    {"bulk", "errors", "kept_memory", "records", "progress", "parallel", "notebook", "ranks"},
     {"stats", "run_folder"},
     {"config"},
     {"datasets", "models"},
