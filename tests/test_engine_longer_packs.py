@@ -113,6 +113,12 @@ def test_without_batches_that_can_shrink_it_is_an_error(model, monkeypatch):
         grow_trunk(lease, read_prefix(lease, PREFIX), PROMPTS, room=0, head=False)
 
 
+def test_what_a_longer_pack_has_shown_is_kept_when_the_model_is_asked_for_again(model):
+    trunk_states(model, 1024)
+    require_understood(model)
+    assert noted_of(model.lm).proved.tokens == 600
+
+
 def test_a_row_that_rounds_too_far_proves_nothing(model):
     """Made-up rows are tried instead, and what they say counts."""
     noted = noted_of(model.lm)

@@ -19,7 +19,7 @@ from anchorscope.engine.check.trial import Trial
 from anchorscope.engine.fused import can_fuse
 from anchorscope.engine.interventions import Intervention, window_of
 from anchorscope.engine.lease import Lease
-from anchorscope.engine.limits.bounds import Noted, note, noted_of
+from anchorscope.engine.limits.bounds import Noted, note, note_again, noted_of
 from anchorscope.engine.passes import ANSWER_ONLY, KNOCKOUT
 from anchorscope.engine.trunk import read_prefix
 from anchorscope.errors import UserError
@@ -184,7 +184,7 @@ def require_understood(model: Model) -> None:
     """An error that names the failed checks, where there are any; once a process and weights."""
     proved = _PROVED.get(_key(model))
     if proved is not None:
-        note(model.lm, proved)  # the same weights may have been loaded anew
+        note_again(model.lm, proved)  # the same weights may have been loaded anew
         return
     failed = [check for check in check_model(model, pack=_SHORT) if not check.ok]
     if failed:

@@ -8,7 +8,7 @@ written into run.json, and a continued run takes them from there.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -71,6 +71,14 @@ def noted_of(lm: nn.Module) -> Noted:
 def note(lm: nn.Module, noted: Noted) -> None:
     """Notes what was found out about a model, or what its run began with."""
     _NOTED[lm] = noted
+
+
+def note_again(lm: nn.Module, noted: Noted) -> None:
+    """Notes what was found out before, and keeps what longer packs have shown since."""
+    since = noted_of(lm)
+    if since.proved and noted.proved and since.proved.tokens >= noted.proved.tokens:
+        noted = replace(noted, proved=since.proved, largest=since.largest)
+    note(lm, noted)
 
 
 def bounds_of(model: Model) -> Bounds:
