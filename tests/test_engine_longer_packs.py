@@ -113,6 +113,16 @@ def test_without_batches_that_can_shrink_it_is_an_error(model, monkeypatch):
         grow_trunk(lease, read_prefix(lease, PREFIX), PROMPTS, room=0, head=False)
 
 
+def test_the_row_that_ends_last_is_compared_and_not_one_that_shares_all_its_tokens(
+    model, monkeypatch
+):
+    """The last of these rows is the first one again: it stands at the front of the pack."""
+    look_at_places(monkeypatch, model, beyond=300)
+    prompts = [*PROMPTS, PROMPTS[0]]
+    with Lease(model) as lease, pytest.raises(PackTooLong, match="right up to 256 tokens"):
+        grow_trunk(lease, read_prefix(lease, PREFIX), prompts, room=0, head=False)
+
+
 def test_what_a_longer_pack_has_shown_is_kept_when_the_model_is_asked_for_again(model):
     trunk_states(model, 1024)
     require_understood(model)

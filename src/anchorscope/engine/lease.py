@@ -104,8 +104,8 @@ class Lease:
         After `depth` blocks the pass ends: what comes later cannot change their layers. `also_at`
         is one more position of each row [row] whose states are kept. The first `start` blocks are
         passed by: `set_back` must give the next one its input, and their layers mean nothing.
-        `alone` reads the last of several rows by itself, which a longer pack than any before is
-        held against.
+        `alone` reads one of several rows by itself, which a longer pack than any before is held
+        against.
 
         Example:
             at = torch.arange(ids.shape[1])[None]  # one row, all positions from 0
@@ -143,7 +143,7 @@ class Lease:
             CURRENT.reset(token)
             self._pass = None
         if longest and alone is not None:
-            self._packs.compare(layout, longest, states[len(last) - 1], alone)
+            self._packs.compare(last, longest, states, alone)
         return Read(states[: len(last)], logits, more)
 
     def _wanted(self) -> Tensor | None:

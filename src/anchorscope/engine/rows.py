@@ -99,11 +99,11 @@ def read_batch(
     tokens, layout, number = lay_out(lease, trunk, batch, distinct=distinct)
     memory = Forked(trunk.pairs, number, trunk.prefix.pairs, apart=lease.apart)
 
-    def last_alone() -> Tensor:
-        return read_batch(lease, trunk, batch[-1:], depth=depth)[0]
+    def alone(row: int) -> Tensor:
+        return read_batch(lease, trunk, [batch[row]], depth=depth)[0]
 
-    alone = None if set_back or len(batch) == 1 else last_alone
-    how = {"set_back": set_back, "depth": depth, "start": start, "alone": alone}
+    several = None if set_back or len(batch) == 1 else alone
+    how = {"set_back": set_back, "depth": depth, "start": start, "alone": several}
     return lease.run(tokens, layout, memory, **how).states
 
 

@@ -103,11 +103,11 @@ def grow_trunk(
     layout = Layout(at, at, prefix_length=len(prefix), sizes=sizes, distinct=distinct)
     more = None if also_at is None else sent(also_at, lease.model.device)
 
-    def last_alone() -> Tensor:
-        return grow_trunk(lease, prefix, prompts[-1:], room=0, head=False).last.states[0]
+    def alone(row: int) -> Tensor:
+        return grow_trunk(lease, prefix, [prompts[row]], room=0, head=False).last.states[0]
 
-    alone = last_alone if len(prompts) > 1 else None
-    last = lease.run(tokens, layout, memory, head=head, also_at=more, alone=alone)
+    several = alone if len(prompts) > 1 else None
+    last = lease.run(tokens, layout, memory, head=head, also_at=more, alone=several)
     # Copies, small beside the prefix in every row of the memory, which can then be let go.
     own = (memory.own(block, at.shape[1]) for block in range(lease.model.blocks))
     pairs = tuple((key.clone(), value.clone()) for key, value in own)

@@ -1,4 +1,4 @@
-"""Packs longer than any before: the last row of such a one is read once more, alone.
+"""Packs longer than any before: the row that ends last in such a one is read once more, alone.
 
 A model that looks at places in a pack is right only where they and positions are few. The checks
 on load try a short pack; from then on the packs of the run themselves are what is tried.
@@ -18,7 +18,7 @@ from anchorscope.engine.limits.bounds import Proved, note, noted_of
 from anchorscope.errors import UserError
 from anchorscope.models import Model
 
-Alone = Callable[[], Tensor]  # reads the last row of a pack by itself: its states [layer, width]
+Alone = Callable[[int], Tensor]  # reads a row of a pack by itself: its states [layer, width]
 
 
 class PackTooLong(UserError):
@@ -52,16 +52,19 @@ class Packs:
         longest = max(len(layout.place), int(layout.query_at.max()) + 1)
         return longest if longest > proved.tokens else None
 
-    def compare(self, layout: Layout, longest: int, state: Tensor, alone: Alone) -> None:
-        """Holds the last row of a pack against that row alone: its `state` [layer, width].
+    def compare(self, last: Tensor, longest: int, states: Tensor, alone: Alone) -> None:
+        """Holds a row of a pack against that row alone; `states` are [row, layer, width].
 
-        A row that rounding moves further than the checks allow proves nothing, and neither do
-        positions beyond the pack's length: made-up rows are tried then.
+        It is the row whose last token stands furthest in the pack: of tokens that rows share only
+        the first is packed, so that the pack's last row may stand anywhere. `last` is where each
+        row's last token stands. A row that rounding moves further than the checks allow proves
+        nothing, and neither do positions beyond its place: made-up rows are tried then.
         """
-        proved, tokens = self._proved, len(layout.place)
+        proved, row = self._proved, int(last.argmax())
         assert proved is not None
+        tokens = int(last[row]) + 1
         with self._trial():
-            same = proved.near(state, alone())
+            same = proved.near(states[row], alone(row))
         if same:
             self._note(max(proved.tokens, tokens))
         if not same or longest > tokens:
