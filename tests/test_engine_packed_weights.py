@@ -1,0 +1,101 @@
+"""Weights that lie as the processor multiplies them: the same products, and all of it put back."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from anchorscope.engine.check import check_model
+from anchorscope.engine.on_cpu import packed
+from anchorscope.engine.on_cpu.gates import gates_in_place
+from anchorscope.engine.on_cpu.packed import weights_packed
+from anchorscope.models import Model
+
+IDS = torch.arange(3, 20)[None]
+
+
+def replaced(lm: torch.nn.Module) -> list[str]:
+    return [type(m).__name__ for m in lm.modules() if "forward" in m.__dict__]
+
+
+@pytest.fixture
+def packs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a processor with AMX; the functions are there on others, too, but not faster."""
+    if not packed._tried(torch.float32):
+        pytest.skip("torch has no packed products here")
+    monkeypatch.setattr(packed, "wins_packed", lambda dtype: True)
+
+
+def layers_of(model: Model) -> list[torch.nn.Linear]:
+    inside = (m for block in model.parts.blocks for m in block.modules())
+    return [m for m in inside if isinstance(m, torch.nn.Linear)]
+
+
+@pytest.mark.usefixtures("packs")
+def test_packed_weights_give_the_products_and_are_put_back(tiny: Model) -> None:
+    with torch.no_grad():
+        plain = tiny.lm(IDS).logits
+        with weights_packed(tiny):
+            assert all("forward" in layer.__dict__ for layer in layers_of(tiny))
+            ours = tiny.lm(IDS).logits
+        with gates_in_place(tiny.lm), weights_packed(tiny):
+            gated = tiny.lm(IDS).logits
+    torch.testing.assert_close(ours, plain, atol=1e-4, rtol=0)
+    torch.testing.assert_close(gated, plain, atol=1e-4, rtol=0)
+    assert not replaced(tiny.lm)
+
+
+@pytest.mark.usefixtures("packs")
+def test_the_proof_on_load_holds_with_packed_weights(tiny_llama: Model) -> None:
+    assert all(check.ok for check in check_model(tiny_llama))
+
+
+@pytest.mark.usefixtures("packs")
+def test_a_weight_that_was_changed_is_packed_anew(tiny_llama: Model) -> None:
+    (layer, *_) = layers_of(tiny_llama)
+    with torch.no_grad(), weights_packed(tiny_llama):
+        before = tiny_llama.lm(IDS).logits
+        first = packed._KNOWN[layer].weight
+    with weights_packed(tiny_llama):
+        assert packed._KNOWN[layer].weight is first  # made once
+    layer.weight.data[0, 0] += 1.0  # behind torch's back: no version is counted
+    with torch.no_grad():
+        plain = tiny_llama.lm(IDS).logits
+        with weights_packed(tiny_llama):
+            after = tiny_llama.lm(IDS).logits
+    torch.testing.assert_close(after, plain, atol=1e-4, rtol=0)
+    assert (after - before).abs().max() > 1e-3
+
+
+@pytest.mark.usefixtures("packs")
+def test_with_gradients_packed_layers_run_their_own_code(tiny_llama: Model) -> None:
+    with weights_packed(tiny_llama):
+        tiny_llama.lm(IDS).logits.sum().backward()
+    assert all(layer.weight.grad.abs().max() > 0 for layer in layers_of(tiny_llama))
+
+
+@pytest.mark.usefixtures("packs")
+def test_weights_are_not_copied_where_the_copy_would_be_large(
+    tiny_llama: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = sum(layer.weight.nbytes for layer in layers_of(tiny_llama))
+    monkeypatch.setattr(packed, "all_memory", lambda: 16 * size - 1)
+    with weights_packed(tiny_llama):
+        assert not replaced(tiny_llama.lm)
+
+
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
+def test_who_packs_follows_from_processor_and_dtype(
+    monkeypatch: pytest.MonkeyPatch, machine: str
+) -> None:
+    monkeypatch.setattr(packed.platform, "machine", lambda: machine)
+    monkeypatch.setattr(packed, "_tried", lambda dtype: True)
+    for amx in (True, False):
+        monkeypatch.setattr(
+            torch.cpu, "get_capabilities", lambda amx=amx: {"amx_bf16": amx}, raising=False
+        )
+        monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda amx=amx: amx, raising=False)
+        packed._suits_processor.cache_clear()
+        assert packed.wins_packed(torch.bfloat16) is (machine == "x86_64" and amx)
+        assert not packed.wins_packed(torch.float32)
+    packed._suits_processor.cache_clear()
