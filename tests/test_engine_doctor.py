@@ -11,7 +11,9 @@ from kit.tiny import tiny_lm, tiny_tokenizer
 
 from anchorscope.engine import attention, memory, read, rows
 from anchorscope.engine.batches import Budget
-from anchorscope.engine.check import check_model, limits, require_understood
+from anchorscope.engine.check import check_model, limits, require_understood, trial
+from anchorscope.engine.check.edits import edits_for, stock_by_kind
+from anchorscope.engine.check.stock import stock_states
 from anchorscope.engine.layout import Layout
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.limits.bounds import Bounds, Noted, note, noted_of
@@ -38,6 +40,20 @@ def test_every_architecture_is_understood(tiny):
     checks = list(check_model(tiny))
     assert len(checks) >= 15
     assert all(check.ok for check in checks), checks
+
+
+def test_interventions_in_one_pass_are_what_each_is_in_a_pass_of_its_own(tiny):
+    """What ours is compared with: no row of the pass may take another one's change."""
+    prompts, kinds = trial.prompts_for(tiny), trial.interventions(tiny)
+    samples = tuple(trial.positions(p, p[-3:], n) for n, p in enumerate(prompts))
+    heads = tiny.lm.config.get_text_config().num_attention_heads
+    together = stock_by_kind(tiny, samples, kinds)
+    assert set(together) == {kind.name for kind in kinds}
+    for kind in kinds:
+        for layers, states in together[kind.name]:
+            edits = edits_for(samples, kind, layer=layers.stop, heads=heads)
+            alone = stock_states(tiny, [s.ids for s in samples], edits, depth=layers.stop)
+            torch.testing.assert_close(states, alone[:, layers], atol=2e-5, rtol=1e-4)
 
 
 def test_fused_attention_without_its_masks(tiny_llama, monkeypatch):

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from anchorscope.engine.check import trial as tries
+from anchorscope.engine.check.edits import Theirs, stock_by_kind
 from anchorscope.engine.check.limits import distance, rounding
 from anchorscope.engine.check.measure import measure
 from anchorscope.engine.check.packs import check_long, check_pack
@@ -163,12 +164,13 @@ def _of_states(
     yield Check(
         "an empty knockout changes nothing", same, "bit for bit" if same else "it changes states"
     )
-    for kind in tries.interventions(model):
-        if _SAID[kind.name] in names:
-            yield _against_stock(model, seen, kind, stock, limit)
-    answers = [(s.ids[0], *s.ids[s.answer_at :]) for s in samples]
-    alone = stock_states(model, answers, lambda block: None, depth=model.blocks)[:, -1]
     clean = torch.stack([stock.states[row, len(s.ids) - 1] for row, s in enumerate(samples)])
+    kinds = [kind for kind in tries.interventions(model) if _SAID[kind.name] in names]
+    by_kind = stock_by_kind(model, samples, kinds)
+    for kind in kinds:
+        yield _against_stock(model, seen, kind, by_kind[kind.name], clean, limit)
+    answers = [(s.ids[0], *s.ids[s.answer_at :]) for s in samples]
+    alone = stock_states(model, answers, lambda block: None, depth=model.blocks)
     moved = max(distance(a, b) for a, b in zip(clean, alone, strict=True))
     yield _near("the answer alone", seen.states[ANSWER_ONLY.name], alone, limit, moved=moved)
     cut = _cut_weight(seen)
@@ -256,22 +258,17 @@ def _decoding(model: Model, seen: _Seen, stock: Stock, limit: float) -> Check:
 
 
 def _against_stock(
-    model: Model, seen: _Seen, kind: Intervention, clean: Stock, limit: float
+    model: Model,
+    seen: _Seen,
+    kind: Intervention,
+    theirs: list[Theirs],
+    clean: Tensor,
+    limit: float,
 ) -> Check:
-    """One intervention against stock attention with that mask, at the layers that tell."""
-    samples, last = seen.trial.samples, model.blocks
-    heads = model.lm.config.get_text_config().num_attention_heads
-    # A window needs a pass for each layer it is read at; the others hold every layer at once.
-    layers = [last] if window_of(kind.layers) is None else sorted({min(2, last), last})
-    far = moved = 0.0
-    for layer in layers:
-        edits = tries.edits_for(samples, kind, layer=layer, heads=heads)
-        states = stock_states(model, [s.ids for s in samples], edits, depth=layer)
-        of = slice(0, last) if len(layers) == 1 else slice(layer - 1, layer)
-        for row, sample in enumerate(samples):
-            theirs = states[row, len(sample.ids) - 1, of]
-            far = max(far, distance(seen.states[kind.name][row, of], theirs))
-            moved = max(moved, distance(clean.states[row, len(sample.ids) - 1, of], theirs))
+    """One intervention against stock attention with that change, at the layers that tell."""
+    ours = seen.states[kind.name]
+    far = max(distance(ours[:, layers], states) for layers, states in theirs)
+    moved = max(distance(clean[:, layers], states) for layers, states in theirs)
     said = f"largest difference from stock attention {far:.1e}; it moves states by {moved:.1e}"
     powerless = moved <= _POWER * limit
     if powerless:

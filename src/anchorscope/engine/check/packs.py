@@ -10,6 +10,7 @@ from typing import Any
 
 from anchorscope.engine.batches import Budget
 from anchorscope.engine.check import trial as tries
+from anchorscope.engine.check.edits import edits_for
 from anchorscope.engine.check.limits import distance
 from anchorscope.engine.check.stock import stock_states
 from anchorscope.engine.lease import Lease
@@ -52,9 +53,9 @@ def _long(model: Model, window: int) -> float:
         prefix = read_prefix(lease, front)
         trunk = grow_trunk(lease, prefix, [sample.ids[: sample.answer_at]], room=0, head=False)
         states = tries.ours(lease, trunk.trunk, (sample,), (KNOCKOUT,))["knockout"]
-    edits = tries.edits_for((sample,), KNOCKOUT, layer=model.blocks, heads=1)
+    edits = edits_for((sample,), KNOCKOUT, layer=model.blocks, heads=1)
     stock = stock_states(model, [sample.ids], edits, depth=model.blocks)
-    return distance(states, stock[:, -1])
+    return distance(states, stock)
 
 
 def check_pack(model: Model, limit: float, *, most: int | None) -> tuple[str, bool, str]:

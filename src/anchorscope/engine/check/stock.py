@@ -34,6 +34,7 @@ class Edit:
 
 
 Edits = Callable[[int], Edit | None]  # of a block, from 1
+Keep = Callable[[Tensor], None]  # is given the states [row, token, width] behind every block
 
 
 class Stock(NamedTuple):
@@ -49,7 +50,7 @@ def stock_pass(model: Model, rows: Sequence[Sequence[int]], *, attention: str = 
     """States and logits at every token; nothing looks ahead, so padding stands on the right."""
     tokens, states = _padded(model, rows), []
     scores = _Scores(lambda block: None, tokens.shape[1], edited=attention == "eager")
-    with _prepared(model, scores, states, attention):
+    with _prepared(model, scores, states.append, attention):
         out = model.lm(tokens, use_cache=False, output_hidden_states=True)
     if attention == "eager":
         scores.check(model.blocks)
@@ -60,13 +61,21 @@ def stock_pass(model: Model, rows: Sequence[Sequence[int]], *, attention: str = 
 def stock_states(
     model: Model, rows: Sequence[Sequence[int]], edits: Edits, *, depth: int
 ) -> Tensor:
-    """The states [row, token, layer, width] of `depth` layers; what comes later is not computed."""
+    """The states [row, layer, width] of `depth` layers at each row's last token.
+
+    What comes later is not computed.
+    """
     tokens, states = _padded(model, rows), []
     scores = _Scores(edits, tokens.shape[1], edited=True)
-    with _prepared(model, scores, states, "eager", depth=depth), suppress(_Enough):
+    last = torch.arange(len(rows)), torch.tensor([len(row) - 1 for row in rows])
+
+    def keep(of_block: Tensor) -> None:
+        states.append(of_block[last])
+
+    with _prepared(model, scores, keep, "eager", depth=depth), suppress(_Enough):
         model.lm(tokens, use_cache=False)
     scores.check(depth)
-    return torch.stack(states, dim=2)
+    return torch.stack(states, dim=1)
 
 
 def _padded(model: Model, rows: Sequence[Sequence[int]]) -> Tensor:
@@ -81,13 +90,13 @@ class _Enough(Exception):
 
 @contextmanager
 def _prepared(
-    model: Model, scores: _Scores, states: list[Tensor], attention: str, depth: int | None = None
+    model: Model, scores: _Scores, keep: Keep, attention: str, depth: int | None = None
 ) -> Iterator[None]:
-    """The model with stock attention, its scores edited, and its states kept."""
+    """The model with stock attention, its scores edited, and the states of every block kept."""
     with ExitStack() as stack:
         stack.enter_context(attention_named(model.lm, attention))
         for number, block in enumerate(model.parts.blocks[:depth], start=1):
-            hooked = _hooked(block, number, scores, states, ends=number == depth)
+            hooked = _hooked(block, number, scores, keep, ends=number == depth)
             stack.enter_context(hooked)
         stack.enter_context(scores)
         yield
@@ -95,19 +104,19 @@ def _prepared(
 
 @contextmanager
 def _hooked(
-    block: nn.Module, number: int, scores: _Scores, states: list[Tensor], *, ends: bool
+    block: nn.Module, number: int, scores: _Scores, keep: Keep, *, ends: bool
 ) -> Iterator[None]:
     """Tells the scores which block runs, and keeps the states behind it."""
 
     def begin(module: nn.Module, args: tuple) -> None:
         scores.block = number
 
-    def keep(module: nn.Module, args: tuple, output: Any) -> None:
-        states.append(output[0] if isinstance(output, tuple | list) else output)
+    def end(module: nn.Module, args: tuple, output: Any) -> None:
+        keep(output[0] if isinstance(output, tuple | list) else output)
         if ends:
             raise _Enough
 
-    hooks = [block.register_forward_pre_hook(begin), block.register_forward_hook(keep)]
+    hooks = [block.register_forward_pre_hook(begin), block.register_forward_hook(end)]
     try:
         yield
     finally:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from anchorscope.engine.batches import Budget
-from anchorscope.engine.check.stock import Edit, Edits
 from anchorscope.engine.decode import Written, write_answers
-from anchorscope.engine.interventions import Intervention, TokenPositions, window_of
+from anchorscope.engine.interventions import Intervention, TokenPositions
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.passes import CLEAN, KNOCKOUT
 from anchorscope.engine.read import read_rows
@@ -139,36 +137,3 @@ def empty_pair(lease: Lease, trunk: Trunk, sample: TokenPositions) -> tuple[Tens
         for s, c in ((bare, KNOCKOUT), (sample, CLEAN))
     )
     return first, second
-
-
-def edits_for(
-    samples: tuple[TokenPositions, ...], kind: Intervention, *, layer: int, heads: int
-) -> Edits:
-    """The same intervention in the words of stock attention, for the states of one layer."""
-    length = max(len(s.ids) for s in samples)
-    gone = torch.stack([_edges(s, kind, length) for s in samples])[:, None]
-    width = window_of(kind.layers) or layer
-
-    def edits(block: int) -> Edit | None:
-        if not layer - width < block <= layer:
-            return None
-        edges = gone
-        if kind.heads is not None:
-            cut = {head for at, head in kind.heads if at == block}
-            edges = gone & torch.tensor([h in cut for h in range(heads)])[None, :, None, None]
-        change = -math.inf if kind.boost is None else kind.boost
-        if kind.where == "post":
-            return Edit(factor=torch.where(edges, math.exp(change), 1.0))
-        return Edit(added=torch.where(edges, change, 0.0))
-
-    return edits
-
-
-def _edges(sample: TokenPositions, kind: Intervention, length: int) -> Tensor:
-    """Which edges [query, key] change."""
-    at = torch.arange(length)
-    is_key = torch.isin(at, torch.tensor(sample.exact_question))
-    asks = ~is_key
-    if kind.boost is not None:
-        asks = torch.isin(at, torch.tensor(sample.exact_answer))
-    return (at[:, None] > at) & is_key & asks[:, None]
