@@ -9,6 +9,7 @@ import subprocess
 import sys
 import weakref
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -105,28 +106,40 @@ class _Named:
     """What a weak reference can point to."""
 
 
-def test_what_is_imported_is_never_searched_again() -> None:
+def circle(name: str, found: list[str]) -> None:
+    """Garbage that only a search finds, and that then says its name."""
+    one: list = []
+    one.append(one)
+    weakref.finalize(of := _Named(), found.append, name)
+    one.append(of)
+
+
+def test_what_is_imported_is_never_searched_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """A circle that was there stays, one that is made later is found."""
     found: list[str] = []
-
-    def circle(name: str) -> None:
-        one: list = []
-        one.append(one)
-        weakref.finalize(of := _Named(), found.append, name)
-        one.append(of)
-
     try:
         with bulk.imported():
-            circle("before")
+            circle("before", found)
+            monkeypatch.setitem(sys.modules, "new_here", ModuleType("new_here"))
             assert not gc.isenabled()
         assert gc.isenabled()
-        circle("after")
+        circle("after", found)
         gc.collect()
         assert found == ["after"]
     finally:
         gc.unfreeze()
     gc.collect()
     assert found == ["after", "before"]
+
+
+def test_with_nothing_left_to_import_garbage_is_found() -> None:
+    """Commands called one after the other in a process must not keep each other's models."""
+    found: list[str] = []
+    circle("a model", found)
+    with bulk.imported():
+        pass
+    gc.collect()
+    assert found == ["a model"]
 
 
 _END = """

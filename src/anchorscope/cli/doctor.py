@@ -8,6 +8,7 @@ import typer
 from rich.console import Console
 
 from anchorscope import ranks
+from anchorscope.bulk import imported
 from anchorscope.config import default_of, help_of
 
 
@@ -22,9 +23,10 @@ def doctor(
     ] = False,
 ) -> None:
     """Checks that the knockout is exact on a model, line by line; exit code 2 if a check fails."""
-    from anchorscope.cli.bar import quiet_libraries
-    from anchorscope.engine.check import check_model
-    from anchorscope.models import load_model
+    with imported():
+        from anchorscope.cli.bar import quiet_libraries
+        from anchorscope.engine.check import check_model
+        from anchorscope.models import load_model
 
     quiet_libraries()
     loaded = load_model(
