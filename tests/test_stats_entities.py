@@ -39,9 +39,9 @@ def drawn_rows(entity: np.ndarray, resamples: int):
     """Rows of each resample: entities drawn one by one, all their questions taken."""
     rng = np.random.default_rng(99)
     names = np.unique(entity)
+    own = {name: np.flatnonzero(entity == name) for name in names}
     for _ in range(resamples):
-        drawn = rng.choice(names, len(names))
-        yield np.concatenate([np.flatnonzero(entity == name) for name in drawn])
+        yield np.concatenate([own[name] for name in rng.choice(names, len(names))])
 
 
 def test_mean_share_of_draws_and_auroc_equal_a_loop_over_entities(blocks):
