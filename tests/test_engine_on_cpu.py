@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from kit.tiny import ARCHITECTURES, tiny_lm, tiny_tokenizer
+from kit.tiny import ARCHITECTURES, replaced, tiny_lm, tiny_tokenizer
 
 from anchorscope.engine.decode import write_answers
 from anchorscope.engine.layout import Layout
@@ -29,10 +29,6 @@ IDS = torch.arange(3, 20)[None]
 def onednn(monkeypatch: pytest.MonkeyPatch) -> None:
     """On, as torch starts: it switches itself off after a bfloat16 product that it cannot make."""
     monkeypatch.setattr(torch.backends.mkldnn, "enabled", True)
-
-
-def replaced(lm: torch.nn.Module) -> list[str]:
-    return [type(m).__name__ for m in lm.modules() if "forward" in m.__dict__]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from kit.tiny import replaced
 
 from anchorscope.engine.check import check_model
 from anchorscope.engine.on_cpu import packed
@@ -12,10 +13,6 @@ from anchorscope.engine.on_cpu.packed import weights_packed
 from anchorscope.models import Model
 
 IDS = torch.arange(3, 20)[None]
-
-
-def replaced(lm: torch.nn.Module) -> list[str]:
-    return [type(m).__name__ for m in lm.modules() if "forward" in m.__dict__]
 
 
 @pytest.fixture

@@ -59,3 +59,8 @@ def tiny_tokenizer() -> PreTrainedTokenizerFast:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<end>", pad_token="<end>")
+
+
+def replaced(lm: torch.nn.Module) -> list[str]:
+    """The kinds of the modules that run other code than their own."""
+    return [type(m).__name__ for m in lm.modules() if "forward" in m.__dict__]
