@@ -14,6 +14,7 @@ from anchorscope.engine.choice import drawn, entropies, likeliest
 from anchorscope.engine.layout import Layout
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.memory import Growing
+from anchorscope.engine.transfer import sent
 from anchorscope.engine.trunk import Prefix, Trunk, grow_trunk
 
 # Rows are taken out of the batch when this share of them has finished: a copy of the memory for
@@ -131,8 +132,8 @@ def _write(
     for step in range(limit):
         assert logits is not None
         chosen = pages.choose(live.rows, logits, step)
-        going = ~torch.isin(chosen, stop_ids)
-        live, chosen = _without_finished(pages, live, chosen, going)
+        pages.close(live.rows, torch.isin(chosen, stop_ids))
+        live, chosen = _without_finished(pages, live, chosen)
         if not live.rows.numel():
             break
         # The last token allowed is fed too, for its state; its logits are nobody's business.
@@ -142,15 +143,13 @@ def _write(
         logits = _feed(lease, prefix, pages, live, chosen, step, head=step + 1 < limit)
 
 
-def _without_finished(
-    pages: _Pages, live: _Live, chosen: Tensor, going: Tensor
-) -> tuple[_Live, Tensor]:
+def _without_finished(pages: _Pages, live: _Live, chosen: Tensor) -> tuple[_Live, Tensor]:
     """The rows to go on with. A finished one may stay a while; what it writes is not counted."""
-    pages.close(live.rows[~going])
-    ended = pages.length[live.rows] >= 0
-    if int(ended.sum()) < max(1, _COMPACT_AT * len(ended)):
+    # The one question of a step that a GPU ends its work for: between steps Python gets ahead.
+    ended = (pages.length[live.rows] >= 0).cpu().numpy()
+    if ended.sum() < max(1, _COMPACT_AT * len(ended)):
         return live, chosen
-    index = (~ended).nonzero()[:, 0]
+    index = sent((~ended).nonzero()[0], live.rows.device)
     live.memory.keep(index)
     kept = _Live(
         rows=live.rows[index],
@@ -168,7 +167,8 @@ def _feed(
     query_at = live.next_at[:, None]
     live.at = torch.cat([live.at, query_at], dim=1)
     live.next_at = live.next_at + 1
-    layout = Layout(query_at, live.at, prefix_length=len(prefix))
+    sizes = [1] * len(query_at)
+    layout = Layout(query_at, live.at, prefix_length=len(prefix), sizes=sizes)
     with nullcontext() if pages.mass is None else pages.mass.step(lease, live.rows):
         read = lease.run(chosen[:, None], layout, live.memory, head=head)
     if pages.states is not None:
@@ -219,10 +219,10 @@ class _Pages:
         self.entropy[rows, step] = entropy
         return chosen
 
-    def close(self, rows: Tensor) -> None:
-        """Marks rows as ended before the token just chosen."""
-        still = self.length[rows] < 0
-        self.length[rows[still]] = self.step
+    def close(self, rows: Tensor, stopped: Tensor) -> None:
+        """Marks those of the rows that chose to stop as ended before the token just chosen."""
+        length = self.length[rows]
+        self.length[rows] = torch.where(stopped & (length < 0), self.step, length)
 
     def lines(self) -> tuple[Line, ...]:
         """The answers in the order of the prompts."""

@@ -80,6 +80,8 @@ class Layout:
     def _known(self, sizes: Sequence[int]) -> Tensor:
         """The same from what is known of the rows, which are padded on the left."""
         width = self.query_at.shape[1]
+        if min(sizes, default=width) == width:
+            return torch.arange(self.query_at.numel(), device=self.query_at.device)
         there = np.arange(width) >= width - np.asarray(sizes)[:, None]
         return sent(there.ravel().nonzero()[0], self.query_at.device)
 
@@ -133,6 +135,11 @@ class Layout:
         if self.full and self.query_at.shape[1] == 1:  # a token a row: a step of decoding
             return packed.transpose(0, 2)
         return self.unpack(packed.transpose(1, 2)).transpose(1, 2)
+
+    @cached_property
+    def rows(self) -> Tensor:
+        """The numbers of the rows, [row]."""
+        return torch.arange(len(self.query_at), device=self.place.device)
 
     @cached_property
     def counts(self) -> Tensor:

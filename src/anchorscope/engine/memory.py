@@ -65,8 +65,7 @@ class Growing:
         """The same for packed keys and values [1, key head, token, head width], left in place."""
         pair = self._grown(block, layout.in_rows(key), layout.in_rows(value))
         front = None if self._prefix is None else self._prefix[block]
-        rows = torch.arange(len(pair[0]), device=key.device)
-        return Segments(front, pair, rows, own=None)
+        return Segments(front, pair, layout.rows, own=None)
 
     def _grown(self, block: int, key: Tensor, value: Tensor) -> Pair:
         """What the buffers of a block hold, these new ones last."""
