@@ -107,8 +107,8 @@ def test_kernels_against_torch() -> None:
     torch.testing.assert_close(gated(gate, up, "gelu"), gelu(gate, approximate="tanh") * up)
     query, key = torch.randn(1, 3, 5, 12), torch.randn(1, 1, 5, 12)
     cos, sin = torch.randn(1, 5, 12), torch.randn(1, 5, 12)
-    both = rotated(query, cos, sin), rotated(key, cos, sin)
-    torch.testing.assert_close(both, apply_rotary_pos_emb(query, key, cos, sin))
+    own = apply_rotary_pos_emb(query, key, cos, sin)
+    torch.testing.assert_close(rotated(query, key, cos, sin), own)
 
 
 @triton
@@ -126,9 +126,14 @@ def test_kernels_round_where_the_models_own_code_does() -> None:
     def half(*shape: int) -> torch.Tensor:
         return torch.randn(*shape).to(torch.float16)
 
-    query, cos, sin = 300 * half(1, 3, 5, 64), half(1, 5, 64), half(1, 5, 64)
-    own, _ = apply_rotary_pos_emb(query, query, cos, sin)
-    assert torch.equal(rotated(query, cos, sin), own)
+    query, key, cos, sin = (
+        300 * half(1, 3, 5, 64),
+        half(1, 1, 5, 64),
+        half(1, 5, 64),
+        half(1, 5, 64),
+    )
+    own = apply_rotary_pos_emb(query, key, cos, sin)
+    assert all(map(torch.equal, rotated(query, key, cos, sin), own))
     gate, up = half(7, 333), half(7, 333)
     assert (gated(gate, up, "silu") == silu(gate) * up).float().mean() > 0.999
     norm = LlamaRMSNorm(64).to(torch.float16)

@@ -73,38 +73,53 @@ def normed(of: Tensor, weight: Tensor, eps: float, *, more: bool) -> Tensor:
 
 
 @triton.jit
-def _rotate(
-    of, cos, sin, out, heads: tl.constexpr, width: tl.constexpr, padded: tl.constexpr,
-    half: tl.constexpr,
+def _turn(
+    of, out, token, cos_x, sin_x, cos_y, sin_y, heads: tl.constexpr, width: tl.constexpr,
+    padded: tl.constexpr, half: tl.constexpr,
 ):  # fmt: skip
-    token = tl.program_id(0).to(tl.int64)
+    """The heads of one token, turned."""
     kind = out.dtype.element_ty
     head = tl.arange(0, padded)[:, None]
     at = tl.arange(0, half)[None, :]
     there = (head < heads) & (at < width // 2)
-    angle = tl.arange(0, half)
-    known = angle < width // 2
-    low = token * width + angle
-    high = low + width // 2
     place = token * heads * width + head * width + at
     x = tl.load(of + place, mask=there).to(tl.float32)
     y = tl.load(of + place + width // 2, mask=there).to(tl.float32)
-    cos_x = tl.load(cos + low, mask=known).to(tl.float32)[None, :]
-    sin_x = tl.load(sin + low, mask=known).to(tl.float32)[None, :]
-    cos_y = tl.load(cos + high, mask=known).to(tl.float32)[None, :]
-    sin_y = tl.load(sin + high, mask=known).to(tl.float32)[None, :]
     first = (x * cos_x).to(kind).to(tl.float32) - (y * sin_x).to(kind).to(tl.float32)
     second = (y * cos_y).to(kind).to(tl.float32) + (x * sin_y).to(kind).to(tl.float32)
     tl.store(out + place, first.to(kind), mask=there)
     tl.store(out + place + width // 2, second.to(kind), mask=there)
 
 
-def rotated(of: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Queries or keys [1, head, token, width] turned by angles [1, token, width], halves paired."""
-    rows = of.transpose(1, 2).contiguous()
-    _, tokens, heads, width = rows.shape
-    out = torch.empty_like(rows)
-    sizes = (heads, width, triton.next_power_of_2(heads), triton.next_power_of_2(width // 2))
+@triton.jit
+def _rotate(
+    query, key, cos, sin, query_out, key_out, heads: tl.constexpr, key_heads: tl.constexpr,
+    width: tl.constexpr, padded: tl.constexpr, key_padded: tl.constexpr, half: tl.constexpr,
+):  # fmt: skip
+    token = tl.program_id(0).to(tl.int64)
+    angle = tl.arange(0, half)
+    known = angle < width // 2
+    low = token * width + angle
+    high = low + width // 2
+    cos_x = tl.load(cos + low, mask=known).to(tl.float32)[None, :]
+    sin_x = tl.load(sin + low, mask=known).to(tl.float32)[None, :]
+    cos_y = tl.load(cos + high, mask=known).to(tl.float32)[None, :]
+    sin_y = tl.load(sin + high, mask=known).to(tl.float32)[None, :]
+    _turn(query, query_out, token, cos_x, sin_x, cos_y, sin_y, heads, width, padded, half)
+    _turn(key, key_out, token, cos_x, sin_x, cos_y, sin_y, key_heads, width, key_padded, half)
+
+
+def rotated(query: Tensor, key: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    """Queries and keys [1, head, token, width] turned by angles [1, token, width], halves paired.
+
+    Both in one kernel: a step of decoding waits for Python, and each start of a kernel is Python.
+    """
+    query, key = (of.transpose(1, 2).contiguous() for of in (query, key))
+    _, tokens, heads, width = query.shape
+    key_heads, power = key.shape[2], triton.next_power_of_2
+    outs = torch.empty_like(query), torch.empty_like(key)
+    sizes = (heads, key_heads, width, power(heads), power(key_heads), power(width // 2))
     kernel: Any = _rotate
-    kernel[(tokens,)](rows, cos.contiguous(), sin.contiguous(), out, *sizes, num_warps=4)
-    return out.transpose(1, 2)
+    angles = cos.contiguous(), sin.contiguous()
+    kernel[(tokens,)](query, key, *angles, *outs, *sizes, num_warps=4)
+    return outs[0].transpose(1, 2), outs[1].transpose(1, 2)

@@ -1,4 +1,4 @@
-"""Rotary embedding of queries and keys in one kernel each.
+"""Rotary embedding of queries and keys in one kernel.
 
 A model's attention calls a function of its file by name. Here its forward is copied with another
 function under that name, for the one module: the file's own stays as it is for everybody else.
@@ -51,7 +51,7 @@ def rotate(query: Tensor, key: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor
     """Queries and keys [1, head, token, width], turned by the angles [1, token, width]."""
     from anchorscope.engine.fused.kernels import rotated  # Triton comes with torch for GPUs
 
-    return rotated(query, cos, sin), rotated(key, cos, sin)
+    return rotated(query, key, cos, sin)
 
 
 def _halves(own: Turn, like: Tensor) -> bool:
