@@ -24,6 +24,7 @@ from anchorscope.engine.layout import Layout
 from anchorscope.engine.masks import NAME, NotUnderstood, Rule, checked
 from anchorscope.engine.memory import Forked, Growing, Memory, Pair
 from anchorscope.engine.on_cpu.groups import attend_by_group, wins_by_group
+from anchorscope.engine.on_cpu.prefix import attend_apart, seen_whole, wins_apart
 
 _WHERE = "_attn_implementation_internal"
 # Shown every block's attention weights [row, head, query, key] before they meet the values.
@@ -130,6 +131,10 @@ def _fused(
         segments = memory.segments(view.block, layout, key, value)
         open_prefix = layout.open_prefix(view.block, rule, query.dtype)
         return attend_segments(query, segments, bias, open_prefix, layout, scale)
+    if same_width and view.beside is None and wins_apart(query, layout):
+        out = _prefix_apart(view, layout, packed, bias, scale, rule)
+        if out is not None:
+            return out
     query, key, value = (layout.in_rows(of) for of in packed)
     pair = memory.join(view.block, key, value)
     if view.beside is not None:
@@ -142,6 +147,28 @@ def _fused(
         query, *pair, attn_mask=bias, scale=scale, enable_gqa=grouped
     )
     return layout.pack(out.transpose(1, 2))
+
+
+def _prefix_apart(
+    view: View,
+    layout: Layout,
+    packed: tuple[Tensor, Tensor, Tensor],
+    bias: Tensor,
+    scale: float,
+    rule: Rule,
+) -> Tensor | None:
+    """The same, by two kernels; None where there is no prefix or a row sees a part of it."""
+    (query, key, value), memory = packed, view.memory
+    if not isinstance(memory, Growing | Forked):
+        return None
+    prefix = memory.prefix_of(view.block)
+    if prefix is None:
+        return None
+    seen = seen_whole(layout, view.block, rule, query.dtype)
+    if seen is None:
+        return None
+    own = memory.join_own(view.block, layout.in_rows(key), layout.in_rows(value))
+    return attend_apart(query, prefix, own, bias[..., layout.prefix_length :], seen, layout, scale)
 
 
 def own_heads(of: Tensor, heads: int) -> Tensor:

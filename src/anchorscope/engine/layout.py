@@ -193,13 +193,21 @@ class Layout:
 
     def open_prefix(self, block: int, rule: Rule, dtype: torch.dtype) -> Tensor:
         """Whether nothing is added to any of a row's scores for the prefix, bool [row, 1]."""
+        return self._all_of_prefix(0.0, block, rule, dtype)
+
+    def shut_prefix(self, block: int, rule: Rule, dtype: torch.dtype) -> Tensor:
+        """Whether none of a row's queries sees anything of the prefix, bool [row, 1]."""
+        return self._all_of_prefix(-torch.inf, block, rule, dtype)
+
+    def _all_of_prefix(self, value: float, block: int, rule: Rule, dtype: torch.dtype) -> Tensor:
+        """Whether this is what is added to all of a row's scores for the prefix, bool [row, 1]."""
 
         def made() -> Tensor:
             bias = self.bias(block, rule, dtype)[..., : self.prefix_length]
             padding = (self.query_at < 0)[:, None, :, None]  # sees the padding alone
-            return ((bias == 0) | padding).flatten(1).all(dim=1)
+            return ((bias == value) | padding).flatten(1).all(dim=1)
 
-        return self._once(("open", *self._name(block, rule)), made)
+        return self._once((value, *self._name(block, rule)), made)
 
     def _name(self, block: int, rule: Rule) -> tuple:
         """Of what is made for a block, the same for blocks that are alike."""
@@ -235,7 +243,7 @@ class Layout:
     def _once(self, name: tuple, make: Callable[[], Tensor]) -> Tensor:
         """A mask made once and kept: for every block, or until the next block asks for its own."""
         if name not in self._made:
-            if len(self._made) > 4:  # blocks that differ are asked for in turn and never again
+            if len(self._made) > 8:  # blocks that differ are asked for in turn and never again
                 self._made.clear()
             made = make()
             self._made[name] = made if made.dim() == 4 else made[:, None]

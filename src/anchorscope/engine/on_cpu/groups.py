@@ -36,12 +36,17 @@ def attend_by_group(
     query: Tensor, pair: tuple[Tensor, Tensor], bias: Tensor, scale: float
 ) -> Tensor:
     """The values [row, head, query, head width]; keys and values are [row, key head, key, ...]."""
-    (rows, heads, steps, width), groups = query.shape, pair[0].shape[1]
+    together, bias = in_groups(query, bias, pair[0].shape[1])
+    out = scaled_dot_product_attention(together, *pair, attn_mask=bias, scale=scale)
+    return out.reshape(*query.shape[:3], -1)
+
+
+def in_groups(query: Tensor, bias: Tensor, groups: int) -> tuple[Tensor, Tensor]:
+    """Queries [row, group, head and query, head width], and the bias of their scores like them."""
+    rows, heads, steps, width = query.shape
     together = steps * heads // groups
     if bias.shape[1] == 1:
         bias = bias.repeat(1, 1, heads // groups, 1)
     else:
         bias = bias.reshape(rows, groups, together, -1)
-    query = query.reshape(rows, groups, together, width)
-    out = scaled_dot_product_attention(query, *pair, attn_mask=bias, scale=scale)
-    return out.reshape(rows, heads, steps, -1)
+    return query.reshape(rows, groups, together, width), bias

@@ -57,6 +57,8 @@ def _inside_transformers(put: Callable[..., None], threads: Threads, half: bool)
     loop, parser = _module(_LOOP), _module(_PARSER)
     if hasattr(loop, "_gguf_parse_value"):
         put(loop, "_gguf_parse_value", _parser_of_values(loop._gguf_parse_value))
+    if hasattr(loop, "tqdm"):  # its bar asks nobody whether bars are wanted
+        put(loop, "tqdm", lambda tensors, **how: tensors)
     if hasattr(parser, "_mapped"):
         mapped = parser._mapped
         put(parser, "_mapped", lambda path: mapped(path).view(np.ndarray))

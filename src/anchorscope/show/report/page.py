@@ -29,8 +29,6 @@ CIRCULAR = (
     "(the hatching). What the run shows is its finding."
 )
 
-_VIEW = ": the page that `anchorscope view` writes beside this one."
-
 
 def write_report(run: RunView) -> Path:
     """The path of report.html in the run folder, replaced whole."""
@@ -105,8 +103,14 @@ def _title(run: RunView) -> Safe:
         tag("h1", run.model_name),
         tag("p", date, class_="quiet") if date else "",
         tag("p", ask, class_="lead"),
-        tag("p", tag("a", "Every sample", href="view.html"), _VIEW, class_="quiet"),
+        _every_sample(),
     )
+
+
+def _every_sample() -> Safe:
+    """A link to the page of samples, and which command writes it."""
+    link, command = tag("a", "Every sample", href="view.html"), tag("code", "anchorscope view")
+    return tag("p", link, ": the page that ", command, " writes beside this one.", class_="quiet")
 
 
 def _opening(run: RunView, heads: list[Headline]) -> Safe:
