@@ -123,6 +123,7 @@ def test_seconds_of_stages_add_up_to_those_of_the_run():
     assert shared_out([], read=3) == {}
 
 
+@pytest.mark.slow
 def test_fits_made_in_a_process_of_their_own_give_the_same_numbers(apart, here, cli, monkeypatch):
     """As where the model is on a GPU: all layers at once, beside the reading and after it."""
     made: dict[str, int] = {}
@@ -219,9 +220,8 @@ main()
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
-@pytest.mark.parametrize(
-    "number", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_ended_while_both_go_on_and_continued(apart, here, cli, number):
     """Ended when the first dataset's probes are there: nothing is lost, no process is left."""
     environment = os.environ | {"PYTHONPATH": str(Path(anchorscope.__file__).parents[1])}

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from kit.rivers import rivers
 
 BAD = [
     (["--model", "./nowhere"], "'./nowhere' is neither a model folder nor a .gguf file."),
@@ -102,8 +103,17 @@ def test_figure_of_nothing(cli, tmp_path):
     assert "Unknown figure format '.bmp'. Accepted: .png, .svg, .pdf." in error
 
 
-def test_doctor_prints_each_check(cli, bundled):
+@pytest.mark.slow  # half a minute on one slow core, most of it the full pack
+def test_doctor_understands_the_bundled_model(cli, bundled):
     code, out, _ = cli("doctor", "--model", "bundled", "--dtype", "float32", "--device", "cpu")
+    assert code == 0
+    assert out.count("  ok ") == 17
+    assert out.strip().endswith("understood")
+
+
+def test_doctor_prints_each_check(cli, tmp_path):
+    model = rivers(tmp_path) / "model"
+    code, out, _ = cli("doctor", "--model", model, "--dtype", "float32", "--device", "cpu")
     assert code == 0
     assert out.count("  ok ") == 17
     assert out.strip().endswith("understood")

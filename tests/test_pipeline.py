@@ -22,8 +22,8 @@ from safetensors import safe_open
 from anchorscope.pipeline import prompts
 from anchorscope.run_folder.checks.room import state_bytes
 
-OPTIONS = ["--data", "atlas", "--limit", "96", "--max-tokens", "8", "--resamples", "100"]
-OPTIONS += ["--shard", "32", "--prompt", "text", "--dtype", "float32", "--device", "cpu"]
+OPTIONS = ["--data", "atlas", "--limit", "66", "--max-tokens", "8", "--resamples", "100"]
+OPTIONS += ["--shard", "22", "--prompt", "text", "--dtype", "float32", "--device", "cpu"]
 TABLES = ["layers.csv", "probes.csv", "controls.csv", "spans.csv"]
 
 
@@ -97,7 +97,7 @@ def test_the_folder_holds_what_it_promises(done):
     assert not [name for name in names if "partial" in name or name.endswith((".pkl", ".pt"))]
     info = json.loads((done / "run.json").read_text())
     assert info["finished"] is True
-    assert info["stages"]["answers and states"]["tokens"] > 96 * 10
+    assert info["stages"]["answers and states"]["tokens"] > 66 * 10
 
 
 def test_layers_csv_recomputed_from_states_and_probes(done):
@@ -137,7 +137,7 @@ def test_no_probe_is_read_where_its_entity_was_seen(done):
 
 def test_samples_say_which_tokens_were_meant(done, bundled):
     samples = pd.read_parquet(done / "samples.parquet")
-    assert len(samples) == 96
+    assert len(samples) == 66
     assert samples["id"].is_unique
     decode = bundled.tokenizer.decode
     for row in samples.itertuples():

@@ -41,6 +41,7 @@ def same(place: Path, run: str) -> bool:
     return contents(place / run) == contents(place / "alone")
 
 
+@pytest.mark.slow
 def test_a_killed_worker_is_replaced_and_nothing_changes(place):
     process = collect(place, "--out", "killed", "--workers", "2")
     kill(next(workers_of(process)), signal.SIGKILL)
