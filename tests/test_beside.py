@@ -170,6 +170,7 @@ def test_a_gpu_makes_fits_where_two_thirds_of_it_are_not_weights(device, total, 
     assert beside.fit_device(lease) is None
 
 
+@pytest.mark.slow
 def test_a_process_of_fits_that_is_killed_leaves_them_to_the_cores(apart, here, cli, monkeypatch):
     """As by a system that is short of memory: the run ends as one without such a process."""
 

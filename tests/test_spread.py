@@ -61,6 +61,7 @@ def test_a_task_that_ends_three_workers_stops_the_run(place):
     assert "Traceback" not in said
 
 
+@pytest.mark.slow
 def test_ranks_at_the_same_time_then_a_plain_run(place):
     """Both find an empty place, and one of them begins the run."""
     ranks = [

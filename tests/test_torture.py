@@ -13,6 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="trials are forked")
 def test_a_few_faults_are_survived_and_nothing_is_lost(tmp_path):
     """In a process of its own, which forks: this one has threads by now."""

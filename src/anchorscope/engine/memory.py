@@ -2,7 +2,8 @@
 
 The prefix, computed once, is laid into every row's buffer in front of its own keys: a copy the
 size of the prefix, once a batch. Joining it anew in every step took a quarter of a decoding pass
-on a GPU, and products with the prefix held once were slower than the fused kernel on both.
+on a GPU. Two kernels read it where it lies: one on a GPU (`fused/segments.py`), and one on a CPU
+(`on_cpu/prefix.py`), which is given the rest by itself.
 """
 
 from __future__ import annotations
