@@ -26,10 +26,10 @@ _KERNEL: Any = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_
 def wins_apart(query: Tensor, layout: Layout) -> bool:
     """Whether packed queries [1, head, token, head width] attend sooner so, where they lie.
 
-    Measured in float32 on ARM cores, 4 % of a run's passes; in bfloat16 with AMX nothing is gained
-    (docs/performance.md). Not by a row's single query, in a step of decoding. The choice follows
-    from the processor, the dtype and the shape alone: two runs on like machines must round alike,
-    and a proof must try what a run does.
+    Measured in float32 on ARM cores: 4 % of a run's passes. In bfloat16 with AMX no gain could be
+    told from noise (docs/performance.md). Not by a row's single query, in a step of decoding. The
+    choice follows from the processor, the dtype and the shape alone: two runs on like machines must
+    round alike, and a proof must try what a run does.
     """
     several = layout.query_at.shape[1] > 1 and query.dtype == torch.float32
     free = _KERNEL is not None and not torch.is_grad_enabled()
