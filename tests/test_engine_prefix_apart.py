@@ -79,7 +79,7 @@ def test_states_are_those_of_attention_over_all_keys(architecture, cut, here, mo
     assert len(taken) == count
 
 
-def test_where_it_is_not_chosen(here) -> None:
+def test_where_it_is_not_chosen(here, monkeypatch) -> None:
     layout, query = _layout(), torch.zeros(1, HEADS, sum(SIZES), WIDTH)
     single = Layout(torch.full((4, 1), 9), torch.full((4, 1), 9), prefix_length=FRONT)
     with torch.no_grad():
@@ -87,3 +87,6 @@ def test_where_it_is_not_chosen(here) -> None:
         assert not wins_apart(query.bfloat16(), layout)
         assert not wins_apart(query[:, :, :4], single)
     assert not wins_apart(query, layout)  # gradients may be wanted
+    monkeypatch.setattr(prefix, "_KERNEL", None)  # a torch without it
+    with torch.no_grad():
+        assert not wins_apart(query, layout)
