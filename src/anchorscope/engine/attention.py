@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -64,6 +64,21 @@ class View:
     called: list[int] = field(default_factory=list)  # the blocks whose attention was ours
 
 
+class _Asked(NamedTuple):
+    """What a block asks for: packed queries, keys and values, and how its scores are made."""
+
+    query: Tensor  # [1, head, token, head width]
+    key: Tensor
+    value: Tensor
+    bias: Tensor  # [row, 1 or head, query, key]
+    scale: float
+    rule: Rule
+
+    def in_rows(self, layout: Layout) -> list[Tensor]:
+        """Queries, keys and values in their rows, [row, head, query, head width]."""
+        return [layout.in_rows(packed) for packed in (self.query, self.key, self.value)]
+
+
 CURRENT: ContextVar[View | None] = ContextVar("the pass under way", default=None)
 
 
@@ -106,24 +121,18 @@ def attend(
     kept = None if kept is None else own_heads(kept, heads)
     special = any(of is not None for of in (kept, softcap, s_aux, alibi))
     watch = view.watch or view.beside
+    asked = _Asked(query, key, value, bias, scale, rule)
     if not (view.weights or view.watch or special):
-        return _fused(view, layout, (query, key, value), bias, scale, rule), None
-    query, key, value = (layout.in_rows(packed) for packed in (query, key, value))
+        return _fused(view, layout, asked), None
+    query, key, value = asked.in_rows(layout)
     pair = view.memory.join(block, key, value)
     out, weights = _written_out(query * scale, pair, bias, softcap, s_aux, kept, watch)
     return layout.pack(out.transpose(1, 2)), weights
 
 
-def _fused(
-    view: View,
-    layout: Layout,
-    packed: tuple[Tensor, Tensor, Tensor],
-    bias: Tensor,
-    scale: float,
-    rule: Rule,
-) -> Tensor:
+def _fused(view: View, layout: Layout, asked: _Asked) -> Tensor:
     """The values [1, token, head, head width] by a kernel that writes no weights out."""
-    (query, key, value), memory = packed, view.memory
+    (query, key, value, bias, scale, rule), memory = asked, view.memory
     same_width = value.shape[-1] == key.shape[-1]
     if isinstance(memory, Growing | Forked) and memory.apart and same_width:
         from anchorscope.engine.fused.segments import attend_segments  # needs Triton
@@ -132,10 +141,10 @@ def _fused(
         open_prefix = layout.open_prefix(view.block, rule, query.dtype)
         return attend_segments(query, segments, bias, open_prefix, layout, scale)
     if same_width and view.beside is None and wins_apart(query, layout):
-        out = _prefix_apart(view, layout, packed, bias, scale, rule)
+        out = _prefix_apart(view, layout, asked)
         if out is not None:
             return out
-    query, key, value = (layout.in_rows(of) for of in packed)
+    query, key, value = asked.in_rows(layout)
     pair = memory.join(view.block, key, value)
     if view.beside is not None:
         view.beside(_weights(query * scale, pair[0], bias))
@@ -149,23 +158,14 @@ def _fused(
     return layout.pack(out.transpose(1, 2))
 
 
-def _prefix_apart(
-    view: View,
-    layout: Layout,
-    packed: tuple[Tensor, Tensor, Tensor],
-    bias: Tensor,
-    scale: float,
-    rule: Rule,
-) -> Tensor | None:
+def _prefix_apart(view: View, layout: Layout, asked: _Asked) -> Tensor | None:
     """The same, by two kernels; None where there is no prefix or a row sees a part of it."""
-    (query, key, value), memory = packed, view.memory
+    (query, key, value, bias, scale, rule), memory = asked, view.memory
     if not isinstance(memory, Growing | Forked):
         return None
     prefix = memory.prefix_of(view.block)
-    if prefix is None:
-        return None
-    seen = seen_whole(layout, view.block, rule, query.dtype)
-    if seen is None:
+    seen = None if prefix is None else seen_whole(layout, view.block, rule, query.dtype)
+    if prefix is None or seen is None:
         return None
     own = memory.join_own(view.block, layout.in_rows(key), layout.in_rows(value))
     return attend_apart(query, prefix, own, bias[..., layout.prefix_length :], seen, layout, scale)
