@@ -192,43 +192,6 @@ def test_figure_from_the_command_line(done, tmp_path):
     assert "Q-Anchored (Atlas)" in out.read_text()
 
 
-ALONE = """
-import sys
-from anchorscope.engine.lease import Lease
-from anchorscope.engine.passes import passes_of
-from anchorscope.pipeline.model import load
-from anchorscope.pipeline.prepare import prepare
-from anchorscope.pipeline.shard import ask_and_read
-from anchorscope.pipeline.stages import reopen
-
-run = reopen(sys.argv[1])
-with Lease(load(run, None)) as lease:
-    shard = prepare(run, lease)[int(sys.argv[2])]
-    ask_and_read(run, lease, [shard], passes_of(run.config))
-"""
-
-
-@pytest.mark.slow
-def test_a_shard_can_be_computed_by_any_process_that_has_the_folder(done, tmp_path):
-    """The last shard first, by a process that is given the folder and a number, nothing else."""
-    out = tmp_path / "shared"
-    shutil.copytree(done, out)
-    for name in ("states", "answers", "tables", "probes", "figures"):
-        shutil.rmtree(out / name)
-    (out / "manifest.jsonl").unlink()
-    info = json.loads((out / "run.json").read_text())
-    del info["checksum"]  # as one must who changes it by hand
-    (out / "run.json").write_text(json.dumps(info | {"finished": False}))
-    subprocess.run([sys.executable, "-c", ALONE, str(out), "2"], check=True)
-    states = sorted(path.relative_to(out) for path in (out / "states").rglob("*.safetensors"))
-    assert {path.name for path in states} == {"00002.safetensors"} and len(states) > 5
-    for path in states:
-        assert (out / path).read_bytes() == (done / path).read_bytes()
-    finish(anchorscope("run", *OPTIONS, "--out", out))
-    for name in TABLES:
-        assert (out / "tables" / name).read_bytes() == (done / "tables" / name).read_bytes()
-
-
 def test_the_disk_that_was_announced_is_the_disk_that_was_taken(done):
     info = json.loads((done / "run.json").read_text())
     sizes = [file.stat().st_size for file in (done / "states").rglob("*.safetensors")]

@@ -16,7 +16,11 @@ from safetensors.numpy import load_file, save_file
 
 from anchorscope.config import Config
 from anchorscope.errors import UserError
+from anchorscope.pipeline import model as model_of_a_run
 from anchorscope.pipeline.spread.machine import check_spread, environment_of
+from anchorscope.pipeline.stages import Run
+from anchorscope.progress import Quiet
+from anchorscope.run_folder.store import Store
 
 NAMED = re.compile(r"worker (\d) of \d is process (\d+)")
 
@@ -95,7 +99,6 @@ def test_a_worker_that_computes_something_else_is_refused(place):
         ({"rank": 1}, "--rank and --world-size go together"),
         ({"rank": 2, "world_size": 2}, "--rank is 2 of 2. Accepted: 0 to"),
         ({"rank": 0, "world_size": 2, "workers": 2}, "leave out --workers and --ray"),
-        ({"workers": 2, "device": "tensor-parallel"}, "Choose one of the two"),
         ({"workers": 0}, "workers is 0. Accepted: 1 or more."),
     ],
 )
@@ -122,13 +125,12 @@ def test_each_worker_has_its_own_gpu(monkeypatch):
 
 def test_a_worker_that_joins_takes_the_proof_of_the_first(tmp_path, monkeypatch):
     """Of the same weights, with the same versions; else it proves the model itself."""
-    from anchorscope.pipeline import model as model_of_a_run
-    from anchorscope.pipeline.stages import reopen
-
     place, proofs = rivers(tmp_path), []
     folder = collect_here(place, "alone")
     monkeypatch.chdir(place)
-    run = reopen(folder)
+    store = Store(folder)
+    config = Config.restore(store.info["config"])
+    run = Run(store=store, config=config, sets=(), progress=Quiet())
     monkeypatch.setattr(model_of_a_run, "require_understood", proofs.append)
     model_of_a_run.load(run, None, joins=True)
     assert not proofs

@@ -144,8 +144,7 @@ class Config:
     device: str = _field(
         "auto",
         changes=False,
-        help="auto, balanced (over all devices), tensor-parallel (under torchrun), cpu, cuda, "
-        "cuda:N, or mps.",
+        help="auto, balanced (over all devices), cpu, cuda, cuda:N, or mps.",
     )
     shard: int | None = _field(
         None,

@@ -1,7 +1,7 @@
 """The same work for many layers or folds, each in a process of its own; and one beside this one.
 
 A fit is many short steps of a solver with as much Python between them, so threads wait for one
-another (`benchmarks/cores.py`). Large arrays are handed over as files in shared memory.
+another. Large arrays are handed over as files in shared memory.
 """
 
 from __future__ import annotations
@@ -23,8 +23,6 @@ from joblib.externals.loky import (
 )
 from joblib.externals.loky.process_executor import ShutdownExecutorError
 from threadpoolctl import threadpool_limits
-
-from anchorscope.bulk import end_soon
 
 OnDone = Callable[[int, int], None]  # items done, items in all
 Item = TypeVar("Item")
@@ -101,7 +99,6 @@ def _alone(work: Callable[[Item], Result], item: Item, *, asked_by: int, folder:
     if os.getpid() != asked_by:
         if not _inside:
             follow(asked_by)
-            end_soon()
         _inside = True
         os.chdir(folder)  # a worker outlives the call that started it, and the caller may move on
     # One arithmetic thread each: the other cores have their own item, and a sum must not depend

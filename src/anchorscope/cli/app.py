@@ -11,7 +11,6 @@ from typing import Annotated, Any
 
 import typer
 
-from anchorscope.bulk import imported
 from anchorscope.config import help_of
 from anchorscope.errors import UserError
 
@@ -67,12 +66,11 @@ def app(
 
 def _desk(run: Path | None, model: str | None, detector: str | None, device: str, bar: Any) -> Any:
     """The model, the run and the detector, loaded and proved; each step is said."""
-    with imported():
-        from anchorscope.app.desk import Desk
-        from anchorscope.app.first_start import kept_run
-        from anchorscope.detect.deployed.detector import Detector
-        from anchorscope.models import load_model
-        from anchorscope.run_folder.view import RunView
+    from anchorscope.app.desk import Desk
+    from anchorscope.app.first_start import kept_run
+    from anchorscope.detect.deployed.detector import Detector
+    from anchorscope.models import load_model
+    from anchorscope.run_folder.view import RunView
 
     view = None if run is None else RunView.open(run)
     trained = None if detector is None else Detector.load(detector)

@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from anchorscope import ranks
 from anchorscope.cli.run import DATA, LIMIT, Data, Limit, Out, config_of, option, rank_done
 from anchorscope.config import default_of
 from anchorscope.errors import UserError
@@ -65,5 +64,5 @@ def collect(
             add_samples(folder, samples=samples, temperature=temperature, progress=bar)
     if rank is not None:
         typer.echo(rank_done(config))
-    elif ranks.first():
+    else:
         typer.echo(f"Ready for `anchorscope detect eval {folder}` and `detect train {folder}`.")

@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 import typer
 
-from anchorscope.bulk import imported
 from anchorscope.cli.collect import collect
 from anchorscope.cli.detect_serve import serve
 from anchorscope.config import help_of
@@ -114,10 +113,9 @@ def train(
     """Trains a detector on a run's answers and saves it with its evaluation and model card."""
     _at_least("folds", folds, 3)
 
-    with imported():
-        from anchorscope.cli.bar import Bar
-        from anchorscope.detect.deployed.detector import Detector
-        from anchorscope.detect.deployed.saved import check_place
+    from anchorscope.cli.bar import Bar
+    from anchorscope.detect.deployed.detector import Detector
+    from anchorscope.detect.deployed.saved import check_place
 
     check_place(out.expanduser())
     names = [word.strip() for word in data.split(",") if word.strip()] or None
@@ -167,15 +165,14 @@ def score(
 
     Rows are written as they are scored: the same command goes on where it was stopped.
     """
-    with imported():
-        from anchorscope.cli.bar import Bar
-        from anchorscope.cli.score_rows import asked, print_scores
-        from anchorscope.detect.deployed.detector import Detector
-        from anchorscope.detect.deployed.located import Scored
-        from anchorscope.detect.deployed.warn import Warned
-        from anchorscope.detect.rows.files import check_names, check_out
-        from anchorscope.detect.rows.score_file import maker_of, score_file
-        from anchorscope.models import load_model
+    from anchorscope.cli.bar import Bar
+    from anchorscope.cli.score_rows import asked, print_scores
+    from anchorscope.detect.deployed.detector import Detector
+    from anchorscope.detect.deployed.located import Scored
+    from anchorscope.detect.deployed.warn import Warned
+    from anchorscope.detect.rows.files import check_names, check_out
+    from anchorscope.detect.rows.score_file import maker_of, score_file
+    from anchorscope.models import load_model
 
     rows = asked(file, question, answer)
     check_names(rows, prefix, of=Warned if before else Scored)

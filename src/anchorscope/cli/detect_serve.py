@@ -9,7 +9,6 @@ from typing import Annotated, Any
 
 import typer
 
-from anchorscope.bulk import imported
 from anchorscope.config import help_of
 from anchorscope.errors import UserError
 
@@ -79,11 +78,10 @@ def _served(
     detector: str, model: str | None, adapter: str | None, device: str, dataset: str | None
 ) -> Any:
     """Model and detector, loaded and proved on one question."""
-    with imported():
-        from anchorscope.cli.bar import Bar
-        from anchorscope.detect.deployed.detector import Detector
-        from anchorscope.models import load_model
-        from anchorscope.serve.served import Served
+    from anchorscope.cli.bar import Bar
+    from anchorscope.detect.deployed.detector import Detector
+    from anchorscope.models import load_model
+    from anchorscope.serve.served import Served
 
     loaded = Detector.load(detector)
     facts = loaded.model

@@ -7,8 +7,6 @@ from typing import Annotated, Any
 
 import typer
 
-from anchorscope import ahead, ranks
-from anchorscope.bulk import imported
 from anchorscope.config import EVIDENCE, Config, default_of, help_of
 from anchorscope.errors import UserError
 
@@ -70,23 +68,20 @@ def run(
     """
     config = config_of({name: value for name, value in locals().items() if name != "out"})
 
-    ahead.begin(config)
-    with imported():
-        from anchorscope.cli.bar import Bar
-        from anchorscope.pipeline.run import run as run_pipeline
+    from anchorscope.cli.bar import Bar
+    from anchorscope.pipeline.run import run as run_pipeline
 
     with Bar() as bar:
         view = run_pipeline(out=out, config=config, progress=bar)
     if rank is not None:
         typer.echo(rank_done(config))
         return
-    if ablate and ranks.first():
+    if ablate:
         typer.echo(view.ablation.round(2).to_string(index=False))
-    if robust and ranks.first():
+    if robust:
         typer.echo(view.robust.round(2).to_string(index=False))
-    if ranks.first():
-        report = view.path / "report.html"
-        typer.echo(f"Report: {report}" if report.is_file() else f"Tables: {view.path / 'tables'}")
+    report = view.path / "report.html"
+    typer.echo(f"Report: {report}" if report.is_file() else f"Tables: {view.path / 'tables'}")
 
 
 def rank_done(config: Config) -> str:

@@ -10,7 +10,6 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from anchorscope import ranks
 from anchorscope.errors import UserError
 
 if TYPE_CHECKING:
@@ -90,7 +89,7 @@ def study(
             f"The shards of rank {rank} of {world_size} are done. When all ranks are, the same "
             "command without --rank and --world-size finishes the study."
         )
-    elif ranks.first():
+    else:
         typer.echo(f"Study: {result.path / 'study.html'}")
     if result.errors:
         names, count = ", ".join(result.errors), len(result.errors)

@@ -10,7 +10,6 @@ import torch
 
 from anchorscope.engine.limits.bounds import bounds_of
 from anchorscope.engine.limits.packs import PackTooLong
-from anchorscope.engine.limits.together import together
 from anchorscope.errors import UserError
 from anchorscope.models import Model
 
@@ -97,8 +96,7 @@ def in_batches(
 def _within_memory(work: Callable[[list[T]], R], batch: list[T]) -> list[R]:
     """What `work` makes of a batch, alone in a list; nothing where memory ran out."""
     try:
-        with together():
-            return [work(batch)]
+        return [work(batch)]
     except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
         if not ran_out(error):
             raise

@@ -20,7 +20,7 @@ from anchorscope.engine.limits.bounds import noted_of
 from anchorscope.engine.limits.packs import Alone, Packs
 from anchorscope.engine.masks import NAME, NotUnderstood, first_position
 from anchorscope.engine.memory import Memory
-from anchorscope.engine.on_cpu import sooner
+from anchorscope.engine.on_cpu import cpu_fast_paths
 from anchorscope.engine.own_attention import replace_own
 from anchorscope.models import Model
 
@@ -67,7 +67,7 @@ class Lease:
             if self.apart:
                 back.callback(put_into(lm))
             elif self.model.device.type == "cpu":
-                back.enter_context(sooner(self.model, self._wanted))
+                back.enter_context(cpu_fast_paths(self.model))
             back.callback(parts.head.register_forward_pre_hook(_contiguous).remove)
             back.callback(parts.decoder.register_forward_hook(self._come_home).remove)
             self._back = back.pop_all()
@@ -121,8 +121,7 @@ class Lease:
         assert depth is None or not head, "the head reads the last block"
         kept = last if also_at is None else torch.cat([last, layout.token_at(also_at)])
         view = View(layout, memory, self.weights, watch or self.look, self.beside, set_back)
-        read = kept if logits_at is None else torch.cat([kept, logits_at])
-        now = self._pass = _Pass(view, kept, depth, read)
+        now = self._pass = _Pass(view, kept, depth)
         tokens = layout.pack(ids)
         given = {
             "input_ids": tokens,
@@ -145,13 +144,6 @@ class Lease:
         if longest and alone is not None:
             self._packs.compare(last, longest, states, alone)
         return Read(states[: len(last)], logits, more)
-
-    def _wanted(self) -> Tensor | None:
-        """The packed tokens that anybody reads after the block that runs now; None: all of them."""
-        now = self._pass
-        if now is None or now.view.block != (now.depth or self.model.blocks) - 1:
-            return None
-        return now.read
 
     def _gradients(self, *, wanted: bool) -> AbstractContextManager[object]:
         """Passes with gradients or without them.
@@ -256,7 +248,6 @@ class _Pass:
     view: View
     kept: Tensor  # the packed tokens whose states are kept
     depth: int | None
-    read: Tensor  # and those whose states or logits are
     states: list[Tensor] = field(default_factory=list)
 
 

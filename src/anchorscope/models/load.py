@@ -14,7 +14,6 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
-from anchorscope import ranks
 from anchorscope.errors import UserError, in_a_line, user_path
 from anchorscope.models import bundled
 from anchorscope.models.adapter import adapter_name, merged
@@ -23,7 +22,6 @@ from anchorscope.models.gguf.convert import converted
 from anchorscope.models.parts import Parts, find_parts
 from anchorscope.models.quantised import check_no_code, check_plain, is_quantised
 from anchorscope.models.spread import devices_of, first_device, read_spread, spread_out
-from anchorscope.models.tensor_parallel import read_parallel
 from anchorscope.models.weights.catalogue import WEIGHTS
 
 log = logging.getLogger(__name__)
@@ -87,7 +85,7 @@ def load_model(
             "(trust_remote_code). Read it first.", model,
         )  # fmt: skip
     choice = choose(device, dtype)
-    place, name = ranks.by_first(lambda: _locate(str(model)))  # which may convert a file
+    place, name = _locate(str(model))  # which may convert a file
     options = {"revision": revision, "trust_remote_code": trust_remote_code}
     change = None if adapter is None else str(adapter)
     lm, tokenizer = _read(place, str(model), choice, options, change)
@@ -240,8 +238,6 @@ def _weights(place: str, choice: Choice, options: dict[str, Any], adapter: str |
     options = {**options, "dtype": choice.dtype}
     if choice.spread == BALANCED and adapter is None:
         return read_spread(place, **options)
-    if choice.spread == ranks.TENSOR_PARALLEL:
-        return read_parallel(place, adapter, **options)
     straight = choice.spread is None and _straight(place, choice, options, adapter)
     there = {"device_map": choice.device} if straight else {}
     lm: Any = AutoModelForCausalLM.from_pretrained(place, **options, **there)

@@ -8,7 +8,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from anchorscope import ranks
 from anchorscope.config import Config
 from anchorscope.detect.sampled.draw import draw_answers
 from anchorscope.engine.lease import Lease
@@ -43,8 +42,6 @@ def collect(
     `model` and `questions` are what `run` takes.
     """
     config, sets, identity = resolve(model, questions, config or Config())
-    if config.device == ranks.TENSOR_PARALLEL:
-        ranks.begin()
     check_spread(config, model)
     passes = len(CAUGHT) + len(collected_passes(config))
     check_place(config, sets, out, model, passes=passes)
@@ -66,7 +63,6 @@ def _collect(run: Run, model: Any) -> None:
     frame = to_frame(samples)
     run.store.write("samples.parquet", frame.to_parquet)
     run.store.save_info({"finished": True})
-    ranks.wait()  # none returns before the folder says so
 
 
 def add_samples(

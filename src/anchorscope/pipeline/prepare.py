@@ -10,7 +10,6 @@ import pandas as pd
 
 from anchorscope.answers.generate import write_lines
 from anchorscope.answers.given_verdicts import count, read_verdicts
-from anchorscope.bulk import uncollected
 from anchorscope.config import Finder
 from anchorscope.engine.lease import Lease
 from anchorscope.evidence.pieces import PromptMaker
@@ -38,7 +37,7 @@ class Shard:
 
 def prepare(run: Run, lease: Lease) -> list[Shard]:
     """All questions as prompts in shards, dataset after dataset; the same in every process."""
-    with run.stage("preparation"), uncollected():
+    with run.stage("preparation"):
         shards: list[Shard] = []
         verdicts = _verdicts(run)
         for questions in run.sets:

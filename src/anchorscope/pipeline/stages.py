@@ -6,15 +6,11 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Protocol
 
 from anchorscope.config import Config
-from anchorscope.errors import UserError
-from anchorscope.pipeline.request import resolve
 from anchorscope.progress import Progress, Quiet
 from anchorscope.records import QuestionSet
-from anchorscope.run_folder.links import check_inside
 from anchorscope.run_folder.listing import damaged_files
 from anchorscope.run_folder.store import Store
 
@@ -87,15 +83,3 @@ class Run:
             whole = stage.get(unit, 0) + more
             stage[unit] = int(whole) if unit == "tokens" else round(whole, 2)
         self.store.save_info({"stages": stages | {name: stage}})
-
-
-def reopen(folder: str | Path, *, progress: Progress | None = None) -> Run:
-    """The run of a folder, from what its run.json says: for another process to take part in."""
-    check_inside(Path(folder))
-    info = Store(Path(folder)).info
-    if "config" not in info:
-        raise UserError(f"'{folder}' has not begun yet: its run.json holds no config.")
-    config, sets, identity = resolve(None, None, Config.restore(info["config"]))
-    only = {name: info["identity"][name] for name in ("only",) if name in info["identity"]}
-    store = Store.open(folder, identity | only)
-    return Run(store=store, config=config, sets=sets, progress=progress or Quiet())

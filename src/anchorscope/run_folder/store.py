@@ -16,7 +16,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from anchorscope import ranks
 from anchorscope.errors import UserError, user_path
 from anchorscope.run_folder.info import COPY, FORMAT, info_text, read_info
 from anchorscope.run_folder.links import check_inside
@@ -57,26 +56,22 @@ class Store:
         self._owner: Owner | None = None
         self._whole: dict[str, tuple[int, int]] = {}  # size and time of files seen to be right
         self._fresh: list[Path] | None = None  # folders made for a run that was begun here
-        self._info = info if info is not None or ranks.first() else read_info(path) or {}
+        self._info = info
         self._listed = read_manifest(path)
-        if ranks.count() > 1:
-            self._listed |= read_markers(path)
 
     @classmethod
     def open(cls, path: str | Path, identity: dict[str, Any]) -> Store:
         """The folder for a run of this identity; another run's folder is refused."""
         remote = remote_of(path)
         path = user_path(path) if remote is None else remote.local
-        if remote is not None and ranks.first():
+        if remote is not None:
             remote.begin()
-        ranks.wait()
         before = _begun(path)
         if before is not None:
             _refuse_other(path, before.get("identity", {}), identity)
         if path.is_dir():
             sync_folders(path)
         store = cls(path, remote=remote)
-        ranks.wait()  # all have looked before anything is written
         if before is None:
             store._begin({"identity": identity, "finished": False, "format": FORMAT})
         elif before.get("format", 1) < FORMAT:
@@ -90,21 +85,19 @@ class Store:
         With `withdraw` a run that was begun here and fails before it has a file leaves no folder.
         """
         owner, done = Owner(self.path, remote=self.remote), False
-        ranks.by_first(lambda: owner.__enter__() and None)
+        owner.__enter__()
         try:
-            if ranks.first():
-                self._owner = owner
-                remove_partials(self.path)
+            self._owner = owner
+            remove_partials(self.path)
             yield
             done = True
         finally:
             self._owner = None
-            if ranks.first():
-                if withdraw and not done and owner.still():
-                    self._withdraw()
-                owner.__exit__(None, None, None)
-                if self._fresh is not None and not done:
-                    _remove_empty([self.path, *self._fresh])
+            if withdraw and not done and owner.still():
+                self._withdraw()
+            owner.__exit__(None, None, None)
+            if self._fresh is not None and not done:
+                _remove_empty([self.path, *self._fresh])
 
     @property
     def info(self) -> dict[str, Any]:
@@ -124,10 +117,8 @@ class Store:
 
     def write(self, name: str, save: Save) -> None:
         """Saves one file for good: `save` writes it to the binary file it is given."""
-        if ranks.first():
-            with on_disk(self.path):
-                self._mark(name, write_whole(self.file(name), save))
-        ranks.wait()  # the others read it from here on
+        with on_disk(self.path):
+            self._mark(name, write_whole(self.file(name), save))
         self._listed[name] = read_marker(self._marker(name)) or {}
         self._whole[name] = self._stamp(name)
 
@@ -184,10 +175,9 @@ class Store:
 
     def _entry(self, name: str) -> dict[str, Any] | None:
         """What was said of a file last: by its marker, else by the manifest."""
-        if ranks.count() == 1:
-            entry = read_marker(self._marker(name))
-            if entry is not None:
-                self._listed[name] = entry
+        entry = read_marker(self._marker(name))
+        if entry is not None:
+            self._listed[name] = entry
         return self._listed.get(name)
 
     def _mark(self, name: str, written: Written) -> None:

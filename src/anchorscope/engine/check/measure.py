@@ -11,7 +11,6 @@ from dataclasses import replace
 
 import torch
 
-from anchorscope import ranks
 from anchorscope.engine.check import trial as tries
 from anchorscope.engine.interventions import Intervention
 from anchorscope.engine.lease import Lease
@@ -29,10 +28,7 @@ def measure(model: Model) -> None:
     if kind_of(model) == "cuda":
         taken, tokens = trial_pack(model, peak_bytes)
         room = min(room_on(*memory) for memory in _memory(model))
-        free = ranks.least(room)
-        # The processes that share a model take alike, but for rounding: the largest counts.
-        token = -ranks.least(-taken) / tokens
-        note(model.lm, replace(noted_of(model.lm), bounds=bounds_within(free, token)))
+        note(model.lm, replace(noted_of(model.lm), bounds=bounds_within(room, taken / tokens)))
 
 
 def trial_pack(model: Model, peak: Callable[[Model, Callable[[], object]], int]) -> tuple[int, int]:

@@ -1,12 +1,16 @@
-"""Linear layers whose weights lie as the processor multiplies them.
+"""Faster matrix products on a CPU: packed bfloat16 weights with AMX, BLAS on ARM without bfloat16.
 
-torch gives products in bfloat16 to oneDNN, which multiplies sooner with weights in an order of its
-own. Here the weights of the blocks are copied into that order once (benchmarks/packed.py).
+torch gives products to oneDNN. With AMX it multiplies 1.2 to 1.4 times as fast where the weights
+are in an order of its own: those of the blocks are copied into it once. On ARM cores without
+bfloat16 (Neoverse-N1) the BLAS that torch has as well is faster in float32, so oneDNN is switched
+off. Both choices follow from the processor and the dtype alone: two runs on like machines must
+multiply alike, to the last bit.
 """
 
 from __future__ import annotations
 
 import platform
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -18,9 +22,8 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from anchorscope.engine.limits.bounds import all_memory
-from anchorscope.engine.on_cpu.gates import is_plain
 from anchorscope.models import Model
-from anchorscope.models.device import cpu_has_amx
+from anchorscope.models.device import cpu_has_amx, cpu_has_bfloat16
 
 _SHARE = 16  # of the machine's memory, the most that the copy may take
 
@@ -32,6 +35,31 @@ class _Packed(NamedTuple):
 
 # A model is lent many times.
 _KNOWN: WeakKeyDictionary[nn.Module, _Packed] = WeakKeyDictionary()
+
+
+@contextmanager
+def cpu_fast_paths(model: Model) -> Iterator[None]:
+    """A model on a CPU with the faster products of this processor, until the block ends."""
+    with weights_packed(model), without_onednn(model.dtype):
+        yield
+
+
+@contextmanager
+def without_onednn(dtype: torch.dtype) -> Iterator[None]:
+    """Torch without oneDNN where products of this dtype are faster so, until the block ends."""
+    arm = platform.machine().lower() in ("aarch64", "arm64") and sys.platform == "linux"
+    before = torch.backends.mkldnn.enabled
+    off = arm and dtype == torch.float32 and not cpu_has_bfloat16()
+    _switch_onednn(on=before and not off)
+    try:
+        yield
+    finally:
+        _switch_onednn(on=before)
+
+
+def _switch_onednn(*, on: bool) -> None:
+    # Not `flags()`, which sets TF32 as well, with a warning.
+    torch.backends.mkldnn.enabled = on  # pyright: ignore[reportAttributeAccessIssue]
 
 
 @contextmanager
@@ -50,10 +78,7 @@ def weights_packed(model: Model) -> Iterator[None]:
 
 
 def wins_packed(dtype: torch.dtype) -> bool:
-    """Whether this processor multiplies numbers of a dtype sooner so.
-
-    The choice follows from the processor and the dtype alone, as that of `products.py` does.
-    """
+    """Whether this processor multiplies numbers of a dtype faster with packed weights."""
     return dtype == torch.bfloat16 and _suits_processor()
 
 
@@ -90,12 +115,20 @@ def packed_product(x: Tensor, packed: Tensor, bias: Tensor | None) -> Tensor:
 
 def _layers(model: Model) -> list[Any]:
     """The linear layers of the blocks that can be packed."""
-    return [m for block in model.parts.blocks for m in block.modules() if is_plain(m)]
+    return [m for block in model.parts.blocks for m in block.modules() if _is_plain(m)]
+
+
+def _is_plain(layer: Any) -> bool:
+    """Whether it is a linear layer on a CPU as torch makes it."""
+    if type(layer) is not nn.Linear or "forward" in layer.__dict__:
+        return False
+    # A quantised weight is of another type.
+    return type(layer.weight) is nn.Parameter and layer.weight.device.type == "cpu"
 
 
 @torch.no_grad()
 def _packed(layer: nn.Linear) -> Tensor:
-    """The packed weight, made anew where somebody has changed the weight since."""
+    """The packed weight, made again where the weight has changed since."""
     known, total = _KNOWN.get(layer), _sum(layer.weight)
     if known is None or known.sum != total:
         known = _KNOWN[layer] = _Packed(packed_weight(layer.weight.detach()), total)
