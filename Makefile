@@ -8,7 +8,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test test-all torture lint docs clean
+.PHONY: setup demo test test-all test-slow test-avx2 torture lint docs clean
 
 setup: .venv/ready
 
@@ -50,6 +50,14 @@ test: lint
 
 test-all: lint
 	$(WORKERS) -m ""
+
+test-slow: setup
+	$(BIN)/python -m pytest -m slow --numprocesses 2 --dist loadfile --no-loadscope-reorder
+
+# Numbers once more as an older processor rounds them.
+test-avx2: setup
+	ATEN_CPU_CAPABILITY=avx2 $(WORKERS) tests/test_engine*.py tests/test_probes*.py \
+		tests/test_pathways*.py tests/test_stats*.py tests/test_pipeline.py
 
 # Each part prints its own rows; the second runs whatever the first found.
 torture: setup
