@@ -29,7 +29,9 @@ def timed(backend: str, x: np.ndarray, workers: int) -> tuple[float, ProbeSet]:
     with joblib.parallel_config(backend=backend):
         in_parallel(abs, range(workers), workers=workers)
         begun = time.perf_counter()
-        probes = fit_probes(x, z=z, fold=fold, workers=workers)
+        probes = fit_probes(
+            x, z=z, fold=fold, entity=list(map(str, range(len(x)))), workers=workers
+        )
         return time.perf_counter() - begun, probes
 
 

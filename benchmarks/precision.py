@@ -125,7 +125,7 @@ def main() -> None:
             found["anchorscope", dtype] = states(lease, prepared, samples)
         found["transformers", dtype] = plain_states(model, samples)
     part = labelled(samples, questions.name, config)
-    how = {"ids": part.ids, "z": part.z, "fold": part.fold}
+    how = {"ids": part.ids, "z": part.z, "fold": part.fold, "entity": part.entities}
     for way in ("anchorscope", "transformers"):
         wide, narrow = (stacked(found[way, d], part.ids) for d in ("float32", "bfloat16"))
         readings, probes = cross_fit(wide, **how, C=config.C)

@@ -53,7 +53,7 @@ def test_layers_at_once_are_the_layers_alone(world, wrap, C):
     for layer, states in enumerate(x):
         alone, shift = fit_many(states, z, weights, strengths)
         logits = states @ np.asarray(together[0][layer]).T + np.asarray(together[1][layer])
-        assert logits == pytest.approx(states @ alone.T + shift, abs=1e-5)
+        assert logits == pytest.approx(states @ alone.T + shift, abs=1e-4)
     assert not np.asarray(together[0])[2, :, 5].any()
 
 
