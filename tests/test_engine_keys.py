@@ -14,6 +14,7 @@ from anchorscope.engine.batches import Budget
 from anchorscope.engine.decode import write_answers
 from anchorscope.engine.interventions import Intervention, TokenPositions, keys_of
 from anchorscope.engine.lease import Lease
+from anchorscope.engine.masks import NotUnderstood, checked
 from anchorscope.engine.passes import KNOCKOUT, MATCHED
 from anchorscope.engine.rows import _heads, first_changed, row_for
 from anchorscope.engine.trunk import grow_trunk, read_prefix
@@ -39,6 +40,19 @@ def test_a_row_holds_no_key_that_nobody_sees():
                  {"heads": ((1, 0),)}, {"heads": ()}):  # fmt: skip
         row = row_for(sample, 0, Intervention(name="part", **part), **how)
         assert row.at == whole and row.ids == sample.ids[start:]
+
+
+@pytest.mark.parametrize("keys", ["exact", "question"])
+def test_the_first_token_is_never_a_key(keys: str):
+    everything = tuple(range(len(PREFIX) + 4))
+    sample = replace(SAMPLES[0], question_tokens=everything, exact_question=everything)
+    assert keys_of(sample, keys, seed=SEED) == everything[1:]
+
+
+@pytest.mark.parametrize("mask", [None, torch.ones(1, 1, 4, 4, dtype=torch.bool), torch.zeros(4)])
+def test_a_mask_from_which_nothing_could_be_cut_is_refused(mask):
+    with pytest.raises(NotUnderstood, match="so nothing can be cut from it"):
+        checked(mask, torch.nn.Linear(1, 1))
 
 
 def test_random_keys_are_as_many_other_prompt_tokens_and_never_the_first():

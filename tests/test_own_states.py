@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 import torch
 from safetensors.numpy import save_file
 from safetensors.torch import save_file as save_tensors
+from scipy.special import expit
 
 import anchorscope as anc
 from anchorscope.cli import main
@@ -21,6 +23,7 @@ from anchorscope.pipeline.own_states import arrays as reading
 from anchorscope.pipeline.own_states.arrays import arrays_of
 from anchorscope.pipeline.own_states.check import check_arrays
 from anchorscope.pipeline.own_states.samples import facts_of
+from anchorscope.probes.folds import entity_folds
 from anchorscope.run_folder.states import StateBank, load_states, save_blocks, shard_name
 from anchorscope.run_folder.store import Store
 from anchorscope.simulate import Truth, simulate, simulate_states
@@ -72,6 +75,33 @@ def own(tmp_path_factory) -> anc.RunView:
             main()
         assert not stopped.value.code
     return anc.RunView.open(home / "run")
+
+
+def test_flipped_labels_of_a_fold_leave_every_reading_of_that_fold_bit_for_bit(own, tmp_path):
+    given, fold = made(), entity_folds(ENTITY.tolist(), folds=3, seed=3)
+    z = np.where(fold == 1, 1 - given["z"], given["z"])
+    config = Config(seed=3, resamples=100, fold_seeds=1, folds=3)
+    flipped = anc.analyse({**given, "z": z}, out=tmp_path / "run", config=config).pathways
+    columns = ["layer", "mode", "prediction", "logit_clean", "logit_knockout", "pathway"]
+    number = own.pathways["id"].str.rsplit(":", n=1).str[-1].astype(int).to_numpy()
+    assert flipped["z"].tolist() == z[number].tolist()
+    mine = fold[number] == 1
+    assert flipped[columns][mine].equals(own.pathways[columns][mine])
+    others = ~mine & (flipped["mode"] == "paper")
+    assert (flipped["logit_clean"][others] != own.pathways["logit_clean"][others]).all()
+
+
+def test_probabilities_of_a_run_are_right_under_a_penalty_that_makes_probes_shy(tmp_path):
+    world = simulate_states(replace(TRUTH, samples=300, layers=1))
+    states = {name: world.states[name] for name in ("clean", "knockout", "random")}
+    config = Config(seed=3, resamples=100, fold_seeds=1, C=0.005)
+    run = anc.analyse(states, world.z, out=tmp_path / "run", config=config)
+    for mode, read in run.pathways.groupby("mode"):
+        p, z = expit(read["logit_clean"].to_numpy()), read["z"].to_numpy()
+        parts = np.array_split(np.argsort(p), 5)
+        gaps = [abs(p[rows].mean() - z[rows].mean()) for rows in parts]
+        assert np.mean(gaps) < 0.1, mode
+        assert p.std() > 0.3, mode  # without the line 0.001: all are one half
 
 
 def test_the_tables_are_those_of_a_run_of_the_same_states(simulated, own):

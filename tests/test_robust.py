@@ -120,6 +120,7 @@ def test_half_of_the_data_is_read_like_a_run_of_its_own(two):
         ids=answers.ids,
         z=answers.z,
         fold=entity_folds(answers.entities, folds=5, seed=0),
+        entity=answers.entities,
         C=3.0,
     )
     layer = choose_layer(readings)
@@ -146,13 +147,14 @@ def test_flipped_verdicts_are_the_median_of_three_draws(two):
     wrong = (two.samples["verdict"] == "wrong").to_numpy()
     ids = tuple(two.samples["id"])
     states = states_of(two, ids)
-    fold = entity_folds(list(two.samples["entity"]), folds=5, seed=0)
+    entity = list(two.samples["entity"])
+    fold = entity_folds(entity, folds=5, seed=0)
     gaps, layers = [], []
     for draw in range(3):
         z = wrong.astype(int)
         drawn = np.random.default_rng((0, 10, draw)).choice(320, size=32, replace=False)
         z[drawn] = 1 - z[drawn]
-        readings, _ = cross_fit(states, ids=ids, z=z, fold=fold, C=3.0)
+        readings, _ = cross_fit(states, ids=ids, z=z, fold=fold, entity=entity, C=3.0)
         layers.append(choose_layer(readings))
         gaps.append(_paper_gap(readings, layers[-1]))
     said = row(two, "flipped=10%")

@@ -99,9 +99,16 @@ def examined_again(
     verdict.csv counts the sets.
     """
     fold = entity_folds(answers.entities, folds=config.folds, seed=config.seed + seed)
-    how = {"C": config.C, "balance": config.balance}
     try:
-        again, _ = cross_fit(states, ids=answers.ids, z=answers.z, fold=fold, **how)
+        again, _ = cross_fit(
+            states,
+            ids=answers.ids,
+            z=answers.z,
+            fold=fold,
+            entity=answers.entities,
+            C=config.C,
+            balance=config.balance,
+        )
     except UserError:
         return None
     draws = replace(draws_of(config), seed=config.seed + seed)

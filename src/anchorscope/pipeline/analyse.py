@@ -31,7 +31,7 @@ from anchorscope.pathways.two_pathways.finding import Finding, choose_layer, fin
 from anchorscope.pathways.two_pathways.power import share_of
 from anchorscope.pipeline.stages import Run
 from anchorscope.probes.at_once import fits_of_layers
-from anchorscope.probes.cross_fit import probe_request, probes_of_layer, stacked
+from anchorscope.probes.cross_fit import TrainingPart, probes_of_layer, stacked, training_parts
 from anchorscope.probes.labelled import Labelled
 from anchorscope.probes.many_fits import Made
 from anchorscope.probes.probe_set import ProbeSet
@@ -98,11 +98,25 @@ def layer_parts(run: Run, answers: Labelled, passes: Sequence[str]) -> LayerPart
     """How the probes of each layer are trained and read, by any process; a GPU may have fitted."""
     bank = StateBank(run.store.path, list(answers.ids))
     names, layers = tuple(dict.fromkeys((CLEAN.name, *passes))), range(1, bank.layers + 1)
-    of = {"z": answers.z, "fold": answers.fold, "C": run.config.C, "balance": run.config.balance}
-    request = probe_request(**of)
-    fits: dict[int, Made] = fits_of_layers(lambda k: (bank.layer(CLEAN.name, k), request), layers)
+    of = {"z": answers.z, "fold": answers.fold, "entity": answers.entities}
+    of |= {"C": run.config.C, "balance": run.config.balance}
+
+    def fits_of(part: TrainingPart) -> dict[int, Made]:
+        return fits_of_layers(
+            lambda k: (bank.layer(CLEAN.name, k)[part.rows], part.request), layers
+        )
+
+    made = [fits_of(part) for part in training_parts(**of)]
     return {
-        k: partial(probes_of_layer, bank, k, names, ids=answers.ids, fits=fits.get(k), **of)
+        k: partial(
+            probes_of_layer,
+            bank,
+            k,
+            names,
+            ids=answers.ids,
+            fits=[by_layer.get(k) for by_layer in made],
+            **of,
+        )
         for k in layers
     }
 

@@ -180,6 +180,7 @@ def _best_layer(bank: StateBank, answers: Labelled, config: Config) -> int:
 def _probes(answers: Labelled, config: Config) -> dict[str, Any]:
     """How the probes of a choice are trained."""
     of = {"ids": answers.ids, "z": answers.z, "fold": answers.fold, "dataset": answers.dataset}
+    of["entity"] = answers.entities
     return {**of, "C": config.C, "balance": config.balance, "workers": 1}
 
 

@@ -52,8 +52,9 @@ def judge_world(truth: Truth, *, fold_seeds: int = 3, draws: StrictDraws = DRAWS
     )
     examined, first, layer = [], None, 1
     for seed in range(fold_seeds):
-        fold = entity_folds(world.samples.entity.tolist(), seed=truth.seed + seed)
-        readings, _ = cross_fit(states, ids=ids, z=world.z, fold=fold, workers=1)
+        entity = world.samples.entity.tolist()
+        fold = entity_folds(entity, seed=truth.seed + seed)
+        readings, _ = cross_fit(states, ids=ids, z=world.z, fold=fold, entity=entity, workers=1)
         if first is None:
             first, layer = readings, choose_layer(readings)
             states = {name: of[:, layer - 1 : layer] for name, of in states.items()}

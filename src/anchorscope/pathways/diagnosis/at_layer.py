@@ -52,6 +52,7 @@ class AtLayer:
             ids=self.answers.ids,
             z=self.answers.z,
             fold=self.answers.fold,
+            entity=self.answers.entities,
             C=self.config.C,
             balance=self.config.balance,
             workers=1,
@@ -67,6 +68,7 @@ class AtLayer:
             ids=self.answers.ids,
             z=z,
             fold=self.answers.fold,
+            entity=self.answers.entities,
             C=self.config.C,
             balance=self.config.balance,
         )
