@@ -17,6 +17,7 @@ from safetensors.numpy import load_file, save_file
 from anchorscope.config import Config
 from anchorscope.errors import UserError
 from anchorscope.pipeline import model as model_of_a_run
+from anchorscope.pipeline.spread import local
 from anchorscope.pipeline.spread.machine import check_spread, environment_of
 from anchorscope.pipeline.stages import Run
 from anchorscope.progress import Quiet
@@ -52,6 +53,22 @@ def test_a_killed_worker_is_replaced_and_nothing_changes(place):
     said = finish(process)
     assert "worker 1 was lost" in said
     assert same(place, "killed")
+
+
+def test_a_worker_that_dies_every_time_ends_in_one_sentence(place, monkeypatch):
+    """Every process really dies when it gets its task; no more than three are started for it."""
+    monkeypatch.setattr(local, "_COMMAND", "import os, sys; sys.stdin.buffer.read(1); os._exit(9)")
+    started, popen = [], subprocess.Popen
+
+    def start(*given, **options):
+        started.append(given)
+        assert len(started) < 9, "a lost worker is replaced without end"
+        return popen(*given, **options)
+
+    monkeypatch.setattr(local.subprocess, "Popen", start)
+    with pytest.raises(UserError, match="ended 3 workers, so the run stops") as error:
+        collect_here(place, "dying", workers=1)
+    assert "run the same command again" in str(error.value) and len(started) == 3
 
 
 @pytest.mark.slow

@@ -24,6 +24,8 @@ from joblib.externals.loky import (
 from joblib.externals.loky.process_executor import ShutdownExecutorError
 from threadpoolctl import threadpool_limits
 
+from anchorscope.errors import UserError
+
 OnDone = Callable[[int, int], None]  # items done, items in all
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -43,15 +45,25 @@ def in_parallel(
     workers: int | None = None,
     progress: OnDone | None = None,
 ) -> list[Result]:
-    """What `work` gives for every item, in their order; several at a time."""
+    """What `work` gives for every item, in their order; several at a time.
+
+    A process that is killed from outside, as by a system short of memory, is a UserError.
+    """
     count = _count(workers or default_workers(), len(items))
     here = {"asked_by": os.getpid(), "folder": os.getcwd()}
     jobs = (joblib.delayed(_alone)(work, item, **here) for item in items)
     results = []
-    for result in joblib.Parallel(count, return_as="generator")(jobs):
-        results.append(result)
-        if progress is not None:
-            progress(len(results), len(items))
+    try:
+        for result in joblib.Parallel(count, return_as="generator")(jobs):
+            results.append(result)
+            if progress is not None:
+                progress(len(results), len(items))
+    except BrokenProcessPool as error:
+        raise UserError(
+            f"A process of the analysis was killed, most likely because memory ran out: {count} "
+            "worked at a time. What was finished is kept: free memory, or set the environment "
+            "variable LOKY_MAX_CPU_COUNT to a smaller number, and run the same command again."
+        ) from error
     return results
 
 

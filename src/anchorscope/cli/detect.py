@@ -75,6 +75,7 @@ def evaluate(
     names = tuple(word.strip() for word in methods.split(",") if word.strip())
     folder = out or runs[0]
     check_writable(folder)
+    store = Store(folder)
     with Bar() as bar:
         result = study(
             runs, peers=peer or (), nli=nli, encoder=encoder, names=names, transfer=transfer,
@@ -91,7 +92,7 @@ def evaluate(
     typer.echo("\n".join(str(file) for file in files if file.suffix in (".csv", ".md", ".png")))
     if (folder / "report.html").is_file():  # an analysed run: its report has these claims too
         typer.echo(str(write_report(RunView.open(folder))))
-    Store(folder).relist()
+    store.relist()
 
 
 @detect.command()

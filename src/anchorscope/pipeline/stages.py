@@ -11,7 +11,8 @@ from typing import Any, Protocol
 from anchorscope.config import Config
 from anchorscope.progress import Progress, Quiet
 from anchorscope.records import QuestionSet
-from anchorscope.run_folder.listing import damaged_files
+from anchorscope.run_folder.info import COPY
+from anchorscope.run_folder.listing import MARKERS, check_files
 from anchorscope.run_folder.store import Store
 
 
@@ -56,10 +57,16 @@ class Run:
         return str(self.store.info["model"]["name"])
 
     def whole(self) -> bool:
-        """Whether every file of a finished run is as it was written; what is not is named."""
-        damaged = damaged_files(self.store.path)
+        """Whether every file of a finished run is as it was written; what is not is named.
+
+        Markers and the copy of run.json follow from what is there: they are written at once.
+        """
+        damaged = {name: wrong for name, wrong in check_files(self.store.path) if wrong}
         for name, wrong in damaged.items():
             self.progress.note(f"{name} is made again: {wrong}")
+        if damaged and all(name == COPY or MARKERS in name.split("/") for name in damaged):
+            self.store.relist()
+            return True
         return not damaged
 
     @contextmanager

@@ -1,10 +1,8 @@
 """The run folder: written whole or not at all, by many at once, and continued where it stopped.
 
 A file is there when its own marker, markers/<name>.json, is: size and checksum, written last. So
-any number of processes may write files of one run. One of them owns the folder: it writes run.json
-and manifest.jsonl, the markers merged into one listing. Of several processes that share a model
-the first writes, and the others see what they saw when the run was opened and what they would have
-written since: so all of them take the same turns.
+any number of processes may write files of one run. One of them owns the folder: it writes run.json,
+which lists every file when the run is finished.
 """
 
 from __future__ import annotations
@@ -20,15 +18,17 @@ from anchorscope.errors import UserError, user_path
 from anchorscope.run_folder.info import COPY, FORMAT, info_text, read_info
 from anchorscope.run_folder.links import check_inside
 from anchorscope.run_folder.listing import (
-    MANIFEST,
     MARKERS,
+    Listing,
     checksum,
-    derived_entries,
-    read_manifest,
+    derived_files,
+    entry_of,
+    marker_name,
+    read_listing,
     read_marker,
     read_markers,
 )
-from anchorscope.run_folder.owner import OWNER, Owner
+from anchorscope.run_folder.owner import OWNER, Busy, Owner
 from anchorscope.run_folder.remote import RUN, Remote, remote_of
 from anchorscope.run_folder.whole import (
     Save,
@@ -57,7 +57,9 @@ class Store:
         self._whole: dict[str, tuple[int, int]] = {}  # size and time of files seen to be right
         self._fresh: list[Path] | None = None  # folders made for a run that was begun here
         self._info = info
-        self._listed = read_manifest(path)
+        self._listed = read_listing(path, self._info).all
+        # Of what was there before: a file that is not written from here on keeps its old checksum.
+        self._before = {p: _stamp(p) for p in derived_files(path)}
 
     @classmethod
     def open(cls, path: str | Path, identity: dict[str, Any]) -> Store:
@@ -74,8 +76,6 @@ class Store:
         store = cls(path, remote=remote)
         if before is None:
             store._begin({"identity": identity, "finished": False, "format": FORMAT})
-        elif before.get("format", 1) < FORMAT:
-            store.save_info({"format": FORMAT})  # the manifest of the first is a listing as well
         return store
 
     @contextmanager
@@ -104,15 +104,15 @@ class Store:
         return dict(self._info) if self._info is not None else read_info(self.path) or {}
 
     def save_info(self, changes: dict[str, Any]) -> None:
-        """Merges `changes` into run.json; a finished run gets its manifest first."""
+        """Merges `changes` into run.json; that of a finished run lists its files."""
         if self._info is not None:
             self._info |= changes
             return
         if self._owner is not None:
             self._owner.check()
         if changes.get("finished"):
-            self._merge()
             self.send_rest()
+            changes = {**changes, "format": FORMAT, **self._listing().as_info()}
         self._put_info({**self.info, **changes})
 
     def write(self, name: str, save: Save) -> None:
@@ -141,9 +141,14 @@ class Store:
         return stamp[0] == entry["bytes"]
 
     def relist(self) -> None:
-        """Brings the listing of a finished run up to date: something was added to its folder."""
-        if self.file(MANIFEST).is_file():
-            self._merge()
+        """Lists what was added to the folder of a finished run since it was opened.
+
+        Markers that were lost and the copy of run.json are written again. Where another process
+        owns the folder, that one lists it at its end.
+        """
+        if self.info.get("finished"):
+            with suppress(Busy), self.owned():
+                self.save_info({"finished": True})
 
     def file(self, name: str) -> Path:
         return self.path / name
@@ -183,9 +188,7 @@ class Store:
     def _mark(self, name: str, written: Written) -> None:
         if self.remote is not None:
             self.remote.send(name)
-        self._put(
-            f"{MARKERS}/{name}.json", json.dumps({"name": name, **written._asdict()}).encode()
-        )
+        self._put(f"{MARKERS}/{name}.json", _marker_text({"name": name, **written._asdict()}))
 
     def _put(self, name: str, text: bytes) -> None:
         """Writes a file that has no marker: markers, run.json, the manifest."""
@@ -213,15 +216,31 @@ class Store:
         return self.path / MARKERS / f"{name}.json"
 
     def _stamp(self, name: str) -> tuple[int, int]:
-        facts = self.file(name).stat()
-        return facts.st_size, facts.st_mtime_ns
+        return _stamp(self.file(name))
 
-    def _merge(self) -> None:
-        """manifest.jsonl: every file that is done, whoever wrote it."""
-        there = {n: of for n, of in read_manifest(self.path).items() if self.file(n).is_file()}
-        entries = there | derived_entries(self.path) | read_markers(self.path)
-        lines = [json.dumps(entries[name]) + "\n" for name in sorted(entries)]
-        self._put(MANIFEST, "".join(lines).encode())
+    def _listing(self) -> Listing:
+        """Every file that is done, by any process; a marker that was lost is written again."""
+        before, marked = read_listing(self.path), read_markers(self.path)
+        files = {n: of for n, of in before.files.items() if self.file(n).is_file()} | marked
+        for name in sorted(files.keys() - marked.keys()):
+            self._put(marker_name(name), _marker_text(files[name]))
+        derived: dict[str, dict[str, Any]] = {}
+        for file in derived_files(self.path):
+            name = file.relative_to(self.path).as_posix()
+            kept = self._before.get(file) == _stamp(file) and name in before.derived
+            if name not in files:
+                derived[name] = before.derived[name] if kept else entry_of(self.path, name)
+        return Listing(files, derived)
+
+
+def _stamp(file: Path) -> tuple[int, int]:
+    """Size and time of a file: what changes when it is written."""
+    facts = file.stat()
+    return facts.st_size, facts.st_mtime_ns
+
+
+def _marker_text(entry: dict[str, Any]) -> bytes:
+    return json.dumps({name: entry[name] for name in ("name", "bytes", "sha256")}).encode()
 
 
 def _begun(path: Path) -> dict[str, Any] | None:

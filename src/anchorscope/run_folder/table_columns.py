@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import get_args
+
+from anchorscope.records import MODES as MODES
+from anchorscope.records import Verdict
 
 Columns = tuple[str, ...]
 
@@ -48,6 +52,24 @@ SAMPLES = _names(
     "id dataset question answers answer verdict finder span_starts span_stops "
     "answer_start answer_stop exact_question exact_answer entity kind"
 )
+
+SAMPLES_FILLED = _names("id dataset question answer verdict finder")  # never empty
+SAMPLES_TEXT = (*SAMPLES_FILLED, *_names("relation entity kind"))
+SAMPLES_NUMBERS = _names("popularity answer_start answer_stop first_entropy fold")
+SAMPLES_TEXTS = _names("answers subjects")
+SAMPLES_INTEGERS = _names(
+    "span_starts span_stops token_ids prompt_ids question_tokens exact_question exact_answer"
+)
+VERDICTS: Columns = get_args(Verdict)
+# What a row of a table is about: no two rows are about the same, and the table is not empty.
+KEYS: Mapping[str, Columns] = {
+    "layers": _names("dataset layer mode pathway"),
+    "probes": _names("dataset layer"),
+    "controls": _names("dataset layer intervention"),
+    "strict": _names("dataset layer"),
+    "verdict": _names("dataset"),
+    "pathways": _names("id layer mode"),
+}
 
 # The pieces of evidence as --evidence names them, each with its tables. A piece is a module of
 # that name in `evidence` and, where it has a table, one in `show.evidence`.
@@ -109,6 +131,6 @@ TEXT = frozenset(
     _names(
         "model dataset mode pathway intervention finder_a finder_b id finding why within collapse "
         "variant subset loss measure term predictor set layers dataset_a dataset_b claim "
-        "statement source paper_verdict strict_verdict road control kind less"
+        "statement source paper_verdict strict_verdict road control kind less donor text"
     )
 )

@@ -46,14 +46,15 @@ def simulate(
     """
     config = config or config_of(truth)
     store = Store.open(out, {"simulate": asdict(truth), **config.identity()})
+    run = Run(store=store, config=config, sets=(), progress=progress or Quiet())
+    whole = store.info.get("finished") and run.whole()
     asked = config.robust and not store.has(TABLE)
-    if store.info.get("finished") and not asked:
+    if whole and not asked:
         return RunView.open(store.path)
     world = simulate_states(truth)
     samples = [_sample(truth, world, number) for number in range(truth.samples)]
-    run = Run(store=store, config=config, sets=(), progress=progress or Quiet())
     with store.owned():
-        if not store.info.get("finished"):
+        if not whole:
             _analyse(run, truth, world, samples)
         if asked:
             write_robust(store, robust_tables(run, samples, datasets=["simulated"]))

@@ -72,9 +72,9 @@ def analyse(
     name = _name(states)
     config = _config(config, title=title or name, name=name, limit=limit)
     store = Store.open(out, {"states": check_arrays(arrays), **config.identity()})
-    if store.info.get("finished"):
-        return RunView.open(store.path)
     run = Run(store=store, config=config, sets=(), progress=progress)
+    if store.info.get("finished") and run.whole():
+        return RunView.open(store.path)
     with store.owned(withdraw=True):
         return _analyse(run, arrays, name=name, source=states)
 
