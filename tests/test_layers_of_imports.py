@@ -30,6 +30,7 @@ ORDER = [
     {"pipeline"},
     {"simulate"},
     {"inspection"},
+    {"web"},
     {"app"},
     {"serve"},
     {"cli"},
