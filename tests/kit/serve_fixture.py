@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from anchorscope.config import Config
+from anchorscope.datasets import load_questions
 from anchorscope.detect.deployed.detector import Detector
 from anchorscope.models import load_model
 from anchorscope.pipeline.collect import collect
@@ -53,7 +54,8 @@ def make_served(folder: Path, *methods: str, datasets: Sequence[str] = ("made",)
         folds=3,
     )  # fmt: skip
     model = load_model(str(folder / NAME), device="cpu", dtype="float32")
-    run = collect(model, asked, out=folder / "run", config=config)
+    sets = [load_questions([q for q in asked if q.dataset == name]) for name in datasets]
+    run = collect(model, sets, out=folder / "run", config=config)
     for method in methods:
         Detector.train(run, method=method, folds=3, resamples=100).save(folder / method)
     return folder
