@@ -30,7 +30,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 from anchorscope.engine.batches import Budget
 from anchorscope.engine.check import check_model
 from anchorscope.engine.check.limits import distance
-from anchorscope.engine.check.measure import free_bytes, peak_bytes, trial_pack
+from anchorscope.engine.check.measure import peak_bytes, trial_pack
 from anchorscope.engine.interventions import Intervention, TokenPositions
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.limits.bounds import bounds_of, bounds_within
@@ -126,7 +126,7 @@ def memory_checks(config: LlamaConfig, *, gpu: bool) -> None:
         return
     for spare in (None, 24 * GIB, 6 * GIB):
         others = _take_all_but(spare)
-        free = free_bytes(model)
+        free = torch.cuda.mem_get_info()[0]
         taken, tokens = trial_pack(model, peak_bytes)
         failed = [c.name for c in check_model(model) if not c.ok]
         check(f"doctor, {free / GIB:.0f} GiB free", not failed, ", ".join(failed) or "understood")

@@ -29,6 +29,7 @@ ORDER = [
     {"pipeline"},
     {"simulate"},
     {"inspection"},
+    {"web"},
     {"app"},
     {"serve"},
     {"cli"},

@@ -45,23 +45,24 @@ def app(
     """
     password = _password(listen)
     _require_gradio()
-    from anchorscope.app.serve import bind, guarded, opened, server
+    from anchorscope.app.serve import guarded_app
     from anchorscope.cli.bar import Bar
     from anchorscope.cli.view import open_in_browser
+    from anchorscope.web.server import Server, bind, start_listening
 
-    listening = bind(listen, port)
+    bound = bind(listen, port)
     with Bar() as bar:
         desk = _desk(run, model, detector, device, bar)
-    host, taken = listening.getsockname()[:2]
-    serving = server(guarded(desk, host=host, port=taken, password=password))
-    address = opened(listening)
+    host, taken = bound.getsockname()[:2]
+    server = Server(guarded_app(desk, host=host, port=taken, password=password))
+    address = start_listening(bound)
     typer.echo(f"Open {address} in a browser. Ctrl-C ends it.")
     if password is not None:
         typer.echo("The name is anchorscope. The password travels in the clear: use a tunnel.")
     if not no_open:
         open_in_browser(address)
     with suppress(KeyboardInterrupt):  # which is how it ends
-        serving.run(sockets=[listening])
+        server.run(sockets=[bound])
 
 
 def _desk(run: Path | None, model: str | None, detector: str | None, device: str, bar: Any) -> Any:

@@ -11,11 +11,11 @@ from typing import Any
 
 from anchorscope.detect.deployed.located import Scored
 from anchorscope.errors import UserError
-from anchorscope.serve.refusal import Refusal
 from anchorscope.serve.served import Done, Piece, Served
+from anchorscope.web.guard import ApiError
 
 log = logging.getLogger(__name__)
-Event = Piece | Done | Refusal
+Event = Piece | Done | ApiError
 
 
 @dataclass(eq=False)
@@ -59,7 +59,7 @@ class Work:
             self._waiting.put_nowait(job)
         except queue.Full:
             message = f"{self._waiting.maxsize} requests are waiting already. Try again later."
-            raise Refusal(503, message) from None
+            raise ApiError(503, message) from None
 
     def _run(self) -> None:
         while True:
@@ -83,37 +83,37 @@ class Work:
 
     def _fits(self, job: Job) -> bool:
         found = self._tried(lambda: self._served.check(job.question))
-        if isinstance(found, Refusal):
+        if isinstance(found, ApiError):
             job.tell(found)
-        return not isinstance(found, Refusal)
+        return not isinstance(found, ApiError)
 
     def _score(self, jobs: list[Job]) -> None:
         """One call for all; where it fails, one for each, so that a bad question fails alone."""
         self.batches(len(jobs))
         found = self._tried(lambda: self._served.score([job.question for job in jobs]))
-        if isinstance(found, Refusal) and len(jobs) > 1:
+        if isinstance(found, ApiError) and len(jobs) > 1:
             for job in jobs:
                 self._score([job])
             return
         for number, job in enumerate(jobs):
-            scored = found if isinstance(found, Refusal) else self._done(found[number])
+            scored = found if isinstance(found, ApiError) else self._done(found[number])
             job.tell(scored)
 
     def _stream(self, job: Job) -> None:
         self.batches(1)
         job.tell(self._tried(lambda: self._served.stream(job.question, job.tell)))
 
-    def _done(self, scored: Scored) -> Done | Refusal:
+    def _done(self, scored: Scored) -> Done | ApiError:
         return self._tried(lambda: self._served.done(scored))
 
     def _tried(self, work: Callable[[], Any]) -> Any:
         """What `work` gives; a refusal where it fails: the worker itself never ends."""
         try:
             return work()
-        except Refusal as refusal:
+        except ApiError as refusal:
             return refusal
         except UserError as error:
-            return Refusal(500, str(error))
+            return ApiError(500, str(error))
         except Exception:
             log.exception("A request failed")
-            return Refusal(500, "The server failed on this request. Its log says why.")
+            return ApiError(500, "The server failed on this request. Its log says why.")

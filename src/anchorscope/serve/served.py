@@ -14,8 +14,8 @@ from anchorscope.models import Model
 from anchorscope.serve.deltas import Deltas
 from anchorscope.serve.listen import listening
 from anchorscope.serve.protocol import usage_of
-from anchorscope.serve.refusal import Refusal
 from anchorscope.serve.running import Running
+from anchorscope.web.guard import ApiError
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Served:
                 f"The prompt has {prompt} tokens and the answer may have {limit}; {self.model.name}"
                 f" reads {window}. Ask a shorter question."
             )
-            raise Refusal(400, message, param="messages", code="context_length_exceeded")
+            raise ApiError(400, message, param="messages", code="context_length_exceeded")
 
     def score(self, questions: Sequence[str]) -> list[Scored]:
         """The model's own answers with their scores, in batches."""
