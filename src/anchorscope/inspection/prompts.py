@@ -17,7 +17,7 @@ from anchorscope.models import Model
 from anchorscope.models.prompts import Prompt
 from anchorscope.pipeline.prompts import Prompted
 from anchorscope.records import Question, Sample, Span
-from anchorscope.run_folder.identity import weights_hash
+from anchorscope.run_folder.identity import weights_hash, weights_remark
 from anchorscope.run_folder.view import RunView
 from anchorscope.spans.characters import tokens_of
 from anchorscope.spans.question import QuestionSpans, find_spans
@@ -134,10 +134,11 @@ def _check_same(run: RunView, model: Model) -> None:
             f"The run in '{run.path}' was made in {run.model.get('dtype')}, and {model.name} is "
             f"here in {dtype}. Load it with dtype={run.model.get('dtype')!r}."
         )
-    if run.model.get("weights") != weights_hash(model.lm):
+    noted = run.model.get("weights")
+    if noted != weights_hash(model.lm):
         raise UserError(
             f"The probes of '{run.path}' belong to {run.model_name}; {model.name} has other "
-            "weights. Use the run's model, or make a run of this one."
+            f"weights.{weights_remark(noted)} Use the run's model, or make a run of this one."
         )
 
 
