@@ -15,6 +15,7 @@ from anchorscope.errors import UserError
 from anchorscope.evidence.patching_donors import subject_span
 from anchorscope.models import Model
 from anchorscope.models.prompts import Prompt
+from anchorscope.models.rotary import longest_row
 from anchorscope.pipeline.prompts import Prompted
 from anchorscope.records import Question, Sample, Span
 from anchorscope.run_folder.identity import weights_hash, weights_remark
@@ -83,8 +84,7 @@ class RunPrompts:
         return tokens_of(spans, prompt.offsets, start=prompt.question.start)
 
     def _check_length(self, prompt: Prompt) -> None:
-        config = self.model.lm.config.get_text_config()
-        most = getattr(config, "max_position_embeddings", None)
+        most = longest_row(self.model.lm)
         needed = len(prompt.ids) + self.bound.answerer.max_tokens
         if most is not None and needed > most:
             raise UserError(

@@ -14,7 +14,7 @@ from anchorscope.engine.check import trial as tries
 from anchorscope.engine.check.edits import Theirs, stock_by_kind
 from anchorscope.engine.check.limits import distance, rounding
 from anchorscope.engine.check.measure import measure
-from anchorscope.engine.check.packs import check_long, check_pack
+from anchorscope.engine.check.packs import check_far, check_long, check_pack
 from anchorscope.engine.check.precision import can_be_float32, in_float32
 from anchorscope.engine.check.stock import Stock, stock_pass, stock_states
 from anchorscope.engine.check.trial import Trial
@@ -141,6 +141,7 @@ def _checks(model: Model, pack: int | None) -> Iterator[Check]:
     before = _logits(model)
     measure(model)
     limit = yield from _of_states(model)
+    yield Check(*check_far(model, limit))
     yield Check(*check_long(model, limit))
     yield Check(*check_pack(model, limit, most=pack))
     same = torch.equal(before, _logits(model))
