@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from anchorscope.engine.halvings import HALVED
 from anchorscope.engine.limits.bounds import bounds_of
 from anchorscope.engine.limits.packs import PackTooLong
 from anchorscope.errors import UserError
@@ -82,6 +83,7 @@ def in_batches(
             budget.keep_to(error.tokens)
             continue
         if not done:
+            HALVED.append(total)
             budget.tokens = min(budget.tokens, total)
             budget.shrink()
             # Here the error is gone, and with its traceback the tensors of the batch that failed.

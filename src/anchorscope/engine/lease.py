@@ -23,6 +23,7 @@ from anchorscope.engine.memory import Memory
 from anchorscope.engine.on_cpu import cpu_fast_paths
 from anchorscope.engine.own_attention import replace_own
 from anchorscope.models import Model
+from anchorscope.models.rotary import rotary_switch, row_too_long
 
 
 class Read(NamedTuple):
@@ -52,6 +53,7 @@ class Lease:
         forward = inspect.signature(model.lm.forward).parameters
         self._picks = "logits_to_keep" in forward
         self._first = first_position(model.parts.decoder)
+        self._switch = rotary_switch(model.lm)
         # Whether kernels of ours run, one of which reads keys where they lie.
         self.apart = noted_of(model.lm).fused and can_fuse(model)
 
@@ -114,6 +116,7 @@ class Lease:
                 read = lease.run(ids, Layout(at, at, prefix_length=0), memory, head=True)
 
         """
+        self._check_positions(layout)
         longest = self._packs.longer(layout)
         if longest and alone is None:
             self._packs.try_made_up(longest)
@@ -144,6 +147,15 @@ class Lease:
         if longest and alone is not None:
             self._packs.compare(last, longest, states, alone)
         return Read(states[: len(last)], logits, more)
+
+    def _check_positions(self, layout: Layout) -> None:
+        """An error where a row would change the rotary angles of all others in its pass."""
+        # The columns bound the positions, and counting them makes no GPU wait.
+        if self._switch is None or layout.keys <= self._switch:
+            return
+        tokens = int(layout.query_at.max()) + 1
+        if tokens > self._switch:
+            raise row_too_long(self.model.name, self._switch, tokens)
 
     def _gradients(self, *, wanted: bool) -> AbstractContextManager[object]:
         """Passes with gradients or without them.

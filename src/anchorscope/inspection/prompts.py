@@ -15,9 +15,10 @@ from anchorscope.errors import UserError
 from anchorscope.evidence.patching_donors import subject_span
 from anchorscope.models import Model
 from anchorscope.models.prompts import Prompt
+from anchorscope.models.rotary import longest_row
 from anchorscope.pipeline.prompts import Prompted
 from anchorscope.records import Question, Sample, Span
-from anchorscope.run_folder.identity import weights_hash
+from anchorscope.run_folder.identity import weights_hash, weights_remark
 from anchorscope.run_folder.view import RunView
 from anchorscope.spans.characters import tokens_of
 from anchorscope.spans.question import QuestionSpans, find_spans
@@ -83,8 +84,7 @@ class RunPrompts:
         return tokens_of(spans, prompt.offsets, start=prompt.question.start)
 
     def _check_length(self, prompt: Prompt) -> None:
-        config = self.model.lm.config.get_text_config()
-        most = getattr(config, "max_position_embeddings", None)
+        most = longest_row(self.model.lm)
         needed = len(prompt.ids) + self.bound.answerer.max_tokens
         if most is not None and needed > most:
             raise UserError(
@@ -134,10 +134,11 @@ def _check_same(run: RunView, model: Model) -> None:
             f"The run in '{run.path}' was made in {run.model.get('dtype')}, and {model.name} is "
             f"here in {dtype}. Load it with dtype={run.model.get('dtype')!r}."
         )
-    if run.model.get("weights") != weights_hash(model.lm):
+    noted = run.model.get("weights")
+    if noted != weights_hash(model.lm):
         raise UserError(
             f"The probes of '{run.path}' belong to {run.model_name}; {model.name} has other "
-            "weights. Use the run's model, or make a run of this one."
+            f"weights.{weights_remark(noted)} Use the run's model, or make a run of this one."
         )
 
 

@@ -13,6 +13,7 @@ from anchorscope.answers.given_verdicts import count, read_verdicts
 from anchorscope.config import Finder
 from anchorscope.engine.lease import Lease
 from anchorscope.evidence.pieces import PromptMaker
+from anchorscope.models.rotary import check_row
 from anchorscope.pipeline.prompts import Prompted, Style, common_prefix, prompts_of, settle_style
 from anchorscope.pipeline.stages import Run
 from anchorscope.records import Question, Verdict
@@ -96,7 +97,10 @@ def _prompts(run: Run, lease: Lease, dataset: str, finder: Finder) -> list[Promp
     generate = partial(write_lines, lease, max_tokens=24)
     spans = find_spans(questions.questions, finder=finder, generate=generate)
     style = style_of(run, lease).name
-    return prompts_of(lease.model, questions, spans, style=style, shots=run.config.shots)
+    prompts = prompts_of(lease.model, questions, spans, style=style, shots=run.config.shots)
+    longest = max((len(prompt.prompt_ids) for prompt in prompts), default=0)
+    check_row(lease.model.lm, lease.model.name, longest + run.config.max_tokens)
+    return prompts
 
 
 def cut_into_shards(

@@ -18,6 +18,7 @@ import pandas as pd
 from anchorscope.answers.generate import Answered, Answerer
 from anchorscope.engine.attention_mass import Mass, comes_with_answers, with_mass
 from anchorscope.engine.batches import Budget, in_batches
+from anchorscope.engine.decode import states_bytes
 from anchorscope.engine.interventions import Intervention, TokenPositions, positions_of
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.passes import CAUGHT
@@ -191,8 +192,13 @@ class ShardReader:
 
     def _rows(self, prompts: Sequence[Prompted]) -> int | None:
         """How many rows may be written to at once."""
-        room = max(map(self._own, prompts)) + self.answerer.max_tokens
-        return self.prefix.rows_within(self.budget.written, room=room)
+        tokens = self.answerer.max_tokens
+        return self.prefix.rows_within(
+            self.budget.written,
+            room=max(map(self._own, prompts)) + tokens,
+            beside=states_bytes(self.lease.model, tokens),
+            apart=self.lease.apart,
+        )
 
     def _own(self, prompt: Prompted) -> int:
         return len(prompt.prompt_ids) - len(self.prefix)

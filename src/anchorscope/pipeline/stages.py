@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from anchorscope.config import Config
+from anchorscope.engine.halvings import HALVED
 from anchorscope.progress import Progress, Quiet
 from anchorscope.records import QuestionSet
 from anchorscope.run_folder.info import COPY
@@ -71,12 +72,26 @@ class Run:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[dict[str, float]]:
-        """Adds the seconds (and tokens) of a stage to run.json, also where it breaks off."""
-        begun, spent = time.monotonic(), {"tokens": 0.0}
+        """Adds the seconds (and tokens) of a stage to run.json, also where it breaks off.
+
+        Batches for which memory ran out are named as well, since smaller ones round otherwise.
+        """
+        begun, spent, before = time.monotonic(), {"tokens": 0.0}, len(HALVED)
         try:
             yield spent
         finally:
             self.add_to(name, seconds=time.monotonic() - begun, tokens=spent["tokens"])
+            if halved := HALVED[before:]:
+                self._note_halved(name, halved)
+
+    def _note_halved(self, name: str, halved: list[int]) -> None:
+        stages = self.store.info["stages"]
+        every = [*stages[name].get("halved", []), *halved]
+        self.store.save_info({"stages": stages | {name: stages[name] | {"halved": every}}})
+        self.progress.note(
+            f"memory ran out {len(halved)} times; batches of {min(halved)} tokens and more were "
+            "made smaller, which run.json notes"
+        )
 
     def add_to(self, name: str, **spent: float) -> None:
         """Adds to what run.json says of a stage.

@@ -11,6 +11,7 @@ import numpy as np
 from anchorscope.detect.deployed.detector import Detector
 from anchorscope.detect.deployed.located import Scored
 from anchorscope.models import Model
+from anchorscope.models.rotary import longest_row
 from anchorscope.serve.deltas import Deltas
 from anchorscope.serve.listen import listening
 from anchorscope.serve.protocol import usage_of
@@ -60,8 +61,7 @@ class Served:
     def check(self, question: str) -> None:
         """Refuses a question that does not fit the model's window with its answer."""
         prompt, limit = len(self._bound.prompt(question).ids), self._bound.answerer.max_tokens
-        config = self.model.lm.config.get_text_config()
-        window = getattr(config, "max_position_embeddings", None)
+        window = longest_row(self.model.lm)
         if window is not None and prompt + limit > window:
             message = (
                 f"The prompt has {prompt} tokens and the answer may have {limit}; {self.model.name}"

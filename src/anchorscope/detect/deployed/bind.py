@@ -15,7 +15,7 @@ from anchorscope.models import Model
 from anchorscope.models.plain_text import Coded, Piece, code
 from anchorscope.models.prompts import Prompt, stop_ids
 from anchorscope.records import Question, Span
-from anchorscope.run_folder.identity import weights_hash
+from anchorscope.run_folder.identity import weights_hash, weights_remark
 from anchorscope.spans.characters import tokens_of
 from anchorscope.spans.question import find_spans
 
@@ -154,7 +154,8 @@ def check_made_for(trained: Trained, model: Model) -> None:
     if made.get("weights") != weights_hash(model.lm):
         raise UserError(
             f"The weights of {model.name} are not those the detector was made for ({name}, "
-            f"revision {made.get('revision')}). Use that model, or train a detector for this one."
+            f"revision {made.get('revision')}).{weights_remark(made.get('weights'))} Use that "
+            "model, or train a detector for this one."
         )
 
 
