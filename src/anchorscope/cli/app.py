@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from anchorscope.bulk import imported
+from anchorscope.cli.named_model import OWN, Adapter, Revision, load_named
 from anchorscope.config import help_of
 from anchorscope.errors import UserError
 
@@ -24,8 +25,10 @@ def app(
         typer.Argument(help="A finished run; without it, a small one is made and kept."),
     ] = None,
     model: Annotated[
-        str | None, typer.Option(help="The model; default: the run's, or `bundled`.")
+        str | None, typer.Option(help=f"The run's model; {OWN}; without a run, `bundled`.")
     ] = None,
+    revision: Revision = None,
+    adapter: Adapter = None,
     detector: Annotated[
         str | None, typer.Option(help="A detector's folder, or a hub repository.")
     ] = None,
@@ -52,7 +55,7 @@ def app(
 
     listening = bind(listen, port)
     with Bar() as bar:
-        desk = _desk(run, model, detector, device, bar)
+        desk = _desk(run, model, revision, adapter, detector, device, bar)
     host, taken = listening.getsockname()[:2]
     serving = server(guarded(desk, host=host, port=taken, password=password))
     address = opened(listening)
@@ -65,25 +68,27 @@ def app(
         serving.run(sockets=[listening])
 
 
-def _desk(run: Path | None, model: str | None, detector: str | None, device: str, bar: Any) -> Any:
+def _desk(
+    run: Path | None,
+    model: str | None,
+    revision: str | None,
+    adapter: str | None,
+    detector: str | None,
+    device: str,
+    bar: Any,
+) -> Any:
     """The model, the run and the detector, loaded and proved; each step is said."""
     with imported():
         from anchorscope.app.desk import Desk
         from anchorscope.app.first_start import kept_run
         from anchorscope.detect.deployed.detector import Detector
-        from anchorscope.models import load_model
         from anchorscope.run_folder.view import RunView
 
     view = None if run is None else RunView.open(run)
     trained = None if detector is None else Detector.load(detector)
     facts = {} if view is None else view.model
     bar.note("Loading the model ...")
-    loaded = load_model(
-        model or str(facts.get("source", "bundled")), device=device,
-        dtype=str(facts.get("dtype", "auto")),
-        revision=None if model else facts.get("revision"),
-        adapter=None if model else facts.get("adapter"),
-    )  # fmt: skip
+    loaded = load_named(facts, run, model=model, revision=revision, adapter=adapter, device=device)
     if view is None:
         bar.note("No run was given: probes are trained on built-in questions, once, and kept.")
         view = kept_run(loaded, progress=bar)
