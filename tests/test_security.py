@@ -130,7 +130,7 @@ def test_every_reader_of_a_model_is_told_whether_its_code_may_run():
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             owner = getattr(getattr(getattr(node, "func", None), "value", None), "id", "")
             if isinstance(node, ast.Call) and owner.startswith("Auto"):
-                if getattr(node.func, "attr", "") != "from_pretrained":
+                if getattr(node.func, "attr", "") not in ("from_pretrained", "from_config"):
                     continue
                 readers += 1
                 names = {of.arg or getattr(of.value, "id", "") for of in node.keywords}

@@ -291,7 +291,7 @@ def test_ctrl_c_is_how_it_ends(cli, folder, monkeypatch):
 
     monkeypatch.setattr("uvicorn.Server.run", interrupted)
     monkeypatch.chdir(folder)
-    code, out, error = cli("detect", "serve", "probe", "--port", "0")
+    code, out, error = cli("detect", "serve", "probe", "--model", NAME, "--port", "0")
     assert code == 0, error
     assert "http://" in out
     assert "Stopped" not in error

@@ -168,6 +168,32 @@ def test_many_samples_lie_beside_the_page(tmp_path: Path, monkeypatch, cli) -> N
     assert "connect-src 'self'" in (folder / "view.html").read_text(encoding="utf-8")
 
 
+def test_a_view_replaces_its_own_samples_and_no_other_file(
+    tmp_path: Path, monkeypatch, cli
+) -> None:
+    folder = make_run(tmp_path / "run", n=30, layers=2)
+    monkeypatch.setattr(pages, "MOST_INSIDE", 50)
+    monkeypatch.setattr("anchorscope.show.explore.data.BLOCK", 25)
+    page, beside = tmp_path / "page.html", tmp_path / "page-data"
+    beside.mkdir()
+    (beside / "thesis.txt").write_text("three years of work")
+    code, _, error = cli("view", folder, "--out", page)
+    assert code == 2
+    assert "page-data' holds 'thesis.txt', which `anchorscope view` did not write" in error
+    assert (beside / "thesis.txt").read_text() == "three years of work"
+    assert not page.exists()
+    (beside / "thesis.txt").unlink()
+    beside.rmdir()
+    beside.symlink_to(folder)
+    code, _, error = cli("view", folder, "--out", page)
+    assert code == 2 and (folder / "run.json").is_file()
+    beside.unlink()
+    assert cli("view", folder, "--out", page)[0] == 0
+    monkeypatch.setattr("anchorscope.show.explore.data.BLOCK", 40)  # fewer files than before
+    assert cli("view", folder, "--out", page)[0] == 0
+    assert sorted(file.name for file in beside.iterdir()) == ["run1-000.json", "run1-001.json"]
+
+
 def test_runs_that_cannot_be_shown_are_refused(tmp_path: Path, cli) -> None:
     one = make_run(tmp_path / "one", n=20, layers=2)
     other = make_run(tmp_path / "other", n=20, layers=2, datasets={"x": "X"})

@@ -203,10 +203,14 @@ class Config:
 
     @classmethod
     def restore(cls, values: dict[str, Any]) -> Config:
-        """The config that run.json holds: JSON knows no tuples."""
+        """The config that run.json holds: JSON knows no tuples.
+
+        Whether a model's code is run is never taken from a file.
+        """
         fields: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value
             for name, value in values.items()
+            if name != "trust_remote_code"
         }
         names = [one.name for one in cls.__dataclass_fields__.values()]
         if other := [name for name in fields if name not in names]:

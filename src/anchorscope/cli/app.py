@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from anchorscope.cli.named_model import OWN, Adapter, Revision, load_named
 from anchorscope.config import help_of
 from anchorscope.errors import UserError
 
@@ -23,8 +24,10 @@ def app(
         typer.Argument(help="A finished run; without it, a small one is made and kept."),
     ] = None,
     model: Annotated[
-        str | None, typer.Option(help="The model; default: the run's, or `bundled`.")
+        str | None, typer.Option(help=f"The run's model; {OWN}; without a run, `bundled`.")
     ] = None,
+    revision: Revision = None,
+    adapter: Adapter = None,
     detector: Annotated[
         str | None, typer.Option(help="A detector's folder, or a hub repository.")
     ] = None,
@@ -52,7 +55,7 @@ def app(
 
     bound = bind(listen, port)
     with Bar() as bar:
-        desk = _desk(run, model, detector, device, bar)
+        desk = _desk(run, model, revision, adapter, detector, device, bar)
     host, taken = bound.getsockname()[:2]
     server = Server(guarded_app(desk, host=host, port=taken, password=password))
     address = start_listening(bound)
@@ -65,24 +68,26 @@ def app(
         server.run(sockets=[bound])
 
 
-def _desk(run: Path | None, model: str | None, detector: str | None, device: str, bar: Any) -> Any:
+def _desk(
+    run: Path | None,
+    model: str | None,
+    revision: str | None,
+    adapter: str | None,
+    detector: str | None,
+    device: str,
+    bar: Any,
+) -> Any:
     """The model, the run and the detector, loaded and proved; each step is said."""
     from anchorscope.app.desk import Desk
     from anchorscope.app.first_start import kept_run
     from anchorscope.detect.deployed.detector import Detector
-    from anchorscope.models import load_model
     from anchorscope.run_folder.view import RunView
 
     view = None if run is None else RunView.open(run)
     trained = None if detector is None else Detector.load(detector)
     facts = {} if view is None else view.model
     bar.note("Loading the model ...")
-    loaded = load_model(
-        model or str(facts.get("source", "bundled")), device=device,
-        dtype=str(facts.get("dtype", "auto")),
-        revision=None if model else facts.get("revision"),
-        adapter=None if model else facts.get("adapter"),
-    )  # fmt: skip
+    loaded = load_named(facts, run, model=model, revision=revision, adapter=adapter, device=device)
     if view is None:
         bar.note("No run was given: probes are trained on built-in questions, once, and kept.")
         view = kept_run(loaded, progress=bar)

@@ -61,7 +61,9 @@ def collect(
     with Bar() as bar:
         folder = collect_states(out=out, config=config, progress=bar)
         if samples is not None:
-            add_samples(folder, samples=samples, temperature=temperature, progress=bar)
+            add_samples(
+                folder, samples=samples, temperature=temperature, config=config, progress=bar
+            )
     if rank is not None:
         typer.echo(rank_done(config))
     else:

@@ -10,6 +10,7 @@ import typer
 
 from anchorscope.cli.collect import collect
 from anchorscope.cli.detect_serve import serve
+from anchorscope.cli.named_model import OWN, Adapter, Revision, load_named
 from anchorscope.config import help_of
 from anchorscope.errors import UserError
 
@@ -147,12 +148,9 @@ def score(
         typer.Option(help="File to write, .jsonl, .csv or .parquet; default: print JSON lines."),
     ] = None,
     prefix: Annotated[str, typer.Option(help="A prefix for the names of the new fields.")] = "",
-    model: Annotated[
-        str | None, typer.Option(help="The model; default: the one the detector names.")
-    ] = None,
-    adapter: Annotated[
-        str | None, typer.Option(help="Its PEFT adapter; default: as for the model.")
-    ] = None,
+    model: Annotated[str | None, typer.Option(help=f"The detector's model; {OWN}.")] = None,
+    revision: Revision = None,
+    adapter: Adapter = None,
     device: Annotated[str, typer.Option(help=help_of("device"))] = "auto",
     before: Annotated[
         bool, typer.Option("--before", help="Score the question alone, before it is answered.")
@@ -173,20 +171,16 @@ def score(
     from anchorscope.detect.deployed.warn import Warned
     from anchorscope.detect.rows.files import check_names, check_out
     from anchorscope.detect.rows.score_file import maker_of, score_file
-    from anchorscope.models import load_model
 
     rows = asked(file, question, answer)
     check_names(rows, prefix, of=Warned if before else Scored)
     if out is not None:
         check_out(out, rows)
     loaded = Detector.load(detector)
-    model_facts = loaded.model
     with Bar() as bar:
-        lm = load_model(
-            model or str(model_facts["source"]), device=device, dtype=str(model_facts["dtype"]),
-            revision=None if model else model_facts.get("revision"),
-            adapter=adapter or (None if model else model_facts.get("adapter")),
-        )  # fmt: skip
+        lm = load_named(
+            loaded.model, detector, model=model, revision=revision, adapter=adapter, device=device
+        )
 
         def scores(questions: Any, answers: Any, progress: Any) -> Any:
             if before:

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from anchorscope.cli.named_model import OWN, Adapter, Revision, load_named
 from anchorscope.config import help_of
 from anchorscope.errors import UserError, unknown
 
@@ -21,12 +22,9 @@ _LEAST = 16  # characters of an API key
 
 def serve(
     detector: Annotated[str, typer.Argument(help="A detector's folder, or a hub repository.")],
-    model: Annotated[
-        str | None, typer.Option(help="The model; default: the one the detector names.")
-    ] = None,
-    adapter: Annotated[
-        str | None, typer.Option(help="Its PEFT adapter; default: as for the model.")
-    ] = None,
+    model: Annotated[str | None, typer.Option(help=f"The detector's model; {OWN}.")] = None,
+    revision: Revision = None,
+    adapter: Adapter = None,
     port: Annotated[int, typer.Option(help="The port; 0 is any free one.")] = 8000,
     listen: Annotated[
         str, typer.Option(help="Another address of this machine; needs an API key.")
@@ -72,7 +70,7 @@ def serve(
 
     limits = Limits(queue=queue, batch=batch, characters=question_chars, bytes=request_bytes)
     bound = bind(listen, port)
-    served = _served(detector, model, adapter, device, as_dataset)
+    served = _served(detector, model, revision, adapter, device, as_dataset)
     taken = bound.getsockname()[1]
     hosts = [f"{_LOCAL}:{taken}", f"localhost:{taken}"]
     guard = serve_app(served, limits=limits, key=api_key, hosts=hosts)
@@ -89,24 +87,25 @@ def serve(
 
 
 def _served(
-    detector: str, model: str | None, adapter: str | None, device: str, dataset: str | None
+    detector: str,
+    model: str | None,
+    revision: str | None,
+    adapter: str | None,
+    device: str,
+    dataset: str | None,
 ) -> Any:
     """Model and detector, loaded and proved on one question."""
     from anchorscope.cli.bar import Bar
     from anchorscope.detect.deployed.detector import Detector
-    from anchorscope.models import load_model
     from anchorscope.serve.served import Served
 
     loaded = Detector.load(detector)
     _check_dataset(loaded.datasets, dataset)
-    facts = loaded.model
     with Bar() as bar:
         bar.note("Loading the model ...")
-        lm = load_model(
-            model or str(facts["source"]), device=device, dtype=str(facts["dtype"]),
-            revision=None if model else facts.get("revision"),
-            adapter=adapter or (None if model else facts.get("adapter")),
-        )  # fmt: skip
+        lm = load_named(
+            loaded.model, detector, model=model, revision=revision, adapter=adapter, device=device
+        )
         bar.note("Proving the detector on the model with one question ...")
         served = Served(loaded, lm, dataset)
         served.warm()

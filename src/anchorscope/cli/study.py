@@ -10,6 +10,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from anchorscope.config import help_of
 from anchorscope.errors import UserError
 
 if TYPE_CHECKING:
@@ -38,6 +39,9 @@ def study(
         list[str] | None,
         typer.Option(help="NAME=VALUE: an option of `anchorscope run` for each run. Repeatable."),
     ] = None,
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help=help_of("trust_remote_code"))
+    ] = False,
     workers: Annotated[int | None, typer.Option(help="The option --workers of each run.")] = None,
     ray: Annotated[str | None, typer.Option(help="The option --ray of each run.")] = None,
     rank: Annotated[
@@ -70,7 +74,11 @@ def study(
     from anchorscope.pipeline.study.study import study as run_study
 
     given = {"limit": limit and _limit(limit), "workers": workers, "ray": ray}
-    given |= {"rank": rank, "world_size": world_size}
+    given |= {
+        "rank": rank,
+        "world_size": world_size,
+        "trust_remote_code": trust_remote_code or None,
+    }
     options = {name: value for name, value in given.items() if value is not None}
     asked = read_study(file).with_places(_pairs(place or [], "--place"))
     asked = asked.with_options(options | _options(option or []))

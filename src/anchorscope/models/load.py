@@ -203,10 +203,10 @@ def _read(
     except Exception as error:  # a folder or an answer that makes no sense ends in any error
         if given == "bundled":
             raise UserError(bundled.HOW_TO_GET) from error
-        raise _unreadable(given, error, trusted=options["trust_remote_code"]) from error
+        raise unreadable(given, error, trusted=options["trust_remote_code"]) from error
 
 
-def _unreadable(given: str, error: Exception, *, trusted: bool) -> UserError:
+def unreadable(given: str, error: Exception, *, trusted: bool) -> UserError:
     """What went wrong, and what to do; where it is the model's own code, how to have it run."""
     advice = (
         "Accepted: a hub id (org/name) that can be reached from here, a folder, a .gguf file, "
@@ -214,8 +214,8 @@ def _unreadable(given: str, error: Exception, *, trusted: bool) -> UserError:
     )
     if not trusted and "trust_remote_code" in str(error):  # transformers has no type for it
         advice = (
-            "Read that code first. To run it, give --trust-remote-code to `run`, `doctor` or "
-            "`detect collect`, or trust_remote_code=True to load_model."
+            "Read that code first. To run it, give --trust-remote-code to `run`, `study`, "
+            "`doctor` or `detect collect`, or trust_remote_code=True to load_model."
         )
     return UserError(f"The model '{given}' could not be loaded: {in_a_line(error)} {advice}")
 

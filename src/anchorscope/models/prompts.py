@@ -46,7 +46,7 @@ def make_prompts(
     pieces = [frame.around(question) for question in questions]
     # A chat template writes its own special tokens; plain text gets the tokenizer's.
     coded = code(model.tokenizer, pieces, special=style == "text")
-    most = _longest(model)
+    most = window_of(model)
     for question, one in zip(questions, coded, strict=True):
         if most is not None and len(one.ids) > max(most, LONGEST):
             raise _too_long(model, question, len(one.ids), most)
@@ -78,7 +78,7 @@ class _Frame:
             before, _, after = written.partition(question)
             return [Piece(before, True), Piece(question, False), Piece(after, True)]
         raise UserError(
-            f"The chat template of {self.model.name} changes the question {_short(question)}, so "
+            f"The chat template of {self.model.name} changes the question {short(question)}, so "
             "its tokens cannot be found. Use the prompt style `text`."
         )
 
@@ -123,7 +123,7 @@ def _place(pieces: Sequence[Piece]) -> Span:
     return Span(start, start + len(pieces[-2].text))
 
 
-def _longest(model: Model) -> int | None:
+def window_of(model: Model) -> int | None:
     """How many tokens the model reads, as far as it says."""
     config = getattr(getattr(model, "lm", None), "config", None)
     return getattr(config and config.get_text_config(), "max_position_embeddings", None)
@@ -132,12 +132,13 @@ def _longest(model: Model) -> int | None:
 def _too_long(model: Model, question: str, tokens: int, most: int) -> UserError:
     """A prompt far longer than the model reads would only fill the memory."""
     return UserError(
-        f"The question {_short(question)} of {len(question)} characters makes a prompt of "
+        f"The question {short(question)} of {len(question)} characters makes a prompt of "
         f"{tokens} tokens, and {model.name} reads {most}. Shorten it, or leave it out."
     )
 
 
-def _short(text: str) -> str:
+def short(text: str) -> str:
+    """A text in quotation marks for a message, its end cut off where it is long."""
     return repr(text if len(text) <= 60 else text[:57] + "...")
 
 

@@ -71,14 +71,17 @@ def add_samples(
     samples: int,
     temperature: float = 1.0,
     model: Any = None,
+    config: Config | None = None,
     progress: Progress | None = None,
 ) -> Path:
     """The finished run in `folder` with `samples` drawn answers to each question beside it.
 
-    Continued where it stopped. The model is the run's own; `model` stands for one that cannot be
-    loaded by the name in run.json.
+    Continued where it stopped. `model` is the run's own, loaded; or `config`, what `collect` was
+    asked for, names it. The name in run.json is never loaded: somebody else may have written it.
     """
     check_sampling(samples, temperature)
+    if model is None and config is None:
+        raise UserError("Which model draws the answers? Give it, or the config of the run.")
     view = RunView.open(folder, collected_ok=True)
     store, how = Store(view.path), {"samples": samples, "temperature": temperature}
     before = store.info.get("sampled", how)
@@ -89,7 +92,7 @@ def add_samples(
         )
     run = Run(
         store=store,
-        config=Config.restore(store.info["config"]),
+        config=config or Config.restore(store.info["config"]),
         sets=(),
         progress=progress or Quiet(),
     )

@@ -152,5 +152,5 @@ def check_classes(z: np.ndarray, *, dataset: str) -> None:
     if min(wrong, right) < MIN_OVERALL:
         raise UserError(
             f"{dataset}: {wrong} wrong and {right} right answers; a detector needs at least "
-            f"{MIN_PER_CLASS} of each. Ask more questions."
+            f"{MIN_OVERALL} of each. Ask more questions."
         )

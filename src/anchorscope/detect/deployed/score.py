@@ -95,8 +95,10 @@ def score_all(
 
 
 def _asked(bound: Bound, number: int, question: str, answer: str | None) -> _Asked:
-    ids = () if answer is None else bound.answer_tokens(question, answer)
-    return _Asked(number, question, bound.prompt(question), answer, ids)
+    if answer is None:
+        return _Asked(number, question, bound.checked_prompt(question), None)
+    ids = bound.answer_tokens(question, answer)
+    return _Asked(number, question, bound.checked_prompt(question, ids), answer, ids)
 
 
 @dataclass
