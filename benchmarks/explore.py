@@ -33,7 +33,7 @@ from anchorscope.show.explore.page import write_view
 LIMIT = 100  # milliseconds
 REPEATS = 15
 WIDTH = 4  # of the made-up states
-PASSES = ("random", "matched", "question", "answer-only", "window-5")  # beside clean and knockout
+PASSES = ("neutral", "content", "question", "answer-only", "window-5")  # beside clean and knockout
 MEASURE = """async ([act, n]) => {
   const go = new Function("i", act), handler = [], painted = [];
   for (let i = 0; i < n; i++) {
@@ -154,7 +154,7 @@ def make_run(folder: Path, samples: int, layers: int) -> Path:
     ]  # fmt: skip
     pd.DataFrame(curves).to_csv(folder / "tables" / "layers.csv", index=False)
     controls = [
-        {**keys, "layer": k, "intervention": "random", "flip_rate": 0.1, "flip_rate_low": 0.0,
+        {**keys, "layer": k, "intervention": "neutral", "flip_rate": 0.1, "flip_rate_low": 0.0,
          "flip_rate_high": 0.2, "delta_p": 0.0, "n": samples} for k in range(1, layers + 1)
     ]  # fmt: skip
     pd.DataFrame(controls).to_csv(folder / "tables" / "controls.csv", index=False)

@@ -22,10 +22,10 @@ from peers_clock import Clock
 
 from anchorscope.engine.interventions import Intervention
 from anchorscope.engine.lease import Lease
-from anchorscope.engine.passes import ANSWER_ONLY, KNOCKOUT, QUESTION, RANDOM
+from anchorscope.engine.passes import ANSWER_ONLY, KNOCKOUT, NEUTRAL, QUESTION
 from anchorscope.models import Model
 
-EVERY = (KNOCKOUT, RANDOM, QUESTION, ANSWER_ONLY)
+EVERY = (KNOCKOUT, NEUTRAL, QUESTION, ANSWER_ONLY)
 ALIKE = tuple(Intervention(name=f"knockout-{n}") for n in range(4))
 GROWTH: dict[str, list[tuple[int, Size]]] = {
     "questions": [(n, Size(questions=n)) for n in (64, 128, 256)],

@@ -84,6 +84,7 @@ def mark(
         answer_at=len(prompt),
         question_tokens=tuple(range(size.prefix, len(prompt))),
         exact_question=tuple(size.subject),
+        mass=(0.0,) * (len(prompt) + len(answer)),
     )
 
 

@@ -94,8 +94,8 @@ def _restored(of: dict[str, Any]) -> QuestionSet:
         Question(**{**q, "answers": tuple(q["answers"]), "subjects": tuple(q["subjects"])})
         for q in of["questions"]
     )
-    shots = tuple(Shot(**shot) for shot in of["shots"])
-    return QuestionSet(**{**of, "questions": tuple(questions), "shots": shots})
+    shots = {name: tuple(Shot(**shot) for shot in of[name]) for name in ("shots", "retest_shots")}
+    return QuestionSet(**{**of, "questions": tuple(questions), **shots})
 
 
 def serve() -> None:
