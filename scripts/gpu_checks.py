@@ -52,7 +52,7 @@ TINY = LlamaConfig(
 CUTS = {
     "clean": {"heads": ()},
     "knockout": {},
-    "random": {"keys": "random"},
+    "neutral": {"keys": "neutral"},
     "window": {"layers": "window:2"},
     "head": {"heads": ((1, 2), (2, 0), (3, 3))},
     "post": {"where": "post"},
@@ -188,6 +188,7 @@ def _behind(front: tuple[int, ...], sample: TokenPositions, number: int) -> Toke
         answer_at=sample.answer_at + more,
         question_tokens=tuple(p + more for p in sample.question_tokens),
         exact_question=tuple(p + more for p in sample.exact_question),
+        mass=(0.0,) * (len(sample.ids) + more),
     )
 
 

@@ -90,7 +90,7 @@ def sigmoid(x):
 def test_the_folder_holds_what_it_promises(done):
     names = {str(p.relative_to(done)) for p in done.rglob("*") if p.is_file()}
     states = {f"states/{i}/{n:05d}.safetensors" for n in range(3)
-              for i in ("clean", "knockout", "random", "question", "answer-only")}  # fmt: skip
+              for i in ("clean", "knockout", "neutral", "question", "answer-only")}  # fmt: skip
     figures = {f"figures/delta_p.{kind}" for kind in ("png", "svg", "pdf")}
     tables = {f"tables/{name}" for name in TABLES}
     assert {"run.json", "samples.parquet", "report.html"} | states | figures | tables <= names

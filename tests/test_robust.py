@@ -102,7 +102,7 @@ def test_a_row_is_what_a_run_with_that_option_says(two, tmp_path, variant, other
 
 def states_of(view: RunView, ids: tuple[str, ...]) -> dict[str, np.ndarray]:
     states = {}
-    for name in ("clean", "knockout", "random"):
+    for name in ("clean", "knockout", "neutral"):
         with safe_open(view.path / "states" / name / "00000.safetensors", "numpy") as file:
             stored = json.loads(file.metadata()["ids"])
             states[name] = file.get_tensor("states")[[stored.index(id) for id in ids]]

@@ -70,14 +70,14 @@ def test_beliefs_are_the_table_and_a_plain_loop_over_states_and_probes(simulated
     assert beliefs.logits["clean"]["strict"][:, 1] == pytest.approx(table["logit_clean"])
     assert beliefs.logits["knockout"]["strict"][:, 1] == pytest.approx(table["logit_knockout"])
     assert [("", "Q", "A")[g] for g in beliefs.pathway["strict"][:, 1]] == table["pathway"].tolist()
-    states = load_file(simulated.path / "states" / "random" / "00000.safetensors")["states"]
+    states = load_file(simulated.path / "states" / "neutral" / "00000.safetensors")["states"]
     probes = load_file(simulated.path / "probes" / "simulated" / "probes.safetensors")
     fold = simulated.samples["fold"].to_numpy(int)
     for place, layer in ((0, 0), (17, 2), (89, 1)):
         for mode, probe in (("paper", 0), ("strict", 2)):  # the third probe gives strict effects
             at = (probe, fold[place], layer)
             logit = float(states[place, layer] @ probes["weights"][at]) + probes["intercept"][at]
-            assert beliefs.logits["random"][mode][place, layer] == pytest.approx(logit, abs=1e-4)
+            assert beliefs.logits["neutral"][mode][place, layer] == pytest.approx(logit, abs=1e-4)
 
 
 def test_the_page_of_a_run_without_states_has_what_the_table_has(tmp_path: Path) -> None:
@@ -103,8 +103,8 @@ def test_the_figure_holds_the_tables_numbers(simulated: RunView) -> None:
     rows = where(simulated.layers, dataset="simulated", mode="strict", pathway="Q")
     (curve,) = (of for of in head["curves"]["strict"] if of["pathway"] == "Q")
     assert curve["value"] == rows["delta_p"].tolist()
-    (control,) = (of for of in head["controls"] if of["control"] == "random")
-    assert control["value"] == where(simulated.controls, intervention="random")["delta_p"].tolist()
+    (control,) = (of for of in head["controls"] if of["control"] == "neutral")
+    assert control["value"] == where(simulated.controls, intervention="neutral")["delta_p"].tolist()
     assert head["start"] == simulated.verdict["layer"].iloc[0]
 
 

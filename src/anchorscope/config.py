@@ -13,7 +13,7 @@ from anchorscope.run_folder.table_columns import PIECES
 PromptStyle = Literal["auto", "chat", "text"]
 Finder = Literal["auto", "given", "rules", "model", "spacy", "all"]
 Where = Literal["pre", "post"]
-Keys = Literal["exact", "question", "random", "matched"]
+Keys = Literal["exact", "question", "neutral", "content"]
 Delta = Literal["points", "relative", "logit"]
 Balance = Literal["weights", "none"]
 EVIDENCE = tuple(PIECES)  # what --evidence may name
@@ -106,7 +106,7 @@ class Config:
         help="How exact question tokens are found: auto, given, rules, model, spacy, all.",
     )
     keys: Keys = _field(
-        "exact", changes=True, help="What the knockout cuts: exact, question, random, matched."
+        "exact", changes=True, help="What the knockout cuts: exact, question, neutral, content."
     )
     where: Where = _field("pre", changes=True, help="Cut before or after the softmax.")
     layers: str = _field("cumulative", changes=True, help="cumulative, single, or window:w.")

@@ -121,6 +121,6 @@ def finish(process: subprocess.Popen[str], code: int = 0) -> str:
 
 def contents(run: Path) -> dict[str, bytes]:
     """Every file of a run that its results are made of, by name."""
-    folders = ("answers", "states", "evidence", "tables")
+    folders = ("answers", "states", "outputs", "evidence", "tables")
     files = [p for name in folders for p in (run / name).rglob("*") if p.is_file()]
     return {str(p.relative_to(run)): p.read_bytes() for p in [*files, run / "samples.parquet"]}

@@ -15,8 +15,8 @@ def analyse(
     file: Annotated[
         Path,
         typer.Argument(
-            help="A .npz or .safetensors file with clean, knockout, random "
-            "[sample, layer, width] and z [sample]."
+            help="A .npz or .safetensors file with clean and knockout [sample, layer, width], z "
+            "[sample], and optionally neutral, content, question, retest, retest-knockout."
         ),
     ],
     out: Annotated[Path, typer.Option(help="The run folder; continued if it exists.")] = Path(

@@ -66,6 +66,7 @@ def load_questions(
         title=source.title,
         questions=sample(questions, limit, seed),
         shots=source.shots,
+        retest_shots=source.retest_shots,
         dropped=dropped,
     )
 

@@ -158,7 +158,11 @@ class Layout:
     def token_at(self, at: Tensor) -> Tensor:
         """Where the token at a position of each row [row] stands among the packed ones, [row]."""
         # A row's queries follow one another without a gap, up to its last column.
-        token = self.starts + self.counts - 1 - (self.query_at[:, -1] - at)
+        return self.token_back(self.rows, self.query_at[:, -1] - at)
+
+    def token_back(self, rows: Tensor, back: Tensor) -> Tensor:
+        """Where the token so many before the last of each of these rows is packed, [entry]."""
+        token = (self.starts + self.counts - 1)[rows] - back
         return token if self._among is None else self._among[token]
 
     def allowed(self, rule: Rule) -> Tensor:

@@ -21,7 +21,8 @@ from anchorscope.engine.attention import SetBack
 from anchorscope.engine.batches import Budget, in_batches
 from anchorscope.engine.interventions import window_of
 from anchorscope.engine.lease import Lease
-from anchorscope.engine.rows import Row, read_batch
+from anchorscope.engine.output import LOGIT_BYTES
+from anchorscope.engine.rows import Row, read_batch, read_with_output
 from anchorscope.engine.trunk import Trunk
 
 
@@ -36,12 +37,41 @@ def read_rows(
                 return read_windows(lease, trunk, batch, width)[:, :depth]
             return read_batch(lease, trunk, batch, depth=depth)
 
-        def length(row: Row, width: int = width) -> int:
-            return len(row.ids) * (1 + width)
-
         yield from in_batches(
-            group, work, length=length, then=lambda row: row.number, budget=budget
+            group, work, length=_length, then=lambda row: row.number, budget=budget
         )
+
+
+def read_rows_with_output(
+    lease: Lease, trunk: Trunk, rows: Sequence[Row], *, budget: Budget
+) -> Iterator[tuple[list[Row], Tensor, Tensor | None]]:
+    """Rows with their states, and the model's own output [row, 3] of passes that have one."""
+    with_output = [row for row in rows if row.intervention.has_output]
+    others = [row for row in rows if not row.intervention.has_output]
+    for _, some in groupby(sorted(with_output, key=_kind), key=_kind):
+        group = list(some)
+        contexts = max(row.answer for row in group)
+        for batch, (states, output) in in_batches(
+            group,
+            lambda batch: read_with_output(lease, trunk, batch),
+            length=_length,
+            then=lambda row: row.number,
+            budget=budget,
+            rows=max(1, LOGIT_BYTES // (contexts * _logit_bytes(lease))),
+        ):
+            yield batch, states, output
+    for batch, states in read_rows(lease, trunk, others, budget=budget):
+        yield batch, states, None
+
+
+def _logit_bytes(lease: Lease) -> int:
+    """Bytes of the logits of one token."""
+    lm = lease.model.lm
+    return lm.config.get_text_config().vocab_size * lease.model.dtype.itemsize
+
+
+def _length(row: Row) -> int:
+    return len(row.ids) * (1 + _width(row))
 
 
 def _kind(row: Row) -> tuple[int, str]:

@@ -20,7 +20,7 @@ from anchorscope.pipeline.prompts import Prompted
 from anchorscope.records import Question, Sample, Span
 from anchorscope.run_folder.identity import weights_hash, weights_remark
 from anchorscope.run_folder.view import RunView
-from anchorscope.spans.characters import tokens_of
+from anchorscope.spans.characters import content_words, tokens_of
 from anchorscope.spans.question import QuestionSpans, find_spans
 
 LONGEST = 2000  # characters of a question
@@ -59,12 +59,18 @@ class RunPrompts:
             prompt_ids=prompt.ids,
             question_tokens=whole,
             exact_question=tokens_of(spans.spans, prompt.offsets, start=prompt.question.start),
+            content_tokens=tokens_of(
+                content_words(text), prompt.offsets, start=prompt.question.start
+            ),
         )
 
     def _spans(self, question: Question, sample: Sample | None) -> QuestionSpans:
         """The run's own spans; of a new question those that need neither a model nor a parser."""
         if sample is not None:
-            return QuestionSpans(id=sample.id, finder=sample.finder, spans=sample.spans)
+            more = sample.property_spans
+            return QuestionSpans(
+                id=sample.id, finder=sample.finder, spans=sample.spans, property_spans=more
+            )
         finder = "auto" if self.bound.finder in ("given", "model", "spacy") else self.bound.finder
         return find_spans([question], finder=finder)[0]
 
@@ -94,11 +100,11 @@ class RunPrompts:
 
 
 def with_subject(sample: Sample, subject: str) -> str:
-    """The question's text about another subject: its longest marked span replaced."""
+    """The question's text about another subject: the longest span of its own replaced."""
     subject = " ".join(subject.split())
     if not subject:
         raise UserError("Type another subject first, such as another name.")
-    if not sample.spans:
+    if not sample.subject_spans:
         raise UserError("No subject was found in this question, so none can be replaced.")
     text, span = sample.question.text, subject_span(sample)
     return text[: span.start] + subject + text[span.stop :]

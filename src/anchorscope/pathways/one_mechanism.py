@@ -12,7 +12,7 @@ a second pathway. The other extreme, the correlation of the observed residuals, 
 thing in question for granted: if samples do differ in how much they need the question, that is
 what both probes see, and the null would simulate it. Under one mechanism the noise is a jolt in no
 special direction, and how far two probes agree on such a jolt can be measured: it is the
-correlation of their residuals under the random-token knockout. The upper end of its interval is
+correlation of their residuals under the neutral control. The upper end of its interval is
 what is drawn, so that the control's own error cannot narrow the band. Without a control the
 observed correlation is taken: the widest band, which errs towards one mechanism.
 

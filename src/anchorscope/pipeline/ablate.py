@@ -16,7 +16,7 @@ import pandas as pd
 from anchorscope.config import Config, Finder
 from anchorscope.engine.interventions import Intervention
 from anchorscope.engine.lease import Lease
-from anchorscope.engine.passes import CLEAN, KNOCKOUT, RANDOM, knockout_of
+from anchorscope.engine.passes import CLEAN, KNOCKOUT, NEUTRAL, knockout_of
 from anchorscope.errors import unknown
 from anchorscope.evidence.pieces import Tables
 from anchorscope.pathways.effects import delta_p
@@ -89,7 +89,7 @@ def ablation_tables(run: Run, answers: Sequence[Labelled], *, shards: int) -> Ta
 
 
 def _rows(run: Run, answers: Labelled, variants: Sequence[Variant], shards: int) -> list[tuple]:
-    names = (CLEAN.name, RANDOM.name, KNOCKOUT.name)
+    names = (CLEAN.name, NEUTRAL.name, KNOCKOUT.name)
     base = {n: load_states(run.store, n, answers.ids, shards) for n in names}
     probes = ProbeSet.load(run.store.file(f"probes/{answers.dataset}"))
     rows = [_row("as run", answers, base, probes, run.config)]

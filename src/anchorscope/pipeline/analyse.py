@@ -13,7 +13,8 @@ import pandas as pd
 from anchorscope.claims.inputs import from_tables
 from anchorscope.claims.table import claims_table
 from anchorscope.config import Config
-from anchorscope.engine.passes import CLEAN, KNOCKOUT, MATCHED, RANDOM, passes_of
+from anchorscope.engine.passes import CLEAN, KNOCKOUT, NEUTRAL, passes_of
+from anchorscope.evidence.output import associated_table, output_table
 from anchorscope.evidence.pieces import Tables
 from anchorscope.parallel import in_parallel
 from anchorscope.pathways.parts import (
@@ -37,12 +38,14 @@ from anchorscope.probes.many_fits import Made
 from anchorscope.probes.probe_set import ProbeSet
 from anchorscope.probes.readings import Readings
 from anchorscope.records import MODES, Sample
+from anchorscope.run_folder.outputs import load_outputs
 from anchorscope.run_folder.samples import to_frame
 from anchorscope.run_folder.states import StateBank
+from anchorscope.stats.intervals import Draws
 
 LayerParts = dict[int, Callable[[], Any]]
-# What strict mode reads by every set of folds; the matched control where a run has one.
-_HELD = (CLEAN.name, KNOCKOUT.name, RANDOM.name, MATCHED.name)
+# What strict mode reads by every set of folds; the control where a run has one.
+_HELD = (CLEAN.name, KNOCKOUT.name, NEUTRAL.name)
 
 
 def train_and_read(
@@ -217,6 +220,36 @@ def _tables(of: Asked, results: Mapping[tuple[str, Any], Any]) -> Tables:
         "strict": strict_table(layers, **names),
         "verdict": verdict_table(finding, **names),
     }
+
+
+def output_tables(
+    run: Run,
+    answers: Sequence[Labelled],
+    samples: Sequence[Sample],
+    tables: Tables,
+    *,
+    shards: int,
+) -> Tables:
+    """What the model itself makes of its answers under every pass, by strict mode's pathways.
+
+    Nothing where the run has no outputs: states that were extracted elsewhere come without them.
+    """
+    passes = [cut.name for cut in passes_of(run.config) if cut.has_output]
+    outputs = load_outputs(run.store, samples, passes, shards=shards)
+    if set(outputs["pass"]) <= {CLEAN.name}:
+        return {}
+    layers = dict(zip(tables["verdict"]["dataset"], tables["verdict"]["layer"], strict=True))
+    strict = tables["pathways"].loc[tables["pathways"]["mode"] == "strict"]
+    rows: dict[str, list[pd.DataFrame]] = {"output": [], "associated": []}
+    for of in answers:
+        layer = int(layers[of.dataset])
+        groups = strict.loc[(strict["dataset"] == of.dataset) & (strict["layer"] == layer)]
+        groups = groups.assign(entity=groups["id"].map(dict(zip(of.ids, of.entities, strict=True))))
+        names = {"model": run.model_name, "dataset": of.dataset}
+        draws = Draws(seed=run.config.seed, resamples=run.config.resamples)
+        rows["output"].append(output_table(outputs, groups, **names, layer=layer, draws=draws))
+        rows["associated"].append(associated_table(outputs, groups, **names))
+    return {name: pd.concat(frames, ignore_index=True) for name, frames in rows.items()}
 
 
 def save(run: Run, samples: Sequence[Sample], answers: Sequence[Labelled], tables: Tables) -> None:

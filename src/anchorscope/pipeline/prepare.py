@@ -14,7 +14,14 @@ from anchorscope.config import Finder
 from anchorscope.engine.lease import Lease
 from anchorscope.evidence.pieces import PromptMaker
 from anchorscope.models.rotary import check_row
-from anchorscope.pipeline.prompts import Prompted, Style, common_prefix, prompts_of, settle_style
+from anchorscope.pipeline.prompts import (
+    Prompted,
+    Style,
+    common_prefix,
+    prompts_of,
+    retest_prompts,
+    settle_style,
+)
 from anchorscope.pipeline.stages import Run
 from anchorscope.records import Question, Verdict
 from anchorscope.spans.question import QuestionSpans, agreement, find_spans
@@ -31,6 +38,8 @@ class Shard:
     dataset: str
     prompts: tuple[Prompted, ...]
     prefix: tuple[int, ...]  # the tokens in front of every question of the dataset
+    retest: tuple[Prompted, ...] = ()  # those of its questions that are read a second time
+    retest_prefix: tuple[int, ...] = ()
 
     def __len__(self) -> int:
         return len(self.prompts)
@@ -45,8 +54,11 @@ def prepare(run: Run, lease: Lease) -> list[Shard]:
             prompts = _prompts(run, lease, questions.name, run.config.finder)
             if verdicts:
                 prompts = [replace(p, verdict=verdicts.get(p.question.id)) for p in prompts]
+            style, shots = style_of(run, lease).name, run.config.shots
+            again = retest_prompts(lease.model, questions, prompts, style=style, shots=shots)
+            size = run.store.info["shard"]
             shards += cut_into_shards(
-                prompts, questions.name, run.store.info["shard"], first=len(shards)
+                prompts, questions.name, size, first=len(shards), retest=again
             )
         _save_agreement(run, [prompt.spans for shard in shards for prompt in shard.prompts])
     return shards
@@ -104,13 +116,26 @@ def _prompts(run: Run, lease: Lease, dataset: str, finder: Finder) -> list[Promp
 
 
 def cut_into_shards(
-    prompts: Sequence[Prompted], dataset: str, size: int, *, first: int
+    prompts: Sequence[Prompted],
+    dataset: str,
+    size: int,
+    *,
+    first: int,
+    retest: Sequence[Prompted] = (),
 ) -> list[Shard]:
     """The prompts of a dataset in shards, numbered from `first` on."""
-    prefix = common_prefix(prompts)
+    prefix, retest_prefix = common_prefix(prompts), common_prefix(retest) if retest else ()
+    again = {prompt.question.id: prompt for prompt in retest}
     parts = [tuple(prompts[start : start + size]) for start in range(0, len(prompts), size)]
     return [
-        Shard(number=number, dataset=dataset, prompts=part, prefix=prefix)
+        Shard(
+            number=number,
+            dataset=dataset,
+            prompts=part,
+            prefix=prefix,
+            retest=tuple(again[p.question.id] for p in part if p.question.id in again),
+            retest_prefix=retest_prefix,
+        )
         for number, part in enumerate(parts, start=first)
     ]
 

@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 
 from anchorscope.config import Config
-from anchorscope.engine.passes import CLEAN, KNOCKOUT, MATCHED, RANDOM
+from anchorscope.engine.passes import CLEAN, KNOCKOUT, NEUTRAL
 from anchorscope.errors import UserError
 from anchorscope.evidence.pieces import Tables
 from anchorscope.parallel import in_parallel
@@ -40,7 +40,7 @@ AS_RUN = "as run"
 FOLDS = (3, 5, 10)  # of these the ones that the run does not have
 FLIPPED = (2, 5, 10)  # percent of the verdicts
 DRAWS = 3  # of which verdicts are flipped; a row is their median
-PASSES = (CLEAN.name, KNOCKOUT.name, RANDOM.name, MATCHED.name)
+PASSES = (CLEAN.name, KNOCKOUT.name, NEUTRAL.name)
 _MIDDLE = ("paper_gap", "same_gap", "strict_gap", "null_low", "null_high")
 Row = dict[str, Any]
 

@@ -21,6 +21,7 @@ from anchorscope.pipeline.shard import ask_and_read
 from anchorscope.pipeline.stages import Run
 from anchorscope.records import Question, QuestionSet, Sample, Shot, Span
 from anchorscope.run_folder.store import Store
+from anchorscope.spans.question import QuestionSpans
 
 CAP = 1000  # questions of each set that are asked again: the first ones, whose order is random
 _ASKING = (
@@ -126,7 +127,7 @@ def _prompts_again(
         before = [p for shard in shards if shard.dataset == questions.name for p in shard.prompts]
         before = before[:CAP]
         # The spans move with the words in front: nobody looks for them again.
-        spans = [replace(p.spans, spans=_moved(p, len(wording.before))) for p in before]
+        spans = [_moved(p.spans, len(wording.before)) for p in before]
         reworded = _reworded(questions, before, wording)
         prompts = prompts_of(lease.model, reworded, spans, style=style, shots=run.config.shots)
         size = run.store.info["shard"]
@@ -134,8 +135,12 @@ def _prompts_again(
     return again
 
 
-def _moved(prompt: Prompted, by: int) -> tuple[Span, ...]:
-    return tuple(Span(start + by, stop + by) for start, stop in prompt.spans.spans)
+def _moved(marked: QuestionSpans, by: int) -> QuestionSpans:
+    def moved(spans: Sequence[Span]) -> tuple[Span, ...]:
+        return tuple(Span(start + by, stop + by) for start, stop in spans)
+
+    more = moved(marked.property_spans)
+    return replace(marked, spans=moved(marked.spans), property_spans=more)
 
 
 def _reworded(questions: QuestionSet, prompts: Sequence[Prompted], wording: Wording) -> QuestionSet:

@@ -19,6 +19,7 @@ from anchorscope.evidence.pieces import probed_of
 from anchorscope.parallel import dismiss_workers
 from anchorscope.pipeline.ablate import ablation_tables, read_variants, variants_of
 from anchorscope.pipeline.analyse import (
+    output_tables,
     pathway_tables,
     save_rest,
     save_samples,
@@ -140,6 +141,7 @@ def _finish(
     tables = pathway_tables(run, answers, readings, done=done.pathways)
     tables |= tables_of_evidence(run, answers, readings, samples, shards=shards, done=done.evidence)
     tables |= ablation_tables(run, answers, shards=shards)
+    tables |= output_tables(run, answers, samples, tables, shards=shards)
     if run.config.robust:
         tables |= robust_tables(run, samples, asked, datasets=run.datasets)
     place = fitted_on()

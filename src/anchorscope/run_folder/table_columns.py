@@ -116,6 +116,15 @@ EVIDENCE: Mapping[str, Columns] = {
     name: columns for tables in PIECES.values() for name, columns in tables.items()
 }
 
+# The model's own output, under outputs/<pass>/, and by pathway. `delta_log_p` is of all answer
+# tokens up to the probe position (their mean), `rank` the median rank of the first.
+OUTPUT_ROWS = _names("id pass log_p_first log_p rank")
+OUTPUT = _names(
+    "model dataset pass pathway delta_log_p delta_log_p_low delta_log_p_high rank n "
+    "predicted delta_log_p_first layer"
+)
+ASSOCIATED = _names("model dataset verdict pathway n associated associated_low associated_high")
+
 # What evidence reads sample by sample, under evidence/<name>/.
 SALIENCY_ROWS = _names("id dataset loss source layer saliency")
 HEADS_ROWS = _names("id dataset block head set layer logit_clean logit_knockout")

@@ -14,8 +14,8 @@ from anchorscope.show.curves import (
     Series,
     auroc_series,
     intervention_series,
+    neutral_series,
     pathway_series,
-    random_series,
 )
 from anchorscope.show.null_band import NULL_LABEL, null_series
 
@@ -29,7 +29,7 @@ _HOVER: dict[Unit, str] = {  # interval and n come from customdata: n, low, high
 
 def delta_p_chart(run: RunView) -> dict[str, Any]:
     """ΔP by layer, a view per mode; both views share one y range so that they compare."""
-    randoms = [random_series(run.controls, name, title) for name, title in run.titles.items()]
+    randoms = [neutral_series(run.controls, name, title) for name, title in run.titles.items()]
     views, shown = [], []
     for mode in reversed(MODES):  # strict first: the page opens on the reading that can be trusted
         series = [s for s in pathway_series(run.layers, run.titles, mode) if len(s.layer)]
@@ -99,13 +99,13 @@ def traces_of(series: Series, *, unit: Unit) -> list[dict[str, Any]]:
 
 
 def _thin(series: Series) -> list[dict[str, Any]]:
-    """A grey line without a band: the tables give the random control's mean only."""
+    """A grey line without a band: the tables give the control's mean only."""
     (_, line) = traces_of(series, unit="points")
     line["line"] = {"color": series.color, "width": 1.2, "dash": "solid"}
     line["hovertemplate"] = "%{y:.1f} (all samples), n = %{customdata[0]}"
     line["marker"] = {"size": 0.1, "color": series.color}
-    line["meta"] = {"label": "Random tokens (control)", "random": True}
-    line["legendgroup"] = "random"
+    line["meta"] = {"label": "Neutral tokens (control)", "control": True}
+    line["legendgroup"] = "control"
     return [line]
 
 

@@ -21,13 +21,15 @@ PALETTE = (
     *("#393b79", "#9c9ede", "#637939", "#cedb9c", "#8c6d31"),
     *("#e7cb94", "#843c39", "#e7969c", "#7b4173", "#de9ed6"),
 )
-RANDOM = "#b8b8b8"
+CONTROL = "#b8b8b8"
 INTERVENTIONS: Mapping[str, tuple[str, str]] = {  # name -> (what a reader calls it, colour)
     "knockout": ("exact question tokens", "#1f77b4"),
     "question": ("all question tokens", "#9467bd"),
     "answer-only": ("answer without question", "#2ca02c"),
-    "matched": ("matched tokens", "#bcbd22"),
-    "random": ("random tokens", "#8f8f8f"),
+    "content": ("other content words", "#bcbd22"),
+    "neutral": ("neutral tokens", "#8f8f8f"),
+    "retest": ("another prompt", "#17becf"),
+    "retest-knockout": ("exact question tokens, another prompt", "#8c564b"),
 }
 _OTHER = ("#bcbd22", "#17becf", "#8c564b")  # for an intervention without a name of its own
 # Below this many samples a bootstrap interval is too narrow to be believed; such points
@@ -117,10 +119,10 @@ def curve(
     )
 
 
-def random_series(controls: pd.DataFrame, dataset: str, title: str) -> Series:
-    """Mean ΔP of all samples of a dataset under the random-token knockout."""
-    rows = where(controls, dataset=dataset, intervention="random")
-    return curve(rows, "delta_p", label=f"Random tokens ({title})", color=RANDOM)
+def neutral_series(controls: pd.DataFrame, dataset: str, title: str) -> Series:
+    """Mean ΔP of all samples of a dataset under the neutral control."""
+    rows = where(controls, dataset=dataset, intervention="neutral")
+    return curve(rows, "delta_p", label=f"Neutral tokens ({title})", color=CONTROL)
 
 
 def auroc_series(run: RunView, titles: Mapping[str, str]) -> list[Series]:

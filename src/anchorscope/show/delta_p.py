@@ -17,7 +17,7 @@ from anchorscope.errors import UserError, unknown
 from anchorscope.records import MODES, Mode
 from anchorscope.run_folder.view import RunView, records, where
 from anchorscope.show import canvas
-from anchorscope.show.curves import Series, all_titles, pathway_series, random_series
+from anchorscope.show.curves import Series, all_titles, neutral_series, pathway_series
 from anchorscope.show.null_band import (
     collapse_notes,
     draw_notes,
@@ -156,7 +156,7 @@ def _draw_panel(ax: Axes, panel: Panel, titles: Mapping[str, str], mode: Mode) -
     draw_notes(ax, collapse_notes(panel.runs, titles))
     controls = panel.controls()
     for name, title in titles.items():
-        _draw_random(ax, random_series(controls, name, title))
+        _draw_random(ax, neutral_series(controls, name, title))
     drawn = [s for s in pathway_series(panel.layers(), titles, mode) if len(s.layer)]
     for series in drawn:
         canvas.draw(ax, series)

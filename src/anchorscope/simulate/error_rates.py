@@ -40,7 +40,7 @@ class Judged:
 def judge_world(truth: Truth, *, fold_seeds: int = 3, draws: StrictDraws = DRAWS) -> Judged:
     """The verdicts on one world, by the ordinary probes and the ordinary rule."""
     world = simulate_states(truth)
-    states = {name: world.states[name] for name in ("clean", "knockout", "random")}
+    states = {name: world.states[name] for name in ("clean", "knockout", "neutral")}
     ids = [str(number) for number in range(truth.samples)]
     n = truth.samples
     covariates = Covariates(

@@ -11,7 +11,7 @@ In all others there are no pathways:
 
 - one-mechanism: every state shrinks towards the mean and is jolted: the same law for all.
 - noise: every state is jolted, and that is all.
-- no-effect: the knockout jolts states exactly as the random-token control does.
+- no-effect: the knockout jolts states exactly as the neutral control does.
 - shift: every state is displaced by the same amount along the belief: class collapse when strong.
 - continuum: each belief is pushed back by its own amount, spread evenly (one flat hump).
 - skewed: the amounts follow a gamma law, many small and a few large ones.
@@ -32,7 +32,7 @@ import numpy as np
 
 from anchorscope.simulate.truth import Truth
 
-JOLT = 0.1  # spread of what the random-token control does to a state, in every direction
+JOLT = 0.1  # spread of what the neutral control does to a state, in every direction
 BLOCK = 10  # questions of a block
 HEAVY = 2  # degrees of freedom
 

@@ -13,7 +13,7 @@ import numpy as np
 from anchorscope.simulate.laws import JOLT, Samples, draw_samples, knocked_out
 from anchorscope.simulate.truth import Truth
 
-INTERVENTIONS = ("knockout", "random", "question", "answer-only")
+INTERVENTIONS = ("knockout", "neutral", "question", "answer-only")
 BELIEF = 1.5  # mean belief of wrong answers, minus that of right ones; its own spread is 1
 
 
@@ -44,7 +44,7 @@ def simulate_states(truth: Truth) -> Simulated:
     clean += 0.8 * across  # so that every direction has spread 1
     clean += np.einsum("n,l,lw->nlw", BELIEF * (2 * z - 1.0), rise, axis)
     samples = draw_samples(truth, rng)
-    states = {"clean": clean, "random": clean + JOLT * rng.standard_normal(shape)}
+    states = {"clean": clean, "neutral": clean + JOLT * rng.standard_normal(shape)}
     for name, much in (("knockout", 1.0), ("question", 1.2), ("answer-only", 1.3)):
         push = much * truth.strength * rise
         states[name] = knocked_out(truth, rng, clean, axis, push, samples)

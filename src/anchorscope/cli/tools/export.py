@@ -15,7 +15,7 @@ def export(
     to: Annotated[str, typer.Option(help="numpy, hf (datasets), or probelab.")],
     out: Annotated[Path, typer.Option(help="The folder to write; it must be new or empty.")],
     passes: Annotated[
-        str, typer.Option(help="Whose states, joined by commas: clean, knockout, random, ...")
+        str, typer.Option(help="Whose states, joined by commas: clean, knockout, neutral, ...")
     ] = "clean",
     data: Annotated[
         str, typer.Option(help="Some of the run's datasets, joined by commas; default: all.")

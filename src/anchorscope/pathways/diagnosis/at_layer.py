@@ -19,7 +19,7 @@ from anchorscope.run_folder.states import StateBank
 from anchorscope.run_folder.view import RunView, records, where
 from anchorscope.stats.ranking import auroc
 
-_READ = ("clean", "knockout", "random", "matched")  # of these the passes that the run has
+_READ = ("clean", "knockout", "neutral")  # of these the passes that the run has
 
 
 @dataclass(frozen=True)

@@ -155,7 +155,7 @@ def _name_it(
     if (n := examined[0].n) < FEWEST:
         return "too-few", f"{n} usable samples; below {FEWEST} no finding is made"
     if (moved := pooled([e.beyond_random for e in examined])).low <= 0:
-        control = examined[0].control or "random"
+        control = examined[0].control or "neutral"
         return "no-effect", (
             f"the knockout is not shown to move logits more than {control} tokens do "
             f"({moved.value:+.2f})"

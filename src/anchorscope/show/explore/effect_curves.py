@@ -15,7 +15,7 @@ from anchorscope.show.curves import Series, curve, pathway_series
 from anchorscope.show.explore.stored_beliefs import Beliefs
 from anchorscope.show.null_band import null_series
 
-_CONTROLS = ("random", "matched")
+_CONTROLS = ("neutral",)
 
 
 def curves(run: RunView, titles: Mapping[str, str], mode: Mode) -> list[dict[str, Any]]:

@@ -126,7 +126,7 @@ def _numbers(row: dict[str, Any]) -> list[tuple[str, str]]:
         ("Agreement with the next layer (κ)", ends("kappa_next")),
         ("Share of the grouping that the predicted class explains", percent(share)),
         ("Agreement on how far each sample moves (correlation)", ends("reliability")),
-        ("The same under random tokens", of("reliability_control")),
+        ("The same under neutral tokens", of("reliability_control")),
         ("Two humps within predicted classes: dip test, p", of("dip_p_both", 3)),
         ("Two components against one: BIC, above 0 for two", of("bic_both", 1)),
         ("AUROC of the clean probe on knocked-out states", ends("knockout_auroc")),

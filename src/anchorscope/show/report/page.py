@@ -167,8 +167,8 @@ def _delta_p(run: RunView) -> Safe:
     caption = (
         "Change of the probability of the probe’s first prediction when the exact question tokens "
         "are cut off. Solid: Q-anchored; dashed: A-anchored; bands: 95 % intervals; grey: as many "
-        "random tokens cut off, all samples; hatched: where Q would lie if one mechanism moved all "
-        "samples. Hollow points have fewer than 10 samples."
+        "neutral tokens cut off, all samples; hatched: where Q would lie if one mechanism moved "
+        "all samples. Hollow points have fewer than 10 samples."
     )
     return _chart("delta-p", charts.delta_p_chart(run), caption)
 

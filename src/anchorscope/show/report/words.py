@@ -51,10 +51,10 @@ def listed(parts: Sequence[str]) -> str:
 
 
 def sentences(head: Headline) -> list[str]:
-    """Three sentences: the published reading, the random control, the strict reading."""
+    """Three sentences: the published reading, the neutral control, the strict reading."""
     if head.layer is None:
         return [_no_groups(head)]
-    return [_paper(head), _random(head), _strict(head)]
+    return [_paper(head), _neutral(head), _strict(head)]
 
 
 def cautions(head: Headline) -> list[str]:
@@ -92,11 +92,11 @@ def _paper(head: Headline) -> str:
     )
 
 
-def _random(head: Headline) -> str:
-    flips, delta = head.random_flips, head.random_delta
+def _neutral(head: Headline) -> str:
+    flips, delta = head.neutral_flips, head.neutral_delta
     if not math.isfinite(flips.value):
-        return "There is no random-token control at this layer to compare with."
-    text = f"Cutting as many random tokens instead flips {percent(flips.value)}"
+        return "There is no neutral control at this layer to compare with."
+    text = f"Cutting as many neutral tokens instead flips {percent(flips.value)}"
     if math.isfinite(delta.value):
         text += f", and over all samples {moves(delta.value, 'that probability', unit=head.unit)}"
     return text + "."
