@@ -36,19 +36,19 @@ def _each(table: pd.DataFrame) -> list[tuple[tuple[str, tuple[str, str]], str]]:
 
 
 def _readings(by_split: dict[Any, dict[Any, Any]]) -> dict[str, Any]:
-    """Value, interval, Holm's p and verdict in both modes."""
+    """Value, interval, Holm's p and decision in both modes."""
     found: dict[str, Any] = {}
     for mode, split in _MODES.items():
         row = by_split.get(split)
         if row is not None:
             value, p = float(row["vs_probe"]), float(row["vs_probe_p"])
             ends = {"low": row["vs_probe_low"], "high": row["vs_probe_high"]}
-            told = {"value": value, "verdict": _verdict(value, p), **ends, "p": p}
+            told = {"value": value, "decision": _decision(value, p), **ends, "p": p}
             found |= {f"{mode}_{name}": of for name, of in told.items()}
     return found
 
 
-def _verdict(value: float, p: float) -> str:
+def _decision(value: float, p: float) -> str:
     if not math.isfinite(p) or p >= ALPHA:
         return "undecided"
     return "holds" if value > 0 else "fails"

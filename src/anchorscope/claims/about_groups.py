@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -21,54 +22,47 @@ from anchorscope.records import MODES, Estimate, Mode
 from anchorscope.stats.intervals import (
     Draws,
     difference_of_means,
-    percentile_interval,
     weighted,
 )
 
-_DECISIONS: dict[str, Decision] = {"two-pathways": "holds", "undecided": "undecided"}
-NAMED = 10.0  # points: the gap whose exclusion at every layer speaks against two pathways
-POWER = 0.8  # the least chance of finding the clear case for that to count
+ENOUGH = 0.8  # the least power at which what was not found is excluded
 
 
 def two_pathways(run: ClaimInputs) -> Iterator[Claim]:
     """The first claim. Paper mode asks only whether the groups it made differ."""
     for dataset in run.titles:
-        verdict = run.verdict_of(dataset)
-        at = int(verdict["layer"]) - 1
-        paper, strict = (_gap_at(run, dataset, mode, at) for mode in MODES)
-        finding = str(verdict["finding"])
-        otherwise: Decision = "fails" if _excluded(run, dataset) else "not shown"
-        strict = replace(
-            strict,
-            p_holds=float(verdict["p"]),
-            decided_elsewhere=_DECISIONS.get(finding, otherwise),
-        )
+        row = run.finding_of(dataset)
+        at = int(row["layer"]) - 1
+        gap = Estimate(*(float(row[name]) for name in ("gap", "gap_low", "gap_high")), n=0)
         yield Claim(
             claim="two-pathways",
-            statement=f"samples fall into two pathways (gap of Q and A at layer {at + 1})",
+            statement="samples fall into two pathways (gap of Q and A)",
             source="figure",
             model=run.model,
             dataset=dataset,
-            paper=paper,
-            strict=strict,
-            finding=finding,
+            paper=_gap_at(run, dataset, "paper", at),
+            strict=replace(
+                from_estimate(gap, Region(high=0.0)),
+                p_holds=float(row["dip_p"]),
+                decided_elsewhere=_decision(row),
+            ),
+            finding=str(row["finding"]),
             primary=True,
         )
 
 
-def _excluded(run: ClaimInputs, dataset: str) -> bool:
-    """Whether a strict gap of NAMED points lies outside the interval of every layer.
+def _decision(row: Mapping[str, Any]) -> Decision:
+    """Strict mode's decision follows from the finding.
 
-    Not rejecting one mechanism at one layer speaks for nothing: the run must have been able to
-    find the clear case, and no layer may leave room for a gap worth the name.
+    `fails` needs the alternative excluded: one law for all samples, in a run that would have seen
+    a half and a fifth of them lose their belief. A gap near zero excludes nothing.
     """
-    if not float(run.verdict_of(dataset).get("power", np.nan)) >= POWER:
-        return False
-    curves = run.curves[dataset, "strict"]
-    gap, drawn = curves.q - curves.a, curves.drawn_q - curves.drawn_a
-    layers = np.flatnonzero(np.isfinite(gap))
-    lows = [percentile_interval(gap[at], drawn[:, at], len(drawn)).low for at in layers]
-    return bool(lows) and all(low > -NAMED for low in lows)
+    if row["finding"] == "two-pathways":
+        return "holds"
+    seen = float(row["power_half"]) >= ENOUGH and float(row["power_fifth"]) >= ENOUGH
+    if row["finding"] in ("uniform", "no-effect") and seen:
+        return "fails"
+    return "not shown"
 
 
 def _gap_at(run: ClaimInputs, dataset: str, mode: Mode, layer: int) -> Measured:

@@ -37,7 +37,7 @@ class ClaimInputs:
     titles: Mapping[str, str]  # dataset -> title
     pathways: pd.DataFrame
     strict: pd.DataFrame
-    verdict: pd.DataFrame
+    findings: pd.DataFrame
     popularity: Mapping[str, float]  # question id -> popularity, where it is known
     unit: Delta = "points"
     seed: int = 0
@@ -50,14 +50,14 @@ class ClaimInputs:
         """The curves of every dataset and mode."""
         return {(name, mode): self._curves(name, mode) for name in self.titles for mode in MODES}
 
-    def verdict_of(self, dataset: str) -> dict[str, Any]:
-        """The row of verdict.csv."""
-        rows = self.verdict[self.verdict["dataset"] == dataset]
+    def finding_of(self, dataset: str) -> dict[str, Any]:
+        """The row of findings.csv."""
+        rows = self.findings[self.findings["dataset"] == dataset]
         return {str(key): value for key, value in rows.iloc[0].items()}
 
     def layer_of(self, dataset: str) -> dict[str, Any]:
         """The row of strict.csv at the chosen layer."""
-        layer = self.verdict_of(dataset)["layer"]
+        layer = self.finding_of(dataset)["layer"]
         at = (self.strict["dataset"] == dataset) & (self.strict["layer"] == layer)
         return {str(key): value for key, value in self.strict[at].iloc[0].items()}
 
@@ -66,14 +66,14 @@ class ClaimInputs:
         table = self.evidence.get(name)
         if table is None or "layer" not in table:
             return pd.DataFrame()
-        layer = self.verdict_of(dataset)["layer"]
+        layer = self.finding_of(dataset)["layer"]
         return cast(
             pd.DataFrame, table.loc[(table["dataset"] == dataset) & (table["layer"] == layer)]
         )
 
     def samples(self, dataset: str, mode: Mode) -> pd.DataFrame:
         """The rows of pathways.parquet at the chosen layer."""
-        places, layer = self._places(dataset, mode), self.verdict_of(dataset)["layer"]
+        places, layer = self._places(dataset, mode), self.finding_of(dataset)["layer"]
         rows = self.pathways.take(places[self._layers[places] == layer])
         return cast(pd.DataFrame, rows.loc[rows["pathway"].notna()])
 
@@ -146,14 +146,14 @@ def from_tables(
     model, config = info["model"], info.get("config") or {}
     popular = samples.dropna(subset=["popularity"])
     titles = {str(d["name"]): str(d.get("title") or d["name"]) for d in info["datasets"]}
-    datasets = set(tables["verdict"]["dataset"])
+    datasets = set(tables["findings"]["dataset"])
     return ClaimInputs(
         model=str(model["name"]),
         size=float(model.get("blocks", 0)) * float(model.get("width", 0)) ** 2,
         titles={name: title for name, title in titles.items() if name in datasets},
         pathways=tables["pathways"],
         strict=tables["strict"],
-        verdict=tables["verdict"],
+        findings=tables["findings"],
         popularity=dict(zip(popular["id"], popular["popularity"].astype(float), strict=True)),
         unit="relative" if config.get("delta") == "relative" else "points",
         seed=int(config.get("seed", 0)),

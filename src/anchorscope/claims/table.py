@@ -39,10 +39,10 @@ def claims_table(
     columns = {mode: _columns([getattr(claim, mode) for claim in claims], claims) for mode in MODES}
     without = _without_pathways(runs)
     for place, claim in enumerate(claims):
-        measured = columns["strict"]["verdict"][place] != "not measured"
+        measured = columns["strict"]["decision"][place] != "not measured"
         about = claim.about_groups and not claim.primary
         if about and measured and without & _places(claim):
-            columns["strict"]["verdict"][place] = "not shown"
+            columns["strict"]["decision"][place] = "not shown"
     frame = {
         "claim": [claim.claim for claim in claims],
         "statement": [claim.statement for claim in claims],
@@ -62,7 +62,7 @@ def _without_pathways(runs: Sequence[ClaimInputs]) -> set[tuple[str, str]]:
         (run.model, name)
         for run in runs
         for name in run.titles
-        if run.verdict_of(name)["finding"] != "two-pathways"
+        if run.finding_of(name)["finding"] != "two-pathways"
     }
 
 
@@ -83,7 +83,7 @@ def _claims(
 
 
 def _columns(readings: Sequence[Measured], claims: Sequence[Claim]) -> dict[str, list]:
-    """Value, ends, corrected p and verdict of one mode."""
+    """Value, ends, corrected p and decision of one mode."""
     primary = np.array([claim.primary for claim in claims], dtype=bool)
     p = np.array([reading.p for reading in readings], dtype=float)
     twin = np.array([bool(claim.shares_number_of) for claim in claims], dtype=bool)
@@ -99,7 +99,7 @@ def _columns(readings: Sequence[Measured], claims: Sequence[Claim]) -> dict[str,
             p[place] = reading.p_holds
     return {
         "value": [reading.value for reading in readings],
-        "verdict": [r.decision(float(each)) for r, each in zip(readings, p, strict=True)],
+        "decision": [r.decision(float(each)) for r, each in zip(readings, p, strict=True)],
         "low": [reading.low for reading in readings],
         "high": [reading.high for reading in readings],
         "p": p.tolist(),

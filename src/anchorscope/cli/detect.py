@@ -247,8 +247,8 @@ def _print(table: Any) -> None:
 
 def _told(row: dict[Any, Any]) -> str:
     """What both modes say of a claim: "paper undecided (+0.002), strict fails (-0.018)"."""
-    modes = [mode for mode in ("paper", "strict") if f"{mode}_verdict" in row]
-    return ", ".join(f"{m} {row[f'{m}_verdict']} ({row[f'{m}_value']:+.3f})" for m in modes)
+    modes = [mode for mode in ("paper", "strict") if f"{mode}_decision" in row]
+    return ", ".join(f"{m} {row[f'{m}_decision']} ({row[f'{m}_value']:+.3f})" for m in modes)
 
 
 def _beside(row: dict[Any, Any]) -> str:

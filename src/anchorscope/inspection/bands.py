@@ -34,8 +34,10 @@ class RunAnswers:
 
     @cached_property
     def finding(self) -> dict[str, Any]:
-        """The run's finding on this dataset, as in verdict.csv; empty where it has none."""
-        rows = records(where(self.run.verdict, dataset=self.dataset)) if self.run.has_strict else []
+        """The run's finding on this dataset, as in findings.csv; empty where it has none."""
+        rows = (
+            records(where(self.run.findings, dataset=self.dataset)) if self.run.has_strict else []
+        )
         return rows[0] if rows else {}
 
     @cached_property

@@ -1,6 +1,7 @@
-"""What strict mode asks of one dataset, in parts that any process can compute.
+"""What is asked of one dataset, in parts that any process can compute.
 
 A part reads the states it needs from the run folder, a layer at a time, and nothing of the model.
+The finding needs two rounds: first the readings of every set of folds, then what they show.
 """
 
 from __future__ import annotations
@@ -16,13 +17,22 @@ import pandas as pd
 from anchorscope.config import Config, unit_of
 from anchorscope.engine.passes import CLEAN, KNOCKOUT
 from anchorscope.errors import UserError
+from anchorscope.pathways.band import Band, best_layer, choose_band, read_band, side_overlap
+from anchorscope.pathways.finding import FEWEST, Examined, Finding, examine, find
+from anchorscope.pathways.gap import (
+    gap_with_interval,
+    gaps_of_other_bands,
+    redrawn_gaps,
+    same_gap,
+    strict_gap,
+)
 from anchorscope.pathways.group_adds import Adds, group_adds
 from anchorscope.pathways.grouping import pathways_table
+from anchorscope.pathways.power import SHARES, WORLDS, power
 from anchorscope.pathways.refit import Refit, distances, has_state, refit, refit_request
-from anchorscope.pathways.strict_layer import StrictDraws, StrictLayer, close_up, examine_layer
+from anchorscope.pathways.strict_layer import StrictDraws, StrictLayer, examine_layer
 from anchorscope.pathways.strict_tables import LayerEvidence, answer_only_gaps
 from anchorscope.pathways.tables import controls_table, layers_table, probes_table
-from anchorscope.pathways.two_pathways.power import WORLDS, shown_in_worlds
 from anchorscope.probes.at_once import There, fits_of_layers, of_layers
 from anchorscope.probes.cross_fit import cross_fit
 from anchorscope.probes.folds import entity_folds
@@ -32,23 +42,24 @@ from anchorscope.probes.readings import Readings
 from anchorscope.records import MODES, Estimate, Mode
 from anchorscope.run_folder.states import StateBank
 
-_WORLDS_AT_ONCE = 3  # planted worlds of one part
-States = Mapping[str, np.ndarray]  # pass -> [question, layer, width]
+_WORLDS_AT_ONCE = 5  # planted worlds of one part
+# What the finding reads by every set of folds, where a run has it.
+READ = ("clean", "knockout", "neutral", "content", "question", "retest", "retest-knockout")
 Tables = dict[str, pd.DataFrame]
 Part = Callable[[], Any]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """One dataset, and the layer at which its finding is made."""
+    """One dataset, and the layers at which its finding is made."""
 
     model: str
     config: Config
     answers: Labelled
     readings: Readings
     bank: StateBank
-    layer: int  # k, from 1
-    held: tuple[str, ...]  # passes that further sets of folds read
+    layer: int  # k, from 1: the one whose clean probe reads best
+    band: tuple[int, ...]  # the layers whose readings are averaged
 
 
 class Refits(NamedTuple):
@@ -68,21 +79,89 @@ def refits_of(answers: Labelled, bank: StateBank, config: Config) -> Refits:
 def parts_of(of: Asked, refits: Refits) -> dict[tuple[str, Any], Part]:
     """The parts of a dataset by kind and number, those that take longest first."""
     layers = sorted(of.readings.layer_numbers, key=lambda layer: layer != of.layer)
-    worlds = [range(at, min(at + _WORLDS_AT_ONCE, WORLDS)) for at in
-              range(0, WORLDS, _WORLDS_AT_ONCE)]  # fmt: skip
     fits, away = refits
     return {
-        **{("folds", seed): partial(_other_folds, of, seed) for seed in _other_seeds(of.config)},
+        **{("band", seed): partial(_band, of, seed) for seed in range(of.config.fold_seeds)},
+        ("redrawn", ""): partial(_redrawn, of),
+        ("bands", ""): partial(_other_bands, of),
         **{("mode", mode): partial(_tables_of_mode, of, mode) for mode in MODES},
         **{("refit", k): partial(_refit, of, k, fits.get(k), away.get(k)) for k in layers},
         **{("layer", layer): partial(_layer, of, layer) for layer in layers},
-        **{("worlds", some.start): partial(_worlds, of, some) for some in worlds},
         ("tables", ""): partial(_tables, of),
     }
 
 
-def _other_seeds(config: Config) -> range:
-    return range(1, config.fold_seeds)
+def second_parts(of: Asked, results: Mapping[tuple[str, Any], Any]) -> dict[tuple[str, Any], Part]:
+    """What is asked once the readings of all sets of folds are there."""
+    bands = bands_of(of, results)
+    draws = [replace(draws_of(of.config), seed=of.config.seed + seed) for seed in range(len(bands))]
+    parts: dict[tuple[str, Any], Part] = {
+        ("examined", seed): partial(examine, band, draws[seed]) for seed, band in enumerate(bands)
+    }
+    if bands[0].n >= FEWEST:
+        for name, share in SHARES.items():
+            for start in range(0, WORLDS, _WORLDS_AT_ONCE):
+                worlds = range(start, min(start + _WORLDS_AT_ONCE, WORLDS))
+                parts["power", (name, start)] = partial(
+                    power, bands, share=share, worlds=worlds, seed=of.config.seed
+                )
+    return parts
+
+
+def bands_of(of: Asked, results: Mapping[tuple[str, Any], Any]) -> list[Band]:
+    """The readings of every set of folds that left its probes enough of both classes."""
+    found = [results["band", seed] for seed in range(of.config.fold_seeds)]
+    return [band for band in found if band is not None]
+
+
+def finding_from(of: Asked, results: Mapping[tuple[str, Any], Any]) -> Finding:
+    """The finding of a dataset from the results of both rounds."""
+    bands, unit = bands_of(of, results), unit_of(of.config.delta)
+    examined: list[Examined] = [results["examined", seed] for seed in range(len(bands))]
+    chances = dict.fromkeys(SHARES, np.nan)
+    for name in SHARES:
+        shown = [
+            one
+            for (kind, key), some in results.items()
+            if kind == "power" and key[0] == name
+            for one in some
+        ]
+        if shown:
+            chances[name] = sum(shown) / len(shown)
+    return replace(
+        find(examined, chances),
+        gap=gap_with_interval(
+            [strict_gap(band, unit=unit) for band in bands],
+            results["redrawn", ""],
+            results["bands", ""],
+        ),
+        same_gap=float(np.nanmean([same_gap(band, unit=unit) for band in bands])),
+    )
+
+
+def whole_finding(of: Asked) -> Finding:
+    """The finding of a dataset in this process: what `parts_of` and `second_parts` spread."""
+    results: dict[tuple[str, Any], Any] = {
+        ("band", seed): _band(of, seed) for seed in range(of.config.fold_seeds)
+    }
+    results |= {("redrawn", ""): _redrawn(of), ("bands", ""): _other_bands(of)}
+    results |= {key: part() for key, part in second_parts(of, results).items()}
+    return finding_from(of, results)
+
+
+def asked_of(
+    *, model: str, config: Config, answers: Labelled, readings: Readings, bank: StateBank
+) -> Asked:
+    """A dataset with its band of layers, fixed on clean states."""
+    return Asked(
+        model=model,
+        config=config,
+        answers=answers,
+        readings=readings,
+        bank=bank,
+        layer=best_layer(readings),
+        band=choose_band(readings, seed=config.seed),
+    )
 
 
 def draws_of(config: Config) -> StrictDraws:
@@ -90,17 +169,16 @@ def draws_of(config: Config) -> StrictDraws:
     return StrictDraws(seed=config.seed, resamples=config.resamples, points=unit_of(config.delta))
 
 
-def examined_again(
-    layer: int, states: States, answers: Labelled, config: Config, *, seed: int
-) -> StrictLayer | None:
-    """A layer examined under another set of folds, for which the probes are trained anew.
-
-    `states` are [question, 1, width]. None where these folds leave a probe too few of a class;
-    verdict.csv counts the sets.
-    """
+def _band(of: Asked, seed: int) -> Band | None:
+    """The readings over the band by one set of folds; None where these leave a probe too few."""
+    config, answers = of.config, of.answers
+    names = [name for name in READ if name in of.readings.logits]
     fold = entity_folds(answers.entities, folds=config.folds, seed=config.seed + seed)
+    states = {
+        name: np.stack([of.bank.layer(name, layer) for layer in of.band], axis=1) for name in names
+    }
     try:
-        again, _ = cross_fit(
+        readings, probes = cross_fit(
             states,
             ids=answers.ids,
             z=answers.z,
@@ -108,17 +186,48 @@ def examined_again(
             entity=answers.entities,
             C=config.C,
             balance=config.balance,
+            workers=1,
         )
     except UserError:
+        if seed == 0:
+            raise
         return None
-    draws = replace(draws_of(config), seed=config.seed + seed)
-    seen = examine_layer(again, 1, draws, covariates=answers.covariates, closely=True)
-    return replace(seen, layer=layer)
+    places = range(1, len(of.band) + 1)
+    moved = np.nanmean(
+        np.square(states[KNOCKOUT.name].astype(np.float64) - states[CLEAN.name]).sum(axis=2), axis=0
+    )
+    return read_band(
+        readings,
+        places,
+        covariates=answers.covariates,
+        overlap=side_overlap(probes, places, moved),
+        band=of.band,
+    )
 
 
-def _other_folds(of: Asked, seed: int) -> StrictLayer | None:
-    states = {name: of.bank.layer(name, of.layer)[:, None] for name in of.held}
-    return examined_again(of.layer, states, of.answers, of.config, seed=seed)
+def _redrawn(of: Asked) -> np.ndarray:
+    """Gaps of entities drawn anew, with probes that learnt from these."""
+    config = of.config
+    band = _band(of, 0)
+    assert band is not None, "the first set of folds is the run's own"
+    read = np.isfinite(of.readings.at(of.layer, "paper", KNOCKOUT.name))
+    clean, cut = (
+        [of.bank.layer(name, layer)[read] for layer in of.band]
+        for name in (CLEAN.name, KNOCKOUT.name)
+    )
+    return redrawn_gaps(
+        band, clean, cut, C=config.C, balance=config.balance, seed=config.seed,
+        unit=unit_of(config.delta),
+    )  # fmt: skip
+
+
+def _other_bands(of: Asked) -> np.ndarray:
+    return gaps_of_other_bands(
+        of.readings,
+        covariates=of.answers.covariates,
+        seed=of.config.seed,
+        unit=unit_of(of.config.delta),
+    )
 
 
 def _refit_request(
@@ -158,9 +267,8 @@ def _refit(of: Asked, layer: int, fits: Made | None, away: np.ndarray | None) ->
 def _layer(of: Asked, layer: int) -> tuple[StrictLayer, Adds, Mapping[Mode, Estimate]]:
     """What strict mode asks of a layer's readings; its refit is a part of its own."""
     readings, draws, covariates = of.readings, draws_of(of.config), of.answers.covariates
-    closely = layer == of.layer
     return (
-        examine_layer(readings, layer, draws, covariates=covariates, closely=closely),
+        examine_layer(readings, layer, draws, covariates=covariates),
         group_adds(readings, layer, covariates, draws),
         answer_only_gaps(readings, layer, draws),
     )
@@ -176,11 +284,6 @@ def layers_of(of: Asked, results: Mapping[tuple[str, Any], Any]) -> list[LayerEv
             LayerEvidence(examined=examined, refit=read, adds=adds, answer_only=answer_only)
         )
     return layers
-
-
-def _worlds(of: Asked, worlds: range) -> list[bool]:
-    logits, known = close_up(of.readings, of.layer, of.answers.covariates)
-    return shown_in_worlds(logits, known, draws_of(of.config), worlds)
 
 
 def _tables_of_mode(of: Asked, mode: Mode) -> Tables:

@@ -12,10 +12,9 @@ from anchorscope.pathways.class_collapse import ClassCollapse, class_collapse
 from anchorscope.pathways.effects import Delta, delta_p, flips, prediction
 from anchorscope.pathways.grouping import ROLES
 from anchorscope.pathways.heterogeneity import NO_SHAPE, Reliability, Shape, reliability, shape
-from anchorscope.pathways.one_law import Fit, Known, Law, factors_of, fit_line, kinds_share, one_law
+from anchorscope.pathways.one_law import Fit, Known, factors_of, fit_line, kinds_share, one_law
 from anchorscope.pathways.one_mechanism import CLASSES, Gap, Pair, gaps, shared_by_laws
 from anchorscope.pathways.probe_agreement import Agreement, agreement
-from anchorscope.pathways.two_pathways.looks import Logits, Look, Road, look_closely
 from anchorscope.probes.labelled import Covariates
 from anchorscope.probes.readings import Readings
 from anchorscope.records import MODES, Estimate, Mode
@@ -44,7 +43,6 @@ class StrictLayer:
     kinds: float  # share of the squared residuals that kinds of question account for
     common: float  # share of the squared shift that one displacement of everybody makes up
     spread: float  # standard deviation of the residual, logits of the paper probe
-    looks: Mapping[tuple[str, Road, Law], Look]  # within, road, law; empty where not asked for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,9 +62,8 @@ def examine_layer(
     draws: StrictDraws | None = None,
     *,
     covariates: Covariates | None = None,
-    closely: bool = False,
 ) -> StrictLayer:
-    """The evidence at one layer; `closely` for the layer at which the finding is made."""
+    """The evidence at one layer."""
     draws = draws or StrictDraws()
     at = _Layer(readings, layer, covariates)
     clean, knocked = at.of("paper"), at.of("paper", "knockout")
@@ -98,14 +95,7 @@ def examine_layer(
         kinds=kinds_share(clean, knocked, at.known("paper")) if len(clean) else np.nan,
         common=float(moved.mean() ** 2 / (moved**2).mean()) if (moved != 0).any() else np.nan,
         spread=float(fit_line(clean, knocked, at.fold).residual.std()) if len(clean) else np.nan,
-        looks=look_closely(at.logits(), at.known(), draws) if closely and len(clean) else {},
     )
-
-
-def close_up(readings: Readings, layer: int, covariates: Covariates | None) -> tuple[Logits, Known]:
-    """The logits of one layer, and what is known of its samples."""
-    at = _Layer(readings, layer, covariates)
-    return at.logits(), at.known()
 
 
 class _Layer:
@@ -134,15 +124,6 @@ class _Layer:
             factors=self.factors,
             entity=self.entity,
         )
-
-    def logits(self) -> Logits:
-        """The logits of every probe, clean, knocked out and under the stronger control."""
-
-        def of(intervention: str) -> dict[str, np.ndarray]:
-            return {probe: self.of(probe, intervention) for probe in self.readings.probes}
-
-        control = of(self.control) if self.control else None
-        return Logits(clean=of("clean"), knockout=of("knockout"), control=control)
 
     def rows(self, subset: str, *, probe: str) -> np.ndarray:
         """Which of the questions belong to a subset; ŷ is that of `probe`."""

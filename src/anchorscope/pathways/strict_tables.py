@@ -1,4 +1,4 @@
-"""strict.csv and verdict.csv: the evidence of every layer, and the finding of each dataset."""
+"""strict.csv: the evidence of every layer."""
 
 from __future__ import annotations
 
@@ -14,10 +14,8 @@ from anchorscope.pathways.group_adds import Adds
 from anchorscope.pathways.grouping import ROLES
 from anchorscope.pathways.refit import Refit
 from anchorscope.pathways.strict_layer import SUBSETS, StrictDraws, StrictLayer
-from anchorscope.pathways.two_pathways.finding import Finding
 from anchorscope.probes.readings import Readings
 from anchorscope.records import MODES, Estimate, Mode
-from anchorscope.run_folder import table_columns
 from anchorscope.stats.intervals import difference_of_means
 
 
@@ -50,18 +48,6 @@ def strict_table(layers: Sequence[LayerEvidence], *, model: str, dataset: str) -
     """One row per layer."""
     rows = [{"model": model, "dataset": dataset, **_row(layer)} for layer in layers]
     return pd.DataFrame(rows)
-
-
-def verdict_table(finding: Finding, *, model: str, dataset: str) -> pd.DataFrame:
-    """One row: the finding, and the look that speaks loudest for two pathways."""
-    best = finding.best
-    row = (
-        model, dataset, finding.layer, finding.seeds, finding.name, finding.why, finding.p,
-        *finding.gap[:3], best.within, best.p_gap, best.kappa.value, best.kappa.low, best.p_dip,
-        best.bic, best.road, best.told, best.p_lines, finding.same_gap, finding.kinds,
-        finding.n, finding.power,
-    )  # fmt: skip
-    return pd.DataFrame([row], columns=[*table_columns.VERDICT, *table_columns.VERDICT_MORE])
 
 
 def _row(layer: LayerEvidence) -> dict[str, Any]:

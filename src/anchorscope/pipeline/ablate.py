@@ -16,15 +16,13 @@ import pandas as pd
 from anchorscope.config import Config, Finder
 from anchorscope.engine.interventions import Intervention
 from anchorscope.engine.lease import Lease
-from anchorscope.engine.passes import CLEAN, KNOCKOUT, NEUTRAL, knockout_of
+from anchorscope.engine.passes import CLEAN, KNOCKOUT, knockout_of
 from anchorscope.errors import unknown
 from anchorscope.evidence.pieces import Tables
+from anchorscope.pathways.band import best_layer
 from anchorscope.pathways.effects import delta_p
 from anchorscope.pathways.grouping import pathways
-from anchorscope.pathways.parts import draws_of
-from anchorscope.pathways.strict_layer import examine_layer
-from anchorscope.pathways.two_pathways.finding import choose_layer
-from anchorscope.pipeline.analyse import finding_at
+from anchorscope.pathways.parts import READ, asked_of, draws_of, whole_finding
 from anchorscope.pipeline.prepare import Shard, exact_question_by
 from anchorscope.pipeline.shard import ask_and_read
 from anchorscope.pipeline.stages import Run
@@ -33,7 +31,7 @@ from anchorscope.probes.probe_set import ProbeSet
 from anchorscope.probes.readings import Readings, read
 from anchorscope.records import Estimate
 from anchorscope.run_folder import table_columns
-from anchorscope.run_folder.states import load_states
+from anchorscope.run_folder.states import StateBank, load_states
 from anchorscope.stats.intervals import difference_of_means
 
 Choice = Literal["spans", "where", "layers"]
@@ -89,28 +87,34 @@ def ablation_tables(run: Run, answers: Sequence[Labelled], *, shards: int) -> Ta
 
 
 def _rows(run: Run, answers: Labelled, variants: Sequence[Variant], shards: int) -> list[tuple]:
-    names = (CLEAN.name, NEUTRAL.name, KNOCKOUT.name)
-    base = {n: load_states(run.store, n, answers.ids, shards) for n in names}
+    bank = StateBank(run.store.path, list(answers.ids))
+    base = {n: load_states(run.store, n, answers.ids, shards) for n in READ if n in bank.names}
     probes = ProbeSet.load(run.store.file(f"probes/{answers.dataset}"))
-    rows = [_row("as run", answers, base, probes, run.config)]
+    rows = [_row("as run", answers, base, probes, bank, run.config)]
     for variant in variants:
-        other = load_states(run.store, variant.intervention.name, answers.ids, shards)
-        states = base | {KNOCKOUT.name: other}
-        rows.append(_row(variant.name, answers, states, probes, run.config))
+        name = variant.intervention.name
+        states = base | {KNOCKOUT.name: load_states(run.store, name, answers.ids, shards)}
+        # The retest was read with the run's own knockout.
+        states = {n: of for n, of in states.items() if not n.startswith("retest")}
+        other = bank.renamed({KNOCKOUT.name: name})
+        rows.append(_row(variant.name, answers, states, probes, other, run.config))
     return rows
 
 
 def _row(
-    name: str, answers: Labelled, states: Mapping[str, np.ndarray], probes: ProbeSet, config: Config
+    name: str,
+    answers: Labelled,
+    states: Mapping[str, np.ndarray],
+    probes: ProbeSet,
+    bank: StateBank,
+    config: Config,
 ) -> tuple:
     readings = read(probes, states, ids=answers.ids, z=answers.z, fold=answers.fold)
-    layer = choose_layer(readings)
+    layer = best_layer(readings)
     paper = _paper_gap(readings, layer, config)
-    examined = examine_layer(
-        readings, layer, draws_of(config), covariates=answers.covariates, closely=True
+    finding = whole_finding(
+        asked_of(model="", config=config, answers=answers, readings=readings, bank=bank)
     )
-    here = {name: of[:, layer - 1 : layer] for name, of in states.items()}
-    finding = finding_at(layer, here, examined, answers, config)
     decided = "holds" if paper.high < 0 else "fails" if paper.low > 0 else "undecided"
     strict = "holds" if finding.name == "two-pathways" else "not shown"
     gap = finding.gap

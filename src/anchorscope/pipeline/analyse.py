@@ -12,24 +12,22 @@ import pandas as pd
 
 from anchorscope.claims.inputs import from_tables
 from anchorscope.claims.table import claims_table
-from anchorscope.config import Config
-from anchorscope.engine.passes import CLEAN, KNOCKOUT, NEUTRAL, passes_of
+from anchorscope.engine.passes import CLEAN, passes_of
 from anchorscope.evidence.output import associated_table, output_table
 from anchorscope.evidence.pieces import Tables
 from anchorscope.parallel import in_parallel
+from anchorscope.pathways.finding import findings_table
 from anchorscope.pathways.parts import (
     Asked,
     Refits,
-    States,
-    examined_again,
+    asked_of,
+    finding_from,
     layers_of,
     parts_of,
     refits_of,
+    second_parts,
 )
-from anchorscope.pathways.strict_layer import StrictLayer
-from anchorscope.pathways.strict_tables import strict_table, verdict_table
-from anchorscope.pathways.two_pathways.finding import Finding, choose_layer, find
-from anchorscope.pathways.two_pathways.power import share_of
+from anchorscope.pathways.strict_tables import strict_table
 from anchorscope.pipeline.stages import Run
 from anchorscope.probes.at_once import fits_of_layers
 from anchorscope.probes.cross_fit import TrainingPart, probes_of_layer, stacked, training_parts
@@ -44,8 +42,6 @@ from anchorscope.run_folder.states import StateBank
 from anchorscope.stats.intervals import Draws
 
 LayerParts = dict[int, Callable[[], Any]]
-# What strict mode reads by every set of folds; the control where a run has one.
-_HELD = (CLEAN.name, KNOCKOUT.name, NEUTRAL.name)
 
 
 def train_and_read(
@@ -171,15 +167,16 @@ def pathways_of(
     """The same tables of each of these datasets; their `refits` may have been made before."""
     asked = {of.dataset: _asked(run, of, readings[of.dataset]) for of in answers}
     refits = refits or {of.dataset: refits_before(run, of) for of in answers}
-    parts = {
-        (name, key): part
-        for name, of in asked.items()
-        for key, part in parts_of(of, refits[name]).items()
-    }
-    results = _each(run, "pathways", list(parts.values()), workers)
     by_dataset: dict[str, dict] = {name: {} for name in asked}
-    for (name, key), result in zip(parts, results, strict=True):
-        by_dataset[name][key] = result
+
+    def compute(name: str, parts: Mapping[tuple[str, Any], Callable[[], Any]]) -> None:
+        for key, result in zip(parts, _each(run, name, list(parts.values()), workers), strict=True):
+            by_dataset[key[0]][key[1]] = result
+
+    first = {n: parts_of(of, refits[n]) for n, of in asked.items()}
+    compute("pathways", {(n, key): part for n, of in first.items() for key, part in of.items()})
+    second = {n: second_parts(of, by_dataset[n]) for n, of in asked.items()}
+    compute("findings", {(n, key): part for n, of in second.items() for key, part in of.items()})
     return {name: _tables(of, by_dataset[name]) for name, of in asked.items()}
 
 
@@ -191,15 +188,12 @@ def refits_before(run: Run, answers: Labelled) -> Refits:
 def _asked(run: Run, answers: Labelled, readings: Readings) -> Asked:
     every_run = (CLEAN.name, *(cut.name for cut in passes_of(run.config)))
     own = {name: readings.logits[name] for name in every_run if name in readings.logits}
-    readings = replace(readings, logits=own)
-    return Asked(
+    return asked_of(
         model=run.model_name,
         config=run.config,
         answers=answers,
-        readings=readings,
+        readings=replace(readings, logits=own),
         bank=StateBank(run.store.path, list(answers.ids)),
-        layer=choose_layer(readings),
-        held=tuple(name for name in _HELD if name in own),
     )
 
 
@@ -208,17 +202,14 @@ def _tables(of: Asked, results: Mapping[tuple[str, Any], Any]) -> Tables:
     names = {"model": of.model, "dataset": of.answers.dataset}
     by_mode = [results["mode", mode] for mode in MODES]
     layers = layers_of(of, results)
-    again = [result for (kind, _), result in results.items() if kind == "folds"]
-    shown = [one for (kind, _), some in results.items() if kind == "worlds" for one in some]
-    examined = [layers[of.layer - 1].examined, *(seen for seen in again if seen is not None)]
-    finding = replace(find(examined), power=share_of(shown))
+    finding = finding_from(of, results)
     return {
         name: pd.concat([tables[name] for tables in by_mode], ignore_index=True)
         for name in ("pathways", "layers")
     } | {
         **results["tables", ""],
         "strict": strict_table(layers, **names),
-        "verdict": verdict_table(finding, **names),
+        "findings": findings_table(finding, **names, layer=of.layer),
     }
 
 
@@ -238,7 +229,7 @@ def output_tables(
     outputs = load_outputs(run.store, samples, passes, shards=shards)
     if set(outputs["pass"]) <= {CLEAN.name}:
         return {}
-    layers = dict(zip(tables["verdict"]["dataset"], tables["verdict"]["layer"], strict=True))
+    layers = dict(zip(tables["findings"]["dataset"], tables["findings"]["layer"], strict=True))
     strict = tables["pathways"].loc[tables["pathways"]["mode"] == "strict"]
     rows: dict[str, list[pd.DataFrame]] = {"output": [], "associated": []}
     for of in answers:
@@ -282,16 +273,3 @@ def save_rest(run: Run, tables: Tables, frame: pd.DataFrame) -> None:
     run.store.write("tables/pathways.parquet", tables["pathways"].to_parquet)
     claims = claims_table([from_tables(run.store.info, tables, frame)])
     run.store.write("tables/claims.csv", partial(claims.to_csv, index=False))
-
-
-def finding_at(
-    layer: int, states: States, first: StrictLayer, answers: Labelled, config: Config
-) -> Finding:
-    """The finding at a layer, from its states [question, 1, width].
-
-    `first` is what the run's own folds showed; for every further set of folds the probes are
-    trained anew.
-    """
-    seeds = range(1, config.fold_seeds)
-    again = [examined_again(layer, states, answers, config, seed=seed) for seed in seeds]
-    return find([first, *(seen for seen in again if seen is not None)])

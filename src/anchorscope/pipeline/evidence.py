@@ -20,7 +20,7 @@ from anchorscope.evidence.pieces import (
     pieces_of,
 )
 from anchorscope.evidence.shards import HeldOut, Part, Shards, evidence_name, stored_rows
-from anchorscope.pathways.two_pathways.finding import choose_layer
+from anchorscope.pathways.band import best_layer
 from anchorscope.pipeline.prepare import Shard, prompt_maker
 from anchorscope.pipeline.shard import ask_and_read, stored_answers
 from anchorscope.pipeline.stages import Run
@@ -68,7 +68,7 @@ def read_evidence_with_probes(
 ) -> None:
     """What is read by the probes that never saw the question: saliency, heads."""
     with run.stage("evidence"):
-        layers = {of.dataset: choose_layer(readings[of.dataset]) for of in answers}
+        layers = {of.dataset: best_layer(readings[of.dataset]) for of in answers}
         held_out = {of.dataset: _held_out(run, of, layers[of.dataset]) for of in answers}
         through = _shards(run, lease, shards, samples)
         for name in run.config.evidence:

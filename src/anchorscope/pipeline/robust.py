@@ -19,29 +19,27 @@ import numpy as np
 import pandas as pd
 
 from anchorscope.config import Config
-from anchorscope.engine.passes import CLEAN, KNOCKOUT, NEUTRAL
+from anchorscope.engine.passes import KNOCKOUT
 from anchorscope.errors import UserError
 from anchorscope.evidence.pieces import Tables
 from anchorscope.parallel import in_parallel
-from anchorscope.pathways.parts import draws_of
-from anchorscope.pathways.strict_layer import examine_layer
-from anchorscope.pipeline.analyse import finding_at
+from anchorscope.pathways.effects import delta_p, flips
+from anchorscope.pathways.parts import READ, asked_of, whole_finding
 from anchorscope.pipeline.stages import Run
 from anchorscope.probes.cross_fit import cross_fit
 from anchorscope.probes.labelled import Labelled, labelled
+from anchorscope.probes.readings import Readings
 from anchorscope.records import Sample
 from anchorscope.run_folder import table_columns
 from anchorscope.run_folder.states import StateBank
 from anchorscope.run_folder.store import Store
-from anchorscope.stats.ranking import auroc
 
 TABLE = "tables/robust.csv"
 AS_RUN = "as run"
 FOLDS = (3, 5, 10)  # of these the ones that the run does not have
 FLIPPED = (2, 5, 10)  # percent of the verdicts
 DRAWS = 3  # of which verdicts are flipped; a row is their median
-PASSES = (CLEAN.name, KNOCKOUT.name, NEUTRAL.name)
-_MIDDLE = ("paper_gap", "same_gap", "strict_gap", "null_low", "null_high")
+_MIDDLE = ("paper_gap", "same_gap", "strict_gap", "gap_low", "gap_high")
 Row = dict[str, Any]
 
 
@@ -139,49 +137,46 @@ def row_of(choice: Choice) -> Row:
 def _finding(choice: Choice) -> Row:
     config = choice.config
     answers = labelled(choice.samples, choice.dataset, config)
-    bank = StateBank(choice.folder, list(answers.ids))
-    layer = _best_layer(bank, answers, config)
-    # One layer is enough: what strict mode says of it comes from no other.
-    states = {
-        name: bank.layer(choice.knockout if name == KNOCKOUT.name else name, layer)[:, None]
-        for name in PASSES
-        if name in bank.names
-    }
-    readings, _ = cross_fit(states, **_probes(answers, config))
-    first = examine_layer(
-        readings, 1, draws_of(config), covariates=answers.covariates, closely=True
-    )
-    finding = finding_at(layer, states, replace(first, layer=layer), answers, config)
+    bank = StateBank(choice.folder, list(answers.ids)).renamed({KNOCKOUT.name: choice.knockout})
+    own = choice.knockout == KNOCKOUT.name
+    # The retest was read with the run's own knockout.
+    names = [n for n in READ if n in bank.names and (own or not n.startswith("retest"))]
+    readings = _readings(bank, names, answers, config)
+    asked = asked_of(model="", config=config, answers=answers, readings=readings, bank=bank)
+    finding = whole_finding(asked)
+    clean, cut = (readings.at(asked.layer, "paper", name) for name in ("clean", "knockout"))
+    paper = pd.Series(delta_p(clean, cut)).groupby(flips(clean, cut)).mean()
     return {
-        "layer": layer,
-        "n": finding.n,
-        "paper_gap": first.gaps["paper", "all", "points"].value,
+        "layer": asked.layer,
+        "n": finding.examined.n,
+        "paper_gap": float(paper.get(1.0, np.nan) - paper.get(0.0, np.nan)),
         "same_gap": finding.same_gap,
         "strict_gap": finding.gap.value,
-        "null_low": finding.gap.low,
-        "null_high": finding.gap.high,
+        "gap_low": finding.gap.low,
+        "gap_high": finding.gap.high,
         "finding": finding.name,
     }
 
 
-def _best_layer(bank: StateBank, answers: Labelled, config: Config) -> int:
-    """The layer whose clean paper probe tells wrong from right best, a layer in memory at a time.
-
-    The same as `choose_layer` of the readings of all layers.
-    """
-    areas = []
+def _readings(bank: StateBank, names: Sequence[str], answers: Labelled, config: Config) -> Readings:
+    """The readings of all layers, one in memory at a time."""
+    layers = []
     for layer in range(1, bank.layers + 1):
-        clean = {CLEAN.name: bank.layer(CLEAN.name, layer)[:, None]}
-        readings, _ = cross_fit(clean, **_probes(answers, config))
-        areas.append(auroc(answers.z, readings.at(1, "paper")))
-    return int(np.argmax(areas)) + 1
-
-
-def _probes(answers: Labelled, config: Config) -> dict[str, Any]:
-    """How the probes of a choice are trained."""
-    of = {"ids": answers.ids, "z": answers.z, "fold": answers.fold, "dataset": answers.dataset}
-    of["entity"] = answers.entities
-    return {**of, "C": config.C, "balance": config.balance, "workers": 1}
+        states = {name: bank.layer(name, layer)[:, None] for name in names}
+        found, _ = cross_fit(
+            states,
+            ids=answers.ids,
+            z=answers.z,
+            fold=answers.fold,
+            entity=answers.entities,
+            dataset=answers.dataset,
+            C=config.C,
+            balance=config.balance,
+            workers=1,
+        )
+        layers.append(found)
+    logits = {name: np.concatenate([of.logits[name] for of in layers], axis=2) for name in names}
+    return replace(layers[0], logits=logits, entity=answers.covariates.entity)
 
 
 def table_of(rows: Sequence[Row]) -> pd.DataFrame:

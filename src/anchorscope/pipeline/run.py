@@ -72,7 +72,7 @@ def run(
         ...     prompt="text", max_tokens=8, folds=3, fold_seeds=1, resamples=100
         ... )
         >>> run = anc.run(model, questions, out="runs/atlas", config=small)
-        >>> run.verdict["finding"].tolist()
+        >>> run.findings["finding"].tolist()
         ['too-few']
         >>> sorted(run.samples["verdict"].unique())
         ['right', 'wrong']

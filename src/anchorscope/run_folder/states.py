@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import lru_cache, partial
@@ -196,6 +196,7 @@ class StateBank:
 
     def __init__(self, path: Path, ids: list[str]) -> None:
         self.folder, self.place = path / "states", {id: row for row, id in enumerate(ids)}
+        self._other_name: dict[str, str] = {}
         self._read: dict[tuple[str, int], np.ndarray] = {}
         self._mapped: dict[str, list[tuple[_Rows, np.ndarray, _Rows]]] = {}  # by pass
 
@@ -211,8 +212,15 @@ class StateBank:
         with _shard(self._shards("clean")[0]) as (file, _):
             return int(file.get_slice("states").get_shape()[1])
 
+    def renamed(self, names: Mapping[str, str]) -> StateBank:
+        """The same states, some passes read from those of another name."""
+        other = StateBank(self.folder.parent, list(self.place))
+        other._other_name = dict(names)
+        return other
+
     def layer(self, name: str, layer: int) -> np.ndarray:
         """The states [question, width] of one layer as stored; NaN where there is none."""
+        name = self._other_name.get(name, name)
         states = self._read.get((name, layer))
         if states is None:
             states = self._load(name, layer)

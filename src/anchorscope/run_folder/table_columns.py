@@ -28,23 +28,28 @@ STRICT = _names(
     "model dataset layer n kappa group_explained collapse paper_gap paper_null_low paper_null_high "
     "strict_gap strict_null_low strict_null_high"
 )
-VERDICT = _names(
-    "model dataset layer seeds finding why p gap null_low null_high within within_p kappa "
-    "kappa_low dip_p bic"
+FINDINGS = _names("model dataset finding by layers n gap gap_low gap_high power_half power_fifth")
+# The answers to the five questions, written beside them.
+FINDINGS_MORE = _names(
+    "why untested layer sets same_gap reliability "
+    "effect effect_low effect_high effect_logit effect_logit_low effect_logit_high "
+    "effect_flips effect_flips_low effect_flips_high effect_p question_p "
+    "exact_share exact_share_low exact_share_high content_share content_share_low "
+    "content_share_high sides sides_low sides_high sides_null sides_p "
+    "retest retest_low retest_high retest_p within road dip_p uniform_p bic kappa kappa_low "
+    "retest_kappa share_q cells belief within_p told told_by_rule finder"
 )
-# Written beside them; runs of earlier versions do not have these.
-VERDICT_MORE = _names("road told lines_p same_gap kinds n power")
 CLAIMS = _names(
-    "claim statement source paper_value paper_verdict strict_value strict_verdict model dataset "
+    "claim statement source paper_value paper_decision strict_value strict_decision model dataset "
     "finding paper_low paper_high paper_p strict_low strict_high strict_p"
 )
 SPANS = _names("dataset finder_a finder_b n jaccard identical")
 ABLATION = _names(
-    "variant dataset layer paper_gap paper_low paper_high paper_verdict strict_gap band_low "
-    "band_high strict_verdict finding"
+    "variant dataset layer paper_gap paper_low paper_high paper_decision strict_gap gap_low "
+    "gap_high strict_decision finding"
 )
 ROBUST = _names(
-    "variant dataset layer n paper_gap same_gap strict_gap null_low null_high finding agrees"
+    "variant dataset layer n paper_gap same_gap strict_gap gap_low gap_high finding agrees"
 )
 PATHWAYS = _names("id dataset layer mode z prediction logit_clean logit_knockout pathway")
 # samples.parquet has all fields of a sample; these are the ones that every reader relies on.
@@ -140,6 +145,7 @@ TEXT = frozenset(
     _names(
         "model dataset mode pathway intervention finder_a finder_b id finding why within collapse "
         "variant subset loss measure term predictor set layers dataset_a dataset_b claim "
-        "statement source paper_verdict strict_verdict road control kind less donor text"
+        "statement source paper_decision strict_decision road control kind less donor text by "
+        "untested"
     )
 )

@@ -116,18 +116,19 @@ class RunView:
     @property
     def has_strict(self) -> bool:
         """Whether the run holds strict mode's evidence (runs of early versions do not)."""
-        return all((self.path / "tables" / f"{n}.csv").is_file() for n in ("strict", "verdict"))
+        return all((self.path / "tables" / f"{n}.csv").is_file() for n in ("strict", "findings"))
 
     @cached_property
     def strict(self) -> pd.DataFrame:
         return self._table("strict", table_columns.STRICT)
 
     @cached_property
-    def verdict(self) -> pd.DataFrame:
-        table, about = self._table("verdict", table_columns.VERDICT), ["dataset", "layer"]
+    def findings(self) -> pd.DataFrame:
+        """The finding of every dataset, and the answers to the five questions behind it."""
+        table, about = self._table("findings", table_columns.FINDINGS), ["dataset", "layer"]
         lacking = table.merge(self.strict[about], how="left", on=about, indicator=True)
         if (lacking["_merge"] != "both").any():
-            raise senseless(self.path / "tables/verdict.csv", "strict.csv lacks a layer it names")
+            raise senseless(self.path / "tables/findings.csv", "strict.csv lacks a layer it names")
         return table
 
     @cached_property
@@ -141,7 +142,7 @@ class RunView:
         exists = file.is_file()
         table = self._table("detector_claims", ("claim",)) if exists else pd.DataFrame()
         table = table.reindex(columns=list(table_columns.CLAIMS))
-        words = {"paper_verdict": "not measured", "strict_verdict": "not measured", "finding": ""}
+        words = {"paper_decision": "not measured", "strict_decision": "not measured", "finding": ""}
         return table.astype(dict.fromkeys(words, object)).fillna(words)
 
     @cached_property
@@ -211,7 +212,9 @@ class RunView:
     def _repr_html_(self) -> str:
         """What a notebook shows: the model, the folder, and what was found on each dataset."""
         asked = {str(d["name"]): d.get("questions") for d in self.info["datasets"]}
-        findings = {row["dataset"]: row for row in records(self.verdict)} if self.has_strict else {}
+        findings = (
+            {row["dataset"]: row for row in records(self.findings)} if self.has_strict else {}
+        )
         facts = [("folder", str(self.path))]
         for name, title in self.titles.items():
             words = [] if asked[name] is None else [f"{asked[name]} questions"]

@@ -40,7 +40,7 @@ def simulate(
     Examples:
         >>> from anchorscope.simulate import Truth, simulate
         >>> run = simulate(Truth(world="one-mechanism", layers=1), out="runs/world")
-        >>> run.verdict["finding"].tolist()
+        >>> run.findings["finding"].tolist()
         ['one-mechanism']
 
     """

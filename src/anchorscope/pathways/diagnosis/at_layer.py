@@ -33,8 +33,8 @@ class AtLayer:
 
     @classmethod
     def of(cls, run: RunView, dataset: str) -> AtLayer:
-        """The layer that verdict.csv names; an error where the run has no such row."""
-        found = records(where(run.verdict, dataset=dataset))
+        """The layer that findings.csv names; an error where the run has no such row."""
+        found = records(where(run.findings, dataset=dataset))
         if not found:
             raise UserError(f"'{run.path}' has no finding on '{dataset}'. It has: "
                             f"{', '.join(run.datasets)}.")  # fmt: skip

@@ -33,7 +33,7 @@ class Why:
 
     dataset: str
     finding: str
-    why: str  # as verdict.csv has it
+    why: str  # as findings.csv has it
     asked: int  # questions
     usable: int  # of them, with a verdict of right or wrong and states
     probe: ProbeReads
@@ -103,7 +103,7 @@ def why(
 ) -> Why:
     """What the run shows and could have shown on one dataset."""
     at = AtLayer.of(run, dataset)
-    row = records(where(run.verdict, dataset=dataset))[0]
+    row = records(where(run.findings, dataset=dataset))[0]
     logits, known = at.logits_and_known
     plans = own_case(logits, known), clear_case(logits, known)
     own, clear = (

@@ -58,7 +58,7 @@ def analyse(
         >>> states = {"clean": clean, "knockout": 0.5 * clean, "neutral": clean + 0.1}
         >>> small = anc.Config(folds=3, fold_seeds=1, resamples=100)
         >>> run = anc.analyse(states, z, out="runs/states", config=small)
-        >>> run.verdict["finding"].tolist(), (run.path / "report.html").exists()
+        >>> run.findings["finding"].tolist(), (run.path / "report.html").exists()
         (['too-few'], True)
 
     """

@@ -97,9 +97,8 @@ def _finished(outcome: Outcome, view: RunView) -> list[dict[str, Any]]:
 def _numbers(view: RunView, dataset: str, title: str) -> dict[str, Any]:
     """The counts of verdicts, and the finding with the numbers at its layer."""
     verdicts = Counter(values(where(view.samples, dataset=dataset), "verdict"))
-    (found,) = records(where(view.verdict, dataset=dataset))
+    (found,) = records(where(view.findings, dataset=dataset))
     head = headline(view, dataset, title)
-    gap = head.strict_gap
     return {
         "n": found["n"],
         "right": verdicts["right"],
@@ -110,10 +109,10 @@ def _numbers(view: RunView, dataset: str, title: str) -> dict[str, Any]:
         "auroc_low": head.auroc.low,
         "auroc_high": head.auroc.high,
         "paper_gap": head.paper_gap.value,
-        "strict_gap": gap.value,
-        "strict_gap_low": gap.low,
-        "strict_gap_high": gap.high,
-        **{name: found[name] for name in ("null_low", "null_high", "finding", "why", "power")},
+        "strict_gap": found["gap"],
+        "strict_gap_low": found["gap_low"],
+        "strict_gap_high": found["gap_high"],
+        **{name: found[name] for name in ("finding", "by", "why", "power_half", "power_fifth")},
     }
 
 

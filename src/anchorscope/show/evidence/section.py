@@ -65,7 +65,7 @@ def _unclaimed(run: RunView) -> list[Safe]:
 
 def _reading(row: dict[str, Any], mode: str) -> Safe:
     value, low, high = (float(row.get(f"{mode}_{n}", math.nan)) for n in ("value", "low", "high"))
-    parts: list[object] = [tag("b", str(row[f"{mode}_verdict"]))]
+    parts: list[object] = [tag("b", str(row[f"{mode}_decision"]))]
     if math.isfinite(value):
         parts.append(f" {number(value, 2)}")
     if math.isfinite(low) and math.isfinite(high):

@@ -94,7 +94,7 @@ def side_by_side(
 
 def chosen_layer(run: RunView, dataset: str) -> int:
     """The layer whose clean probe is best, where all evidence is read."""
-    return int(records(where(run.verdict, dataset=dataset))[0]["layer"])
+    return int(records(where(run.findings, dataset=dataset))[0]["layer"])
 
 
 def claim_of(run: RunView, claim: str, dataset: str) -> Row | None:
@@ -109,7 +109,7 @@ def verdict(row: Row | None, what: str = "Q less A") -> str:
         return ""
     numbers = (float(row.get(f"strict_{name}", math.nan)) for name in ("value", "low", "high"))
     estimate = Estimate(*numbers, n=0)
-    said = BEYOND[str(row["strict_verdict"])]
+    said = BEYOND[str(row["strict_decision"])]
     if not math.isfinite(estimate.value):
         return f"{said}."
     ends = interval(estimate, 2)

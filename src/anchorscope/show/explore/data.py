@@ -89,7 +89,7 @@ def _findings(run: RunView) -> list[dict[str, Any]]:
     return [
         {"dataset": row["dataset"], "layer": int(row["layer"]), "finding": row["finding"],
          "why": row["why"]}
-        for row in records(run.verdict)
+        for row in records(run.findings)
         if row["layer"] == row["layer"]
     ]  # fmt: skip
 

@@ -44,7 +44,7 @@ def with_detectors(
 
 def claim_inputs(run: RunView) -> ClaimInputs:
     """A run folder as the claims see it."""
-    tables = {"pathways": run.pathways, "strict": run.strict, "verdict": run.verdict}
+    tables = {"pathways": run.pathways, "strict": run.strict, "findings": run.findings}
     return from_tables(run.info, tables | run.evidence, run.samples)
 
 

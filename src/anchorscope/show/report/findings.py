@@ -39,7 +39,7 @@ HOW = (
 
 def findings(run: RunView, heads: Sequence[Headline]) -> Safe:
     """For each dataset what it is and why, the sentences of both modes, and what weakens them."""
-    verdicts = {str(row["dataset"]): row for row in records(run.verdict)} if run.has_strict else {}
+    verdicts = {str(row["dataset"]): row for row in records(run.findings)} if run.has_strict else {}
     parts: list[Safe] = []
     for head in heads:
         verdict = verdicts.get(head.dataset)
@@ -67,7 +67,7 @@ def robustness(run: RunView, dataset: str) -> list[str]:
 
 
 def finding_name(verdict: Mapping[str, Any]) -> str:
-    """The finding of a row of verdict.csv in words."""
+    """The finding of a row of findings.csv in words."""
     return FINDINGS.get(str(verdict["finding"]), str(verdict["finding"]))
 
 
@@ -87,7 +87,7 @@ def _why(verdict: Mapping[str, Any]) -> str:
 def evidence_table(run: RunView) -> Safe:
     """Strict mode's numbers at the chosen layer, a column for each dataset."""
     columns = []
-    for verdict in records(run.verdict):
+    for verdict in records(run.findings):
         dataset, layer = str(verdict["dataset"]), verdict["layer"]
         (row,) = records(where(run.strict, dataset=dataset, layer=layer))
         columns.append((f"{run.titles.get(dataset, dataset)}, layer {layer}", _numbers(row)))

@@ -142,7 +142,7 @@ def _cell(row: Mapping[str, Any]) -> Cell:
 
 def _decided(row: Mapping[str, Any], mode: Mode) -> Decided:
     value, low, high, p = (float(row[f"{mode}_{name}"]) for name in ("value", "low", "high", "p"))
-    return Decided(verdict=str(row[f"{mode}_verdict"]), value=value, low=low, high=high, p=p)
+    return Decided(verdict=str(row[f"{mode}_decision"]), value=value, low=low, high=high, p=p)
 
 
 def one_statement(statements: Sequence[str]) -> str:

@@ -97,7 +97,7 @@ def headline(run: RunView, dataset: str, title: str) -> Headline:
 
 def settled_layer(run: RunView, dataset: str) -> int | None:
     """The layer of the finding: the one whose clean probe is best."""
-    rows = records(where(run.verdict, dataset=dataset)) if run.has_strict else []
+    rows = records(where(run.findings, dataset=dataset)) if run.has_strict else []
     return int(rows[0]["layer"]) if rows else None
 
 

@@ -45,7 +45,7 @@ def strict_mode(run: RunView, heads: Sequence[Headline]) -> str:
     if not run.has_strict:
         return f"{start}shows {_gaps({h: (h.layer, h.strict_gap.value) for h in heads})}."
     datasets: dict[str, list[str]] = defaultdict(list)
-    for row in records(run.verdict):
+    for row in records(run.findings):
         title = run.titles.get(str(row["dataset"]), str(row["dataset"]))
         gap = number(float(row["gap"]))
         datasets[_finds(row)].append(f"{title} (gap {gap} at layer {row['layer']})")

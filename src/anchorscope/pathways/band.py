@@ -1,0 +1,197 @@
+"""One reading a side: calibrated logits averaged over a band of layers fixed on clean states.
+
+A finding that hangs on 0.001 of AUROC between two neighbouring layers is no finding. So every side
+(probe a, probe b) reads a sample by the mean of its logits over all layers whose clean probe lies
+within one standard error of the best one. The band is chosen without a look at any knocked-out
+state, so that no gap can have been picked for its width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from anchorscope.pathways.one_law import Fit, Known, one_law
+from anchorscope.probes.labelled import Covariates
+from anchorscope.probes.probe_set import ProbeSet
+from anchorscope.probes.readings import Readings
+from anchorscope.stats.intervals import Z
+from anchorscope.stats.ranking import auroc, auroc_interval
+
+SIDES = ("a", "b")
+_RESAMPLES = 200  # behind the standard error of an AUROC
+
+
+@dataclass(frozen=True, kw_only=True)
+class Band:
+    """A dataset's readings over the band, of one set of folds.
+
+    Samples without a knocked-out state are left out; in other passes they are NaN.
+    """
+
+    layers: tuple[int, ...]  # from 1
+    logits: Mapping[str, np.ndarray]  # by pass, [probe, question]; probes in the order of `probes`
+    probes: tuple[str, ...]
+    clean_by_layer: np.ndarray  # [question, layer of the band], mean over the probes
+    z: np.ndarray
+    fold: np.ndarray
+    covariates: Covariates
+    overlap: float  # agreement of a and b on a displacement in a random direction; NaN: unknown
+
+    @property
+    def n(self) -> int:
+        return len(self.fold)
+
+    @property
+    def entity(self) -> np.ndarray | None:
+        return self.covariates.entity
+
+    @property
+    def belief(self) -> np.ndarray:
+        """The clean logit, the mean over all probes, [question]."""
+        return self.logits["clean"].mean(axis=0)
+
+    @property
+    def wrong(self) -> np.ndarray:
+        """Whether ŷ is "wrong", [question] bool."""
+        return self.belief > 0
+
+    @property
+    def towards(self) -> np.ndarray:
+        """+1 or -1, the sign of ŷ's logit, [question]."""
+        return np.where(self.wrong, 1.0, -1.0)
+
+    @property
+    def known(self) -> Known:
+        """What the one law may use: fold, ŷ and the clean belief."""
+        return Known(
+            fold=self.fold,
+            predicted=self.wrong.astype(np.float64),
+            belief=self.belief,
+            entity=self.entity,
+        )
+
+    @property
+    def reliability(self) -> float:
+        """How much of a belief's variance is the belief's own, not the probes' error.
+
+        The sides share no training question, so their errors are independent, and their
+        correlation is the reliability of one of them; that of their mean is higher
+        (Spearman-Brown).
+        """
+        a, b = (self.side(name) for name in SIDES)
+        if not (a.std() > 0 and b.std() > 0):
+            return 0.0
+        shared = max(float(np.corrcoef(a, b)[0, 1]), 0.0)
+        return 2 * shared / (1 + shared)
+
+    def side(self, probe: str, intervention: str = "clean") -> np.ndarray:
+        """One probe's logits under a pass, [question]."""
+        return self.logits[intervention][self.probes.index(probe)]
+
+    def both(self, intervention: str = "clean") -> np.ndarray:
+        """The mean of sides a and b under a pass, [question]."""
+        return np.mean([self.side(name, intervention) for name in SIDES], axis=0)
+
+    def has(self, intervention: str) -> bool:
+        """Whether any sample was read under a pass."""
+        return intervention in self.logits and bool(
+            np.isfinite(self.logits[intervention]).all(axis=0).any()
+        )
+
+    def rows(self, *interventions: str) -> np.ndarray:
+        """The samples that were read under all of these passes, [question] bool."""
+        there = [np.isfinite(self.logits[name]).all(axis=0) for name in interventions]
+        return np.logical_and.reduce(there)
+
+    def take(self, rows: np.ndarray) -> Band:
+        """The same of some samples."""
+        return replace(
+            self,
+            logits={name: logits[:, rows] for name, logits in self.logits.items()},
+            clean_by_layer=self.clean_by_layer[rows],
+            z=self.z[rows],
+            fold=self.fold[rows],
+            covariates=self.covariates.take(rows),
+        )
+
+    def law(self, before: np.ndarray, after: np.ndarray) -> Fit:
+        """What `after` [question] follows from `before`: a line for each fold and ŷ."""
+        return one_law(before, after, self.known, law="line")
+
+    def curved_law(self, before: np.ndarray, after: np.ndarray) -> Fit:
+        """The same with a bend: a smooth function of the clean belief within each ŷ."""
+        return one_law(before, after, self.known, law="curve")
+
+
+def choose_band(readings: Readings, *, seed: int = 0) -> tuple[int, ...]:
+    """The layers whose clean AUROC lies within one standard error of the best layer's."""
+    areas = np.array([auroc(readings.z, logit) for logit in readings.of("paper").T])
+    return band_within(areas, band_error(readings, seed=seed))
+
+
+def best_layer(readings: Readings) -> int:
+    """The layer (from 1) whose clean paper probe tells wrong from right best."""
+    return int(np.argmax([auroc(readings.z, logit) for logit in readings.of("paper").T])) + 1
+
+
+def band_error(readings: Readings, *, seed: int) -> float:
+    """The standard error of the best layer's clean AUROC; 0 where there is none."""
+    areas = np.array([auroc(readings.z, logit) for logit in readings.of("paper").T])
+    best = readings.of("paper")[:, int(np.argmax(areas))]
+    found = auroc_interval(
+        readings.z, best, seed=seed, resamples=_RESAMPLES, entity=readings.entity
+    )
+    error = (found.high - found.low) / (2 * Z)
+    return float(error) if np.isfinite(error) else 0.0
+
+
+def band_within(areas: np.ndarray, error: float) -> tuple[int, ...]:
+    """The layers (from 1) whose AUROC [layer] is at most `error` below the best."""
+    if not np.isfinite(areas).any():
+        return ()
+    return tuple(int(at) + 1 for at in np.flatnonzero(areas >= np.nanmax(areas) - error))
+
+
+def read_band(
+    readings: Readings,
+    layers: Sequence[int],
+    *,
+    covariates: Covariates,
+    overlap: float = np.nan,
+    band: Sequence[int] | None = None,
+) -> Band:
+    """The band's readings; `layers` counts in `readings`, `band` names them where that differs."""
+    columns = [layer - 1 for layer in layers]
+    logits = {name: values[:, :, columns].mean(axis=2) for name, values in readings.logits.items()}
+    read = np.isfinite(logits["knockout"]).all(axis=0)
+    whole = Band(
+        layers=tuple(band or layers),
+        logits=logits,
+        probes=readings.probes,
+        clean_by_layer=readings.logits["clean"][:, :, columns].mean(axis=0),
+        z=readings.z,
+        fold=readings.fold,
+        covariates=covariates,
+        overlap=overlap,
+    )
+    return whole.take(read)
+
+
+def side_overlap(probes: ProbeSet, layers: Sequence[int], moved: Sequence[float]) -> float:
+    """The correlation of both sides' readings under displacements in random directions.
+
+    `moved` is the mean squared length of the knockout's displacement at each of the layers.
+    """
+    columns = [layer - 1 for layer in layers]
+    a, b = (
+        probes.weights[probes.probes.index(name)][:, columns].astype(np.float64) for name in SIDES
+    )
+    squared = np.asarray(moved, dtype=np.float64)
+    together, of_a, of_b = (
+        np.einsum("flw,flw,l->f", x, y, squared) for x, y in ((a, b), (a, a), (b, b))
+    )
+    size = np.sqrt(of_a * of_b)
+    return float(np.mean(np.divide(together, size, out=np.zeros_like(size), where=size > 0)))

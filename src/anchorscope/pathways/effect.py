@@ -1,0 +1,123 @@
+"""E1 and E2: how far the knockout moves the probes beyond the neutral control, and whence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import ndtr
+
+from anchorscope.config import Delta
+from anchorscope.pathways.band import SIDES, Band
+from anchorscope.pathways.effects import delta_p
+from anchorscope.records import Estimate
+from anchorscope.stats.drawing import drawn_sums
+from anchorscope.stats.intervals import (
+    ALPHA,
+    Draws,
+    Z,
+    bootstrap_mean,
+    p_of_interval,
+    percentile_interval,
+)
+
+NOTHING = Estimate(np.nan, np.nan, np.nan, 0)
+_TESTS = 3  # logits within each ŷ, and flips, share the 5 %
+
+
+@dataclass(frozen=True, kw_only=True)
+class Effect:
+    """What a pass does less what the neutral control does, both signed towards ŷ."""
+
+    points: Estimate  # ΔP
+    logit: Estimate
+    logit_right: Estimate  # among the samples predicted right
+    logit_wrong: Estimate
+    flips: Estimate  # share of predictions that change
+    p: float  # of no loss within either ŷ and no more flips, corrected for the three looks
+
+    @property
+    def shown(self) -> bool:
+        return bool(self.p <= ALPHA)
+
+
+NO_EFFECT = Effect(
+    points=NOTHING,
+    logit=NOTHING,
+    logit_right=NOTHING,
+    logit_wrong=NOTHING,
+    flips=NOTHING,
+    p=np.nan,
+)
+
+
+def effect(band: Band, intervention: str, draws: Draws, *, unit: Delta = "points") -> Effect:
+    """The effect of a pass beyond the neutral control; beyond nothing where that is missing."""
+    if not band.has(intervention):
+        return NO_EFFECT
+    control = "neutral" if band.has("neutral") else "clean"
+    band = band.take(band.rows(intervention, control))
+    by_side = [_by_side(band, probe, intervention, control, unit) for probe in SIDES]
+    points, logit, flipped = np.mean(by_side, axis=0)
+    right, wrong = (_mean(logit, rows, band, draws) for rows in (~band.wrong, band.wrong))
+    everything = np.ones(band.n, dtype=bool)
+    flips = _mean(flipped, everything, band, draws)
+    p = [_below_zero(right), _below_zero(wrong), _above_zero(flips)]
+    tested = [value for value in p if np.isfinite(value)]
+    return Effect(
+        points=_mean(points, everything, band, draws),
+        logit=_mean(logit, everything, band, draws),
+        logit_right=right,
+        logit_wrong=wrong,
+        flips=flips,
+        p=min(1.0, _TESTS * min(tested)) if tested else np.nan,
+    )
+
+
+def share_of_question(band: Band, intervention: str, draws: Draws) -> Estimate:
+    """The share of the whole question's effect on the logits that a pass has by itself."""
+    if not (band.has(intervention) and band.has("question")):
+        return NOTHING
+    control = "neutral" if band.has("neutral") else "clean"
+    band = band.take(band.rows(intervention, "question", control))
+    parts = np.column_stack(
+        [
+            band.towards * (band.both(name) - band.both(control))
+            for name in (intervention, "question")
+        ]
+    )
+    drawn = drawn_sums(parts, seed=draws.seed, resamples=draws.resamples, entity=band.entity)
+    part, whole = parts.sum(axis=0)
+    if not whole < 0:
+        return Estimate(np.nan, np.nan, np.nan, band.n)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratios = np.where(drawn[:, 1] < 0, drawn[:, 0] / drawn[:, 1], np.nan)
+    return percentile_interval(float(part / whole), ratios, band.n)
+
+
+def _by_side(
+    band: Band, probe: str, intervention: str, control: str, unit: Delta
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """ΔP, logit and flips of one side under a pass less those under the control, [question]."""
+    clean, cut, base = (band.side(probe, name) for name in ("clean", intervention, control))
+    return (
+        delta_p(clean, cut, delta=unit) - delta_p(clean, base, delta=unit),
+        band.towards * (cut - base),
+        ((clean > 0) != (cut > 0)).astype(float) - ((clean > 0) != (base > 0)).astype(float),
+    )
+
+
+def _mean(values: np.ndarray, rows: np.ndarray, band: Band, draws: Draws) -> Estimate:
+    entity = None if band.entity is None else band.entity[rows]
+    return bootstrap_mean(values[rows], seed=draws.seed, resamples=draws.resamples, entity=entity)
+
+
+def _below_zero(mean: Estimate) -> float:
+    """The one-sided p of a mean that is not below zero, from its interval."""
+    two_sided = p_of_interval(mean)
+    return two_sided / 2 if mean.value < 0 else 1 - two_sided / 2
+
+
+def _above_zero(mean: Estimate) -> float:
+    reach = (mean.high - mean.low) / (2 * Z)
+    return float(ndtr(-mean.value / reach)) if reach > 0 else np.nan

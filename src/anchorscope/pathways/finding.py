@@ -1,0 +1,402 @@
+"""The finding of a dataset: five questions, each with its number and its test, then one word.
+
+All five answers are always there and none hides another (METHOD's E1 to E5). Every set of folds is
+examined on its own; p-values are combined by twice their median, which is valid whatever the sets
+share, and intervals are widened by how much the sets differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+
+from anchorscope.pathways.band import Band
+from anchorscope.pathways.effect import NOTHING, Effect, effect, share_of_question
+from anchorscope.pathways.explained import Explained, explain
+from anchorscope.pathways.reproducible import Agreement, between_sides, under_retest
+from anchorscope.pathways.two_groups import (
+    ALPHA_LOOK,
+    Look,
+    Road,
+    Within,
+    look_for_groups,
+    with_groups,
+)
+from anchorscope.records import Estimate
+from anchorscope.run_folder import table_columns
+from anchorscope.stats.intervals import ALPHA, Draws, Z
+
+FindingName = Literal[
+    "two-pathways",
+    "explained",
+    "graded",
+    "uniform",
+    "no-effect",
+    "cannot-tell",
+    "too-few",
+]
+FEWEST = 150  # usable samples below which there is no finding
+ENOUGH = 0.8  # power below which what was not shown could not have been seen
+Key = tuple[Within, Road]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Examined:
+    """The answers to the five questions by one set of folds."""
+
+    n: int
+    layers: tuple[int, ...]
+    effects: Mapping[str, Effect]  # by pass: knockout, question
+    shares: Mapping[str, Estimate]  # of the whole question's effect: knockout, content
+    sides: Agreement
+    retest: Agreement
+    looks: Mapping[Key, Look]
+    explained: Mapping[Key, Explained]  # of the looks that show two groups
+    reliability: float  # of the clean belief
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """A look that shows two groups, over all sets of folds."""
+
+    look: Look  # of the first set, with its numbers combined
+    explained: Explained
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """The finding in a word and a sentence, and the numbers behind it."""
+
+    name: FindingName
+    by: str  # what explains the groups; "" but for `explained`
+    why: str
+    untested: tuple[str, ...]  # conditions whose passes are missing
+    examined: Examined  # combined over the sets of folds
+    best: Look  # the look with the smallest p
+    explained: Explained | None  # of the best look that shows two groups
+    power: Mapping[str, float]  # by planted share: half, fifth
+    sets: int  # of folds
+    gap: Estimate = NOTHING  # strict ΔP gap of Q and A over the band
+    same_gap: float = np.nan  # the same with group and effect from one side
+
+
+def examine(band: Band, draws: Draws) -> Examined:
+    """The five questions asked of one set of folds."""
+    looks = {
+        key: with_groups(look, band, draws) if look.p_dip <= ALPHA else look
+        for key, look in look_for_groups(band, draws).items()
+    }
+    return Examined(
+        n=band.n,
+        layers=band.layers,
+        effects={name: effect(band, name, draws) for name in ("knockout", "question")},
+        shares={name: share_of_question(band, name, draws) for name in ("knockout", "content")},
+        sides=between_sides(band, draws),
+        retest=under_retest(band, draws),
+        looks=looks,
+        explained={key: explain(look, band, draws) for key, look in looks.items() if look.grouped},
+        reliability=band.reliability,
+    )
+
+
+def find(examined: Sequence[Examined], power: Mapping[str, float]) -> Finding:
+    """The finding from all sets of folds, and from the chance of seeing what was planted."""
+    whole = combine(examined)
+    groups = shown_groups(examined)
+    name, by, why = _name(whole, groups, power)
+    best = min(whole.looks.values(), key=lambda look: np.nan_to_num(look.p_dip, nan=2.0))
+    loudest = min(groups, key=lambda group: group.look.p_dip, default=None)
+    return Finding(
+        name=name,
+        by=by,
+        why=why,
+        untested=_untested(whole, examined),
+        examined=whole,
+        best=loudest.look if loudest else best,
+        explained=loudest.explained if loudest else None,
+        power=power,
+        sets=len(examined),
+    )
+
+
+def shows_two_pathways(bands: Sequence[Band], draws: Draws) -> bool:
+    """Whether the whole rule ends in `two-pathways`, from the readings of all sets of folds.
+
+    The same as `find`, and quicker where it does not: what fails first is not asked further.
+    """
+    looks = [look_for_groups(band, draws) for band in bands]
+    for key in looks[0]:
+        if not together([found[key].p_dip for found in looks]) <= ALPHA_LOOK:
+            continue
+        detailed = [with_groups(f[key], b, draws) for f, b in zip(looks, bands, strict=True)]
+        if not (whole := _look(detailed)).grouped or not whole.comes_back:
+            continue
+        pairs = zip(detailed, bands, strict=True)
+        found = [explain(look, band, draws) for look, band in pairs if look.grouped]
+        if len(found) > len(bands) / 2 and _explained(found).still_two:
+            cut = together([effect(band, "knockout", draws).p for band in bands])
+            sides = _agreement([between_sides(band, draws) for band in bands])
+            retest = _agreement([under_retest(band, draws) for band in bands])
+            return bool(cut <= ALPHA and _own(sides, retest))
+    return False
+
+
+def combine(examined: Sequence[Examined]) -> Examined:
+    """One examination over all sets of folds."""
+    first = examined[0]
+    if len(examined) == 1:
+        return first
+    return replace(
+        first,
+        effects={
+            name: replace(
+                of,
+                points=pooled([e.effects[name].points for e in examined]),
+                logit=pooled([e.effects[name].logit for e in examined]),
+                logit_right=pooled([e.effects[name].logit_right for e in examined]),
+                logit_wrong=pooled([e.effects[name].logit_wrong for e in examined]),
+                flips=pooled([e.effects[name].flips for e in examined]),
+                p=together([e.effects[name].p for e in examined]),
+            )
+            for name, of in first.effects.items()
+        },
+        shares={name: pooled([e.shares[name] for e in examined]) for name in first.shares},
+        sides=_agreement([e.sides for e in examined]),
+        retest=_agreement([e.retest for e in examined]),
+        looks={key: _look([e.looks[key] for e in examined]) for key in first.looks},
+        reliability=float(np.mean([e.reliability for e in examined])),
+    )
+
+
+def shown_groups(examined: Sequence[Examined]) -> list[Group]:
+    """The looks that show two groups over all sets of folds, with what explains them."""
+    whole = combine(examined)
+    groups = []
+    for key, look in whole.looks.items():
+        found = [e.explained[key] for e in examined if key in e.explained]
+        if look.grouped and len(found) > len(examined) / 2:
+            groups.append(Group(look=look, explained=_explained(found)))
+    return groups
+
+
+def _explained(found: Sequence[Explained]) -> Explained:
+    """What explains a look's groups, over the sets of folds that saw them."""
+
+    def middle(values: list[float]) -> float:
+        return float(np.nanmedian(values)) if np.isfinite(values).any() else np.nan
+
+    return Explained(
+        cells=middle([f.cells for f in found]),
+        belief=middle([f.belief for f in found]),
+        p_within=together([f.p_within for f in found]),
+        told=middle([f.told for f in found]),
+        told_by_rule=middle([f.told_by_rule for f in found]),
+        finder=middle([f.finder for f in found]),
+    )
+
+
+def together(p: Sequence[float]) -> float:
+    """One p-value for the same test under several sets of folds: twice the median.
+
+    NaN where most of them have none.
+    """
+    if len(p) == 0 or np.isnan(p).sum() > len(p) / 2:
+        return np.nan
+    return float(p[0]) if len(p) == 1 else float(min(1.0, 2 * np.nanmedian(p)))
+
+
+def pooled(estimates: Sequence[Estimate]) -> Estimate:
+    """The mean estimate; its interval is widened by how much the sets of folds differ."""
+    known = [e for e in estimates if np.isfinite(e.value)]
+    if not known:
+        return NOTHING
+    values = np.array([e[:3] for e in known], dtype=np.float64)
+    value, low, high = values.mean(axis=0)
+    between = (1 + 1 / len(values)) * values[:, 0].var(ddof=1) if len(values) > 1 else 0.0
+    down, up = (np.hypot(reach, Z * np.sqrt(between)) for reach in (value - low, high - value))
+    return Estimate(float(value), float(value - down), float(value + up), known[0].n)
+
+
+def _agreement(agreements: Sequence[Agreement]) -> Agreement:
+    return replace(
+        agreements[0],
+        value=pooled([a.value for a in agreements]),
+        null=float(np.mean([a.null for a in agreements])),
+        p=together([a.p for a in agreements]),
+    )
+
+
+def _look(looks: Sequence[Look]) -> Look:
+    """One look over all sets; where most of them saw no groups, it has none."""
+    detailed = [look for look in looks if np.isfinite(look.bic)]
+    combined = replace(
+        looks[0],
+        p_dip=together([look.p_dip for look in looks]),
+        p_uniform=together([look.p_uniform for look in looks]),
+    )
+    if len(detailed) <= len(looks) / 2:
+        return replace(combined, bic=np.nan, kappa=NOTHING, retest_kappa=NOTHING, flips=NOTHING)
+    return replace(
+        combined,
+        lower=detailed[0].lower,
+        rows=detailed[0].rows,
+        shifts=detailed[0].shifts,
+        bic=float(np.median([look.bic for look in detailed])),
+        kappa=pooled([look.kappa for look in detailed]),
+        retest_kappa=pooled([look.retest_kappa for look in detailed]),
+        flips=pooled([look.flips for look in detailed]),
+    )
+
+
+def _two_pathways(whole: Examined, groups: Sequence[Group]) -> bool:
+    return bool(
+        whole.n >= FEWEST
+        and whole.effects["knockout"].shown
+        and _own(whole.sides, whole.retest)
+        and any(g.look.comes_back and g.explained.still_two for g in groups)
+    )
+
+
+def _own(sides: Agreement, retest: Agreement) -> bool:
+    """Whether what is left is the samples' own: between sides, and again in the retest."""
+    return sides.shown and (retest.shown or not retest.tested)
+
+
+def _comes_back(whole: Examined) -> bool:
+    """Whether what is left comes back: in the retest, or between sides where there is none.
+
+    Two probes with nearly the same direction agree on everything; then only the retest can tell.
+    """
+    return whole.retest.shown if whole.retest.tested else whole.sides.shown
+
+
+def _name(
+    whole: Examined, groups: Sequence[Group], power: Mapping[str, float]
+) -> tuple[FindingName, str, str]:
+    if whole.n < FEWEST:
+        return "too-few", "", f"{whole.n} usable samples; below {FEWEST} no finding is made"
+    cut, question = whole.effects["knockout"], whole.effects["question"]
+    if not cut.shown and not question.shown:
+        return (
+            "no-effect",
+            "",
+            ("not even hiding the whole question moves the probe beyond the neutral control"),
+        )
+    if _two_pathways(whole, groups):
+        return "two-pathways", "", _two(groups)
+    lasting = [g for g in groups if g.look.comes_back] if _comes_back(whole) else []
+    reasons = [g.explained.by for g in lasting if g.explained.by]
+    if len(reasons) > len(lasting) / 2:
+        by = max(set(reasons), key=reasons.count)
+        return "explained", by, f"two groups, and {_EXPLAINED[by]}"
+    if lasting:
+        return (
+            "cannot-tell",
+            "",
+            (
+                "two groups, but this run cannot exclude that the clean belief or the kind of "
+                "question makes them"
+            ),
+        )
+    if not power["half"] >= ENOUGH:
+        return (
+            "cannot-tell",
+            "",
+            (
+                "had half of the samples lost their belief, this run would have shown two groups "
+                f"in {power['half']:.0%}"
+            ),
+        )
+    if not cut.shown:
+        return "cannot-tell", "", "the whole question moves the probe, its exact tokens do not"
+    if _comes_back(whole):
+        return "graded", "", "samples differ in how far they move, by degree and not in two groups"
+    return "uniform", "", "one law moves all samples; what it leaves over does not come back"
+
+
+_EXPLAINED = {
+    "belief": "the clean belief tells which is which",
+    "kinds": "relation, kind of answer, length or popularity tell which is which",
+    "finder": "they are gone when the whole question is hidden: its exact tokens were missed",
+}
+
+
+def _two(groups: Sequence[Group]) -> str:
+    shown = [g.look for g in groups if g.look.comes_back and g.explained.still_two]
+    roads = {look.road for look in shown}
+    parts = [text for road, text in (
+        ("shifts", "two humps of shifts"), ("laws", "two laws, one that keeps the belief"),
+    ) if road in roads]  # fmt: skip
+    classes = list(dict.fromkeys(look.within for look in shown))
+    named = ["both predicted classes" if c == "both" else f"those predicted {c}" for c in classes]
+    return f"{' and '.join(parts)}, among {' and '.join(named)}"
+
+
+def _untested(whole: Examined, examined: Sequence[Examined]) -> tuple[str, ...]:
+    lacks = []
+    if not np.isfinite(whole.effects["question"].p):
+        lacks.append("question")
+    if not whole.retest.tested:
+        lacks.append("retest")
+    if not all(np.isfinite(e.sides.null) for e in examined):
+        lacks.append("random direction")
+    return tuple(lacks)
+
+
+def findings_table(finding: Finding, *, model: str, dataset: str, layer: int) -> pd.DataFrame:
+    """One row of findings.csv; `layer` is the band's layer whose clean probe reads best."""
+    whole, look, why = finding.examined, finding.best, finding.explained
+    cut = whole.effects["knockout"]
+    row: dict[str, Any] = {
+        "model": model,
+        "dataset": dataset,
+        "finding": finding.name,
+        "by": finding.by,
+        "layers": " ".join(map(str, whole.layers)),
+        "n": whole.n,
+        **_estimate("gap", finding.gap),
+        "power_half": finding.power["half"],
+        "power_fifth": finding.power["fifth"],
+        "why": finding.why,
+        "untested": " ".join(finding.untested),
+        "layer": layer,
+        "sets": finding.sets,
+        "same_gap": finding.same_gap,
+        "reliability": whole.reliability,
+        **_estimate("effect", cut.points),
+        **_estimate("effect_logit", cut.logit),
+        **_estimate("effect_flips", cut.flips),
+        "effect_p": cut.p,
+        "question_p": whole.effects["question"].p,
+        **_estimate("exact_share", whole.shares["knockout"]),
+        **_estimate("content_share", whole.shares["content"]),
+        **_estimate("sides", whole.sides.value),
+        "sides_null": whole.sides.null,
+        "sides_p": whole.sides.p,
+        **_estimate("retest", whole.retest.value),
+        "retest_p": whole.retest.p,
+        "within": look.within,
+        "road": look.road,
+        "dip_p": look.p_dip,
+        "uniform_p": look.p_uniform,
+        "bic": look.bic,
+        "kappa": look.kappa.value,
+        "kappa_low": look.kappa.low,
+        "retest_kappa": look.retest_kappa.value,
+        "share_q": float(look.lower.mean()) if why is not None else np.nan,
+        "cells": np.nan if why is None else why.cells,
+        "belief": np.nan if why is None else why.belief,
+        "within_p": np.nan if why is None else why.p_within,
+        "told": np.nan if why is None else why.told,
+        "told_by_rule": np.nan if why is None else why.told_by_rule,
+        "finder": np.nan if why is None else why.finder,
+    }
+    return pd.DataFrame([row], columns=[*table_columns.FINDINGS, *table_columns.FINDINGS_MORE])
+
+
+def _estimate(name: str, estimate: Estimate) -> dict[str, float]:
+    return {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
