@@ -116,7 +116,7 @@ class Inspector:
             cut=chosen,
             choices=choices,
             growth=tuple(self.growing(asked.states, fold=self.fold(sample.question.text))),
-            colors={name: color_of(self._place, name) for name in ("Q", "A")},
+            colors={name: color_of(self._place) for name in ("Q", "A")},
         )
         if asked.clean is None:
             return about

@@ -205,7 +205,7 @@ def _tables(of: Asked, results: Mapping[tuple[str, Any], Any]) -> Tables:
     finding = finding_from(of, results)
     return {
         name: pd.concat([tables[name] for tables in by_mode], ignore_index=True)
-        for name in ("pathways", "layers")
+        for name in by_mode[0]
     } | {
         **results["tables", ""],
         "strict": strict_table(layers, **names),

@@ -16,7 +16,8 @@ from anchorscope.models.prompts import has_chat
 from anchorscope.pipeline.ablate import read_variants, variants_of
 from anchorscope.pipeline.prepare import Shard, cut_into_shards, style_of
 from anchorscope.pipeline.prompts import Prompted, prompts_of
-from anchorscope.pipeline.robust import PASSES, Choice
+from anchorscope.pathways.parts import READ
+from anchorscope.pipeline.robust import Choice
 from anchorscope.pipeline.shard import ask_and_read
 from anchorscope.pipeline.stages import Run
 from anchorscope.records import Question, QuestionSet, Sample, Shot, Span
@@ -99,7 +100,7 @@ def _asked(
     identity = run.store.info["identity"] | {"asked": variant, "cap": CAP}
     folder = run.store.path / "robust" / variant
     nested = replace(run, store=Store.open(folder, identity))
-    passes = [cut for cut in passes_of(run.config) if cut.name in PASSES]
+    passes = [cut for cut in passes_of(run.config) if cut.name in READ]
     with run.stage("asked again"):
         samples = ask_and_read(nested, lease, asked, passes, name=variant)
     return [

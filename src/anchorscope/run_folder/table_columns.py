@@ -19,6 +19,8 @@ LAYERS = _names(
     "model dataset layer mode pathway n delta_p delta_p_low delta_p_high "
     "delta_logit delta_logit_low delta_logit_high"
 )
+# The neutral control's own Q and A, by its own flips: curves that may be laid beside LAYERS.
+CONTROL_LAYERS = (*LAYERS, "intervention")
 PROBES = _names("model dataset layer auroc auroc_low auroc_high accuracy n_train n_test")
 CONTROLS = _names(
     "model dataset layer intervention flip_rate flip_rate_low flip_rate_high delta_p n"

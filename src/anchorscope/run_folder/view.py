@@ -106,6 +106,13 @@ class RunView:
         return self._table("layers", table_columns.LAYERS)
 
     @cached_property
+    def control_layers(self) -> pd.DataFrame:
+        """ΔP of the neutral control's own Q and A; no row for runs without that pass."""
+        if not (self.path / "tables" / "control_layers.csv").is_file():
+            return pd.DataFrame(columns=list(table_columns.CONTROL_LAYERS))
+        return self._table("control_layers", table_columns.CONTROL_LAYERS)
+
+    @cached_property
     def probes(self) -> pd.DataFrame:
         return self._table("probes", table_columns.PROBES)
 

@@ -88,8 +88,8 @@ def few_handle() -> Line2D:
     )
 
 
-def random_handle() -> Line2D:
-    return Line2D([], [], color=CONTROL, linewidth=0.9, label="Neutral tokens (control)")
+def control_handle() -> Line2D:
+    return Line2D([], [], color=CONTROL, linewidth=1.0, label="Pale: the same under neutral tokens")
 
 
 def footer(

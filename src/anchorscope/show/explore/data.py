@@ -96,7 +96,7 @@ def _findings(run: RunView) -> list[dict[str, Any]]:
 
 def _datasets(run: RunView, titles: Mapping[str, str]) -> list[dict[str, str]]:
     return [
-        {"name": name, "title": title, "Q": color_of(at, "Q"), "A": color_of(at, "A")}
+        {"name": name, "title": title, "Q": color_of(at), "A": color_of(at)}
         for at, (name, title) in enumerate(titles.items())
         if name in run.titles
     ]
