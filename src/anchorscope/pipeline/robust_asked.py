@@ -13,10 +13,10 @@ from anchorscope.engine.lease import Lease
 from anchorscope.engine.passes import passes_of
 from anchorscope.errors import UserError
 from anchorscope.models.prompts import has_chat
+from anchorscope.pathways.parts import READ
 from anchorscope.pipeline.ablate import read_variants, variants_of
 from anchorscope.pipeline.prepare import Shard, cut_into_shards, style_of
 from anchorscope.pipeline.prompts import Prompted, prompts_of
-from anchorscope.pathways.parts import READ
 from anchorscope.pipeline.robust import Choice
 from anchorscope.pipeline.shard import ask_and_read
 from anchorscope.pipeline.stages import Run

@@ -34,7 +34,6 @@
   // A copy of the view's traces: controls recede in either dress, hidden groups stay hidden.
   function traces({ spec, view, hidden }) {
     return structuredClone(spec.views[view].data).map((trace) => {
-      if (trace.meta?.control) trace.line.color = css("--control");
       trace.visible = !hidden.has(trace.legendgroup);
       return trace;
     });
