@@ -8,6 +8,7 @@ import typer
 
 from anchorscope import ranks
 from anchorscope.cli.run import DATA, LIMIT, Data, Limit, Out, config_of, option, rank_done
+from anchorscope.cli.terminal import echo
 from anchorscope.config import default_of
 from anchorscope.errors import UserError
 
@@ -66,6 +67,6 @@ def collect(
                 folder, samples=samples, temperature=temperature, config=config, progress=bar
             )
     if rank is not None:
-        typer.echo(rank_done(config))
+        echo(rank_done(config))
     elif ranks.first():
-        typer.echo(f"Ready for `anchorscope detect eval {folder}` and `detect train {folder}`.")
+        echo(f"Ready for `anchorscope detect eval {folder}` and `detect train {folder}`.")

@@ -11,6 +11,7 @@ import typer
 
 from anchorscope.bulk import imported
 from anchorscope.cli.named_model import OWN, Adapter, Revision, load_named
+from anchorscope.cli.terminal import echo
 from anchorscope.config import help_of
 from anchorscope.errors import UserError
 
@@ -63,12 +64,12 @@ def serve(
     hosts = [f"{_LOCAL}:{taken}", f"localhost:{taken}"]
     serving = server(serve_app(served, limits=limits, key=api_key, hosts=hosts))
     address = opened(listening)
-    typer.echo(
+    echo(
         f"{served.model.name} with the detector '{served.detector.name}' at {address}v1. "
         "Ctrl-C ends it."
     )
     if listen != _LOCAL:
-        typer.echo("The key and all text travel in the clear: put TLS in front.")
+        echo("The key and all text travel in the clear: put TLS in front.")
     with suppress(KeyboardInterrupt):  # which is how it ends
         serving.run(sockets=[listening])
 

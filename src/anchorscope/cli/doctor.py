@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from anchorscope import ranks
 from anchorscope.bulk import imported
+from anchorscope.cli.terminal import Terminal
 from anchorscope.config import default_of, help_of
 
 
@@ -33,7 +33,7 @@ def doctor(
         model, device=device, dtype=dtype, revision=revision, adapter=adapter,
         trust_remote_code=trust_remote_code,
     )  # fmt: skip
-    console = Console(highlight=False, soft_wrap=True, quiet=not ranks.first())
+    console = Terminal(soft_wrap=True, quiet=not ranks.first())
     console.print(f"{loaded.name}: {loaded.why}", markup=False)
     failed = 0
     for check in check_model(loaded):

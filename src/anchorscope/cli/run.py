@@ -9,6 +9,7 @@ import typer
 
 from anchorscope import ahead, ranks
 from anchorscope.bulk import imported
+from anchorscope.cli.terminal import echo
 from anchorscope.config import EVIDENCE, Config, default_of, help_of
 from anchorscope.errors import UserError
 
@@ -78,15 +79,15 @@ def run(
     with Bar() as bar:
         view = run_pipeline(out=out, config=config, progress=bar)
     if rank is not None:
-        typer.echo(rank_done(config))
+        echo(rank_done(config))
         return
     if ablate and ranks.first():
-        typer.echo(view.ablation.round(2).to_string(index=False))
+        echo(view.ablation.round(2).to_string(index=False))
     if robust and ranks.first():
-        typer.echo(view.robust.round(2).to_string(index=False))
+        echo(view.robust.round(2).to_string(index=False))
     if ranks.first():
         report = view.path / "report.html"
-        typer.echo(f"Report: {report}" if report.is_file() else f"Tables: {view.path / 'tables'}")
+        echo(f"Report: {report}" if report.is_file() else f"Tables: {view.path / 'tables'}")
 
 
 def rank_done(config: Config) -> str:
