@@ -124,13 +124,12 @@ def _checked(table: pd.DataFrame, file: Path, known: Known) -> pd.DataFrame:
     key = table_columns.KEYS.get(file.stem)
     if "dataset" in table and "claim" not in table:
         require_among(table, file, "dataset", known.datasets)
-    if "layer" in table:
-        layers = table["layer"] if key else table["layer"].dropna()
+    if key is not None:
         most = known.blocks or float("inf")
-        odd = [layer for layer in layers.unique() if not (1 <= layer <= most and layer % 1 == 0)]
+        layers = table["layer"].unique()
+        odd = [layer for layer in layers if not (1 <= layer <= most and layer % 1 == 0)]
         if odd:
             raise senseless(file, f"it has a layer {odd[0]}")
-    if key is not None:
         require_once(table, file, key)
         for column, accepted in table_columns.WORDS.items():
             if column in table:
