@@ -126,7 +126,7 @@ class RunView:
     def verdict(self) -> pd.DataFrame:
         table, about = self._table("verdict", table_columns.VERDICT), ["dataset", "layer"]
         lacking = table.merge(self.strict[about], how="left", on=about, indicator=True)
-        if (lacking["_merge"] != "both").any():
+        if set(lacking["_merge"]) != {"both"}:
             raise senseless(self.path / "tables/verdict.csv", "strict.csv lacks a layer it names")
         return table
 
