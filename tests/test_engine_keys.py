@@ -67,6 +67,13 @@ def test_random_keys_are_as_many_other_prompt_tokens_and_never_the_first():
     )
 
 
+@pytest.mark.parametrize("keys", ["exact", "question"])
+def test_the_first_token_is_never_cut(keys):
+    """It is the attention sink, even where a question begins with it."""
+    sample = replace(SAMPLES[0], exact_question=(0, 1, 2), question_tokens=(0, 1, 2))
+    assert keys_of(sample, keys, seed=SEED) == (1, 2)
+
+
 def test_the_heads_of_a_batch_are_those_that_each_row_names(tiny_llama):
     count = tiny_llama.lm.config.num_attention_heads
     named = (None, (), ((1, 0),), ((tiny_llama.blocks, count - 1), (1, 1), (1, 0)), None)
