@@ -15,7 +15,8 @@ from anchorscope.show import write_report
 
 # What a command may do with a forgery: it does not read what was forged, or clips it.
 HARMLESS = ("beyond the text", "beyond the answer", "beyond the tokens", "a span of NaN",
-            "n is below 0", "infinite", "half of the rows")  # fmt: skip
+            "n is below 0", "infinite", "half of the rows", "logits are NaN",
+            "claims: empty")  # fmt: skip
 READ = ("samples", "answers", "layers", "probes", "controls", "strict", "verdict", "claims",
         "spans", "pathways")  # fmt: skip
 

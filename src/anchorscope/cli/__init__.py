@@ -8,7 +8,6 @@ from importlib.metadata import version
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from anchorscope.cli.analyse import analyse
 from anchorscope.cli.app import app as app_command
@@ -19,6 +18,7 @@ from anchorscope.cli.figure import figure
 from anchorscope.cli.run import run
 from anchorscope.cli.simulate import simulate
 from anchorscope.cli.study import study
+from anchorscope.cli.terminal import Terminal, echo
 from anchorscope.cli.tools.export import export
 from anchorscope.cli.tools.get import get
 from anchorscope.cli.tools.power import power
@@ -70,7 +70,7 @@ app.add_typer(detect, name="detect")
 
 def _version(asked: bool) -> None:
     if asked:
-        typer.echo(f"anchorscope {version('anchorscope')}")
+        echo(f"anchorscope {version('anchorscope')}")
         raise typer.Exit
 
 
@@ -86,7 +86,7 @@ def _main(
 
 def main() -> None:
     """The entry point: exit code 2 for what the user can mend, 130 for Ctrl-C."""
-    errors = Console(stderr=True, highlight=False, soft_wrap=True)
+    errors = Terminal(stderr=True, soft_wrap=True)
     try:
         app()
     except UserError as error:
@@ -107,11 +107,11 @@ def main() -> None:
         raise
 
 
-def _stopped(errors: Console) -> None:
+def _stopped(errors: Terminal) -> None:
     errors.print("Stopped. The same command continues where it was.")
 
 
-def _say(errors: Console, told: str) -> None:
+def _say(errors: Terminal, told: str) -> None:
     errors.print("[bold red]Error[/] ", end="")
     errors.print(told, markup=False)
 

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from anchorscope.cli.run import config_of, limit_of, option
+from anchorscope.cli.terminal import echo
 from anchorscope.config import default_of
 
 
@@ -52,7 +53,7 @@ def analyse(
         view = analyse_states(
             file, out=out, title=title, limit=limit_of(limit), config=config, progress=bar
         )
-    typer.echo(f"Report: {view.path / 'report.html'}")
+    echo(f"Report: {view.path / 'report.html'}")
 
 
 _NOT_CONFIG = ("file", "out", "title", "limit")

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from anchorscope.cli.named_model import OWN, Adapter, Revision, load_named
+from anchorscope.cli.terminal import echo
 from anchorscope.config import help_of
 from anchorscope.errors import UserError
 
@@ -59,9 +60,9 @@ def app(
     host, taken = bound.getsockname()[:2]
     server = Server(guarded_app(desk, host=host, port=taken, password=password))
     address = start_listening(bound)
-    typer.echo(f"Open {address} in a browser. Ctrl-C ends it.")
+    echo(f"Open {address} in a browser. Ctrl-C ends it.")
     if password is not None:
-        typer.echo("The name is anchorscope. The password travels in the clear: use a tunnel.")
+        echo("The name is anchorscope. The password travels in the clear: use a tunnel.")
     if not no_open:
         open_in_browser(address)
     with suppress(KeyboardInterrupt):  # which is how it ends

@@ -7,7 +7,6 @@ import os
 import sys
 from types import TracebackType
 
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -17,12 +16,14 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from anchorscope.cli.terminal import Terminal
+
 
 class Bar:
     """A listener that draws on standard error."""
 
     def __init__(self) -> None:
-        self.console = Console(stderr=True, highlight=False)
+        self.console = Terminal(stderr=True)
         self._rich = Progress(
             TextColumn("{task.description:<22}"),
             BarColumn(bar_width=30),

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from anchorscope.cli.run import DATA, LIMIT, Data, Limit, Out, config_of, option, rank_done
+from anchorscope.cli.terminal import echo
 from anchorscope.config import default_of
 from anchorscope.errors import UserError
 
@@ -65,6 +66,6 @@ def collect(
                 folder, samples=samples, temperature=temperature, config=config, progress=bar
             )
     if rank is not None:
-        typer.echo(rank_done(config))
+        echo(rank_done(config))
     else:
-        typer.echo(f"Ready for `anchorscope detect eval {folder}` and `detect train {folder}`.")
+        echo(f"Ready for `anchorscope detect eval {folder}` and `detect train {folder}`.")

@@ -11,6 +11,7 @@ import typer
 from anchorscope.cli.collect import collect
 from anchorscope.cli.detect_serve import serve
 from anchorscope.cli.named_model import OWN, Adapter, Revision, load_named
+from anchorscope.cli.terminal import Terminal, echo
 from anchorscope.config import help_of
 from anchorscope.errors import UserError
 
@@ -87,12 +88,12 @@ def evaluate(
     files += write_detect_figures(folder, result.scores, result.transfer)
     _print(result.table)
     for row in result.claims.to_dict("records"):
-        typer.echo(f"{row['statement']}, {row['dataset']}: {_told(row)}")
+        echo(f"{row['statement']}, {row['dataset']}: {_told(row)}")
     for row in [] if result.peer is None else result.peer.to_dict("records"):
-        typer.echo(_beside(row))
-    typer.echo("\n".join(str(file) for file in files if file.suffix in (".csv", ".md", ".png")))
+        echo(_beside(row))
+    echo("\n".join(str(file) for file in files if file.suffix in (".csv", ".md", ".png")))
     if (folder / "report.html").is_file():  # an analysed run: its report has these claims too
-        typer.echo(str(write_report(RunView.open(folder))))
+        echo(str(write_report(RunView.open(folder))))
     store.relist()
 
 
@@ -128,8 +129,8 @@ def train(
             licence=licences, progress=bar,
         )  # fmt: skip
     detector.save(out)
-    typer.echo(_accepted_with(detector))
-    typer.echo(str(out))
+    echo(_accepted_with(detector))
+    echo(str(out))
 
 
 @detect.command()
@@ -196,8 +197,8 @@ def score(
             return
         done = score_file(rows, scores, out, made_by=made_by, **options)
     if done.kept:
-        typer.echo(f"{done.kept} of {done.rows} rows had been scored before.")
-    typer.echo(f"{done.flagged} of {done.rows} flagged as wrong. {out}")
+        echo(f"{done.kept} of {done.rows} rows had been scored before.")
+    echo(f"{done.flagged} of {done.rows} flagged as wrong. {out}")
 
 
 @detect.command()
@@ -209,7 +210,7 @@ def push(
     """Uploads a detector's folder to the hub, private unless --public is given."""
     from anchorscope.detect.deployed.hub import upload
 
-    typer.echo(upload(folder, repository, private=not public))
+    echo(upload(folder, repository, private=not public))
 
 
 def _accepted_with(detector: Any) -> str:
@@ -230,7 +231,6 @@ def _accepted_with(detector: Any) -> str:
 
 def _print(table: Any) -> None:
     from rich.box import SIMPLE_HEAD
-    from rich.console import Console
     from rich.table import Table
 
     drawn = Table("dataset", "detector", "AUROC random", "AUROC entity", box=SIMPLE_HEAD)
@@ -242,7 +242,7 @@ def _print(table: Any) -> None:
                     f"{row['auroc']:.3f} [{row['auroc_low']:.3f}, {row['auroc_high']:.3f}]"
                 )
         drawn.add_row(str(dataset), str(title), *cells)
-    Console(highlight=False).print(drawn)
+    Terminal().print(drawn)
 
 
 def _told(row: dict[Any, Any]) -> str:

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from anchorscope.cli.named_model import OWN, Adapter, Revision, load_named
+from anchorscope.cli.terminal import echo
 from anchorscope.config import help_of
 from anchorscope.errors import UserError, unknown
 
@@ -76,12 +77,12 @@ def serve(
     guard = serve_app(served, limits=limits, key=api_key, hosts=hosts)
     server = Server(guard, drain=drain, request_seconds=request_seconds)
     address = start_listening(bound)
-    typer.echo(
+    echo(
         f"{served.model.name} with the detector '{served.detector.name}' at {address}v1. "
         "Ctrl-C ends it."
     )
     if listen != _LOCAL:
-        typer.echo("The key and all text travel in the clear: put TLS in front.")
+        echo("The key and all text travel in the clear: put TLS in front.")
     with suppress(KeyboardInterrupt):  # which is how it ends
         server.run(sockets=[bound])
 

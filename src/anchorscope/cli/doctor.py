@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from anchorscope.cli.terminal import Terminal
 from anchorscope.config import default_of, help_of
 
 
@@ -30,7 +30,7 @@ def doctor(
         model, device=device, dtype=dtype, revision=revision, adapter=adapter,
         trust_remote_code=trust_remote_code,
     )  # fmt: skip
-    console = Console(highlight=False, soft_wrap=True)
+    console = Terminal(soft_wrap=True)
     console.print(f"{loaded.name}: {loaded.why}", markup=False)
     failed = 0
     for check in check_model(loaded):

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from anchorscope.cli.terminal import echo
 from anchorscope.config import EVIDENCE, Config, default_of, help_of
 from anchorscope.errors import UserError
 
@@ -74,14 +75,14 @@ def run(
     with Bar() as bar:
         view = run_pipeline(out=out, config=config, progress=bar)
     if rank is not None:
-        typer.echo(rank_done(config))
+        echo(rank_done(config))
         return
     if ablate:
-        typer.echo(view.ablation.round(2).to_string(index=False))
+        echo(view.ablation.round(2).to_string(index=False))
     if robust:
-        typer.echo(view.robust.round(2).to_string(index=False))
+        echo(view.robust.round(2).to_string(index=False))
     report = view.path / "report.html"
-    typer.echo(f"Report: {report}" if report.is_file() else f"Tables: {view.path / 'tables'}")
+    echo(f"Report: {report}" if report.is_file() else f"Tables: {view.path / 'tables'}")
 
 
 def rank_done(config: Config) -> str:

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple, cast
 
 import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from anchorscope.errors import UserError, in_a_line
@@ -66,14 +65,14 @@ def read_samples(folder: Path, known: Known) -> pd.DataFrame:
         if fits is not None and not (empty or fits(kind)):
             raise senseless(file, f"its column {column} is of the kind {kind}")
         if column in _LISTS:
-            inside = pc.list_flatten(cells)
+            inside: Any = cast(Any, cells.combine_chunks()).flatten()
             if cells.null_count + inside.null_count:
                 raise senseless(file, f"its column {column} has empty places")
             if column in table_columns.SAMPLES_INTEGERS and len(inside):
-                ends = pc.min_max(inside).as_py()
-                if ends["min"] < 0 or ends["max"] >= 2**32:
-                    raise senseless(file, f"its {column} go from {ends['min']} to {ends['max']}")
-    if any(table["span_starts"].map(len) != table["span_stops"].map(len)):
+                low, high = inside.to_numpy().min(), inside.to_numpy().max()
+                if low < 0 or high >= 2**32:
+                    raise senseless(file, f"its {column} go from {low} to {high}")
+    if table["span_starts"].map(len).tolist() != table["span_stops"].map(len).tolist():
         raise senseless(file, "a question has more starts of spans than stops, or fewer")
     for column in table_columns.SAMPLES_FILLED:
         if table[column].isna().any():
@@ -125,18 +124,16 @@ def _checked(table: pd.DataFrame, file: Path, known: Known) -> pd.DataFrame:
     key = table_columns.KEYS.get(file.stem)
     if "dataset" in table and "claim" not in table:
         require_among(table, file, "dataset", known.datasets)
-    if "layer" in table:
-        layers = table["layer"] if key else table["layer"].dropna()
-        most = known.blocks or float("inf")
-        odd = layers[~((layers % 1 == 0) & (layers >= 1) & (layers <= most))]
-        if len(odd):
-            raise senseless(file, f"it has a layer {odd.iloc[0]}")
     if key is not None:
+        most = known.blocks or float("inf")
+        layers = table["layer"].unique()
+        odd = [layer for layer in layers if not (1 <= layer <= most and layer % 1 == 0)]
+        if odd:
+            raise senseless(file, f"it has a layer {odd[0]}")
         require_once(table, file, key)
-        if "mode" in table:
-            require_among(table, file, "mode", table_columns.MODES)
-        if "pathway" in table:
-            require_among(table, file, "pathway", ("Q", "A", None))
+        for column, accepted in table_columns.WORDS.items():
+            if column in table:
+                require_among(table, file, column, accepted)
     return table
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import get_args
 
-from anchorscope.records import MODES as MODES
-from anchorscope.records import Verdict
+from anchorscope.records import MODES, Verdict
 
 Columns = tuple[str, ...]
 
@@ -77,6 +76,10 @@ KEYS: Mapping[str, Columns] = {
     "verdict": _names("dataset"),
     "pathways": _names("id layer mode"),
 }
+# What these columns hold in the tables above; a sample may be in neither group.
+WORDS: Mapping[str, tuple[object, ...]] = {
+    "mode": MODES, "pathway": ("Q", "A", None), "z": (0, 1), "prediction": (0, 1),
+}  # fmt: skip
 
 # The pieces of evidence as --evidence names them, each with its tables. A piece is a module of
 # that name in `evidence` and, where it has a table, one in `show.evidence`.

@@ -134,7 +134,7 @@ class RunView:
         """The finding of every dataset, and the answers to the five questions behind it."""
         table, about = self._table("findings", table_columns.FINDINGS), ["dataset", "layer"]
         lacking = table.merge(self.strict[about], how="left", on=about, indicator=True)
-        if (lacking["_merge"] != "both").any():
+        if set(lacking["_merge"]) != {"both"}:
             raise senseless(self.path / "tables/findings.csv", "strict.csv lacks a layer it names")
         return table
 

@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,11 +37,18 @@ class Limits:
 def serve_app(
     served: Served, *, limits: Limits, key: str | None = None, hosts: Collection[str] = ()
 ) -> Guard:
-    """The routes behind their guard, with the worker started."""
-    work = Work(served, longest=limits.queue, batch=limits.batch).start()
+    """The routes behind their guard; the worker lives as long as the server does."""
+    work = Work(served, longest=limits.queue, batch=limits.batch)
     metrics = Metrics(work.length)
     work.batches = metrics.called
-    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        work.start()
+        yield
+        await asyncio.to_thread(work.stop)
+
+    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, lifespan=lifespan)
     keyless = ("/healthz", "/readyz")  # they reveal nothing, and monitors hold no key
     access = Access(hosts=hosts, key=key, keyless=keyless, max_bytes=limits.bytes)
     guard = Guard(app, access, metrics.finished)

@@ -6,6 +6,7 @@ import logging
 import queue
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,14 +37,21 @@ class Work:
 
     def __init__(self, served: Served, *, longest: int, batch: int) -> None:
         self._served, self._batch = served, batch
-        self._waiting: queue.Queue[Job] = queue.Queue(longest)
+        self._waiting: queue.Queue[Job | None] = queue.Queue(longest)  # None: look at _stopping
+        self._stopping = False
         self._thread = threading.Thread(target=self._run, name="anchorscope-worker", daemon=True)
         self.batches: Callable[[int], Any] = lambda size: None  # told of every call
 
-    def start(self) -> Work:
-        """The queue itself, with its worker at work."""
+    def start(self) -> None:
+        """Start the worker."""
         self._thread.start()
-        return self
+
+    def stop(self) -> None:
+        """End the worker after the call it is in: torch aborts a process that ends inside one."""
+        self._stopping = True
+        with suppress(queue.Full):  # then the worker is not waiting
+            self._waiting.put_nowait(None)
+        self._thread.join()
 
     def alive(self) -> bool:
         """Whether the worker is there to take what comes."""
@@ -62,13 +70,13 @@ class Work:
             raise ApiError(503, message) from None
 
     def _run(self) -> None:
-        while True:
+        while not self._stopping:
             jobs = self._take()
             together = [job for job in jobs if not job.stream]
-            if together:
+            if together and not self._stopping:
                 self._score(together)
             for job in jobs:
-                if job.stream and not job.gone:
+                if job.stream and not job.gone and not self._stopping:
                     self._stream(job)
 
     def _take(self) -> list[Job]:
@@ -79,7 +87,7 @@ class Work:
         jobs = [self._waiting.get()]
         while len(jobs) < self._batch and not self._waiting.empty():
             jobs.append(self._waiting.get())
-        return [job for job in jobs if not job.gone and self._fits(job)]
+        return [job for job in jobs if job is not None and not job.gone and self._fits(job)]
 
     def _fits(self, job: Job) -> bool:
         found = self._tried(lambda: self._served.check(job.question))

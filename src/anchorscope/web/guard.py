@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import json
+import logging
 import re
 import time
 from collections.abc import Awaitable, Callable, Collection, MutableMapping
@@ -22,6 +23,7 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
 
+log = logging.getLogger(__name__)
 _KINDS = {
     401: ("authentication_error", "invalid_api_key"),
     403: ("permission_error", "forbidden"),
@@ -119,6 +121,7 @@ class Guard:
         except asyncio.CancelledError:  # the server ends, and the time to drain is over
             if status:
                 raise
+            log.warning("%s was cut off: the server stopped before the answer.", scope["path"])
             await _send_error(reply, ApiError(503, "The server stopped before the answer."))
         except Exception:
             status = status or 500  # which uvicorn sends

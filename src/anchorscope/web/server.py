@@ -19,7 +19,6 @@ from anchorscope.web.guard import Guard
 
 LOCAL = "127.0.0.1"
 REQUEST_SECONDS = 30.0
-log = logging.getLogger(__name__)
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -72,17 +71,15 @@ class Server(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Begin to drain at the first signal, stop at the second; the process then exits with 0."""
-        self.force_exit = self.should_exit
+        self._drain = 0.0 if self.should_exit else self._drain
         self.should_exit = self._guard.draining = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Wait for the requests under way, then close everything."""
         self._guard.draining = True
-        under_way, end = set(self.server_state.tasks), time.monotonic() + self._drain
-        while under_way and not self.force_exit and time.monotonic() < end:
+        under_way, begun = set(self.server_state.tasks), time.monotonic()
+        while under_way and time.monotonic() < begun + self._drain:
             _, under_way = await asyncio.wait(under_way, timeout=0.1)
-        if under_way and self._drain:
-            log.warning("%d requests were not answered before the end.", len(under_way))
         await super().shutdown(sockets)
 
 

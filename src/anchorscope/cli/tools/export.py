@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from anchorscope.cli.terminal import echo
 from anchorscope.errors import unknown
 
 
@@ -39,9 +40,9 @@ def export(
     quiet_libraries()
     lines = write(material, to, out)
     samples, layers, width = material.shape
-    typer.echo(f"{samples} samples, {layers} layers, width {width}: {out}. To load them:")
+    echo(f"{samples} samples, {layers} layers, width {width}: {out}. To load them:")
     for line in lines:
-        typer.echo(f"  {line}")
+        echo(f"  {line}")
 
 
 def _words(text: str) -> list[str]:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 
+from anchorscope.cli.terminal import Terminal, echo
 from anchorscope.errors import UserError, unknown
 
 if TYPE_CHECKING:
@@ -50,14 +50,14 @@ def power(
         with Bar() as bar:
             bar.note(f"{name}: planting worlds ...")
             reasons.append(why(view, name, worlds=worlds))
-    console = Console(highlight=False)
+    console = Terminal()
     console.print(_probes(reasons))
     console.print(_needed(reasons))
     for reason in reasons:
         console.print(" ".join(reason.sentences), markup=False)
     if out is not None:
         _rows(reasons).to_csv(out, index=False)
-        typer.echo(str(out))
+        echo(str(out))
 
 
 def _probes(reasons: list[Why]) -> Table:
