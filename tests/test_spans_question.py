@@ -268,8 +268,11 @@ ASKED_FOR = [
     ("Which was published earlier, Emma or Heidi?", ["Emma", "Heidi"], ["published earlier"]),
     ("Who died more recently, Ali or Foreman?", ["Ali", "Foreman"], ["died"]),
     ("Which English opera features Nemo?", ["English", "Nemo"], ["opera features"]),
+    ("Where does the river Po end?", ["Po"], ["end"]),
+    ("Which Lloyd Webber musical premiered in 1993?", ["Lloyd Webber", "1993"],
+     ["musical premiered"]),
     ("Where is Kanpur?", ["Kanpur"], []),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("text", "subjects", "named"), ASKED_FOR)

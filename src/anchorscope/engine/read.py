@@ -37,8 +37,11 @@ def read_rows(
                 return read_windows(lease, trunk, batch, width)[:, :depth]
             return read_batch(lease, trunk, batch, depth=depth)
 
+        def length(row: Row, width: int = width) -> int:
+            return len(row.ids) * (1 + width)
+
         yield from in_batches(
-            group, work, length=_length, then=lambda row: row.number, budget=budget
+            group, work, length=length, then=lambda row: row.number, budget=budget
         )
 
 
@@ -48,16 +51,19 @@ def read_rows_with_output(
     """Rows with their states, and the model's own output [row, 3] of passes that have one."""
     with_output = [row for row in rows if row.intervention.has_output]
     others = [row for row in rows if not row.intervention.has_output]
-    for _, some in groupby(sorted(with_output, key=_kind), key=_kind):
-        group = list(some)
-        contexts = max(row.answer for row in group)
+    # A pass takes so many tokens, and so many bytes of logits: what an answer token counts for.
+    share = budget.tokens * _logit_bytes(lease) / LOGIT_BYTES
+
+    def length(row: Row) -> int:
+        return max(len(row.ids), round(share * row.answer))
+
+    for _, group in groupby(sorted(with_output, key=_kind), key=_kind):
         for batch, (states, output) in in_batches(
             group,
             lambda batch: read_with_output(lease, trunk, batch),
-            length=_length,
+            length=length,
             then=lambda row: row.number,
             budget=budget,
-            rows=max(1, LOGIT_BYTES // (contexts * _logit_bytes(lease))),
         ):
             yield batch, states, output
     for batch, states in read_rows(lease, trunk, others, budget=budget):
@@ -66,12 +72,8 @@ def read_rows_with_output(
 
 def _logit_bytes(lease: Lease) -> int:
     """Bytes of the logits of one token."""
-    lm = lease.model.lm
-    return lm.config.get_text_config().vocab_size * lease.model.dtype.itemsize
-
-
-def _length(row: Row) -> int:
-    return len(row.ids) * (1 + _width(row))
+    vocabulary = lease.model.lm.config.get_text_config().vocab_size
+    return vocabulary * lease.model.dtype.itemsize
 
 
 def _kind(row: Row) -> tuple[int, str]:

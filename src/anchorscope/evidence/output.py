@@ -44,7 +44,7 @@ def output_table(
         if name == CLEAN.name:
             continue
         before = by_pass.get(_BEFORE.get(name, CLEAN.name), under.iloc[:0])
-        both = under.join(before, rsuffix="_before", how="inner").join(groups.set_index("id"))
+        both = under.join(before.add_suffix("_before"), how="inner").join(groups.set_index("id"))
         for (predicted, classes), pathway in itertools.product(PREDICTED.items(), GROUPS):
             own = both.loc[both["prediction"].isin(classes) & _of_pathway(both, pathway)]
             entity = own["entity"].to_numpy(dtype=str)

@@ -25,8 +25,7 @@ _DIGITS = 32  # of a hash of weights
 def questions_hash(sets: Sequence[QuestionSet]) -> str:
     """A hash of every id, text and accepted answer: other questions are another run."""
     rows = [(q.id, q.text, q.answers, q.subjects, q.entity) for each in sets for q in each]
-    both = [shot for each in sets for shot in (*each.shots, *each.retest_shots)]
-    shots = [(shot.question, shot.answer) for shot in both]
+    shots = [(shot.question, shot.answer) for each in sets for shot in each.shots]
     text = json.dumps([rows, shots], ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

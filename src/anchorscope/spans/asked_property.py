@@ -32,7 +32,11 @@ def property_spans(text: str, subject: Sequence[Span]) -> tuple[Span, ...]:
     if len(after) > 1 and word in ("what", "which") and _is_choice(text, subject):
         after = after[1:] if text[at : after[0][0].start].isspace() else after
     run = after[0] if after else runs[-1] if runs else []
-    return tuple(_joined(text, [word for word in run if not _overlaps(word, subject)]))
+    # In "does the river Po end" the words in front of the name say what it is, those behind it what
+    # is asked; in "wrote Emma" there are none behind it.
+    last = max((n for n, word in enumerate(run) if _overlaps(word, subject)), default=-1)
+    words = run[last + 1 :] or [word for word in run if not _overlaps(word, subject)]
+    return tuple(_joined(text, words))
 
 
 def _asking_word(text: str) -> tuple[str, int]:
