@@ -75,7 +75,7 @@ def read_samples(folder: Path, known: Known) -> pd.DataFrame:
     if table["span_starts"].map(len).tolist() != table["span_stops"].map(len).tolist():
         raise senseless(file, "a question has more starts of spans than stops, or fewer")
     for column in table_columns.SAMPLES_FILLED:
-        if table[column].isna().any():
+        if cast(pd.Series, table[column]).isna().sum():
             raise senseless(file, f"its column {column} has empty cells")
     require_among(table, file, "verdict", table_columns.VERDICTS)
     require_among(table, file, "dataset", known.datasets)
