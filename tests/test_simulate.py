@@ -11,71 +11,98 @@ import pytest
 
 from anchorscope.config import Config
 from anchorscope.errors import UserError
+from anchorscope.probes.labelled import labelled
 from anchorscope.run_folder.table_columns import CLAIMS
 from anchorscope.run_folder.view import RunView
 from anchorscope.show.report.claims_table import claims_of
 from anchorscope.simulate import Truth, simulate, simulate_states
-from anchorscope.simulate.error_rates import judge_world
+from anchorscope.simulate.error_rates import Judged, judge_world
+from anchorscope.simulate.worlds import samples_of
 
-SEEDS = range(3)
 QUICK = Config(model="x", data=("simulated",), resamples=200, fold_seeds=2)
 
 
-def findings(world: str, **given) -> tuple[list[str], list[bool]]:
-    found = [judge_world(Truth(world=world, layers=1, seed=s, **given)) for s in SEEDS]  # type: ignore[arg-type]
-    return [j.finding for j in found], [j.paper_holds for j in found]
-
-
-@pytest.mark.parametrize(
-    ("world", "given", "allowed"),
-    [
-        ("one-mechanism", {}, {"one-mechanism"}),
-        ("shift", {"strength": 4.0}, {"class-collapse"}),
-        ("shift", {"strength": 1.0}, {"shift"}),
-        ("continuum", {}, {"continuum", "undecided"}),
-        ("skewed", {}, {"continuum", "undecided"}),
-        ("heavy-tails", {"samples": 600}, {"one-mechanism", "continuum", "undecided"}),
-        ("templates", {"templates": 2}, {"kinds-of-question"}),
-        ("two-kinds", {}, {"kinds-of-question"}),
-        ("margin", {}, {"margin"}),
-        ("blocks", {}, {"continuum", "undecided"}),
-    ],
-)
-def test_worlds_without_a_second_pathway_are_not_given_one(world, given, allowed):
-    found, fooled = findings(world, **given)
-    assert set(found) <= allowed
-    assert all(fooled)  # paper mode sees two groups in every one of them
+def judged(world: str, seed: int = 0, **given) -> Judged:
+    """The finding of a world, without the power that only planted worlds would tell."""
+    truth = Truth(world=world, layers=2, seed=seed, **given)  # type: ignore[arg-type]
+    return judge_world(truth, worlds=0)
 
 
 @pytest.mark.parametrize(
     ("world", "given"),
     [
-        ("two-pathways", {"noise": 0.6}),
-        ("one-way", {"noise": 0.6}),
-        ("to-the-prior", {"samples": 1200}),  # two laws, not two humps of shifts
+        ("one-mechanism", {}),
+        ("noise", {}),
+        ("shift", {"strength": 4.0}),
+        ("continuum", {}),
+        ("skewed", {}),
+        ("heavy-tails", {"samples": 600}),
+        ("coin-toss", {}),
+        ("templates", {"templates": 4}),
+        ("blocks", {}),
+    ],
+)
+def test_worlds_without_groups_of_their_own_are_not_given_any(world, given):
+    found = judged(world, **given)
+    assert found.finding.name == "cannot-tell"  # without a power nothing is excluded
+    assert found.paper_holds  # paper mode sees two groups in every one of them
+
+
+@pytest.mark.parametrize(
+    ("world", "given", "by"),
+    [
+        ("margin", {}, "belief"),
+        ("two-kinds", {}, "kinds"),
+        ("templates", {"templates": 2}, "kinds"),
+        ("interaction", {}, "kinds"),
+        ("popularity", {}, "kinds"),
+        ("finder-misses", {}, "finder"),
+    ],
+)
+def test_groups_that_a_label_or_the_finder_makes_are_explained_by_it(world, given, by):
+    finding = judged(world, **given).finding
+    assert (finding.name, finding.by) == ("explained", by)
+
+
+@pytest.mark.parametrize(
+    ("world", "given"),
+    [
+        ("two-pathways", {}),
+        ("one-way", {}),
+        ("uneven-kinds", {}),
+        ("to-the-prior", {"samples": 1500, "belief": 2.5}),  # two laws, not two humps of shifts
     ],
 )
 def test_a_clear_mixture_is_found(world, given):
-    found, paper = findings(world, **given)
-    assert found == ["two-pathways"] * len(SEEDS)
-    assert all(paper)
+    found = judged(world, **given)
+    assert found.finding.name == "two-pathways" and found.paper_holds
+
+
+@pytest.mark.parametrize("control", ["displaces", "surer", "breaks"])
+def test_a_control_that_is_none_hides_no_clear_mixture(control):
+    assert judged("two-pathways", control=control).finding.name == "two-pathways"
+
+
+def test_a_weak_belief_is_read_weakly():
+    strong, weak = (judged("to-the-prior", belief=belief) for belief in (1.5, 0.3))
+    assert weak.finding.examined.reliability < strong.finding.examined.reliability
+    assert weak.finding.name == "cannot-tell"
 
 
 def test_few_samples_make_no_finding():
-    assert set(findings("two-pathways", samples=120)[0]) == {"too-few"}
+    assert judged("two-pathways", samples=120).finding.name == "too-few"
 
 
 def test_the_size_of_the_gap_is_not_the_penaltys_or_the_training_sets():
     """Calibrated logits: the same world, whatever n, and whichever probe groups and measures."""
-    few, many = (judge_world(Truth(samples=n, layers=1, noise=0.8, seed=1)) for n in (400, 1500))
+    few, many = (judged("two-pathways", samples=n, noise=0.8, seed=1) for n in (400, 1500))
     assert few.paper_gap.low - 2 <= many.paper_gap.value <= few.paper_gap.high + 2
-    for judged in (few, many):
-        assert judged.same_gap == pytest.approx(judged.paper_gap.value, abs=4)
+    for found in (few, many):
+        assert found.finding.same_gap == pytest.approx(found.paper_gap.value, abs=4)
 
 
 def test_no_effect_is_no_pathway():
-    found, _ = findings("no-effect")
-    assert "two-pathways" not in found and "no-effect" in found
+    assert judged("no-effect").finding.name == "no-effect"
 
 
 def test_the_states_hold_what_was_planted():
@@ -89,6 +116,40 @@ def test_the_states_hold_what_was_planted():
     assert (moved[pushed] ** 2).mean() == pytest.approx(8 * 0.25 + 9, rel=0.05)
     again = simulate_states(truth)
     assert all(np.array_equal(again.states[name], made.states[name]) for name in made.states)
+
+
+def test_the_finder_misses_as_many_as_it_is_told_to():
+    truth = Truth(world="finder-misses", samples=4000, layers=1, width=2, missed=0.2, noise=0.1)
+    made = simulate_states(truth)
+    assert made.samples.missed.mean() == pytest.approx(0.2, abs=0.02)
+    far = {
+        name: np.linalg.norm(made.states[name] - made.states["clean"], axis=2)[:, 0] > 1
+        for name in ("knockout", "question")
+    }
+    assert np.array_equal(far["knockout"], ~made.samples.missed)  # the knockout hides other tokens
+    assert far["question"].all()  # the whole question holds what was missed
+
+
+def test_a_coin_is_tossed_again_in_the_retest():
+    made = simulate_states(Truth(world="coin-toss", samples=4000, layers=1, width=2, noise=0.1))
+    first, again = (
+        np.linalg.norm(made.states[cut] - made.states[before], axis=2)[:, 0] > 1
+        for cut, before in (("knockout", "clean"), ("retest-knockout", "retest"))
+    )
+    assert first.mean() == pytest.approx(0.5, abs=0.03)
+    assert (first == again).mean() == pytest.approx(0.5, abs=0.03)
+
+
+def test_what_a_sample_is_reaches_the_analysis_as_a_real_runs_does():
+    truth = Truth(world="two-kinds", samples=200, layers=1, width=2)
+    made = simulate_states(truth)
+    covariates = labelled(samples_of(truth, made), "simulated", QUICK).covariates
+    drawn = made.samples
+    assert np.array_equal(covariates.prompt_length, drawn.length)
+    assert np.array_equal(covariates.exact_tokens, drawn.exact_tokens)
+    assert covariates.log_popularity == pytest.approx(drawn.log_popularity / np.log(10))
+    assert np.array_equal(covariates.relation, drawn.relation)
+    assert np.array_equal(covariates.kind, drawn.kind) and set(drawn.kind) == {"yes/no", "name"}
 
 
 def test_continuum_has_the_mean_and_spread_of_two_pathways():
@@ -106,6 +167,8 @@ def test_continuum_has_the_mean_and_spread_of_two_pathways():
         ({"samples": 5}, "samples is 5. Accepted: 60 or more."),
         ({"mixture": 1.0}, "mixture is 1.0. Accepted: between 0 and 1."),
         ({"noise": 0.0}, "noise above 0"),
+        ({"missed": 0.0}, "missed is 0.0. Accepted: between 0 and 1."),
+        ({"control": "none"}, "Unknown control 'none'"),
     ],
 )
 def test_mistakes_are_named(given, said):
@@ -122,10 +185,11 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_simulated_run_is_a_whole_run(done):
     assert json.loads((done / "run.json").read_text())["finished"] is True
-    tables = {"layers", "probes", "controls", "spans", "strict", "verdict", "claims", "truth"}
+    tables = {"layers", "probes", "controls", "spans", "strict", "findings", "claims", "truth"}
     tables |= {"answer_only", "awareness", "awareness_gap", "boundary", "boundary_model"}
     assert {p.stem for p in (done / "tables").glob("*.csv")} == tables
     view = RunView.open(done)
+    assert view.findings["untested"].tolist() == [""]  # every pass that the finding asks for
     strict = view.strict
     assert list(strict["layer"]) == [1, 2, 3]
     layers = view.layers.pivot_table(index=["mode", "layer"], columns="pathway", values="delta_p")
@@ -141,10 +205,10 @@ def test_claims_of_the_folder_are_the_claims_of_the_run(done):
     assert tuple(table.columns) == CLAIMS
     assert table.loc[0, "claim"] == "two-pathways"
     again = claims_of([RunView.open(done)])
-    assert list(again["strict_verdict"]) == list(table["strict_verdict"])
+    assert list(again["strict_decision"]) == list(table["strict_decision"])
     assert again["paper_value"].to_numpy() == pytest.approx(table["paper_value"], nan_ok=True)
     allowed = {"holds", "fails", "undecided", "not shown", "not measured"}
-    assert set(table["paper_verdict"]) | set(table["strict_verdict"]) <= allowed
+    assert set(table["paper_decision"]) | set(table["strict_decision"]) <= allowed
 
 
 def test_the_same_truth_again_takes_no_work(done):

@@ -22,6 +22,16 @@ def simulate(
     ] = 4.0,
     mixture: Annotated[float, typer.Option(help="Share of samples that are pushed.")] = 0.5,
     noise: Annotated[float, typer.Option(help="Standard deviation of the noise.")] = 0.5,
+    belief: Annotated[
+        float, typer.Option(help="Distance of each class's mean belief from the middle.")
+    ] = 1.5,
+    templates: Annotated[int, typer.Option(help="Relations in the world 'templates'.")] = 4,
+    missed: Annotated[
+        float, typer.Option(help="Share of exact tokens not found, in the world 'finder-misses'.")
+    ] = 0.3,
+    control: Annotated[
+        str, typer.Option(help="What the neutral control does: jolt, displaces, surer, breaks.")
+    ] = "jolt",
     width: Annotated[int, typer.Option(help="Width of a state.")] = 32,
     seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     robust: Annotated[bool, option("robust", "--robust")] = False,
@@ -40,6 +50,10 @@ def simulate(
         strength=strength,
         mixture=mixture,
         noise=noise,
+        belief=belief,
+        templates=templates,
+        missed=missed,
+        control=control,  # type: ignore[arg-type]
         width=width,
         seed=seed,
     )

@@ -91,8 +91,13 @@ def parts_of(of: Asked, refits: Refits) -> dict[tuple[str, Any], Part]:
     }
 
 
-def second_parts(of: Asked, results: Mapping[tuple[str, Any], Any]) -> dict[tuple[str, Any], Part]:
-    """What is asked once the readings of all sets of folds are there."""
+def second_parts(
+    of: Asked, results: Mapping[tuple[str, Any], Any], *, worlds: int = WORLDS
+) -> dict[tuple[str, Any], Part]:
+    """What is asked once the readings of all sets of folds are there.
+
+    `worlds` are planted for each share to learn the power; without any it stays unknown.
+    """
     bands = bands_of(of, results)
     draws = [replace(draws_of(of.config), seed=of.config.seed + seed) for seed in range(len(bands))]
     parts: dict[tuple[str, Any], Part] = {
@@ -100,10 +105,10 @@ def second_parts(of: Asked, results: Mapping[tuple[str, Any], Any]) -> dict[tupl
     }
     if bands[0].n >= FEWEST:
         for name, share in SHARES.items():
-            for start in range(0, WORLDS, _WORLDS_AT_ONCE):
-                worlds = range(start, min(start + _WORLDS_AT_ONCE, WORLDS))
+            for start in range(0, worlds, _WORLDS_AT_ONCE):
+                some = range(start, min(start + _WORLDS_AT_ONCE, worlds))
                 parts["power", (name, start)] = partial(
-                    power, bands, share=share, worlds=worlds, seed=of.config.seed
+                    power, bands, share=share, worlds=some, seed=of.config.seed
                 )
     return parts
 
@@ -139,13 +144,13 @@ def finding_from(of: Asked, results: Mapping[tuple[str, Any], Any]) -> Finding:
     )
 
 
-def whole_finding(of: Asked) -> Finding:
+def whole_finding(of: Asked, *, worlds: int = WORLDS) -> Finding:
     """The finding of a dataset in this process: what `parts_of` and `second_parts` spread."""
     results: dict[tuple[str, Any], Any] = {
         ("band", seed): _band(of, seed) for seed in range(of.config.fold_seeds)
     }
     results |= {("redrawn", ""): _redrawn(of), ("bands", ""): _other_bands(of)}
-    results |= {key: part() for key, part in second_parts(of, results).items()}
+    results |= {key: part() for key, part in second_parts(of, results, worlds=worlds).items()}
     return finding_from(of, results)
 
 

@@ -18,6 +18,7 @@ from anchorscope.evidence.pieces import Tables
 from anchorscope.parallel import in_parallel
 from anchorscope.pathways.finding import findings_table
 from anchorscope.pathways.parts import (
+    READ,
     Asked,
     Refits,
     asked_of,
@@ -186,7 +187,7 @@ def refits_before(run: Run, answers: Labelled) -> Refits:
 
 
 def _asked(run: Run, answers: Labelled, readings: Readings) -> Asked:
-    every_run = (CLEAN.name, *(cut.name for cut in passes_of(run.config)))
+    every_run = dict.fromkeys((*READ, *(cut.name for cut in passes_of(run.config))))
     own = {name: readings.logits[name] for name in every_run if name in readings.logits}
     return asked_of(
         model=run.model_name,

@@ -1,25 +1,26 @@
-"""One made-up world judged in both modes, without a run folder: for error rates and power."""
+"""The finding of one simulated world, without a run folder: for error rates and power."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from anchorscope.config import Config
 from anchorscope.pathways.effects import delta_p, flips
-from anchorscope.pathways.strict_layer import StrictDraws, examine_layer
-from anchorscope.pathways.two_pathways.finding import FindingName, choose_layer, find
+from anchorscope.pathways.finding import Finding
+from anchorscope.pathways.parts import READ, asked_of, draws_of, whole_finding
+from anchorscope.pathways.power import WORLDS
 from anchorscope.probes.cross_fit import cross_fit
-from anchorscope.probes.folds import entity_folds
-from anchorscope.probes.labelled import Covariates
-from anchorscope.probes.readings import Readings
-from anchorscope.records import Estimate
+from anchorscope.probes.labelled import labelled
+from anchorscope.records import Estimate, Sample
+from anchorscope.run_folder.states import StateBank
 from anchorscope.simulate.truth import Truth
-from anchorscope.simulate.worlds import simulate_states
+from anchorscope.simulate.worlds import samples_of, simulate_states
 from anchorscope.stats.intervals import difference_of_means
 
-# Less than a run's, and only what the verdict reads: there are many worlds.
-DRAWS = StrictDraws(resamples=300, simulations=200, modes=("strict",), subsets=())
+CONFIG = Config(model="simulated", data=("simulated",), resamples=300)  # many worlds, fewer draws
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,9 +28,7 @@ class Judged:
     """What both modes say of one world."""
 
     paper_gap: Estimate  # ΔP of Q less A, in points
-    same_gap: float  # group and effect from one half-sized probe
-    strict_gap: float
-    finding: FindingName
+    finding: Finding
 
     @property
     def paper_holds(self) -> bool:
@@ -37,41 +36,57 @@ class Judged:
         return self.paper_gap.high < 0
 
 
-def judge_world(truth: Truth, *, fold_seeds: int = 3, draws: StrictDraws = DRAWS) -> Judged:
-    """The verdicts on one world, by the ordinary probes and the ordinary rule."""
+class StatesInMemory(StateBank):
+    """States [question, layer, width] of each pass, read as a run folder's are."""
+
+    def __init__(self, states: Mapping[str, np.ndarray]) -> None:
+        self.states = states
+
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset(self.states)
+
+    @property
+    def layers(self) -> int:
+        return self.states["clean"].shape[1]
+
+    def layer(self, name: str, layer: int) -> np.ndarray:
+        return self.states[name][:, layer - 1]
+
+
+def judge_world(truth: Truth, *, config: Config = CONFIG, worlds: int = WORLDS) -> Judged:
+    """The finding of a simulated world; `worlds` are planted in it to learn its power."""
     world = simulate_states(truth)
-    states = {name: world.states[name] for name in ("clean", "knockout", "neutral")}
-    ids = [str(number) for number in range(truth.samples)]
-    n = truth.samples
-    covariates = Covariates(
-        log_popularity=np.full(n, np.nan),
-        prompt_length=np.full(n, 20.0),
-        relation=world.samples.relation,
-        kind=world.samples.kind,
-        entity=world.samples.entity,
+    config = replace(config, seed=truth.seed)
+    return judge_states(world.states, samples_of(truth, world), config=config, worlds=worlds)
+
+
+def judge_states(
+    states: Mapping[str, np.ndarray],
+    samples: Sequence[Sample],
+    *,
+    config: Config = CONFIG,
+    worlds: int = WORLDS,
+) -> Judged:
+    """The finding from states [question, layer, width] by pass, one row for each sample.
+
+    All samples are of one dataset and usable.
+    """
+    answers = labelled(samples, samples[0].question.dataset, config)
+    states = {name: states[name] for name in READ if name in states}
+    readings, _ = cross_fit(
+        states, ids=answers.ids, z=answers.z, fold=answers.fold, entity=answers.entities, C=config.C,
+        balance=config.balance, workers=1,
+    )  # fmt: skip
+    asked = asked_of(
+        model="",
+        config=config,
+        answers=answers,
+        readings=replace(readings, entity=answers.covariates.entity),
+        bank=StatesInMemory(states),
     )
-    examined, first, layer = [], None, 1
-    for seed in range(fold_seeds):
-        entity = world.samples.entity.tolist()
-        fold = entity_folds(entity, seed=truth.seed + seed)
-        readings, _ = cross_fit(states, ids=ids, z=world.z, fold=fold, entity=entity, workers=1)
-        if first is None:
-            first, layer = readings, choose_layer(readings)
-            states = {name: of[:, layer - 1 : layer] for name, of in states.items()}
-        at = layer if readings is first else 1
-        examined.append(examine_layer(readings, at, draws, covariates=covariates, closely=True))
-    assert first is not None
-    finding = find(examined)
+    clean, cut = (readings.at(asked.layer, "paper", name) for name in ("clean", "knockout"))
     return Judged(
-        paper_gap=_paper_gap(first, layer, draws),
-        same_gap=finding.same_gap,
-        strict_gap=finding.gap.value,
-        finding=finding.name,
+        paper_gap=difference_of_means(delta_p(clean, cut), flips(clean, cut), draws_of(config)),
+        finding=whole_finding(asked, worlds=worlds),
     )
-
-
-def _paper_gap(readings: Readings, layer: int, draws: StrictDraws) -> Estimate:
-    clean, knocked = (
-        readings.at(layer, "paper", name).astype(np.float64) for name in ("clean", "knockout")
-    )
-    return difference_of_means(delta_p(clean, knocked), flips(clean, knocked), draws)

@@ -9,7 +9,6 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 
 from anchorscope.config import Config
@@ -18,14 +17,12 @@ from anchorscope.pipeline.robust import TABLE, robust_tables, write_robust
 from anchorscope.pipeline.stages import Run
 from anchorscope.probes.labelled import labelled
 from anchorscope.progress import Progress, Quiet
-from anchorscope.records import Answer, Question, Sample, Span
+from anchorscope.records import Sample
 from anchorscope.run_folder.states import save_states, shard_name
 from anchorscope.run_folder.store import Store
 from anchorscope.run_folder.view import RunView
 from anchorscope.simulate.truth import Truth
-from anchorscope.simulate.worlds import INTERVENTIONS, Simulated, simulate_states
-
-_ANSWERS = {"name": ("It", "Another"), "yes/no": ("yes", "no")}  # right and wrong, by kind
+from anchorscope.simulate.worlds import INTERVENTIONS, Simulated, samples_of, simulate_states
 
 
 def simulate(
@@ -35,26 +32,25 @@ def simulate(
     config: Config | None = None,
     progress: Progress | None = None,
 ) -> RunView:
-    """The finished run of a made-up world in folder `out`.
+    """The finished run of a simulated world in folder `out`.
 
     Examples:
         >>> from anchorscope.simulate import Truth, simulate
         >>> run = simulate(Truth(world="one-mechanism", layers=1), out="runs/world")
         >>> run.findings["finding"].tolist()
-        ['one-mechanism']
+        ['uniform']
 
     """
     config = config or config_of(truth)
     store = Store.open(out, {"simulate": asdict(truth), **config.identity()})
-    run = Run(store=store, config=config, sets=(), progress=progress or Quiet())
-    whole = store.info.get("finished") and run.whole()
     asked = config.robust and not store.has(TABLE)
-    if whole and not asked:
+    if store.info.get("finished") and not asked:
         return RunView.open(store.path)
     world = simulate_states(truth)
-    samples = [_sample(truth, world, number) for number in range(truth.samples)]
+    samples = samples_of(truth, world)
+    run = Run(store=store, config=config, sets=(), progress=progress or Quiet())
     with store.owned():
-        if not whole:
+        if not store.info.get("finished"):
             _analyse(run, truth, world, samples)
         if asked:
             write_robust(store, robust_tables(run, samples, datasets=["simulated"]))
@@ -62,7 +58,7 @@ def simulate(
 
 
 def config_of(truth: Truth, *, robust: bool = False) -> Config:
-    """How a made-up world is read where nothing else is asked for."""
+    """The configuration with which a simulated world is read by default."""
     return Config(model=truth.world, data=("simulated",), seed=truth.seed, robust=robust)
 
 
@@ -80,44 +76,6 @@ def _analyse(run: Run, truth: Truth, world: Simulated, samples: Sequence[Sample]
                                              "tokens": 0}}})  # fmt: skip
 
 
-def _sample(truth: Truth, world: Simulated, number: int) -> Sample:
-    """A question without content: an entity, a relation, a popularity, an answer of its kind."""
-    rng = np.random.default_rng((truth.seed, number))
-    samples, wrong = world.samples, bool(world.z[number])
-    subject = f"thing {samples.entity[number]}"
-    text = f"What is {subject}, asked as number {number}?"
-    at = text.index(subject)
-    said = _ANSWERS[str(samples.kind[number])][wrong]
-    return Sample(
-        question=Question(
-            id=f"simulated:{truth.world}:{number}",
-            dataset="simulated",
-            text=text,
-            answers=(_ANSWERS[str(samples.kind[number])][0],),
-            subjects=(subject,),
-            relation=str(samples.relation[number]),
-            popularity=float(np.exp(rng.normal(8, 2))),
-            entity=subject,
-        ),
-        answer=Answer(
-            id=f"simulated:{truth.world}:{number}",
-            text=said,
-            token_ids=(1,),
-            log_probs=(-0.5,),
-            first_entropy=1.0,
-            finished=True,
-        ),
-        verdict="wrong" if wrong else "right",
-        finder="given",
-        spans=(Span(at, at + len(subject)),),
-        answer_span=Span(0, len(said)),
-        prompt_ids=tuple(range(int(rng.integers(8, 20)))),
-        question_tokens=(1, 2, 3),
-        exact_question=(2,),
-        exact_answer=(20,),
-    )
-
-
 def _describe(store: Store, truth: Truth, config: Config) -> None:
     """run.json, in the words of a real run."""
     words = ["anchorscope", "simulate"]
@@ -130,7 +88,7 @@ def _describe(store: Store, truth: Truth, config: Config) -> None:
         "dtype": "float32",
         "device": "cpu",
         "prompt": "none",
-        "why": "made-up states with a known truth, no model",
+        "why": "simulated states with a known truth, no model",
     }
     dataset = {"name": "simulated", "title": "Simulated", "questions": truth.samples, "dropped": {}}
     command = shlex.join([*words, "--out", str(store.path)])
@@ -139,5 +97,6 @@ def _describe(store: Store, truth: Truth, config: Config) -> None:
 
 def _save_truth(store: Store, world: Simulated, ids: list[str]) -> None:
     """tables/truth.csv: what was planted in each sample."""
-    table = pd.DataFrame({"id": ids, "z": world.z, "dose": world.samples.dose})
+    table = pd.DataFrame({"id": ids, "z": world.z, "dose": world.samples.dose,
+                          "missed": world.samples.missed})  # fmt: skip
     store.write("tables/truth.csv", partial(table.to_csv, index=False))
