@@ -93,7 +93,7 @@ def test_the_first_row_is_the_run(two):
 )
 def test_a_row_is_what_a_run_with_that_option_says(two, tmp_path, variant, otherwise):
     run = simulate(TWO, out=tmp_path / "run", config=replace(QUICK, **otherwise, evidence=()))
-    verdict = run.verdict.loc[0]
+    verdict = run.findings.loc[0]
     said = row(two, variant)
     assert (said["layer"], said["finding"]) == (verdict["layer"], verdict["finding"])
     told = list(verdict[["same_gap", "gap", "null_low", "null_high"]])

@@ -80,7 +80,7 @@ def _without(*columns: str) -> Change:
 
 SAMPLES, LAYERS, PROBES = "samples.parquet", "tables/layers.csv", "tables/probes.csv"
 CONTROLS, PATHWAYS, STRICT = "tables/controls.csv", "tables/pathways.parquet", "tables/strict.csv"
-VERDICT, CLAIMS, SPANS = "tables/verdict.csv", "tables/claims.csv", "tables/spans.csv"
+VERDICT, CLAIMS, SPANS = "tables/findings.csv", "tables/claims.csv", "tables/spans.csv"
 FORGERIES: dict[str, Callable[[Path], None]] = {
     # samples.parquet
     "samples: ids doubled": _table(SAMPLES, _doubled),
@@ -156,7 +156,7 @@ FORGERIES: dict[str, Callable[[Path], None]] = {
     "verdict: empty": _table(VERDICT, _empty),
     "verdict: rows doubled": _table(VERDICT, _doubled),
     "verdict: the p-value is text": _cells(VERDICT, "p", "x", row=None),
-    "claims: a decision of another word": _cells(CLAIMS, "paper_verdict", "surely", row=None),
+    "claims: a decision of another word": _cells(CLAIMS, "paper_decision", "surely", row=None),
     "claims: a claim of another name": _cells(CLAIMS, "claim", "moon", row=None),
     "claims: values are text": _cells(CLAIMS, "paper_value", "x", row=None),
     "claims: empty": _table(CLAIMS, _empty),
