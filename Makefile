@@ -4,11 +4,13 @@
 # make demo   the main job on the bundled model, 400 questions of each set: writes runs/demo and
 #             prints where the report is and the two commands to look at it
 # make test   lint, types and all tests but the slow ones
+# make test-slow  the slow ones alone
+# make test-avx2  the tests of numbers as an older x86 processor rounds them
 # make torture  faults in folders and hostile inputs, hundreds of each: one table (docs/reliability.md)
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test test-all torture lint docs clean
+.PHONY: setup demo test test-all test-slow test-avx2 torture lint docs clean
 
 setup: .venv/ready
 
@@ -50,6 +52,15 @@ test: lint
 
 test-all: lint
 	$(WORKERS) -m ""
+
+test-slow: setup
+	$(BIN)/python -m pytest -m slow --numprocesses 2 --dist loadfile --no-loadscope-reorder
+
+# Numbers once more as an older processor rounds them.
+test-avx2: setup
+	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2 $(WORKERS) \
+		tests/test_engine*.py tests/test_evidence*.py tests/test_models_spread.py \
+		tests/test_probes*.py tests/test_pathways*.py tests/test_stats*.py tests/test_pipeline.py
 
 # Each part prints its own rows; the second runs whatever the first found.
 torture: setup

@@ -24,7 +24,7 @@ from torch.nn.functional import linear
 from way_anchorscope import mark
 
 from anchorscope import Model, load_model
-from anchorscope.engine.on_cpu import sooner
+from anchorscope.engine.on_cpu import cpu_fast_paths
 from anchorscope.engine.passes import KNOCKOUT
 from anchorscope.engine.rows import row_for
 from anchorscope.engine.trunk import shared_prefix
@@ -46,7 +46,7 @@ def main() -> None:
     job = Job.load(parser.parse_args().job)
     model = load_model(job.folder, device=job.device, dtype=job.dtype)
     tokens, inner, head = tokens_of(job, model), _inner(model), _head(model)
-    with sooner(model):  # whatever multiplies while a model is lent
+    with cpu_fast_paths(model):  # whatever multiplies while a model is lent
         rates = {rows: rate(model, rows) for rows in ROWS}
     best = max(rates.values())
     answers = 2 * (inner * tokens.answers + head * tokens.head) / best

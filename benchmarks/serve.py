@@ -24,7 +24,6 @@ from contextlib import contextmanager
 import httpx
 import numpy as np
 
-from anchorscope.app.serve import address_of, bind, server
 from anchorscope.datasets import load_questions
 from anchorscope.detect.deployed.beliefs import Beliefs
 from anchorscope.detect.deployed.detector import Detector
@@ -39,6 +38,7 @@ from anchorscope.models.prompts import make_prompt
 from anchorscope.run_folder.identity import weights_hash
 from anchorscope.serve.app import Limits, serve_app
 from anchorscope.serve.served import Served
+from anchorscope.web.server import Server, bind, start_listening
 
 MAX_TOKENS = 16
 
@@ -96,7 +96,7 @@ def random_detector(model: Model, questions: Sequence[str], shots: Sequence) -> 
         ),
         threshold=0.5,
         calibrated_on="nothing",
-        trained_on={},
+        trained_on={"answers": 0, "datasets": ["atlas"]},
         evaluation={},
         licence={},
         beliefs=Beliefs(coef=coef, intercept=np.zeros(model.blocks)),
@@ -106,16 +106,15 @@ def random_detector(model: Model, questions: Sequence[str], shots: Sequence) -> 
 @contextmanager
 def running(served: Served) -> Iterator[str]:
     """The address of a server in a thread."""
-    listening = bind("127.0.0.1", 0)
-    host, port = listening.getsockname()
-    app = serve_app(served, limits=Limits(queue=1024), hosts=[f"{host}:{port}"])
-    uvicorn = server(app)
-    thread = threading.Thread(target=uvicorn.run, kwargs={"sockets": [listening]}, daemon=True)
+    bound = bind("127.0.0.1", 0)
+    host, port = bound.getsockname()
+    server = Server(serve_app(served, limits=Limits(queue=1024), hosts=[f"{host}:{port}"]))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
     thread.start()
-    while not uvicorn.started:
+    while not server.started:
         time.sleep(0.02)
-    yield f"{address_of(listening)}v1/chat/completions"
-    uvicorn.should_exit = True
+    yield f"{start_listening(bound)}v1/chat/completions"
+    server.should_exit = True
     thread.join(timeout=10)
 
 

@@ -152,7 +152,7 @@ anc.plot_delta_p(run, mode="both")
 # What does strict mode conclude? Nothing: below 150 samples it makes no finding.
 
 # %%
-run.verdict[["dataset", "layer", "n", "finding", "why"]]
+run.findings[["dataset", "layer", "n", "finding", "why"]]
 
 # %% [markdown]
 # This is the same figure with 39,791 questions ([the replication](replication.md)):

@@ -89,13 +89,13 @@ figure
 # [What each finding means](findings.md). Read the power beside it: "not shown" is not "not there".
 
 # %%
-pd.concat([run.verdict for run in runs])[
+pd.concat([run.findings for run in runs])[
     ["model", "dataset", "layer", "n", "gap", "null_low", "null_high", "finding", "power"]
 ].round(2)
 
 # %%
 pd.concat([run.claims for run in runs])[
-    ["claim", "model", "dataset", "paper_value", "paper_verdict", "strict_value", "strict_verdict"]
+    ["claim", "model", "dataset", "paper_value", "paper_decision", "strict_value", "strict_decision"]
 ].round(2)
 
 # %% [markdown]

@@ -30,7 +30,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 from anchorscope.engine.batches import Budget
 from anchorscope.engine.check import check_model
 from anchorscope.engine.check.limits import distance
-from anchorscope.engine.check.measure import free_bytes, peak_bytes, trial_pack
+from anchorscope.engine.check.measure import peak_bytes, trial_pack
 from anchorscope.engine.interventions import Intervention, TokenPositions
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.limits.bounds import bounds_of, bounds_within
@@ -52,7 +52,7 @@ TINY = LlamaConfig(
 CUTS = {
     "clean": {"heads": ()},
     "knockout": {},
-    "random": {"keys": "random"},
+    "neutral": {"keys": "neutral"},
     "window": {"layers": "window:2"},
     "head": {"heads": ((1, 2), (2, 0), (3, 3))},
     "post": {"where": "post"},
@@ -126,7 +126,7 @@ def memory_checks(config: LlamaConfig, *, gpu: bool) -> None:
         return
     for spare in (None, 24 * GIB, 6 * GIB):
         others = _take_all_but(spare)
-        free = free_bytes(model)
+        free = torch.cuda.mem_get_info()[0]
         taken, tokens = trial_pack(model, peak_bytes)
         failed = [c.name for c in check_model(model) if not c.ok]
         check(f"doctor, {free / GIB:.0f} GiB free", not failed, ", ".join(failed) or "understood")
@@ -188,6 +188,7 @@ def _behind(front: tuple[int, ...], sample: TokenPositions, number: int) -> Toke
         answer_at=sample.answer_at + more,
         question_tokens=tuple(p + more for p in sample.question_tokens),
         exact_question=tuple(p + more for p in sample.exact_question),
+        mass=(0.0,) * (len(sample.ids) + more),
     )
 
 

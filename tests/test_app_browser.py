@@ -111,9 +111,9 @@ def test_switches_add_and_remove_passes(tab) -> None:
     ask(tab, OSLO)
     passes = "paths => paths.map(p => p.dataset.pass)"
     assert tab.locator("#first path.belief").evaluate_all(passes) == [
-        "clean", "knockout", "random", "answer-only"]  # fmt: skip
-    tab.get_by_label(visits.RANDOM).uncheck()
-    tab.locator('#first path[data-pass="random"]').wait_for(state="detached")
+        "clean", "knockout", "neutral", "answer-only"]  # fmt: skip
+    tab.get_by_label(visits.NEUTRAL).uncheck()
+    tab.locator('#first path[data-pass="neutral"]').wait_for(state="detached")
     tab.locator("#heads").locator("input, textarea").fill("2.1, 3.0")
     tab.keyboard.press("Enter")
     tab.locator('#first path[data-pass="heads"]').wait_for(state="attached")
@@ -131,14 +131,14 @@ def test_no_click_is_lost_while_a_step_still_runs(tab) -> None:
     tab.evaluate("""() => {
       const box = text => [...document.querySelectorAll("#switches label")]
         .find(label => label.innerText.trim() === text).querySelector("input");
-      box("random tokens").click();
+      box("neutral tokens").click();
       box("answer without question").click();
       [...document.querySelectorAll("#mode label")]
         .find(label => label.innerText.trim() === "paper").querySelector("input").click();
     }""")
     tab.get_by_text("P(wrong) by layer, paper mode").wait_for()
     passes = "paths => paths.map(p => p.dataset.pass)"
-    tab.locator('#first path[data-pass="random"]').wait_for(state="detached")
+    tab.locator('#first path[data-pass="neutral"]').wait_for(state="detached")
     assert tab.locator("#first path.belief").evaluate_all(passes) == ["clean", "knockout"]
     tab.evaluate("""() => [...document.querySelectorAll("#first button.token")]
       .filter(token => ["W", "h"].includes(token.innerText)).slice(0, 2)

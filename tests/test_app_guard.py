@@ -14,8 +14,8 @@ from kit.inspection_fixture import hostile_model, make_inspected
 pytest.importorskip("gradio", reason="gradio is not installed")
 from anchorscope.app.desk import Desk
 from anchorscope.app.first_start import SMALL
-from anchorscope.app.serve import bind, opened
 from anchorscope.run_folder.view import RunView
+from anchorscope.web.server import bind, start_listening
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def test_a_client_that_comes_with_the_address_is_not_turned_away() -> None:
         where = listening.getsockname()
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(where, timeout=20)
-        assert opened(listening) == f"http://127.0.0.1:{where[1]}/"
+        assert start_listening(listening) == f"http://127.0.0.1:{where[1]}/"
         socket.create_connection(where, timeout=20).close()
 
 
@@ -106,6 +106,16 @@ def test_what_is_too_long_is_refused(place: str) -> None:
         connection.putheader(name, value)
     connection.endheaders()
     assert connection.getresponse().status == 413
+    connection.close()
+
+
+def test_chunked_body_is_counted_as_it_arrives(place: str) -> None:
+    connection = http.client.HTTPConnection(place, timeout=60)
+    headers = {"Host": place, "Origin": f"http://{place}", "Content-Type": "application/json"}
+    chunks = iter([b" " * 50_000] * 4)  # http.client sends no Content-Length for an iterator
+    connection.request("POST", "/gradio_api/queue/join", chunks, headers, encode_chunked=True)
+    reply = connection.getresponse()
+    assert (reply.status, b"65536 bytes" in reply.read()) == (413, True)
     connection.close()
 
 

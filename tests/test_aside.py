@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from functools import partial
 
 import psutil
 import pytest
 
 from anchorscope.answers.judge import judge
-from anchorscope.engine.interventions import TokenPositions, keys_of
 from anchorscope.errors import UserError
 from anchorscope.pipeline.asking.aside import Aside
 from anchorscope.pipeline.prompts import Prompted
@@ -63,35 +61,8 @@ def test_a_judge_who_is_killed_is_stood_in_for():
             assert aside.judge([asked()], [answer("Paris")])() == ["right"]
 
 
-@pytest.mark.parametrize("apart", [True, False])
-def test_random_tokens_are_those_drawn_when_the_answer_is_there(apart):
-    prompts = [
-        replace(
-            asked(),
-            question=replace(asked().question, id=f"d:{number}"),
-            prompt_ids=tuple(range(40)),
-            question_tokens=tuple(range(20, 35)),
-            exact_question=(22, 23, 24),
-        )
-        for number in range(30)
-    ]
-    other = {"d:3": (30, 31)}
-    with Aside(apart=apart) as aside:
-        drawn = aside.draw(prompts, other, seed=7)()
-    for prompt in prompts:
-        id = prompt.question.id
-        positions = TokenPositions(
-            id=id, ids=tuple(range(43)), answer_at=40, question_tokens=prompt.question_tokens,
-            exact_question=other.get(id, prompt.exact_question), exact_answer=(41, 42),
-        )  # fmt: skip
-        assert drawn[id] == keys_of(positions, "random", seed=7)
-        assert drawn[id] == keys_of(replace(positions, random=drawn[id]), "random", seed=8)
-    assert len(set(drawn.values())) > 10
-
-
 def test_the_process_never_imports_torch():
     with Aside(apart=True) as aside:
-        assert aside.draw([asked()], seed=0)() == {"d:1": ()}
         assert aside.judge([asked()], [answer("Paris")])() == ["right"]
         # Text, not a function of this file: whoever is given that imports this file.
         here = partial(eval, "'torch' in __import__('sys').modules")

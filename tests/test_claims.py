@@ -186,8 +186,8 @@ def test_shapes_are_told_apart():
 def test_without_two_pathways_nothing_is_said_of_q_and_a(finding):
     """One dataset without them is enough for a claim that compares two."""
     table = claims_table([run("m", {"u": U, "fall": FALL}, finding=finding)])
-    assert set(table["strict_verdict"]) == {"not shown", "not measured"}
-    assert {"holds", "fails"} <= set(table["paper_verdict"])
+    assert set(table["strict_decision"]) == {"not shown", "not measured"}
+    assert {"holds", "fails"} <= set(table["paper_decision"])
     small, large = run("s", {"u": U}), run("l", {"u": 2 * U}, size=2.0, finding=finding)
     found = verdicts(claims_table([small, large]))
     assert found["larger-deeper", "u"] == "not shown"
@@ -227,7 +227,7 @@ def test_two_pathways_comes_first_and_paper_mode_believes_it():
     table = claims_table([run("m", {"u": U}, finding="one-mechanism")])
     first = table.iloc[0]
     assert first["claim"] == "two-pathways" and first["finding"] == "one-mechanism"
-    assert (first["paper_verdict"], first["strict_verdict"]) == ("holds", "not shown")
+    assert (first["paper_decision"], first["strict_decision"]) == ("holds", "not shown")
     assert first["paper_value"] == pytest.approx(-20, abs=0.5)
 
 

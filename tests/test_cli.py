@@ -24,6 +24,12 @@ BAD = [
     ),
     (["--layers", "window:0"], "Unknown layers 'window:0'. Accepted: cumulative, single, window:w"),
     (["--device", "abacus"], "Device 'abacus' cannot be used"),
+    (
+        ["--device", "tensor-parallel"],
+        "Accepted: auto, balanced (one model over all devices, by accelerate's device_map), cpu, "
+        "cuda, cuda:N, mps, as far as this machine has them; --workers N has each GPU run a copy "
+        "of the model.",
+    ),
     (["--dtype", "int3"], "Unknown dtype 'int3'. Accepted: auto, float32, bfloat16, float16."),
 ]
 

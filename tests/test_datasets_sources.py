@@ -13,6 +13,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
+import anchorscope
 from anchorscope.datasets import DATASETS, load_questions
 from anchorscope.datasets.from_hub import from_hub
 from anchorscope.records import Question
@@ -213,7 +214,7 @@ def test_the_hub_is_read_by_the_same_code_from_a_folder(
     import datasets
     import datasets.config
 
-    assert "anchorscope" not in str(datasets.__file__)  # PyPI's, not ours
+    assert Path(anchorscope.__file__).parent not in Path(datasets.__file__).parents  # PyPI's
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     source = DATASETS[name]
     assert source.hub is not None

@@ -193,8 +193,11 @@ def test_examples_of_every_dataset_are_kept(tmp_path):
 
 def test_too_few_answers_are_counted(tmp_path):
     folder = write_run(tmp_path / "few", [plain(n=24)])
-    with pytest.raises(UserError, match="12 wrong and 12 right answers"):
+    said = r"12 wrong and 12 right answers; a detector needs at least 20 of each"
+    with pytest.raises(UserError, match=said):
         train(RunView.open(folder), method="probe")
+    enough = RunView.open(write_run(tmp_path / "enough", [plain(n=40)]))
+    assert train(enough, method="probe", folds=3, resamples=100).trained_on["answers"] == 40
 
 
 def test_a_repository_of_the_hub_is_read_through_its_local_copy(saved, tmp_path):

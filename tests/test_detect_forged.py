@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import tracemalloc
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -86,25 +88,45 @@ BEFORE = {"layer": 1, "threshold": 0.5, "evaluation": {}, "calibration": {"slope
 FORGED = {
     "a layer below the first": ({"method__layer": -1}, "its method's layer is -1"),
     "a layer above the last": ({"method__layer": 7}, "its method's layer is 7"),
-    "a threshold above 1": ({"threshold": 2.0}, "its threshold is 2.0; accepted: a number from 0"),
+    "a threshold above 1": ({"threshold": 2.0}, "its threshold is 2.0"),
     "no threshold": ({"threshold": None}, "its threshold is None"),
     "far too many tokens": ({"prompt__max_tokens": 10**8}, "its prompt.max_tokens is 100000000"),
     "a truth for a count": ({"prompt__shots": True}, "its prompt.shots is True"),
-    "no prompts": ({"examples": []}, "its examples are no list of prompts"),
+    "no prompts": ({"examples": []}, "its examples is \\[\\]"),
     "a prompt of words": (
-        {"examples": [{"question": "Who?", "prompt_ids": ["a"]}]}, "its example's prompt_ids is",
+        {"examples": [{"question": "Who?", "prompt_ids": ["a"]}]},
+        "its examples.0.prompt_ids.0 is 'a'",
     ),
-    "a falling line": ({"calibration__slope": -1.0}, "its calibration is .* does not fall"),
+    "a falling line": ({"calibration__slope": -1.0}, "its calibration.slope is -1.0"),
     "no blocks": ({"model__blocks": 0}, "its model.blocks is 0"),
-    "another width": ({"model__width": 7}, "its parts do not fit together"),
+    "another width": ({"model__width": 7}, "its distance has arrays of the shapes"),
     "another method": ({"name": "mop"}, "its parts cannot be put together again"),
     "a method of nothing": ({"method": {}}, "its parts cannot be put together again"),
-    "a list for the model": ({"model": []}, "its model is \\[\\]; accepted: an object"),
+    "a list for the model": ({"model": []}, "its model is \\[\\]"),
     "an unknown dtype": ({"model__dtype": "int4"}, "its model.dtype is 'int4'"),
-    "a band of nothing": ({"band": [0.2, 7]}, "its band is \\[0.2, 7\\]; accepted"),
+    "a band of nothing": ({"band": [0.2, 7]}, "its band.1 is 7"),
     "a promise above 1": ({"promise": PROMISE | {"risk": 3.0}}, "its promise.risk is 3.0"),
     "a warning at no layer": ({"before": BEFORE | {"layer": 9}}, "its before's layer is 9"),
     "a warning for all": ({"before": BEFORE | {"threshold": -1}}, "its before.threshold is -1"),
+    "a band that ends before it begins": ({"band": [0.9, 0.1]}, "its band is \\[0.9, 0.1\\]"),
+    "a band beside the threshold": ({"band": [0.0, 0.0], "threshold": 0.5}, "its band is"),
+    "more wrong answers than answers": (
+        {"trained_on__wrong": 9, "trained_on__answers": 8}, "its trained_on: .*9 of 8 are wrong",
+    ),
+    "a promise that its own counts break": (
+        {"promise": PROMISE | {"risk": 0.001, "answers": 10, "accepted": 10, "wrong": 9}},
+        "its promise: .*9 of 10 accepted answers are wrong",
+    ),
+    "more accepted than asked": (
+        {"promise": PROMISE | {"accepted": 101}}, "its promise: .*101 of 100 answers",
+    ),
+    "escapes for the terminal": (
+        {"model__name": "llama\x1b]0;owned\x07"}, r"its model.name is 'llama\\x1b\]0;owned\\x07'",
+    ),
+    "an AUROC interval upside down": (
+        {"evaluation__auroc_low": 0.9, "evaluation__auroc_high": 0.2},
+        "its evaluation: .*0.9 to 0.2",
+    ),
     "an endless licence": ({"licence": {"detector": "x" * 5000}}, "its licence.detector is"),
 }  # fmt: skip
 
@@ -115,6 +137,48 @@ def test_a_forged_folder_with_right_checksums_is_refused(saved, tmp_path, what):
     with pytest.raises(UserError, match=f"No detector could be read from .*{said}"):
         Detector.load(forged(saved[1], tmp_path / "forged", **changes))
     assert Detector.load(forged(saved[1], tmp_path / "same")).threshold == saved[0].threshold
+
+
+DISTANCE = {
+    "a layer counted from behind": ("at", lambda a: np.array([-3.0, a[1]]), "at layer -3"),
+    "half a layer": ("at", lambda a: np.array([1.5, a[1]]), "at layer 1.5"),
+    "no variance beside the directions": ("at", lambda a: np.array([a[0], 0.0]), "variance"),
+    "no variance along a direction": ("variances", lambda a: a * 0, "variance"),
+    "a scale of 0": ("scale", lambda a: a * 0, "scale"),
+    "no distances": ("seen", lambda a: a[:0], "distances"),
+    "distances out of order": ("seen", lambda a: a[::-1].copy(), "distances"),
+    "another width": ("mean", lambda a: a[:-1], "do not fit together|shape"),
+}
+
+
+@pytest.mark.parametrize("what", DISTANCE)
+def test_a_forged_distance_is_refused(saved, tmp_path, what):
+    name, forge, said = DISTANCE[what]
+    tensors, about = read_folder(saved[1])
+    tensors[f"distance.{name}"] = forge(tensors[f"distance.{name}"])
+    kept = {k: v for k, v in about.items() if k not in ("sha256", "checksum", "kind", "format")}
+    write_folder(tmp_path / "forged", Stored(tensors, kept), "a card")
+    with pytest.raises(UserError, match=f"No detector could be read from .*({said})"):
+        Detector.load(tmp_path / "forged")
+
+
+@pytest.mark.parametrize("beliefs", [True, False])
+def test_a_small_folder_cannot_ask_for_much_memory(run, tmp_path, beliefs):
+    """10,000 layers of width 2^20 would be 42 GB, announced by a few bytes of JSON."""
+    made = Detector.train(run, method="length", folds=3, resamples=100)
+    shape = {"model__blocks": 10_000, "model__width": 1 << 20}
+    parts = {"distance": None} | ({} if beliefs else {"beliefs": None})
+    small = replace(made, **parts).save(tmp_path / "small")
+    folder = forged(small, tmp_path / "large", **shape)
+    said = "its beliefs have the shape"
+    refused = pytest.raises(UserError, match=said) if beliefs else nullcontext()
+    tracemalloc.start()
+    try:
+        with refused:
+            Detector.load(folder)
+        assert tracemalloc.get_traced_memory()[1] < 64 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_forged_weights_and_numbers_that_json_does_not_know_are_refused(saved, tmp_path):

@@ -185,3 +185,12 @@ def test_the_beginning_of_another_scoring_is_not_taken_up(score, tmp_path):
         code, _, error = score(file, "--out", out)
         assert code == 2 and "holds the beginning of another scoring" in error
         assert journal.read_text() == content and not out.exists()
+
+
+def test_a_question_beyond_the_window_is_one_sentence(score, tmp_path):
+    long = {"question": "Who wrote " + "Hamlet " * 20_000 + "?"}
+    file, out = write(tmp_path / "in.jsonl", [ROWS[0], long]), tmp_path / "out.jsonl"
+    code, _, error = score(file, "--out", out)
+    assert code == 2
+    assert "needs a prompt of 140" in error and "512 in all. Shorten it, or leave it out." in error
+    assert "Traceback" not in error

@@ -236,6 +236,35 @@ def test_a_warning_reads_the_question_alone(tiny_llama):
         make(tiny_llama).warn(tiny_llama, QUESTIONS[0])
 
 
+def warning(model) -> Detector:
+    """A detector that also warns before the answer."""
+    before = Before(layer=2, coef=np.ones(WIDTH, np.float32), intercept=0.0, threshold=0.5,
+                    calibration=Platt(0.2, -0.1), evaluation={})  # fmt: skip
+    return replace(make(model), before=before)
+
+
+@pytest.mark.parametrize("way", ["score", "answer", "warn", "inputs"])
+def test_a_question_that_does_not_fit_the_window_is_refused(tiny_llama, way):
+    detector = warning(tiny_llama)
+    fits, long = "Who wrote Hamlet?", "Who wrote " + "Hamlet " * 100 + "?"
+    if way == "answer":
+        with pytest.raises(UserError, match=r"'Who wrote Hamlet\?'.*and an answer of 601 tokens"):
+            detector.score(tiny_llama, [fits], answer=["y" * 600])
+        return
+    with pytest.raises(
+        UserError, match=r"'Who wrote Hamlet Ham.*needs a prompt of 7\d\d tokens.*512 in all"
+    ):
+        getattr(detector, way)(tiny_llama, [fits, long])
+    assert getattr(detector, way)(tiny_llama, [fits])
+
+
+@pytest.mark.parametrize("way", ["score", "warn", "inputs"])
+@pytest.mark.parametrize("question", ["", "  \n"])
+def test_an_empty_question_is_refused(tiny_llama, way, question):
+    with pytest.raises(UserError, match=r"question .* is empty"):
+        getattr(warning(tiny_llama), way)(tiny_llama, question)
+
+
 def test_an_empty_answer_has_no_probability(tiny_llama):
     one = make(tiny_llama).score(tiny_llama, QUESTIONS[0], answer=" ?! ")
     assert math.isnan(one.probability)

@@ -185,7 +185,7 @@ def test_claims_follow_the_paired_comparison():
             vs = {"vs_probe": value, "vs_probe_p": p, "vs_probe_low": -1.0, "vs_probe_high": 1.0}
             rows.append({"dataset": name, "split": split, "detector": "mop", **vs})
     found = detector_claims(pd.DataFrame(rows)).set_index("dataset")
-    assert found["strict_verdict"].to_dict() == {"a": "holds", "b": "fails", "c": "undecided"}
+    assert found["strict_decision"].to_dict() == {"a": "holds", "b": "fails", "c": "undecided"}
     assert set(found["claim"]) == {"mop-beats-probe"}
     assert found["paper_value"].to_dict() == {"a": 0.02, "b": -0.03, "c": 0.05}
     assert detector_claims(pd.DataFrame({"detector": ["pr"], "dataset": ["a"]})).empty

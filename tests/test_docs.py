@@ -18,6 +18,7 @@ from typer.main import get_command
 
 from anchorscope.cli import app, main
 from anchorscope.cli.run import config_of
+from anchorscope.detect.deployed.detector import Detector
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -117,7 +118,7 @@ def test_files_named_in_trees_exist(page: Path) -> None:
 
 def test_the_order_of_imports_is_the_one_that_is_kept() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    (said,) = re.findall(r"^bulk, errors, .*?cli\.$", text, re.MULTILINE | re.DOTALL)
+    (said,) = re.findall(r"^errors, .*?cli\.$", text, re.MULTILINE | re.DOTALL)
     parts = [part.split(",") for part in said.rstrip(".").split("<")]
     assert [{name.strip() for name in names} for names in parts] == ORDER
 
@@ -171,6 +172,26 @@ def test_files_named_in_sentences_exist(page: Path) -> None:
         )
 
 
+@pytest.mark.parametrize("name", ["docs/guarantees.md", "docs/reliability.md", "SECURITY.md"])
+def test_cited_tests_exist(name: str) -> None:
+    """A promise names the file of its test, or the test in it."""
+    text = (ROOT / name).read_text(encoding="utf-8")
+    cited = re.findall(r"\b(tests/test_\w+\.py)(?:::(\w+))?", text)
+    assert cited
+    for file, test in cited:
+        source = (ROOT / file).read_text(encoding="utf-8")
+        assert re.search(rf"^def {test}\(" if test else "^def test_", source, re.MULTILINE), test
+
+
+def test_ci_runs_every_slow_test() -> None:
+    """Most promises of docs/guarantees.md about kills and workers are shown by slow tests."""
+    steps = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
+    assert "make test" in steps and "make test-slow" in steps
+    make = (ROOT / "Makefile").read_text(encoding="utf-8")
+    (command,) = re.findall(r"^test-slow:.*\n\t(.+)$", make, re.MULTILINE)
+    assert "pytest -m slow" in command and "tests/" not in command
+
+
 def sessions() -> list[tuple[str, str]]:
     """The commands of docs/errors.md in their order, each with the output that the page shows."""
     text = "".join(blocks(ROOT / "docs" / "errors.md", "console"))
@@ -206,30 +227,47 @@ def test_python_of_own_states_runs(tmp_path: Path, monkeypatch) -> None:
     assert (tmp_path / "runs" / "states" / "report.html").stat().st_size > 10_000
 
 
-def test_the_server_and_the_clients_of_serving_run(tmp_path: Path, monkeypatch) -> None:
-    """The page's first server command in a process of its own, and all that asks it."""
-    page = ROOT / "docs" / "serving.md"
-    text = page.read_text(encoding="utf-8")
-    short = dict(SHRINK.findall(text))
+DEMO = ("atlas", "atlas-compare")  # what `anchorscope run` asks when no data is named
+TINY = {"--model bundled": "--model tiny --device cpu", "SmolLM2-135M-Instruct": "tiny"}
 
-    def shrunk(code: str) -> str:
-        for long, other in short.items():
-            assert long in text, f"the page has no {long} to shrink"
+
+@pytest.mark.parametrize("size", ["tiny", pytest.param("bundled", marks=pytest.mark.slow)])
+def test_quick_start_of_serving_runs(tmp_path: Path, monkeypatch, cli, request, size) -> None:
+    """The page's commands in their order, and all that asks the server.
+
+    In the quick test a tiny model has answered questions of the demo's datasets already.
+    """
+    monkeypatch.chdir(tmp_path)
+    page = ROOT / "docs" / "serving.md"
+    changes = dict(SHRINK.findall(page.read_text(encoding="utf-8")))
+    if size == "tiny":
+        changes |= TINY
+        make_served(tmp_path, "probe", datasets=DEMO).joinpath("probe").rename("detector")
+
+    def changed(code: str) -> str:
+        for long, other in changes.items():
             code = code.replace(long, other)
         return code
 
-    make_served(tmp_path, "probe").joinpath("probe").rename(tmp_path / "detector")
-    lines = [line for block in blocks(page, "bash") for line in block.splitlines()]
-    command = next(line for line in lines if line.startswith("anchorscope detect serve "))
-    words = shlex.split(shrunk(command).replace("8000", "0"))[3:]
-    with serving(*words, cwd=tmp_path, OMP_NUM_THREADS="1") as address:
+    install, run, train, serve = changed(blocks(page, "bash")[0]).splitlines()
+    assert install == "pip install 'anchorscope[serve]'"
+    if size == "bundled":
+        request.getfixturevalue("bundled")  # in the cache, so that no command converts it
+        for line in (run, train):
+            code, _, error = cli(*shlex.split(line, comments=True)[1:])
+            assert code == 0, error
+        assert Detector.load("detector").datasets == DEMO
+    words = shlex.split(serve.replace("8000", "0"))
+    assert words[:3] == ["anchorscope", "detect", "serve"]
+    with serving(*words[3:], cwd=tmp_path, OMP_NUM_THREADS="1") as address:
         there = address.removesuffix("/v1")
-        code = shrunk("\n".join(blocks(page, "python"))).replace("http://127.0.0.1:8000", there)
+        code = changed("\n".join(blocks(page, "python"))).replace("http://127.0.0.1:8000", there)
         made: dict[str, Any] = {}
         exec(compile(code, "serving.md", "exec"), made)
+        lines = [line for block in blocks(page, "bash") for line in block.splitlines()]
         curls = [line for line in lines if line.startswith("curl ")]
         for line in curls:
             typed = line.replace("http://127.0.0.1:8000", there)
             assert subprocess.run(shlex.split(typed), check=True, capture_output=True).stdout
     assert made["score"]["probability"] == made["answer"].anchorscope["probability"]
-    assert len(curls) == 3
+    assert len(curls) == 4

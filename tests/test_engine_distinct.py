@@ -15,7 +15,7 @@ from anchorscope.engine.check import check_model
 from anchorscope.engine.distinct import Stretch, distinct_tokens
 from anchorscope.engine.interventions import Intervention, TokenPositions
 from anchorscope.engine.lease import Lease
-from anchorscope.engine.passes import ANSWER_ONLY, KNOCKOUT, QUESTION, RANDOM
+from anchorscope.engine.passes import ANSWER_ONLY, KNOCKOUT, NEUTRAL, QUESTION
 from anchorscope.engine.rows import read_batch, row_for
 from anchorscope.engine.trunk import grow_trunk, read_prefix
 
@@ -33,6 +33,7 @@ def asked(number: int, subject: tuple[int, ...], answer: tuple[int, ...]) -> Tok
         question_tokens=tuple(range(AT, AT + len(turn) - 1)),
         exact_question=tuple(exact),
         exact_answer=tuple(range(AT + len(turn), AT + len(turn) + len(answer))),
+        mass=(0.1,) * (AT + len(turn) + len(answer)),
     )
 
 
@@ -47,7 +48,7 @@ RELATION = [
 KINDS = [
     KNOCKOUT,
     QUESTION,
-    RANDOM,
+    NEUTRAL,
     ANSWER_ONLY,
     replace(KNOCKOUT, name="post", where="post"),
     replace(KNOCKOUT, name="heads", heads=((1, 0), (2, 1))),

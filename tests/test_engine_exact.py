@@ -16,14 +16,14 @@ from anchorscope.engine.interventions import Intervention, TokenPositions
 from anchorscope.engine.layout import PAD, Edges, Layout
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.memory import Growing
-from anchorscope.engine.passes import ANSWER_ONLY, KNOCKOUT, QUESTION, RANDOM
+from anchorscope.engine.passes import ANSWER_ONLY, KNOCKOUT, NEUTRAL, QUESTION
 from anchorscope.engine.trunk import grow_trunk, pad_left, read_prefix, shared_prefix
 from anchorscope.models import Model
 
 
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 @pytest.mark.parametrize("side", ["left", "right"])
-@pytest.mark.parametrize("intervention", [KNOCKOUT, QUESTION, RANDOM], ids=lambda i: i.name)
+@pytest.mark.parametrize("intervention", [KNOCKOUT, QUESTION, NEUTRAL], ids=lambda i: i.name)
 def test_one_pass_equals_the_plain_way(tiny, intervention, attention, side):
     capped = getattr(tiny.lm.config, "attn_logit_softcapping", None) is not None
     if attention == "sdpa" and (capped or not tiny.lm._supports_sdpa):

@@ -11,7 +11,7 @@ import pytest
 from anchorscope.claims.inputs import ClaimInputs
 from anchorscope.detect.compare import detectors_table
 from anchorscope.evidence.answer_only import answer_only_table, question_probe_table
-from anchorscope.evidence.awareness import awareness_table
+from anchorscope.evidence.awareness import awareness_tables
 from anchorscope.evidence.boundary import boundary_table
 from anchorscope.evidence.heads_table import heads_table
 from anchorscope.evidence.patching import patching_table
@@ -95,7 +95,8 @@ def awareness(readings: Readings) -> pd.DataFrame:
     rows = rows_of(readings)
     known = Covariates(POPULARITY[rows], np.ones(len(rows)))
     states = {"clean": STATES[rows][:, None]}
-    return awareness_table(readings, states, covariates=known, resamples=1000, workers=1, **OF)
+    how = {"covariates": known, "resamples": 1000, "workers": 1, **OF}
+    return awareness_tables(readings, states, **how)["awareness"]
 
 
 def question_probe(readings: Readings) -> pd.DataFrame:

@@ -14,7 +14,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from anchorscope.evidence.answer_only import question_probe_table
-from anchorscope.evidence.awareness import awareness_table
+from anchorscope.evidence.awareness import awareness_tables
 from anchorscope.evidence.boundary import boundary_model_table, boundary_table
 from anchorscope.probes.few_columns import cross_fitted
 from anchorscope.probes.fold_probes import fold_logits
@@ -169,9 +169,9 @@ def test_awareness_reads_a_planted_direction_and_not_the_logit():
     states[:, 1, 3] += 2.0 * q  # the second layer knows, the first does not
     nothing = Covariates(*np.full((2, N), np.nan))
     how = {"covariates": nothing, "resamples": 100, "C": 0.1}
-    table = awareness_table(readings, {"clean": states}, **how, **OF)
+    table = awareness_tables(readings, {"clean": states}, **how, **OF)["awareness"]
     assert set(table["predictor"]) == {"state", "signed-logit", "margin", "simple"}
-    second = awareness_table(readings, {"clean": states}, layers=[2], **how, **OF)
+    second = awareness_tables(readings, {"clean": states}, layers=[2], **how, **OF)["awareness"]
     assert second.equals(table.query("layer == 2").reset_index(drop=True))
     for subset in ("all", "predicted-right", "predicted-wrong"):
         at = {"mode": "strict", "subset": subset}
@@ -187,9 +187,9 @@ def test_a_pathway_that_is_the_predicted_class_is_known_by_the_logit_alone():
                          logits={"clean": one,
                                  "knockout": np.abs(one)})  # fmt: skip
     states = {"clean": np.random.default_rng(0).normal(size=(N, 2, 12))}
-    table = awareness_table(
+    table = awareness_tables(
         collapsed, states, covariates=Covariates(*np.zeros((2, N))), resamples=100, **OF
-    )
+    )["awareness"]
     for mode in ("paper", "strict"):
         found = row(table, layer=1, mode=mode, subset="all", predictor="signed-logit")
         assert found["auroc"] == 1.0

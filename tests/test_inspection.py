@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from kit.explore_fixture import IMAGE, START, TURNED
 from kit.inspection_fixture import LAYERS, SEED, hostile_model, make_inspected, prompt_ids
-from kit.plain import plain_states
+from kit.plain import eager_mass, plain_states
 from scipy.special import expit
 
 import anchorscope as anc
@@ -88,23 +88,24 @@ def test_every_belief_is_that_of_a_plain_pass(model, run, question, fold) -> Non
         sample = next(s for s in run.answers if s.id == id)
         positions = TokenPositions(
             id=id, ids=ids, answer_at=len(prompt), question_tokens=sample.question_tokens,
-            exact_question=exact,
+            exact_question=exact, content_tokens=sample.content_tokens,
+            mass=eager_mass(model, ids),
         )  # fmt: skip
         assert sample.prompt_ids == prompt
-        keys = keys_of(positions, "random", seed=SEED)
+        keys = keys_of(positions, "neutral", seed=SEED)
         turn = min(token.position for token in one.tokens)
         state = plain(model, ids, lambda r, b, q, k: q >= turn and cutting(keys)(r, b, q, k))
-        assert one.beliefs["random"] == pytest.approx(beliefs(run, state, fold), abs=2e-3)
+        assert one.beliefs["neutral"] == pytest.approx(beliefs(run, state, fold), abs=2e-3)
 
 
 def test_chosen_tokens_are_cut_instead(model, run) -> None:
-    one = anc.inspect(model, NEW, run=run, cut="country", random=False, answer_only=False)
+    one = anc.inspect(model, NEW, run=run, cut="country", neutral=False, answer_only=False)
     assert list(one.beliefs) == ["clean", "knockout"]
     ids = whole(model, one, NEW)
     assert model.tokenizer.decode([ids[at] for at in one.cut]) == "country"
     want = beliefs(run, plain(model, ids, cutting(one.cut)))
     assert one.beliefs["knockout"] == pytest.approx(want, abs=2e-3)
-    again = anc.inspect(model, NEW, run=run, cut=one.cut, random=False, answer_only=False)
+    again = anc.inspect(model, NEW, run=run, cut=one.cut, neutral=False, answer_only=False)
     assert again.beliefs == one.beliefs
     nothing = anc.inspect(model, NEW, run=run, cut=[])
     assert nothing.beliefs["knockout"] == pytest.approx(nothing.beliefs["clean"], abs=2e-3)
@@ -185,7 +186,7 @@ def test_the_figure_draws_every_pass(model, run, tmp_path: Path) -> None:
     figure = one.figure()
     (axes,) = figure.axes
     labels = [text.get_text() for text in axes.get_legend().get_texts()]
-    assert labels[2:] == ["clean", "exact question tokens cut", "as many random tokens cut",
+    assert labels[2:] == ["clean", "exact question tokens cut", "as many neutral tokens cut",
                           "answer without question", r"another subject: Rome \$x_1\$"]  # fmt: skip
     drawn = axes.lines[1].get_ydata()
     assert list(drawn) == list(one.beliefs["knockout"])

@@ -178,6 +178,23 @@ CASES = [
 ]
 
 
+@pytest.mark.parametrize(
+    ("answer", "alias"),
+    [
+        ("New Yorker", "New York"),
+        ("He was a New Yorker all his life", "New York"),
+        ("Anew York", "New York"),
+        ("The Fifth Elementary", "The Fifth Element"),
+        ("25 December 19721", "25 December 1972"),
+        ("It was George Washingtonian of him", "George Washington"),
+        ("Mount Everestine Peak", "Mount Everest Peak"),
+    ],
+)
+def test_alias_of_several_words_inside_longer_words_is_wrong(answer, alias):
+    assert judge(alias, [alias]) == "right"
+    assert judge(answer, [alias]) == "wrong"
+
+
 @pytest.mark.parametrize(("answer", "aliases", "question", "verdict"), CASES)
 def test_hard_cases(answer: str, aliases: list[str], question: str, verdict: str):
     assert judge(answer, aliases, question=question) == verdict

@@ -14,13 +14,12 @@ from scipy.sparse.csgraph import connected_components
 
 PACKAGE = Path(__file__).parents[1] / "src" / "anchorscope"
 ORDER = [
-    {"bulk", "errors", "kept_memory", "records", "progress", "parallel", "notebook", "ranks"},
+    {"errors", "records", "progress", "parallel", "notebook"},
     {"stats", "run_folder"},
     {"config"},
     {"datasets", "models"},
     {"engine"},
     {"spans", "answers"},
-    {"ahead"},
     {"probes"},
     {"pathways"},
     {"evidence"},
@@ -30,6 +29,7 @@ ORDER = [
     {"pipeline"},
     {"simulate"},
     {"inspection"},
+    {"web"},
     {"app"},
     {"serve"},
     {"cli"},

@@ -11,7 +11,7 @@ from kit.tiny_gguf import write_gguf
 
 from anchorscope.errors import UserError
 from anchorscope.models import load_model
-from anchorscope.models.converted_folder import _fingerprint
+from anchorscope.models.converted_folder import folder_of, seal_folder
 from anchorscope.models.gguf.convert import _put
 from anchorscope.models.gguf.tokens import Around, read_header
 from anchorscope.models.prompts import first_tokens, has_chat, stop_ids
@@ -84,15 +84,15 @@ def test_a_file_that_is_no_gguf_is_a_sentence(tmp_path):
         load_model(tmp_path / "no.gguf")
 
 
-@pytest.mark.parametrize("at", [0, 9 << 20, (20 << 20) + 77])
-def test_a_file_changed_anywhere_is_another_file(tmp_path, at):
+@pytest.mark.parametrize("at", [0, (9 << 20) + 54321, (20 << 20) + 77])
+def test_a_file_changed_in_one_byte_is_another_file(tmp_path, at):
     path = tmp_path / "weights.gguf"
     path.write_bytes(bytes(20 << 20) + b"end" * 99)
-    before = _fingerprint(path)
+    before = folder_of(path)
     with path.open("r+b") as file:
         file.seek(at)
-        file.write(b"x" * (1 << 20 if at == 9 << 20 else 1))
-    assert _fingerprint(path) != before
+        file.write(b"x")
+    assert folder_of(path) != before
 
 
 def test_of_two_conversions_at_once_the_first_stays(tmp_path):
@@ -102,6 +102,7 @@ def test_of_two_conversions_at_once_the_first_stays(tmp_path):
         partial = tmp_path / f"{number}.partial"
         partial.mkdir()
         (partial / "config.json").write_text(number)
+        seal_folder(partial)
         if number == "third":
             (folder / "config.json").unlink()
             (folder / "left.txt").write_text("of a conversion that was killed")

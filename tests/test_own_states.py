@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 import torch
 from safetensors.numpy import save_file
 from safetensors.torch import save_file as save_tensors
+from scipy.special import expit
 
 import anchorscope as anc
 from anchorscope.cli import main
@@ -21,6 +23,7 @@ from anchorscope.pipeline.own_states import arrays as reading
 from anchorscope.pipeline.own_states.arrays import arrays_of
 from anchorscope.pipeline.own_states.check import check_arrays
 from anchorscope.pipeline.own_states.samples import facts_of
+from anchorscope.probes.folds import entity_folds
 from anchorscope.run_folder.states import StateBank, load_states, save_blocks, shard_name
 from anchorscope.run_folder.store import Store
 from anchorscope.simulate import Truth, simulate, simulate_states
@@ -34,7 +37,7 @@ ENTITY = np.array([f"thing {i // 2}" for i in range(N)])
 def made() -> dict[str, np.ndarray]:
     """A complete set of arrays."""
     world = simulate_states(TRUTH)
-    states = {name: world.states[name] for name in ("clean", "knockout", "random")}
+    states = {name: world.states[name] for name in ("clean", "knockout", "neutral")}
     return states | {"answer_only": world.states["answer-only"], "z": world.z, "entity": ENTITY}
 
 
@@ -74,6 +77,33 @@ def own(tmp_path_factory) -> anc.RunView:
     return anc.RunView.open(home / "run")
 
 
+def test_flipped_labels_of_a_fold_leave_every_reading_of_that_fold_bit_for_bit(own, tmp_path):
+    given, fold = made(), entity_folds(ENTITY.tolist(), folds=3, seed=3)
+    z = np.where(fold == 1, 1 - given["z"], given["z"])
+    config = Config(seed=3, resamples=100, fold_seeds=1, folds=3)
+    flipped = anc.analyse({**given, "z": z}, out=tmp_path / "run", config=config).pathways
+    columns = ["layer", "mode", "prediction", "logit_clean", "logit_knockout", "pathway"]
+    number = own.pathways["id"].str.rsplit(":", n=1).str[-1].astype(int).to_numpy()
+    assert flipped["z"].tolist() == z[number].tolist()
+    mine = fold[number] == 1
+    assert flipped[columns][mine].equals(own.pathways[columns][mine])
+    others = ~mine & (flipped["mode"] == "paper")
+    assert (flipped["logit_clean"][others] != own.pathways["logit_clean"][others]).all()
+
+
+def test_probabilities_of_a_run_are_right_under_a_penalty_that_makes_probes_shy(tmp_path):
+    world = simulate_states(replace(TRUTH, samples=300, layers=1))
+    states = {name: world.states[name] for name in ("clean", "knockout", "random")}
+    config = Config(seed=3, resamples=100, fold_seeds=1, C=0.005)
+    run = anc.analyse(states, world.z, out=tmp_path / "run", config=config)
+    for mode, read in run.pathways.groupby("mode"):
+        p, z = expit(read["logit_clean"].to_numpy()), read["z"].to_numpy()
+        parts = np.array_split(np.argsort(p), 5)
+        gaps = [abs(p[rows].mean() - z[rows].mean()) for rows in parts]
+        assert np.mean(gaps) < 0.1, mode
+        assert p.std() > 0.3, mode  # without the line 0.001: all are one half
+
+
 def test_the_tables_are_those_of_a_run_of_the_same_states(simulated, own):
     for table, key in (("layers", "delta_p"), ("probes", "auroc"), ("strict", "strict_gap")):
         mine, theirs = getattr(own, table), getattr(simulated, table)
@@ -85,7 +115,7 @@ def test_the_tables_are_those_of_a_run_of_the_same_states(simulated, own):
         kept = [name for name in numbers if not any(part in name for part in theirs_alone)]
         pd.testing.assert_frame_equal(mine[kept], theirs[kept], rtol=1e-9)
     assert own.verdict["finding"].tolist() == simulated.verdict["finding"].tolist()
-    assert set(own.controls["intervention"]) == {"knockout", "random", "answer-only"}
+    assert set(own.controls["intervention"]) == {"knockout", "neutral", "answer-only"}
     tables = {"answer_only", "boundary", "boundary_model", "awareness", "awareness_gap"}
     assert set(own.evidence) == tables
     assert len(own.claims) == len(simulated.claims)
@@ -166,11 +196,11 @@ def spoilt(name: str, value: float, dtype: str = "float32") -> dict[str, np.ndar
 CLEAN = made()["clean"]
 WRONG = {
     "missing": (broken(knockout=None, z=None), "There is no array knockout and no array z. Arrays "
-                "there: clean, random, answer_only, entity. Needed: clean, knockout, random, z; "
-                "optional: matched, answer_only, id, question, answer, entity, relation, kind, "
-                "popularity, length."),
-    "shape": (broken(random=CLEAN[:, :1]), "random is [160, 1, 8] and clean [160, 2, 8]; both must "
-              "hold the same samples, layers and width."),
+                "there: clean, neutral, answer_only, entity. Needed: clean, knockout, z; optional: "
+                "neutral, content, question_pass, answer_only, retest, retest_knockout, id, "
+                "question, answer, entity, relation, kind, popularity, length, exact_tokens."),
+    "shape": (broken(neutral=CLEAN[:, :1]), "neutral is [160, 1, 8] and clean [160, 2, 8]; both "
+              "must hold the same samples, layers and width."),
     "flat": (broken(clean=CLEAN[:, 0]), "clean is [160, 8]; states are [sample, layer, width]. One "
              "layer alone is clean[:, None]."),
     "width": (broken(clean=CLEAN[:, :, :0]), "clean is [160, 2, 0]: it has no width."),
@@ -196,11 +226,11 @@ WRONG = {
                "(right)."),
     "no knockout": (broken(knockout=CLEAN), "knockout and clean are identical: nothing was knocked "
                     "out. Give knockout's own states."),
-    "no control": (broken(random=CLEAN), "random and clean are identical: there is no control. "
-                   "Give random's own states."),
-    "same control": (broken(random=made()["knockout"]), "knockout and random are identical, so the "
-                     "control is the knockout itself. Give the states under a knockout of other "
-                     "tokens as random."),
+    "no control": (broken(neutral=CLEAN), "neutral and clean are identical: there is no control. "
+                   "Give neutral's own states."),
+    "same control": (broken(neutral=made()["knockout"]), "knockout and neutral are identical, so "
+                     "the control is the knockout itself. Give the states under a knockout of "
+                     "tokens without subject or property as neutral."),
     "constant": (broken(clean=np.ones_like(CLEAN)), "clean is the same for every sample; a probe "
                  "has nothing to learn from."),
     "ids": (broken(id=np.array(["a", *map(str, range(N - 2)), "a"])), "The id 'a' stands 2 times; "
@@ -267,7 +297,7 @@ def test_states_are_never_held_whole(tmp_path, monkeypatch):
     rng = np.random.default_rng(0)
     shape = (8000, 4, 64)
     whole = {
-        n: rng.standard_normal(shape, dtype=np.float32) for n in ("clean", "knockout", "random")
+        n: rng.standard_normal(shape, dtype=np.float32) for n in ("clean", "knockout", "neutral")
     }
     np.savez(tmp_path / "x.npz", **whole, z=np.arange(8000) % 2)
     monkeypatch.setattr(reading, "_BLOCK", 2**14)
@@ -285,3 +315,41 @@ def test_states_are_never_held_whole(tmp_path, monkeypatch):
     assert np.array_equal(StateBank(Path(store.path), ids).layer("clean", 3), clean[:, 2])
     mixed = load_states(store, "clean", [*ids[::-1], "nobody"], 1)
     assert np.array_equal(mixed[:-1], clean[::-1]) and np.isnan(mixed[-1]).all()
+
+
+def test_clean_and_knockout_are_enough(tmp_path, cli):
+    np.savez(tmp_path / "two.npz", **{n: made()[n] for n in ("clean", "knockout", "z")})
+    code, _, error = cli("analyse", tmp_path / "two.npz", *QUICK, "--out", tmp_path / "run")
+    assert code == 0, error
+    controls = pd.read_csv(tmp_path / "run" / "tables" / "controls.csv")
+    assert set(controls["intervention"]) == {"knockout"}
+
+
+def test_every_pass_of_a_run_may_be_brought(tmp_path, cli):
+    """`random` is the control as it was once called; NaN says that a sample has no state."""
+    arrays, rng = made(), np.random.default_rng(0)
+    jolted = {
+        name: (arrays["clean"] + rng.normal(0, 0.3, CLEAN.shape)).astype(np.float32)
+        for name in ("content", "question", "retest", "retest-knockout")
+    }
+    jolted["content"][:40], jolted["retest"][100:], jolted["retest-knockout"][100:] = (np.nan,) * 3
+    arrays["random"] = arrays.pop("neutral")
+    arrays |= jolted | {"exact_tokens": np.arange(N) % 4}
+    np.savez(tmp_path / "all.npz", **arrays)
+    code, _, error = cli("analyse", tmp_path / "all.npz", *QUICK, "--out", tmp_path / "run")
+    assert code == 0, error
+    counted = pd.read_csv(tmp_path / "run" / "tables" / "controls.csv")
+    counts = counted.drop_duplicates("intervention").set_index("intervention")["n"]
+    assert counts.to_dict() == {
+        "knockout": 160, "neutral": 160, "content": 120, "question": 160, "answer-only": 160,
+        "retest": 100, "retest-knockout": 100,
+    }  # fmt: skip
+
+
+def test_a_state_that_is_broken_in_part_is_no_missing_one(tmp_path, cli):
+    content = made()["clean"] + 1
+    content[3] = np.nan
+    content[5, 1, 2] = np.nan
+    np.savez(tmp_path / "part.npz", **made(), content=content)
+    code, _, error = cli("analyse", tmp_path / "part.npz", *QUICK, "--out", tmp_path / "run")
+    assert code and "content holds NaN or inf for 1 of 160 samples (first: sample 5" in error

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 from anchorscope.pathways.one_law import Known, one_law
-from anchorscope.pathways.two_pathways.finding import pooled, together
-from anchorscope.pathways.two_pathways.looks import Logits, look_closely
+from anchorscope.pathways.two_pathways.finding import choose_layer, pooled, together
+from anchorscope.pathways.two_pathways.looks import Logits, Look, look_closely
 from anchorscope.pathways.two_pathways.power import power, shown_in_worlds
 from anchorscope.pathways.two_pathways.told import told
 from anchorscope.pathways.two_pathways.two_lines import two_lines_p
+from anchorscope.probes.readings import Readings
 from anchorscope.records import Estimate
 from anchorscope.stats.intervals import Draws
 
@@ -131,6 +132,44 @@ def test_a_world_is_the_same_whoever_looks_at_it():
     parts = [shown_in_worlds(logits, known, DRAWS, some) for some in (range(3), range(3, 8))]
     assert parts[0] + parts[1] == shown_in_worlds(logits, known, DRAWS, range(8))
     assert len(set(parts[0] + parts[1])) == 2  # some show two pathways, and some do not
+
+
+@pytest.mark.parametrize(("p_dip", "shown"), [(0.008, True), (0.009, False), (0.04, False)])
+def test_a_dip_counts_only_below_a_sixth_of_five_percent(p_dip, shown):
+    look = Look(
+        within="both",
+        road="shifts",
+        law="curve",
+        n_q=100,
+        n_a=100,
+        p_dip=p_dip,
+        bic=50.0,
+        kappa=Estimate(0.9, 0.8, 1.0, 200),
+        gap=Estimate(-4.0, -0.5, 0.5, 200),
+        p_gap=0.001,
+        flips=Estimate(0.9, 0.8, 1.0, 200),
+    )
+    assert look.shown == shown
+    assert look.p == pytest.approx(6 * p_dip)
+
+
+def test_layer_is_chosen_by_the_clean_probe_where_the_knocked_out_one_favours_another():
+    z = np.arange(200) % 2
+    noise = np.random.default_rng(0).standard_normal((3, 200))
+    clear, blurred, none = 4.0 * z + noise[0], 1.0 * z + noise[1], noise[2]
+    clean, knockout = np.stack([blurred, clear, none], 1), np.stack([clear, none, blurred], 1)
+    readings = Readings(
+        ids=tuple(map(str, z.cumsum() + np.arange(200))),
+        z=z,
+        fold=np.arange(200) % 5,
+        probes=("paper", "a", "b"),
+        # The sides favour the third layer, clean and knocked out: they have no say either.
+        logits={
+            "clean": np.stack([clean, clean[:, [0, 2, 1]], clean[:, [0, 2, 1]]]),
+            "knockout": np.stack([knockout] * 3),
+        },
+    )
+    assert choose_layer(readings) == 2
 
 
 def test_sets_of_folds_are_put_together():

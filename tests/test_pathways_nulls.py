@@ -8,7 +8,7 @@ from scipy.stats import linregress, pearsonr
 
 from anchorscope.pathways.effects import delta_p
 from anchorscope.pathways.one_law import Known, fit_line
-from anchorscope.pathways.one_mechanism import Pair, gaps, shared_by_control
+from anchorscope.pathways.one_mechanism import Pair, gaps, laws_of, shared_by_laws
 
 
 def pair(group_clean, group_knockout, effect_clean=None, effect_knockout=None, fold=None) -> Pair:
@@ -124,7 +124,7 @@ def test_the_control_says_how_much_noise_two_probes_share():
     a, b = rng.normal(size=(2, 4000))
     jolt, own = rng.normal(size=4000), rng.normal(size=4000)
     control = pair(a, a + jolt, b, b + 0.8 * jolt + 0.6 * own)
-    assert shared_by_control(control) == pytest.approx(
+    assert shared_by_laws(*laws_of(control)) == pytest.approx(
         np.tanh(np.arctanh(0.8) + 1.96 / 63.2), abs=0.02
     )
 
@@ -135,4 +135,4 @@ def test_what_probes_share_is_the_upper_end_of_scipys_interval(n):
     control = pair(a, a + x, b, b + x + y)
     residuals = [fit_line(*of, control.known.fold).residual for of in ((a, a + x), (b, b + x + y))]
     wanted = pearsonr(*residuals).confidence_interval(0.95).high
-    assert shared_by_control(control) == pytest.approx(wanted, abs=1e-14)
+    assert shared_by_laws(*laws_of(control)) == pytest.approx(wanted, abs=1e-14)

@@ -16,7 +16,7 @@ from anchorscope.probes.cross_fit import cross_fit
 from anchorscope.probes.folds import entity_folds
 
 N, LAYERS, WIDTH = 120, 3, 8
-ABSENT = 11  # this question has no random-token control
+ABSENT = 11  # this question has no neutral control
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def made() -> dict:
     knockout = clean.copy()
     knockout[::2, :, 0] *= -1
     knockout[:, 0] = clean[:, 0]  # layer 1 is untouched: its group Q is empty
-    states = {"clean": clean, "random": random, "knockout": knockout}
+    states = {"clean": clean, "neutral": random, "knockout": knockout}
     fold = entity_folds([f"e{i // 2}" for i in range(N)])
     ids = [f"q{i}" for i in range(N)]
     readings, probes = cross_fit(states, ids=ids, z=z, fold=fold)
@@ -142,10 +142,10 @@ def test_probes_table_counts_pairs(made):
 
 def test_controls_table_is_what_a_plain_loop_gives(made):
     table = controls_table(made["readings"], model="m", dataset="made")
-    assert table["intervention"].unique().tolist() == ["knockout", "random"]
+    assert table["intervention"].unique().tolist() == ["knockout", "neutral"]
     for row in records(table):
         k, name = row.layer - 1, row.intervention
-        asked = [i for i in range(N) if not (name == "random" and i == ABSENT)]
+        asked = [i for i in range(N) if not (name == "neutral" and i == ABSENT)]
         pairs = [(logit(made, "clean", 0, i, k), logit(made, name, 0, i, k)) for i in asked]
         assert row.n == len(asked)
         turned = sum((a > 0) != (b > 0) for a, b in pairs)

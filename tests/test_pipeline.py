@@ -90,7 +90,7 @@ def sigmoid(x):
 def test_the_folder_holds_what_it_promises(done):
     names = {str(p.relative_to(done)) for p in done.rglob("*") if p.is_file()}
     states = {f"states/{i}/{n:05d}.safetensors" for n in range(3)
-              for i in ("clean", "knockout", "random", "question", "answer-only")}  # fmt: skip
+              for i in ("clean", "knockout", "neutral", "question", "answer-only")}  # fmt: skip
     figures = {f"figures/delta_p.{kind}" for kind in ("png", "svg", "pdf")}
     tables = {f"tables/{name}" for name in TABLES}
     assert {"run.json", "samples.parquet", "report.html"} | states | figures | tables <= names
@@ -192,43 +192,6 @@ def test_figure_from_the_command_line(done, tmp_path):
     assert "Q-Anchored (Atlas)" in out.read_text()
 
 
-ALONE = """
-import sys
-from anchorscope.engine.lease import Lease
-from anchorscope.engine.passes import passes_of
-from anchorscope.pipeline.model import load
-from anchorscope.pipeline.prepare import prepare
-from anchorscope.pipeline.shard import ask_and_read
-from anchorscope.pipeline.stages import reopen
-
-run = reopen(sys.argv[1])
-with Lease(load(run, None)) as lease:
-    shard = prepare(run, lease)[int(sys.argv[2])]
-    ask_and_read(run, lease, [shard], passes_of(run.config))
-"""
-
-
-@pytest.mark.slow
-def test_a_shard_can_be_computed_by_any_process_that_has_the_folder(done, tmp_path):
-    """The last shard first, by a process that is given the folder and a number, nothing else."""
-    out = tmp_path / "shared"
-    shutil.copytree(done, out)
-    for name in ("states", "answers", "tables", "probes", "figures"):
-        shutil.rmtree(out / name)
-    (out / "manifest.jsonl").unlink()
-    info = json.loads((out / "run.json").read_text())
-    del info["checksum"]  # as one must who changes it by hand
-    (out / "run.json").write_text(json.dumps(info | {"finished": False}))
-    subprocess.run([sys.executable, "-c", ALONE, str(out), "2"], check=True)
-    states = sorted(path.relative_to(out) for path in (out / "states").rglob("*.safetensors"))
-    assert {path.name for path in states} == {"00002.safetensors"} and len(states) > 5
-    for path in states:
-        assert (out / path).read_bytes() == (done / path).read_bytes()
-    finish(anchorscope("run", *OPTIONS, "--out", out))
-    for name in TABLES:
-        assert (out / "tables" / name).read_bytes() == (done / "tables" / name).read_bytes()
-
-
 def test_the_disk_that_was_announced_is_the_disk_that_was_taken(done):
     info = json.loads((done / "run.json").read_text())
     sizes = [file.stat().st_size for file in (done / "states").rglob("*.safetensors")]
@@ -257,10 +220,12 @@ def test_a_number_that_was_changed_with_its_checksum_is_found_by_deep(done, tmp_
 
 
 def vouch_for(run: Path, name: str) -> None:
-    """Makes marker and manifest say that the file is as it was written."""
+    """Makes its marker and run.json say that the file is as it was written."""
     data = (run / name).read_bytes()
     entry = {"name": name, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
     (run / "markers" / f"{name}.json").write_text(json.dumps(entry))
-    lines = [json.loads(line) for line in (run / "manifest.jsonl").read_text().splitlines()]
-    lines = [entry if line["name"] == name else line for line in lines]
-    (run / "manifest.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    info = json.loads((run / "run.json").read_text())
+    info["files"][name] = f"{entry['bytes']} {entry['sha256']}"
+    del info["checksum"]
+    for copy in ("run.json", "run-copy.json"):
+        (run / copy).write_text(json.dumps(info))

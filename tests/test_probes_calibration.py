@@ -7,7 +7,7 @@ import pytest
 from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
 
-from anchorscope.probes.calibration import LEAST_SLOPE, held_out_lines, platt_lines
+from anchorscope.probes.calibration import LEAST_SLOPE, platt_lines
 from anchorscope.probes.cross_fit import cross_fit
 from anchorscope.probes.folds import entity_folds
 from anchorscope.probes.many_fits import class_weights
@@ -62,20 +62,6 @@ def test_a_probe_at_chance_keeps_its_order_and_says_a_half():
     assert expit(slope * (turned + 5) + intercept).mean() == pytest.approx(0.5, abs=0.01)
     constant, height = platt_lines(np.full((1, 1000), 4.0), z, np.ones((1, 1000)))
     assert constant[0] * 4 + height[0] == pytest.approx(0, abs=1e-6)
-
-
-def test_a_fold_has_no_say_in_its_own_line():
-    rng = np.random.default_rng(0)
-    z, fold = rng.integers(2, size=200).astype(float), np.arange(200) % 5
-    logits = rng.standard_normal((2, 200)) + z
-    others = (np.arange(5)[:, None] != fold).astype(float)
-    before = held_out_lines(logits, z, fold, others)
-    mine = fold == 3
-    after = held_out_lines(np.where(mine, 9.0, logits), np.where(mine, 1 - z, z), fold, others)
-    for one, other in zip(before, after, strict=True):
-        assert one.shape == (2, 5)
-        assert np.allclose(one[:, 3], other[:, 3], rtol=1e-9)
-        assert not np.isclose(one[:, :3], other[:, :3]).any()
 
 
 def planted(n: int = 1500, width: int = 10) -> dict:

@@ -74,7 +74,7 @@ def test_added_to_a_finished_run_nothing_else_is_computed(two, before):
     assert set(after) - set(before) == {"tables/robust.csv", "markers/tables/robust.csv.json"}
     drawn = {name for name in before if name.startswith("figures/")}
     changed = {name for name in before if before[name] != after[name]} - drawn
-    assert changed == {"manifest.jsonl", "run.json", "run-copy.json", "report.html"}
+    assert changed == {"run.json", "run-copy.json", "report.html"}
     identity = [json.loads(of["run.json"][1])["identity"] for of in (before, after)]
     assert identity[0] == identity[1]
 
@@ -93,7 +93,7 @@ def test_the_first_row_is_the_run(two):
 )
 def test_a_row_is_what_a_run_with_that_option_says(two, tmp_path, variant, otherwise):
     run = simulate(TWO, out=tmp_path / "run", config=replace(QUICK, **otherwise, evidence=()))
-    verdict = run.verdict.loc[0]
+    verdict = run.findings.loc[0]
     said = row(two, variant)
     assert (said["layer"], said["finding"]) == (verdict["layer"], verdict["finding"])
     told = list(verdict[["same_gap", "gap", "null_low", "null_high"]])
@@ -102,7 +102,7 @@ def test_a_row_is_what_a_run_with_that_option_says(two, tmp_path, variant, other
 
 def states_of(view: RunView, ids: tuple[str, ...]) -> dict[str, np.ndarray]:
     states = {}
-    for name in ("clean", "knockout", "random"):
+    for name in ("clean", "knockout", "neutral"):
         with safe_open(view.path / "states" / name / "00000.safetensors", "numpy") as file:
             stored = json.loads(file.metadata()["ids"])
             states[name] = file.get_tensor("states")[[stored.index(id) for id in ids]]
@@ -120,6 +120,7 @@ def test_half_of_the_data_is_read_like_a_run_of_its_own(two):
         ids=answers.ids,
         z=answers.z,
         fold=entity_folds(answers.entities, folds=5, seed=0),
+        entity=answers.entities,
         C=3.0,
     )
     layer = choose_layer(readings)
@@ -146,13 +147,14 @@ def test_flipped_verdicts_are_the_median_of_three_draws(two):
     wrong = (two.samples["verdict"] == "wrong").to_numpy()
     ids = tuple(two.samples["id"])
     states = states_of(two, ids)
-    fold = entity_folds(list(two.samples["entity"]), folds=5, seed=0)
+    entity = list(two.samples["entity"])
+    fold = entity_folds(entity, folds=5, seed=0)
     gaps, layers = [], []
     for draw in range(3):
         z = wrong.astype(int)
         drawn = np.random.default_rng((0, 10, draw)).choice(320, size=32, replace=False)
         z[drawn] = 1 - z[drawn]
-        readings, _ = cross_fit(states, ids=ids, z=z, fold=fold, C=3.0)
+        readings, _ = cross_fit(states, ids=ids, z=z, fold=fold, entity=entity, C=3.0)
         layers.append(choose_layer(readings))
         gaps.append(_paper_gap(readings, layers[-1]))
     said = row(two, "flipped=10%")

@@ -107,7 +107,7 @@ def test_asked_again_is_a_run_of_questions_written_so(
         assert sample == expected
         ids = [sample.prompt_ids[i] for i in sample.exact_question]
         assert model.tokenizer.decode(ids) == sample.question.entity
-    for name in ("clean", "knockout", "random", "matched"):
+    for name in ("clean", "knockout", "neutral"):
         here, there = (states(at, name) for at in (choices[variant].folder, other.store.path))
         assert here.keys() == there.keys() and len(here) > 0
         assert all(np.array_equal(here[id], there[id]) for id in here)

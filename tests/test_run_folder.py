@@ -78,8 +78,7 @@ def test_many_writers_of_one_folder_leave_every_file_whole(tmp_path):
     assert store.has("same.bin")
     assert not [path for path in out.rglob("*") if "partial" in path.name]
     store.save_info({"finished": True})
-    lines = [json.loads(line) for line in (out / "manifest.jsonl").open()]
-    assert len(lines) == 81 and len({line["name"] for line in lines}) == 81
+    assert len(json.loads((out / "run.json").read_text())["files"]) == 81
 
 
 def test_a_second_owner_is_refused_until_the_first_is_gone(tmp_path):
@@ -94,6 +93,46 @@ def test_a_second_owner_is_refused_until_the_first_is_gone(tmp_path):
     with store.owned():
         store.save_info({"mine": True})
     assert not (tmp_path / "run/owner.json").exists()
+
+
+ELSEWHERE = """
+import pathlib, sys
+real = pathlib.Path.read_text
+def read(self, *how, **more):
+    other = self.as_posix() == "/proc/sys/kernel/random/boot_id"
+    return "another-boot" if other else real(self, *how, **more)
+pathlib.Path.read_text = read
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/sys/kernel/random/boot_id").exists(), reason="Linux alone")
+def test_an_owner_of_another_machine_with_the_same_name_is_not_taken_for_dead(
+    tmp_path, monkeypatch
+):
+    """Two machines of one name are told apart by their boots, and process numbers say nothing."""
+    first = python(ELSEWHERE + OWNER, tmp_path / "run")
+    assert first.stdout is not None and first.stdout.readline() == "mine\n"
+    first.kill()  # so that no process of its number is here; it might be alive over there
+    first.wait()
+    store = Store.open(tmp_path / "run", ONE)
+    with pytest.raises(UserError, match=f"is being written by process {first.pid} on"):
+        store.owned().__enter__()
+    monkeypatch.setattr("anchorscope.run_folder.owner._WATCH", 0.1)
+    os.utime(tmp_path / "run/owner.json", (time.time() - 600,) * 2)
+    with store.owned():
+        assert json.loads((tmp_path / "run/owner.json").read_text())["process"] == os.getpid()
+
+
+def test_a_file_whose_bytes_changed_is_not_there(tmp_path):
+    """Its size is as before: its checksum alone shows it, to the writer and to the next process."""
+    store = Store.open(tmp_path, ONE)
+    store.write("a", lambda file: file.write(b"12345678"))
+    assert store.has("a")
+    (tmp_path / "a").write_bytes(b"12345679")
+    os.utime(tmp_path / "a", (1, 1))
+    assert not store.has("a") and not Store.open(tmp_path, ONE).has("a")
+    (tmp_path / "a").write_bytes(b"12345678")
+    assert store.has("a") and Store.open(tmp_path, ONE).has("a")
 
 
 def test_an_owner_elsewhere_counts_as_long_as_it_gives_signs_of_life(tmp_path, monkeypatch):
@@ -127,8 +166,8 @@ write_whole(Path({str(tmp_path / "x")!r}), lambda file: os._exit(0))
 
 
 def test_a_format_of_the_future_is_refused(tmp_path):
-    Store.open(tmp_path, ONE).save_info({"format": 3})
-    with pytest.raises(UserError, match="has the format 3, and this anchorscope reads up to 2"):
+    Store.open(tmp_path, ONE).save_info({"format": 4})
+    with pytest.raises(UserError, match="has the format 4, and this anchorscope reads up to 3"):
         Store.open(tmp_path, ONE)
 
 
@@ -151,7 +190,9 @@ def test_a_folder_of_the_first_format_is_continued(tmp_path):
     shutil.copytree(GOLDEN / "collected", run)
     (run / missing).unlink()
     info = json.loads((run / "run.json").read_text())
-    info["model"]["weights"] = weights_hash(load_model(place / "model", device="cpu").lm)
+    info["model"]["weights"] = weights_hash(
+        load_model(place / "model", device="cpu", dtype="float32").lm
+    )
     (run / "run.json").write_text(json.dumps(info | {"finished": False}))
     collect_here(place, "run", shard=64)
     after = contents(run)
@@ -161,10 +202,10 @@ def test_a_folder_of_the_first_format_is_continued(tmp_path):
     pd.testing.assert_frame_equal(samples[0][list(samples[1])], samples[1])  # columns may be added
     states, golden = (load(of[missing])["states"].astype("f4") for of in (after, before))
     assert states == pytest.approx(golden, rel=2e-2, abs=2e-2)
-    assert json.loads((run / "run.json").read_text())["format"] == 2
-    names = {json.loads(line)["name"] for line in (run / "manifest.jsonl").open()}
+    info = json.loads((run / "run.json").read_text())
     lines = (GOLDEN / "collected/manifest.jsonl").open()
-    assert names >= {json.loads(line)["name"] for line in lines}
+    assert info["format"] == 3
+    assert {*info["files"], *info["derived"]} >= {json.loads(line)["name"] for line in lines}
 
 
 def test_a_disk_that_is_too_small_is_told_before_it_is_filled(tmp_path):

@@ -104,7 +104,7 @@ def _finished_first(patch: pytest.MonkeyPatch) -> None:
     def save_info(self: Store, changes: dict) -> None:
         self._put_info({**self.info, **changes})
         if changes.get("finished"):
-            self._merge()
+            self._put_info({**self.info, **self._listing().as_info()})
 
     patch.setattr(Store, "save_info", save_info)
 

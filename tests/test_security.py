@@ -17,14 +17,13 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 import anchorscope
-from anchorscope.app.guard import Guard as AppGuard
 from anchorscope.errors import UserError
 from anchorscope.models import load_model
 from anchorscope.models.quantised import check_no_code
 from anchorscope.pipeline.study.file import study_of
 from anchorscope.run_folder.listing import read_manifest, read_markers
 from anchorscope.run_folder.remote import Remote
-from anchorscope.serve.guard import Guard
+from anchorscope.web.guard import Access, Guard
 from torture.fuzz.pages import check_pages
 
 ROOT = Path(__file__).parents[1]
@@ -131,7 +130,7 @@ def test_every_reader_of_a_model_is_told_whether_its_code_may_run():
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             owner = getattr(getattr(getattr(node, "func", None), "value", None), "id", "")
             if isinstance(node, ast.Call) and owner.startswith("Auto"):
-                if getattr(node.func, "attr", "") != "from_pretrained":
+                if getattr(node.func, "attr", "") not in ("from_pretrained", "from_config"):
                     continue
                 readers += 1
                 names = {of.arg or getattr(of.value, "id", "") for of in node.keywords}
@@ -207,15 +206,26 @@ async def plain(scope, receive, send):
 
 
 def test_every_answer_of_the_server_has_a_policy():
-    guard = Guard(plain, key="right", hosts=(), largest=100)
+    guard = Guard(plain, Access(hosts=(), key="right", keyless=("/healthz",)))
     for path, status in (("/healthz", 200), ("/v1/models", 401)):
         start = heard(guard, [], path=path)[0]
         policy = dict(start["headers"])[b"content-security-policy"]
         assert start["status"] == status and b"default-src 'none'" in policy
 
 
+HOSTS = [[], [b"evil.example"], [b"127.0.0.1"], [b"127.0.0.1:2"], [b"127.0.0.1:1", b"evil.example"]]
+
+
+@pytest.mark.parametrize("hosts", HOSTS)
+def test_other_host_is_refused(hosts):
+    """By DNS rebinding a page of another site reaches 127.0.0.1 under its own name."""
+    guard = Guard(plain, Access(hosts=["127.0.0.1:1"]))
+    assert heard(guard, [(b"host", b"127.0.0.1:1")])[0]["status"] == 200
+    assert heard(guard, [(b"host", host) for host in hosts])[0]["status"] == 421
+
+
 @pytest.mark.parametrize("length", [b"\xb2", b"9" * 5000, b"-1", b"1_0", b" 5"])
 def test_a_length_that_is_no_number_is_refused(length):
-    guard = AppGuard(plain, hosts=["127.0.0.1:1"])
+    guard = Guard(plain, Access(hosts=["127.0.0.1:1"]))
     headers = [(b"host", b"127.0.0.1:1"), (b"content-length", length)]
     assert heard(guard, headers, path="/")[0]["status"] == 413

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+import signal
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
 import openai
 import pytest
-from kit.serve_fixture import NAME, make_served, questions, serving
+from kit.serve_fixture import NAME, make_served, questions, server_process, serving
 
 from anchorscope.detect.deployed.detector import Detector
 from anchorscope.models import load_model
@@ -132,6 +134,32 @@ def test_a_mistake_is_a_400_in_the_shape_of_openai(client, given, said, param, s
     assert error.value.type == "invalid_request_error"
 
 
+SURROGATES = [
+    r'{"model": "tiny", "messages": [{"role": "user", "content": "Where is \ud800?"}]}',
+    r'{"model": "tiny", "messages": [{"role": "user", "content": [{"text": "a\udfffb"}]}]}',
+    r'{"model": "\ud800", "messages": [{"role": "user", "content": "Where?"}]}',
+    r'{"model": "tiny", "\ud800": 1, "messages": [{"role": "user", "content": "Where?"}]}',
+]
+
+
+@pytest.mark.parametrize("body", SURROGATES)
+def test_lone_surrogate_is_a_400(address, body):
+    answer = httpx.post(
+        f"{address}/chat/completions", content=body, headers={"content-type": "application/json"}
+    )
+    assert answer.status_code == 400
+    assert "half of a surrogate pair" in answer.json()["error"]["message"]
+
+
+def test_health_answers_head(address):
+    root = address.removesuffix("/v1")
+    for path in ("/healthz", "/readyz"):
+        assert (httpx.head(f"{root}{path}").status_code, httpx.get(f"{root}{path}").json()) == (
+            200,
+            {"status": "ok"},
+        )
+
+
 def test_forty_at_once_get_what_each_gets_alone(client, address, offline):
     texts = [f"Where is Cairo {n}?" for n in range(40)]
 
@@ -186,7 +214,7 @@ def test_pages_of_other_sites_are_refused(address):
     url = f"{address}/models"
     assert httpx.get(url).status_code == 200
     assert httpx.get(url, headers={"origin": "http://evil.example"}).status_code == 403
-    assert httpx.get(url, headers={"host": "evil.example"}).status_code == 403
+    assert httpx.get(url, headers={"host": "evil.example"}).status_code == 421
     missing = httpx.get(f"{address}/nothing")
     assert missing.status_code == 404 and missing.json()["error"]["code"] == "not_found"
     broken = httpx.post(f"{address}/chat/completions", json="{")
@@ -207,11 +235,33 @@ def test_another_address_is_served_to_those_who_have_the_key(folder):
         assert httpx.get(f"{root}/metrics").status_code == 401
 
 
+def test_requests_under_way_are_answered_after_sigterm(folder):
+    """One question a call, so that most of the forty wait when the signal comes."""
+    words = ["probe", "--model", NAME, "--port", 0, "--device", "cpu", "--batch", 1]
+    long = " ".join(["Where is Cairo?"] * 24)
+    with (
+        server_process(*words, "--drain", 300, cwd=folder, OMP_NUM_THREADS="1") as (process, where),
+        ThreadPoolExecutor(40) as pool,
+        openai.OpenAI(base_url=where, api_key="none", max_retries=0, timeout=300) as client,
+    ):
+        asked = [pool.submit(ask, client, f"{long} {n}?") for n in range(40)]
+        while (now := counts(where)).get(CHAT, 0) + now["anchorscope_queue_length"] < 39:
+            pass  # one more is at the model
+        assert now["anchorscope_queue_length"] > 0
+        process.send_signal(signal.SIGTERM)
+        assert [one.result().choices[0].finish_reason in ("stop", "length") for one in asked] == (
+            [True] * 40
+        )
+        assert process.wait(timeout=60) == 0
+
+
 REFUSED = [
     (["--listen", "0.0.0.0"], "--listen 0.0.0.0 lets others in. Set an API key of 16"),
     (["--listen", "::1"], "--listen ::1 lets others in"),
     (["--listen", "0.0.0.0", "--api-key", "short"], "The API key has 5 characters."),
     (["--queue", "0"], "--queue is 0. Accepted: 1 or more."),
+    (["--drain", "-1"], "--drain is -1.0. Accepted: 0 or more seconds."),
+    (["--request-seconds", "0"], "--request-seconds is 0.0. Accepted: more than 0."),
     ([], "No detector could be read from"),
 ]
 
@@ -224,13 +274,24 @@ def test_what_cannot_be_served_does_not_start(cli, tmp_path, words, said):
     assert "Traceback" not in error
 
 
+@pytest.mark.parametrize("words", [[], ["--as", "rivers"]])
+def test_dataset_of_the_prompt_is_checked_before_the_model_is_loaded(cli, folder, tmp_path, words):
+    detector = Detector.load(folder / "probe")
+    examples = (*detector.examples, replace(detector.examples[0], dataset="other"))
+    replace(detector, examples=examples).save(tmp_path / "two")
+    code, _, error = cli("detect", "serve", tmp_path / "two", "--model", "no/model", *words)
+    assert code == 2
+    assert "made, other" in error and "no/model" not in error
+    assert "rivers" in error if words else "--as made" in error
+
+
 def test_ctrl_c_is_how_it_ends(cli, folder, monkeypatch):
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("uvicorn.Server.run", interrupted)
     monkeypatch.chdir(folder)
-    code, out, error = cli("detect", "serve", "probe", "--port", "0")
+    code, out, error = cli("detect", "serve", "probe", "--model", NAME, "--port", "0")
     assert code == 0, error
     assert "http://" in out
     assert "Stopped" not in error

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import signal
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 
 import httpx
@@ -14,7 +16,7 @@ import openai
 import pytest
 import torch
 from kit.plain import plain_states
-from kit.serve_fixture import served_here
+from kit.serve_fixture import served_here, server_here
 from test_detect_score import LAYER, QUESTIONS, SHOTS, WIDTH, make
 
 from anchorscope.detect.deployed.beliefs import Beliefs
@@ -197,6 +199,71 @@ def test_a_question_whose_client_left_is_not_asked(tiny_llama, stream):
         assert first.result().status_code == 200
         assert post(address, QUESTIONS[2]).status_code == 200
         assert served.asked == [QUESTIONS[0], QUESTIONS[2]]
+
+
+def test_new_work_is_refused_while_the_server_drains(tiny_llama):
+    served = Gated(make(tiny_llama), tiny_llama)
+    with server_here(served) as (server, address), ThreadPoolExecutor(1) as pool:
+        first = pool.submit(post, address, QUESTIONS[0])
+        assert served.reached.wait(60)
+        assert httpx.get(f"{address}/readyz").status_code == 200
+        server.handle_exit(signal.SIGTERM, None)
+        ready = httpx.get(f"{address}/readyz")
+        assert (ready.status_code, ready.json()) == (503, {"status": "draining"})
+        refused = post(address, QUESTIONS[1])
+        assert refused.status_code == 503
+        assert (refused.headers["retry-after"], refused.headers["connection"]) == ("1", "close")
+        assert httpx.get(f"{address}/healthz").status_code == 200
+        served.gate.set()
+        assert first.result().status_code == 200
+    assert served.asked == [QUESTIONS[0]]
+
+
+def test_a_second_signal_ends_the_wait_and_says_so(tiny_llama):
+    served = Gated(make(tiny_llama), tiny_llama)
+    with server_here(served) as (server, address), ThreadPoolExecutor(1) as pool:
+        first = pool.submit(post, address, QUESTIONS[0])
+        assert served.reached.wait(60)
+        server.handle_exit(signal.SIGTERM, None)
+        server.handle_exit(signal.SIGTERM, None)
+        cut = first.result()
+        assert (cut.status_code, cut.headers["retry-after"]) == (503, "1")
+        assert "stopped before the answer" in cut.json()["error"]["message"]
+        served.gate.set()
+    # A thread inside torch would abort the process at its end.
+    assert "anchorscope-worker" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_half_sent_requests_are_closed(tiny_llama):
+    with server_here(Served(make(tiny_llama), tiny_llama), request_seconds=1) as (_, address):
+        host, port = address.removeprefix("http://").split(":")
+        start = f"POST /v1/chat/completions HTTP/1.1\r\nHost: {host}:{port}\r\n"
+        half_a_body = f"{start}Content-Length: 100\r\n\r\n{{"
+        chunk = f"{start}Transfer-Encoding: chunked\r\n\r\n1\r\n{{\r\n"
+        whole = f"GET /healthz HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n"
+        halves = ["", "P", start, half_a_body, chunk, whole + "G", whole + half_a_body]
+        opened = [socket.create_connection((host, int(port)), timeout=60) for _ in halves * 10]
+        for one, half in zip(opened, halves * 10, strict=True):
+            one.sendall(half.encode())
+        for one, half in zip(opened, halves * 10, strict=True):
+            with one, one.makefile("rb") as replies:
+                got = replies.read()  # to the end: the server closes
+                assert got.count(b"HTTP/1.1 408") == (half != "")
+                assert got.count(b"HTTP/1.1 200") == (whole in half)
+        assert post(address, QUESTIONS[0]).status_code == 200
+
+
+def test_request_that_drips_is_closed(tiny_llama):
+    with server_here(Served(make(tiny_llama), tiny_llama), request_seconds=1) as (_, address):
+        host, port = address.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), timeout=0.2) as dripping:
+            dripping.sendall(b"GET /healthz HTTP/1.1\r\nHost: ")
+            got = None
+            while got is None:
+                dripping.sendall(b"a")
+                with suppress(TimeoutError):
+                    got = dripping.recv(100)
+            assert got.startswith(b"HTTP/1.1 408")
 
 
 class Fragile(Served):

@@ -188,7 +188,7 @@ def test_every_row_of_two_models_is_in_one_cell() -> None:
         for row in block.rows
         for column, cell in row.cells.items()
     ]
-    names = ["claim", "model", "dataset", "strict_verdict", "finding"]
+    names = ["claim", "model", "dataset", "strict_decision", "finding"]
     assert sorted(cells) == sorted(table[names].itertuples(index=False, name=None))
 
 

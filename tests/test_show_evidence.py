@@ -84,8 +84,8 @@ def test_accuracy_and_popularity_by_pandas_from_the_stored_files(run: RunView) -
 def test_the_planted_pathways_decide_the_claims(run: RunView) -> None:
     found = run.claims.set_index("claim")
     for claim in ("patching-flips-q", "answer-only-moves-q"):
-        assert found.loc[claim, ["paper_verdict", "strict_verdict"]].tolist() == ["holds"] * 2
-    assert found.loc["state-knows-pathway", "strict_verdict"] != "holds"  # nothing was planted
+        assert found.loc[claim, ["paper_decision", "strict_decision"]].tolist() == ["holds"] * 2
+    assert found.loc["state-knows-pathway", "strict_decision"] != "holds"  # nothing was planted
     at = {"layer": chosen_layer(run, "simulated"), "mode": "paper", "subset": "all"}
     rows = where(run.evidence["patching"], intervention="patch-matched", **at)
     q, a = (where(rows, pathway=p)["flip_rate"].item() for p in ("Q", "A"))
@@ -96,7 +96,7 @@ def test_saliency_heads_and_windows_have_claims_of_their_own(run: RunView) -> No
     """Two humps in every class, one head that does the work, a window that does all."""
     found = run.claims.set_index("claim")
     for claim in ("saliency-two-humps", "heads-carry", "window-moves-q"):
-        assert found.loc[claim, ["paper_verdict", "strict_verdict"]].tolist() == ["holds"] * 2
+        assert found.loc[claim, ["paper_decision", "strict_decision"]].tolist() == ["holds"] * 2
     layer = chosen_layer(run, "simulated")
     rows = where(run.evidence["windows"], layer=layer, mode="strict", layers="window:5")
     q, a = (where(rows, pathway=p)["delta_p"].item() for p in ("Q", "A"))
@@ -113,7 +113,7 @@ def test_a_dip_test_that_does_not_reject_shows_nothing(run: RunView) -> None:
     one = run.evidence["saliency"].assign(dip_p=0.6)
     split = run.evidence["saliency"]
     split = split.assign(dip_p=np.where(split["subset"] == "wrong", 0.6, 1e-4))
-    none = run.verdict.assign(finding="shift")
+    none = run.findings.assign(finding="shift")
     inputs = claim_inputs(run)
     for salient, paper, strict in (
         (one, "not shown", "not shown"), (split, "holds", "not shown"),
@@ -122,9 +122,9 @@ def test_a_dip_test_that_does_not_reject_shows_nothing(run: RunView) -> None:
         tables = dict(run.evidence) | {"saliency": salient}
         changed = replace(inputs, evidence=tables, verdict=none)
         found = claims_table([changed]).set_index("claim")
-        said = found.loc["saliency-two-humps", ["paper_verdict", "strict_verdict"]].tolist()
+        said = found.loc["saliency-two-humps", ["paper_decision", "strict_decision"]].tolist()
         assert said == [paper, strict]
-        assert found.loc["window-moves-q", "strict_verdict"] == "not shown"
+        assert found.loc["window-moves-q", "strict_decision"] == "not shown"
 
 
 def test_the_claims_about_detectors_stand_with_the_others(run: RunView, tmp_path, cli) -> None:
@@ -143,8 +143,8 @@ def test_the_claims_about_detectors_stand_with_the_others(run: RunView, tmp_path
     table = claims_of([view])
     mine = table[table["claim"].str.contains("beats-probe")]
     assert list(mine["dataset"]) == ["simulated", "simulated"]
-    assert mine["strict_verdict"].tolist() == ["fails"] * 2
-    assert mine["paper_verdict"].tolist() == ["not measured"] * 2
+    assert mine["strict_decision"].tolist() == ["fails"] * 2
+    assert mine["paper_decision"].tolist() == ["not measured"] * 2
     assert "pr-beats-probe is said" in str(claims_in_report(view)).lower()
     code, said, _ = cli("claims", folder)
     assert code == 0
@@ -172,7 +172,7 @@ def test_a_patch_that_does_no_more_than_its_control_does_not_hold(run: RunView) 
     earlier = {name: of for name, of in other.items() if name != "patching_gap"}
     for tables in (earlier, other | {"patching_gap": none}):
         found = claims_table([replace(claim_inputs(run), evidence=tables)]).set_index("claim")
-        verdicts = found.loc["patching-flips-q", ["paper_verdict", "strict_verdict"]]
+        verdicts = found.loc["patching-flips-q", ["paper_decision", "strict_decision"]]
         assert verdicts.tolist() == ["holds", "undecided"]
 
 
@@ -189,8 +189,8 @@ def test_awareness_must_beat_what_is_simpler(run: RunView) -> None:
         earlier = {name: of for name, of in other.items() if name != "awareness_gap"}
         for tables in (earlier, other):
             found = claims_table([replace(claim_inputs(run), evidence=tables)]).set_index("claim")
-            assert found.loc["state-knows-pathway", "paper_verdict"] == "holds"
-            assert found.loc["state-knows-pathway", "strict_verdict"] == expected
+            assert found.loc["state-knows-pathway", "paper_decision"] == "holds"
+            assert found.loc["state-knows-pathway", "strict_decision"] == expected
 
 
 def test_abstentions_become_a_claim_only_where_they_were_read(run: RunView) -> None:
@@ -200,7 +200,7 @@ def test_abstentions_become_a_claim_only_where_they_were_read(run: RunView) -> N
     rows = rows.assign(measure="abstention", **fewer)
     other = dict(run.evidence) | {"boundary": pd.concat([run.evidence["boundary"], rows])}
     found = claims_table([replace(claim_inputs(run), evidence=other)]).set_index("claim")
-    assert found.loc["q-abstains-less", "strict_verdict"] == "holds"
+    assert found.loc["q-abstains-less", "strict_decision"] == "holds"
 
 
 def test_figures_are_drawn_where_their_table_exists(run: RunView, bare: RunView) -> None:

@@ -70,14 +70,14 @@ def test_beliefs_are_the_table_and_a_plain_loop_over_states_and_probes(simulated
     assert beliefs.logits["clean"]["strict"][:, 1] == pytest.approx(table["logit_clean"])
     assert beliefs.logits["knockout"]["strict"][:, 1] == pytest.approx(table["logit_knockout"])
     assert [("", "Q", "A")[g] for g in beliefs.pathway["strict"][:, 1]] == table["pathway"].tolist()
-    states = load_file(simulated.path / "states" / "random" / "00000.safetensors")["states"]
+    states = load_file(simulated.path / "states" / "neutral" / "00000.safetensors")["states"]
     probes = load_file(simulated.path / "probes" / "simulated" / "probes.safetensors")
     fold = simulated.samples["fold"].to_numpy(int)
     for place, layer in ((0, 0), (17, 2), (89, 1)):
         for mode, probe in (("paper", 0), ("strict", 2)):  # the third probe gives strict effects
             at = (probe, fold[place], layer)
             logit = float(states[place, layer] @ probes["weights"][at]) + probes["intercept"][at]
-            assert beliefs.logits["random"][mode][place, layer] == pytest.approx(logit, abs=1e-4)
+            assert beliefs.logits["neutral"][mode][place, layer] == pytest.approx(logit, abs=1e-4)
 
 
 def test_the_page_of_a_run_without_states_has_what_the_table_has(tmp_path: Path) -> None:
@@ -103,8 +103,8 @@ def test_the_figure_holds_the_tables_numbers(simulated: RunView) -> None:
     rows = where(simulated.layers, dataset="simulated", mode="strict", pathway="Q")
     (curve,) = (of for of in head["curves"]["strict"] if of["pathway"] == "Q")
     assert curve["value"] == rows["delta_p"].tolist()
-    (control,) = (of for of in head["controls"] if of["control"] == "random")
-    assert control["value"] == where(simulated.controls, intervention="random")["delta_p"].tolist()
+    (control,) = (of for of in head["controls"] if of["control"] == "neutral")
+    assert control["value"] == where(simulated.controls, intervention="neutral")["delta_p"].tolist()
     assert head["start"] == simulated.verdict["layer"].iloc[0]
 
 
@@ -166,6 +166,32 @@ def test_many_samples_lie_beside_the_page(tmp_path: Path, monkeypatch, cli) -> N
     ids = [id for file in files for id in json.loads(file.read_text())["id"]]
     assert ids == RunView.open(folder).samples["id"].tolist()
     assert "connect-src 'self'" in (folder / "view.html").read_text(encoding="utf-8")
+
+
+def test_a_view_replaces_its_own_samples_and_no_other_file(
+    tmp_path: Path, monkeypatch, cli
+) -> None:
+    folder = make_run(tmp_path / "run", n=30, layers=2)
+    monkeypatch.setattr(pages, "MOST_INSIDE", 50)
+    monkeypatch.setattr("anchorscope.show.explore.data.BLOCK", 25)
+    page, beside = tmp_path / "page.html", tmp_path / "page-data"
+    beside.mkdir()
+    (beside / "thesis.txt").write_text("three years of work")
+    code, _, error = cli("view", folder, "--out", page)
+    assert code == 2
+    assert "page-data' holds 'thesis.txt', which `anchorscope view` did not write" in error
+    assert (beside / "thesis.txt").read_text() == "three years of work"
+    assert not page.exists()
+    (beside / "thesis.txt").unlink()
+    beside.rmdir()
+    beside.symlink_to(folder)
+    code, _, error = cli("view", folder, "--out", page)
+    assert code == 2 and (folder / "run.json").is_file()
+    beside.unlink()
+    assert cli("view", folder, "--out", page)[0] == 0
+    monkeypatch.setattr("anchorscope.show.explore.data.BLOCK", 40)  # fewer files than before
+    assert cli("view", folder, "--out", page)[0] == 0
+    assert sorted(file.name for file in beside.iterdir()) == ["run1-000.json", "run1-001.json"]
 
 
 def test_runs_that_cannot_be_shown_are_refused(tmp_path: Path, cli) -> None:

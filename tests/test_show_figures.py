@@ -84,7 +84,7 @@ def test_random_control_is_one_grey_line_per_dataset(runs: list[RunView]) -> Non
     (ax, _) = plot_delta_p(runs).axes
     grey = [line for line in ax.lines if line.get_label() == "_random"]
     assert len(grey) == 4
-    rows = runs[0].controls.query("dataset == 'popqa' and intervention == 'random'")
+    rows = runs[0].controls.query("dataset == 'popqa' and intervention == 'neutral'")
     np.testing.assert_array_equal(grey[0].get_ydata(), rows["delta_p"])
     assert len({line.get_color() for line in grey}) == 1
     assert any(list(line.get_ydata()) == [0, 0] for line in ax.lines)  # the line at zero
@@ -198,8 +198,8 @@ def test_probe_and_control_figures_show_the_tables_numbers(runs: list[RunView]) 
     axes = plot_controls(runs[0]).axes
     assert [ax.get_title() for ax in axes] == list(FOUR.values())
     drawn = {line.get_label(): line for line in axes[1].lines}
-    rows = runs[0].controls.query("dataset == 'triviaqa' and intervention == 'random'")
-    np.testing.assert_allclose(drawn["random tokens"].get_ydata(), 100 * rows["flip_rate"])
+    rows = runs[0].controls.query("dataset == 'triviaqa' and intervention == 'neutral'")
+    np.testing.assert_allclose(drawn["neutral tokens"].get_ydata(), 100 * rows["flip_rate"])
 
 
 def test_wrong_choices_are_said(runs: list[RunView]) -> None:

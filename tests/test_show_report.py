@@ -121,7 +121,7 @@ def test_three_sentences_open_the_report(tmp_path: Path) -> None:
         index=["dataset", "layer"], columns="pathway", values="delta_p"
     )
     gap = wide["Q"] - wide["A"]
-    layers = run.verdict.set_index("dataset")["layer"].to_dict()  # not where the gap is widest
+    layers = run.findings.set_index("dataset")["layer"].to_dict()  # not where the gap is widest
     layers = [layers[d] for d in ("atlas", "popqa")]
     said = [
         f"{gap[d][k]:.1f}".replace("-", "−")

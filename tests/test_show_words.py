@@ -57,7 +57,7 @@ def test_sentences_carry_the_tables_numbers(run: RunView) -> None:
     )
     assert f"by {abs(a['delta_p']):.1f} points." in paper
     (control,) = run.controls.query(
-        "dataset == 'atlas' and layer == @head.layer and intervention == 'random'"
+        "dataset == 'atlas' and layer == @head.layer and intervention == 'neutral'"
     ).to_dict("records")
     assert f"flips {100 * control['flip_rate']:.0f} %" in random
     assert f"by {abs(control['delta_p']):.1f} points" in random

@@ -71,3 +71,10 @@ def test_added_questions_move_no_fold(tmp_path):
     assert more == few | {"Who wrote Another Book?": more["Who wrote Another Book?"]}
     for i in range(40):
         assert few[f"Who wrote Book Number {i}?"] == few[f"When was Book Number {i} printed?"]
+
+
+def test_the_property_is_not_what_a_question_is_about():
+    """Folds keep questions about one thing together; "screenwriter" is longer than "Up"."""
+    question = Question(id="d:1", dataset="d", text="Who was the screenwriter of Up?", answers=())
+    [found] = find_spans([question], finder="rules")
+    assert len(found.spans) == 2 and entity_of(question, found) == "up"

@@ -14,7 +14,7 @@ from anchorscope.records import Question, Span
 from anchorscope.spans.by_model import model_prompt, model_spans, read_reply
 from anchorscope.spans.by_rules import rules_spans
 from anchorscope.spans.by_spacy import load_pipeline, spacy_spans
-from anchorscope.spans.characters import merged, occurrences
+from anchorscope.spans.characters import content_words, merged, occurrences
 from anchorscope.spans.question import agreement, find_spans, given_spans
 
 
@@ -247,3 +247,69 @@ def test_spans_load_neither_torch_nor_spacy():
         "assert not {'torch', 'transformers', 'spacy'} & set(sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+ASKED_FOR = [
+    ("What country is Osaka in?", ["Osaka"], ["country"]),
+    ("What is John Mayne's occupation?", ["John Mayne"], ["occupation"]),
+    ("What is Spas-Demensk the capital of?", ["Spas-Demensk"], ["capital"]),
+    ("In what city was Bianca Guaccero born?", ["Bianca Guaccero"], ["city"]),
+    ("What sport does Tama play?", ["Tama"], ["sport"]),
+    ("Oslo is the capital of which country?", ["Oslo"], ["country"]),
+    ("What is the atomic number of zinc?", ["zinc"], ["atomic number"]),
+    ("Who wrote Emma?", ["Emma"], ["wrote"]),
+    ("When did the Berlin Wall fall?", ["Berlin Wall"], ["fall"]),
+    ("Where was Dench born?", ["Dench"], ["born"]),
+    ("The subject of “Name Dropper” was born when?", ["Name Dropper"], ["born"]),
+    ("What was the name of the land in Yellow Submarine?", ["Yellow Submarine"], ["land"]),
+    ("The arena where the Maineiacs played seats how many people?", ["Maineiacs"], ["people"]),
+    ("Are the Alps and the Andes both volcanic?", ["Alps", "Andes"], ["volcanic"]),
+    ("Which city is further north, Oslo or Rome?", ["Oslo", "Rome"], ["further north"]),
+    ("Which was published earlier, Emma or Heidi?", ["Emma", "Heidi"], ["published earlier"]),
+    ("Who died more recently, Ali or Foreman?", ["Ali", "Foreman"], ["died"]),
+    ("Which English opera features Nemo?", ["English", "Nemo"], ["opera features"]),
+    ("Where does the river Po end?", ["Po"], ["end"]),
+    ("Which Lloyd Webber musical premiered in 1993?", ["Lloyd Webber", "1993"],
+     ["musical premiered"]),
+    ("Where is Kanpur?", ["Kanpur"], []),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "subjects", "named"), ASKED_FOR)
+def test_exact_question_is_subject_and_property(text: str, subjects: list[str], named: list[str]):
+    [found] = find_spans([ask(text, *subjects)], finder="given")
+    assert marked(text, found.subject_spans) == subjects
+    assert marked(text, found.property_spans) == named
+    assert sorted(marked(text, found.spans)) == sorted([*subjects, *named])
+
+
+def test_every_finder_marks_the_property():
+    question = ask("What country is Osaka in?", "Osaka")
+    for finder in ("auto", "given", "rules"):
+        [found] = find_spans([question], finder=finder)
+        assert marked(question.text, found.spans) == ["country", "Osaka"]
+    [found] = find_spans([question], finder="model", generate=lambda prompts: [" Osaka"])
+    assert marked(question.text, found.spans) == ["country", "Osaka"]
+    [found] = find_spans([question], finder="all")
+    assert marked(question.text, found.spans) == ["What country is Osaka in"]
+
+
+def test_a_property_that_the_finder_marked_already_is_marked_once():
+    question = ask("how many seasons of the bastard executioner are there")
+    [found] = find_spans([question], finder="rules")
+    assert marked(question.text, found.spans) == ["seasons", "bastard executioner"]
+    assert found.property_spans == ()
+
+
+def test_other_content_words_stay_outside():
+    """Else nothing would be left to hide beside subject and property."""
+    text = "In which year did this division, where Cleveland Browns placed fourth, adopt its name?"
+    [found] = find_spans([ask(text)], finder="rules")
+    assert marked(text, found.spans) == ["year", "Cleveland Browns"]
+    left = [text[a:b] for a, b in content_words(text)]
+    assert left == ["year", "division", "Cleveland", "Browns", "placed", "fourth", "adopt", "name"]
+
+
+def test_content_words_are_whole_words_of_any_language():
+    text = "Where’s Osaka's Öresundsbrücke, and what didn’t 東京 do?"
+    assert marked(text, content_words(text)) == ["Osaka", "Öresundsbrücke", "東京"]

@@ -16,7 +16,12 @@ from safetensors.numpy import load_file, save_file
 
 from anchorscope.config import Config
 from anchorscope.errors import UserError
+from anchorscope.pipeline import model as model_of_a_run
+from anchorscope.pipeline.spread import local
 from anchorscope.pipeline.spread.machine import check_spread, environment_of
+from anchorscope.pipeline.stages import Run
+from anchorscope.progress import Quiet
+from anchorscope.run_folder.store import Store
 
 NAMED = re.compile(r"worker (\d) of \d is process (\d+)")
 
@@ -48,6 +53,22 @@ def test_a_killed_worker_is_replaced_and_nothing_changes(place):
     said = finish(process)
     assert "worker 1 was lost" in said
     assert same(place, "killed")
+
+
+def test_a_worker_that_dies_every_time_ends_in_one_sentence(place, monkeypatch):
+    """Every process really dies when it gets its task; no more than three are started for it."""
+    monkeypatch.setattr(local, "_COMMAND", "import os, sys; sys.stdin.buffer.read(1); os._exit(9)")
+    started, popen = [], subprocess.Popen
+
+    def start(*given, **options):
+        started.append(given)
+        assert len(started) < 9, "a lost worker is replaced without end"
+        return popen(*given, **options)
+
+    monkeypatch.setattr(local.subprocess, "Popen", start)
+    with pytest.raises(UserError, match="ended 3 workers, so the run stops") as error:
+        collect_here(place, "dying", workers=1)
+    assert "run the same command again" in str(error.value) and len(started) == 3
 
 
 @pytest.mark.slow
@@ -95,7 +116,6 @@ def test_a_worker_that_computes_something_else_is_refused(place):
         ({"rank": 1}, "--rank and --world-size go together"),
         ({"rank": 2, "world_size": 2}, "--rank is 2 of 2. Accepted: 0 to"),
         ({"rank": 0, "world_size": 2, "workers": 2}, "leave out --workers and --ray"),
-        ({"workers": 2, "device": "tensor-parallel"}, "Choose one of the two"),
         ({"workers": 0}, "workers is 0. Accepted: 1 or more."),
     ],
 )
@@ -122,14 +142,13 @@ def test_each_worker_has_its_own_gpu(monkeypatch):
 
 def test_a_worker_that_joins_takes_the_proof_of_the_first(tmp_path, monkeypatch):
     """Of the same weights, with the same versions; else it proves the model itself."""
-    from anchorscope.pipeline import model as model_of_a_run
-    from anchorscope.pipeline.stages import reopen
-
     place, proofs = rivers(tmp_path), []
     folder = collect_here(place, "alone")
     monkeypatch.chdir(place)
-    run = reopen(folder)
-    monkeypatch.setattr(model_of_a_run, "require_understood", proofs.append)
+    store = Store(folder)
+    config = Config.restore(store.info["config"])
+    run = Run(store=store, config=config, sets=(), progress=Quiet())
+    monkeypatch.setattr(model_of_a_run, "require_understood", lambda m, **_: proofs.append(m))
     model_of_a_run.load(run, None, joins=True)
     assert not proofs
     model_of_a_run.load(run, None)

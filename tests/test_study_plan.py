@@ -161,7 +161,7 @@ def test_everything_wrong_is_said_at_once_and_nothing_is_made(cli, tmp_path: Pat
     assert code == 2
     assert "The study was not started. To fix (4):" in error
     for words in (
-        "nosuch.jsonl: Unknown dataset or file", "such-model: The config of 'no/such-model' could",
+        "nosuch.jsonl: Unknown dataset or file", "such-model: The model 'no/such-model' could",
         "gone: There is no file gone.gguf", "bundled: Unknown option of a run 'speed'",
     ):  # fmt: skip
         assert words in error

@@ -97,8 +97,8 @@ def test_claims_compare_models_within_their_panel(studied) -> None:
     first = claims[claims["claim"] == "two-pathways"]
     assert len(first) == 4
     # Random verdicts: two pathways are shown of no model, so no claim about them is, of any model.
-    assert set(claims["strict_verdict"]) <= {"not shown", "not measured"}
-    assert "holds" in set(claims["paper_verdict"])
+    assert set(claims["strict_decision"]) <= {"not shown", "not measured"}
+    assert "holds" in set(claims["paper_decision"])
 
 
 def test_costs_are_what_the_runs_recorded(studied) -> None:

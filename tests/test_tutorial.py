@@ -66,13 +66,6 @@ def test_the_code_compiles(name: str) -> None:
             compile(re.sub(r"^%.*$", "", cell.source, flags=re.MULTILINE), name, "exec")
 
 
-@pytest.mark.slow  # some minutes; `make tutorial` does the same
-def test_the_tutorial_runs(tmp_path: Path) -> None:
-    cells = tutorial.execute(tutorial.notebook_of("tutorial"), tmp_path)
-    assert len(cells) == sum(cell.cell_type == "code" for cell in kept("tutorial").cells)
-    assert (tmp_path / "runs" / "tutorial" / "report.html").exists()
-
-
 @pytest.mark.slow  # about a minute: pytest -m slow tests/test_tutorial.py -k gpu
 def test_the_notebook_for_a_gpu_runs_with_tiny_models_in_place_of_the_llamas(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

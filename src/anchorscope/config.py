@@ -13,7 +13,7 @@ from anchorscope.run_folder.table_columns import PIECES
 PromptStyle = Literal["auto", "chat", "text"]
 Finder = Literal["auto", "given", "rules", "model", "spacy", "all"]
 Where = Literal["pre", "post"]
-Keys = Literal["exact", "question", "random", "matched"]
+Keys = Literal["exact", "question", "neutral", "content"]
 Delta = Literal["points", "relative", "logit"]
 Balance = Literal["weights", "none"]
 EVIDENCE = tuple(PIECES)  # what --evidence may name
@@ -106,7 +106,7 @@ class Config:
         help="How exact question tokens are found: auto, given, rules, model, spacy, all.",
     )
     keys: Keys = _field(
-        "exact", changes=True, help="What the knockout cuts: exact, question, random, matched."
+        "exact", changes=True, help="What the knockout cuts: exact, question, neutral, content."
     )
     where: Where = _field("pre", changes=True, help="Cut before or after the softmax.")
     layers: str = _field("cumulative", changes=True, help="cumulative, single, or window:w.")
@@ -144,8 +144,7 @@ class Config:
     device: str = _field(
         "auto",
         changes=False,
-        help="auto, balanced (over all devices), tensor-parallel (under torchrun), cpu, cuda, "
-        "cuda:N, or mps.",
+        help="auto, balanced (over all devices), cpu, cuda, cuda:N, or mps.",
     )
     shard: int | None = _field(
         None,
@@ -204,10 +203,14 @@ class Config:
 
     @classmethod
     def restore(cls, values: dict[str, Any]) -> Config:
-        """The config that run.json holds: JSON knows no tuples."""
+        """The config that run.json holds: JSON knows no tuples.
+
+        Whether a model's code is run is never taken from a file.
+        """
         fields: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value
             for name, value in values.items()
+            if name != "trust_remote_code"
         }
         names = [one.name for one in cls.__dataclass_fields__.values()]
         if other := [name for name in fields if name not in names]:

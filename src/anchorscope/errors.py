@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable
 from pathlib import Path
+
+# What acts on a terminal instead of being shown: control characters but tab and line end, marks
+# that turn the direction of text, and halves of characters, which cannot be written at all.
+CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 class UserError(Exception):

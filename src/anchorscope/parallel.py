@@ -1,7 +1,7 @@
 """The same work for many layers or folds, each in a process of its own; and one beside this one.
 
 A fit is many short steps of a solver with as much Python between them, so threads wait for one
-another (`benchmarks/cores.py`). Large arrays are handed over as files in shared memory.
+another. Large arrays are handed over as files in shared memory.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from joblib.externals.loky import (
 from joblib.externals.loky.process_executor import ShutdownExecutorError
 from threadpoolctl import threadpool_limits
 
-from anchorscope.bulk import end_soon
+from anchorscope.errors import UserError
 
 OnDone = Callable[[int, int], None]  # items done, items in all
 Item = TypeVar("Item")
@@ -45,15 +45,25 @@ def in_parallel(
     workers: int | None = None,
     progress: OnDone | None = None,
 ) -> list[Result]:
-    """What `work` gives for every item, in their order; several at a time."""
+    """What `work` gives for every item, in their order; several at a time.
+
+    A process that is killed from outside, as by a system short of memory, is a UserError.
+    """
     count = _count(workers or default_workers(), len(items))
     here = {"asked_by": os.getpid(), "folder": os.getcwd()}
     jobs = (joblib.delayed(_alone)(work, item, **here) for item in items)
     results = []
-    for result in joblib.Parallel(count, return_as="generator")(jobs):
-        results.append(result)
-        if progress is not None:
-            progress(len(results), len(items))
+    try:
+        for result in joblib.Parallel(count, return_as="generator")(jobs):
+            results.append(result)
+            if progress is not None:
+                progress(len(results), len(items))
+    except BrokenProcessPool as error:
+        raise UserError(
+            f"A process of the analysis was killed, most likely because memory ran out: {count} "
+            "worked at a time. What was finished is kept: free memory, or set the environment "
+            "variable LOKY_MAX_CPU_COUNT to a smaller number, and run the same command again."
+        ) from error
     return results
 
 
@@ -101,7 +111,6 @@ def _alone(work: Callable[[Item], Result], item: Item, *, asked_by: int, folder:
     if os.getpid() != asked_by:
         if not _inside:
             follow(asked_by)
-            end_soon()
         _inside = True
         os.chdir(folder)  # a worker outlives the call that started it, and the caller may move on
     # One arithmetic thread each: the other cores have their own item, and a sum must not depend

@@ -84,6 +84,7 @@ class QuestionSet:
     title: str  # "PopQA", as figures write it
     questions: tuple[Question, ...]
     shots: tuple[Shot, ...]
+    retest_shots: tuple[Shot, ...] = ()  # other examples of the same kinds, for the retest
     dropped: Mapping[str, int] = field(default_factory=dict)  # reason -> count
 
     def __len__(self) -> int:
@@ -125,10 +126,16 @@ class Sample:
     exact_question: tuple[int, ...]  # E_Q
     exact_answer: tuple[int, ...]  # E_A; its last one is the probe position
     kind: str = ""  # of the answer, as answers/kind.py names it or as its owner does
+    property_spans: tuple[Span, ...] = ()  # those of the spans that name the asked-about property
+    content_tokens: tuple[int, ...] = ()  # the question's content words, those of E_Q included
 
     @property
     def id(self) -> str:
         return self.question.id
+
+    @property
+    def subject_spans(self) -> tuple[Span, ...]:
+        return tuple(span for span in self.spans if span not in self.property_spans)
 
     @property
     def usable(self) -> bool:

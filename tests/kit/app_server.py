@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from anchorscope.app.desk import Desk
-from anchorscope.app.serve import bind, guarded, opened, server
+from anchorscope.app.serve import guarded_app
+from anchorscope.web.server import Server, bind, start_listening
 
 
 @contextmanager
@@ -16,12 +17,12 @@ def served(desk: Desk, **options: str) -> Iterator[str]:
     """The address of the page while the block lasts."""
     listening = bind("127.0.0.1", 0)
     host, port = listening.getsockname()
-    running = server(guarded(desk, host=host, port=port, **options))
+    running = Server(guarded_app(desk, host=host, port=port, **options))
     thread = threading.Thread(target=running.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
     while not running.started:
         time.sleep(0.02)
-    yield opened(listening)
+    yield start_listening(listening)
     running.should_exit = True
     thread.join(timeout=10)
     listening.close()

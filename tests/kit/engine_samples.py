@@ -28,6 +28,8 @@ def marked(number: int, turn: int, answer: int, exact: tuple[int, ...]) -> Token
         answer_at=start + turn,
         question_tokens=tuple(range(start + 1, start + turn - 1)),
         exact_question=tuple(start + i for i in exact),
+        content_tokens=tuple(start + i for i in sorted({1, *exact})),
+        mass=tuple(torch.rand(start + turn + answer, generator=generator).tolist()),
     )
 
 

@@ -23,10 +23,10 @@ from anchorscope.show.report.claims_table import claims_of
 from anchorscope.simulate import Truth, simulate
 
 PIECES = ("patching", "answer-only", "saliency", "boundary", "awareness", "heads", "windows")
-STORED = ("clean", "knockout", "random", "question", "answer-only")
+STORED = ("clean", "knockout", "neutral", "question", "answer-only")
 STAND_INS = {  # what another run would have read from a model
     "patch-matched": "question", "patch-other": "random", "patch-self": "clean",
-    "window-5": "knockout", "single": "random", "question-only": "random",
+    "window-5": "knockout", "single": "neutral", "question-only": "neutral",
 }  # fmt: skip
 
 

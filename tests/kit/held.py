@@ -11,7 +11,7 @@ from torch import Tensor
 
 from anchorscope.engine.check import check_model
 from anchorscope.engine.interventions import Intervention
-from anchorscope.engine.passes import KNOCKOUT, QUESTION, RANDOM
+from anchorscope.engine.passes import KNOCKOUT, NEUTRAL, QUESTION
 from anchorscope.models import Model
 from kit.engine_samples import PREFIX, SAMPLES, cut_of, engine_states
 from kit.plain import plain_states
@@ -54,7 +54,7 @@ def _by_mask(model: Model) -> list[float]:
         stock = lambda *cut: _cut_by_score(model, *cut)  # noqa: E731
     far = [
         _apart(engine_states(model, SAMPLES, cut), stock(cut))
-        for cut in (KNOCKOUT, QUESTION, RANDOM)
+        for cut in (KNOCKOUT, QUESTION, NEUTRAL)
     ]
     for width in (1, 2):
         ours = engine_states(model, SAMPLES, Intervention(name="w", layers=f"window:{width}"))

@@ -26,6 +26,21 @@ def plain_states(
     side: str = "left",
 ) -> Tensor:
     """States [row, layer, width] after every block at each row's last token."""
+    return _plain_pass(model, rows, cut, attention, side)[0]
+
+
+def plain_logits(
+    model: Model,
+    rows: Sequence[Sequence[int]],
+    cut: Cut = lambda row, block, query, key: False,
+) -> list[Tensor]:
+    """The logits [token, vocabulary] at every position of each row."""
+    return _plain_pass(model, rows, cut, "eager", "left")[1]
+
+
+def _plain_pass(
+    model: Model, rows: Sequence[Sequence[int]], cut: Cut, attention: str, side: str
+) -> tuple[Tensor, list[Tensor]]:
     width = max(len(row) for row in rows)
     pads = [width - len(row) for row in rows]
     left = [pad if side == "left" else 0 for pad in pads]
@@ -45,8 +60,19 @@ def plain_states(
             stack.callback(module.register_forward_pre_hook(hook, with_kwargs=True).remove)
         for block in model.parts.blocks:
             stack.callback(block.register_forward_hook(_keep(kept, last)).remove)
-        model.lm(input_ids=ids, attention_mask=mask, position_ids=at, use_cache=False)
-    return torch.stack(kept, dim=1)
+        out = model.lm(input_ids=ids, attention_mask=mask, position_ids=at, use_cache=False)
+    logits = [out.logits[n, left[n] : left[n] + len(row)] for n, row in enumerate(rows)]
+    return torch.stack(kept, dim=1), logits
+
+
+def eager_mass(model: Model, ids: Sequence[int]) -> tuple[float, ...]:
+    """Mean over blocks and heads of the last token's weights, by output_attentions."""
+    before = model.lm.config._attn_implementation
+    model.lm.set_attn_implementation("eager")
+    with torch.no_grad():
+        out = model.lm(torch.tensor([list(ids)]), output_attentions=True)
+    model.lm.set_attn_implementation(before)
+    return tuple(torch.stack([w[0, :, -1].mean(0) for w in out.attentions]).mean(0).tolist())
 
 
 def _keep(kept: list[Tensor], last: Tensor):

@@ -8,13 +8,16 @@ import random
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 import anchorscope
 from anchorscope.config import Config
 from anchorscope.pipeline.collect import collect as collect_states
+from anchorscope.pipeline.run import run as run_whole
 from kit.tiny import tiny_lm, tiny_tokenizer
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "format-1"
@@ -79,6 +82,28 @@ def collect_here(place: Path, out: str, *, shard: int = 2, **options: int) -> Pa
         os.chdir(before)
 
 
+def run_here(place: Path, out: str, **options: Any) -> Path:
+    """A finished `run` with tables, figures and a report, in this process; no further evidence.
+
+    Every other of its sixty-four questions is given the verdict "right".
+    """
+    ids = [f"{n:02d}" for n in range(64)]
+    asked = [{"id": n, "question": f"Where does the river R{n} end?", "answers": ["sea"],
+              "subject": f"R{n}"} for n in ids]  # fmt: skip
+    verdicts = [{"id": f"asked:all:{n}", "right": int(n) % 2} for n in ids]
+    for name, rows in (("asked", asked), ("verdicts", verdicts)):
+        (place / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    config = Config(model="model", data=("asked.jsonl",), verdicts="verdicts.jsonl", max_tokens=4,
+                    device="cpu", dtype="float32", prompt="text", shard=32, threads=1, folds=3,
+                    fold_seeds=1, resamples=100, evidence=())  # fmt: skip
+    before = Path.cwd()
+    os.chdir(place)
+    try:
+        return run_whole(out=out, config=replace(config, **options)).path.absolute()
+    finally:
+        os.chdir(before)
+
+
 def anchorscope_in(place: Path, *words: str) -> subprocess.Popen[str]:
     """The command line in a process of its own, started in this folder."""
     command = [sys.executable, "-c", "from anchorscope.cli import main; main()", *words]
@@ -96,6 +121,6 @@ def finish(process: subprocess.Popen[str], code: int = 0) -> str:
 
 def contents(run: Path) -> dict[str, bytes]:
     """Every file of a run that its results are made of, by name."""
-    folders = ("answers", "states", "evidence", "tables")
+    folders = ("answers", "states", "outputs", "evidence", "tables")
     files = [p for name in folders for p in (run / name).rglob("*") if p.is_file()]
     return {str(p.relative_to(run)): p.read_bytes() for p in [*files, run / "samples.parquet"]}

@@ -8,30 +8,31 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from anchorscope.app.serve import bind, opened, server
 from anchorscope.config import Config
+from anchorscope.datasets import load_questions
 from anchorscope.detect.deployed.detector import Detector
 from anchorscope.models import load_model
 from anchorscope.pipeline.collect import collect
 from anchorscope.records import Question
 from anchorscope.serve.app import Limits, serve_app
 from anchorscope.serve.served import Served
+from anchorscope.web.server import REQUEST_SECONDS, Server, bind, start_listening
 from kit.tiny import tiny_lm, tiny_tokenizer
 
 NAME, ASKED = "tiny", 72
 SUBJECTS = ("Oslo", "Kyoto", "Lima", "Cairo", "Quito", "Turin")
 
 
-def questions() -> list[Question]:
-    """Questions about as many things."""
+def questions(datasets: Sequence[str] = ("made",)) -> list[Question]:
+    """Questions about as many things, of each dataset in turn."""
     return [
         Question(
-            id=f"made:all:{i}",
-            dataset="made",
+            id=f"{datasets[i % len(datasets)]}:all:{i}",
+            dataset=datasets[i % len(datasets)],
             text=f"Where is {SUBJECTS[i % 6]} {i}?",
             answers=("nowhere",),
             subjects=(f"{SUBJECTS[i % 6]} {i}",),
@@ -41,52 +42,72 @@ def questions() -> list[Question]:
     ]
 
 
-def make_served(folder: Path, *methods: str) -> Path:
+def make_served(folder: Path, *methods: str, datasets: Sequence[str] = ("made",)) -> Path:
     """The folder with the model in `tiny/` and a detector in a folder named after its method."""
     tiny_lm("llama").save_pretrained(folder / NAME)
     tiny_tokenizer().save_pretrained(folder / NAME)
-    verdicts = folder / "verdicts.jsonl"
-    rows = [{"id": q.id, "right": n % 2} for n, q in enumerate(questions())]
+    verdicts, asked = folder / "verdicts.jsonl", questions(datasets)
+    rows = [{"id": q.id, "right": n // 2 % 2} for n, q in enumerate(asked)]
     verdicts.write_text("".join(json.dumps(row) + "\n" for row in rows))
     config = Config(
         prompt="text", max_tokens=8, shots=0, verdicts=str(verdicts), device="cpu", dtype="float32",
         folds=3,
     )  # fmt: skip
     model = load_model(str(folder / NAME), device="cpu", dtype="float32")
-    run = collect(model, questions(), out=folder / "run", config=config)
+    sets = [load_questions([q for q in asked if q.dataset == name]) for name in datasets]
+    run = collect(model, sets, out=folder / "run", config=config)
     for method in methods:
         Detector.train(run, method=method, folds=3, resamples=100).save(folder / method)
     return folder
 
 
 @contextmanager
-def serving(*words: object, cwd: Path, **environment: str) -> Iterator[str]:
-    """The address that `anchorscope detect serve ...` prints, while its process runs."""
+def server_process(
+    *words: object, cwd: Path, **environment: str
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A process of `anchorscope detect serve ...`, and the address that it prints."""
     command = [sys.executable, "-m", "anchorscope", "detect", "serve", *map(str, words)]
     process = subprocess.Popen(
         command, cwd=cwd, env=os.environ | environment, text=True, stdout=subprocess.PIPE
     )
     try:
         assert process.stdout is not None
-        said = process.stdout.readline()
-        assert "http://" in said, f"the server ended with {process.wait()}: {said}"
-        yield said.split(" at ")[1].split(". ")[0]
+        line = process.stdout.readline()
+        assert "http://" in line, f"the server ended with {process.wait()}: {line}"
+        yield process, line.split(" at ")[1].split(". ")[0]
     finally:
         process.terminate()
         process.wait(timeout=30)
 
 
 @contextmanager
+def serving(*words: object, cwd: Path, **environment: str) -> Iterator[str]:
+    """The address that `anchorscope detect serve ...` prints, while its process runs."""
+    with server_process(*words, cwd=cwd, **environment) as (_, address):
+        yield address
+
+
+@contextmanager
+def server_here(
+    served: Served, *, request_seconds: float = REQUEST_SECONDS, **limits: int
+) -> Iterator[tuple[Server, str]]:
+    """A server in a thread of this process, and its address."""
+    bound = bind("127.0.0.1", 0)
+    host, port = bound.getsockname()
+    guard = serve_app(served, limits=Limits(**limits), hosts=[f"{host}:{port}"])
+    server = Server(guard, drain=60, request_seconds=request_seconds)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.02)
+    yield server, start_listening(bound).rstrip("/")
+    server.should_exit = True
+    thread.join(timeout=10)
+    bound.close()
+
+
+@contextmanager
 def served_here(served: Served, **limits: int) -> Iterator[str]:
     """The address of a server in a thread of this process."""
-    listening = bind("127.0.0.1", 0)
-    host, port = listening.getsockname()
-    running = server(serve_app(served, limits=Limits(**limits), hosts=[f"{host}:{port}"]))
-    thread = threading.Thread(target=running.run, kwargs={"sockets": [listening]}, daemon=True)
-    thread.start()
-    while not running.started:
-        time.sleep(0.02)
-    yield opened(listening).rstrip("/")
-    running.should_exit = True
-    thread.join(timeout=10)
-    listening.close()
+    with server_here(served, **limits) as (_, address):
+        yield address

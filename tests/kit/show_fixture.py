@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 SUBJECTS = ("Lyon", "Kyoto", "Quito", "Gdańsk", "Aleppo", "Perth", "Cusco", "Turku")
-RATES = {"knockout": 1.0, "question": 1.25, "answer-only": 1.4, "random": 0.12}
+RATES = {"knockout": 1.0, "question": 1.25, "answer-only": 1.4, "neutral": 0.12}
 
 
 def make_run(

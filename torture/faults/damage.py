@@ -109,11 +109,9 @@ def _damaged(file: Path, damage: str, draw: random.Random) -> bool:
 def _found(place: Place, out: Path, name: str) -> str:
     """What was wrong with how `verify` looked at a damaged folder."""
     ended = place.type("verify", out)
-    # Copies and listings of what is whole elsewhere may be damaged without harm.
-    needless = name in ("manifest.jsonl", "run-copy.json") or name.startswith("markers/")
     if ended.traceback or ended.code not in (0, 1):
         return f"verify ended with {ended.code}: {ended.said[-500:]}"
-    if ended.code == 0 and not needless:
+    if ended.code == 0:
         return "verify found nothing"
     if ended.code == 1 and Path(name).name.removesuffix(".json") not in ended.said:
         return f"verify did not name it: {ended.said[-300:]}"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,6 +18,10 @@ from anchorscope.models import Model
 from anchorscope.models.plain_text import Piece, code
 from anchorscope.models.prompts import stop_ids
 from anchorscope.records import Answer, Span
+
+_PIECE = 8  # tokens that are decoded together at least
+_TORN = "\ufffd"  # what a part of a character decodes to
+_BYTE = re.compile("<0x[0-9A-Fa-f]{2}>")
 
 
 @dataclass(frozen=True)
@@ -85,15 +91,35 @@ def answer_offsets(model: Model, answer: Answer) -> list[Span]:
     Generated tokens need not be those the tokenizer would choose for the text, so the text is
     decoded token by token instead of being tokenised again.
     """
-    decode = model.tokenizer.decode
-    ids = answer.token_ids
-    ends = [len(decode(ids[: n + 1], skip_special_tokens=True)) for n in range(len(ids))]
-    whole = decode(ids, skip_special_tokens=True)
+    ends = _decoded_ends(model.tokenizer, answer.token_ids)
+    whole = model.tokenizer.decode(answer.token_ids, skip_special_tokens=True)
     lead = len(whole) - len(whole.lstrip())
     # Half a character decodes to a mark of its own; no token may reach beyond the text.
     ends = [min(max(end - lead, 0), len(answer.text)) for end in ends]
     starts = [0, *ends][:-1]
     return [Span(min(a, b), b) for a, b in zip(starts, ends, strict=True)]
+
+
+def _decoded_ends(tokenizer: Any, ids: Sequence[int]) -> list[int]:
+    """How many characters the tokens up to each one decode to.
+
+    Only the last tokens are decoded each time: a token changes nothing but the character it is a
+    part of and, in some tokenizers, the space before it. A piece begins where a whole character
+    ended, and is decoded with some tokens in front of it. Tokens of single bytes (SentencePiece)
+    stay in one piece: where one of them is torn, all of them decode to marks.
+    """
+    names = tokenizer.convert_ids_to_tokens(list(ids))
+    ends: list[int] = []
+    start = front = 0  # of the piece, and of what is decoded with it
+    before = inside = 0  # characters in front of the piece, in all and as decoded with it
+    for n in range(len(ids)):
+        text = tokenizer.decode(ids[front : n + 1], skip_special_tokens=True)
+        ends.append(before + len(text) - inside)
+        whole = not text.endswith(_TORN) and not _BYTE.fullmatch(names[n] or "")
+        if whole and n + 1 - start >= _PIECE:
+            front, start, before = start, n + 1, ends[-1]
+            inside = len(tokenizer.decode(ids[front:start], skip_special_tokens=True))
+    return ends
 
 
 def write_lines(

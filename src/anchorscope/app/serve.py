@@ -1,27 +1,34 @@
-"""The page on an address of this machine, until Ctrl-C."""
+"""The app behind its guard: gradio's page, and the only paths of gradio that it needs."""
 
 from __future__ import annotations
 
-import asyncio
-import logging
-import socket
-from typing import Any
+import re
+
+import fastapi
+import gradio as gr
 
 from anchorscope.app.desk import Desk
-from anchorscope.app.guard import Guard
-from anchorscope.errors import UserError
+from anchorscope.app.page import page, style, theme
+from anchorscope.web.guard import Access, Guard
+from anchorscope.web.server import LOCAL, host_header
 
-LOCAL = "127.0.0.1"
 USER = "anchorscope"
+_PATHS = re.compile(
+    r"/|/(config|theme\.css|favicon\.ico|manifest\.json|robots\.txt|login/?|logout)"
+    r"|/(assets|static|svelte)/[\w./~+-]+"
+    r"|/gradio_api/(queue/(join|data)|heartbeat/\w+|startup-events|cancel|reset)"
+)
+# gradio's own scripts are inside its page; nothing is loaded from, or sent to, anywhere else.
+_POLICY = (
+    "default-src 'none'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; "
+    "style-src 'self' 'unsafe-inline'; img-src 'self' data:; font-src 'self' data:; "
+    "connect-src 'self'; manifest-src 'self'; base-uri 'self'; form-action 'self'; "
+    "frame-ancestors 'none'"
+)
 
 
-def guarded(desk: Desk, *, host: str, port: int, password: str | None = None) -> Guard:
-    """The whole app: gradio's, behind the guard."""
-    import fastapi
-    import gradio as gr
-
-    from anchorscope.app.page import page, style, theme
-
+def guarded_app(desk: Desk, *, host: str, port: int, password: str | None = None) -> Guard:
+    """The page as an ASGI app, served to its own address alone."""
     app = fastapi.FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
     mounted = gr.mount_gradio_app(
         app, page(desk), path="/", server_name=host, server_port=port, footer_links=[],
@@ -30,49 +37,5 @@ def guarded(desk: Desk, *, host: str, port: int, password: str | None = None) ->
         theme=theme(), css=style(),
     )  # fmt: skip
     names = [host, "localhost"] if host == LOCAL else [host]
-    return Guard(mounted, hosts=[_written(name, port) for name in names])
-
-
-def bind(host: str, port: int) -> socket.socket:
-    """A socket with that address; port 0 is any free one."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.socket(family, socket.SOCK_STREAM)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listening.bind((host, port))
-    except (OSError, OverflowError) as error:
-        listening.close()
-        raise UserError(
-            f"{host}:{port} cannot be listened on ({error}). Give another --port, or 0 for any."
-        ) from error
-    return listening
-
-
-def opened(listening: socket.socket) -> str:
-    """The address, once the socket listens: who comes now waits, and is not turned away."""
-    listening.listen()
-    host, port = listening.getsockname()[:2]
-    return f"http://{_written(host, port)}/"
-
-
-def server(app: Any) -> Any:
-    """The uvicorn server of an app, quiet about every request."""
-    import uvicorn
-
-    # A second for open pages at the end: their streams would last as long as the tabs.
-    config = uvicorn.Config(
-        app, log_level="warning", server_header=False, timeout_graceful_shutdown=1
-    )
-    logging.getLogger("uvicorn.error").addFilter(_worth_saying)
-    return uvicorn.Server(config)
-
-
-def _worth_saying(record: logging.LogRecord) -> bool:
-    """Whether a line of the server's log is news: that open pages were left at the end is not."""
-    kind = record.exc_info[0] if record.exc_info else None
-    ended = isinstance(kind, type) and issubclass(kind, asyncio.CancelledError)
-    return not (ended or "CancelledError" in str(record.msg) or str(record.msg)[:7] == "Cancel ")
-
-
-def _written(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    hosts = [host_header(name, port) for name in names]
+    return Guard(mounted, Access(hosts=hosts, paths=_PATHS, browser=True, policy=_POLICY))

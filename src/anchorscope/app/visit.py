@@ -17,8 +17,8 @@ from anchorscope.records import Mode
 
 log = logging.getLogger(__name__)
 Side = Literal[0, 1]
-RANDOM, ALONE, PATCH = "random tokens", "answer without question", "other subject, same answer"
-CHANGES = (RANDOM, ALONE, PATCH)
+NEUTRAL, ALONE, PATCH = "neutral tokens", "answer without question", "other subject, same answer"
+CHANGES = (NEUTRAL, ALONE, PATCH)
 WELCOME = "Ask a question, or pick one of the run's. The answer is then taken apart here."
 BESIDE = (
     "The same question about another subject appears here: type a subject and press the button."
@@ -29,7 +29,7 @@ BESIDE = (
 class Switches:
     """What stands in the page's controls."""
 
-    changes: tuple[str, ...] = (RANDOM, ALONE)
+    changes: tuple[str, ...] = (NEUTRAL, ALONE)
     subject: str = ""
     window: int = 0  # 0: none
     heads: str = ""
@@ -128,7 +128,7 @@ def _choices(switches: Switches, cut: tuple[int, ...] | None, side: Side) -> Cho
         raise UserError("Type another subject to put into the question, or switch that change off.")
     return Choices(
         cut=cut,
-        random=RANDOM in switches.changes,
+        neutral=NEUTRAL in switches.changes,
         answer_only=ALONE in switches.changes,
         subject=switches.subject if patched else "",
         window=switches.window or None,

@@ -8,10 +8,7 @@ from importlib.metadata import version
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from anchorscope import ranks
-from anchorscope.bulk import end_soon
 from anchorscope.cli.analyse import analyse
 from anchorscope.cli.app import app as app_command
 from anchorscope.cli.claims import claims
@@ -21,6 +18,7 @@ from anchorscope.cli.figure import figure
 from anchorscope.cli.run import run
 from anchorscope.cli.simulate import simulate
 from anchorscope.cli.study import study
+from anchorscope.cli.terminal import Terminal, echo
 from anchorscope.cli.tools.export import export
 from anchorscope.cli.tools.get import get
 from anchorscope.cli.tools.power import power
@@ -28,7 +26,6 @@ from anchorscope.cli.tools.verdicts import verdicts
 from anchorscope.cli.tools.verify import verify
 from anchorscope.cli.view import view
 from anchorscope.errors import UserError
-from anchorscope.kept_memory import keep_freed_memory
 
 EXIT_CODES = (
     "Exit codes: 0 done; 1 a study with a failed run, or a bug, with its traceback; "
@@ -73,7 +70,7 @@ app.add_typer(detect, name="detect")
 
 def _version(asked: bool) -> None:
     if asked:
-        typer.echo(f"anchorscope {version('anchorscope')}")
+        echo(f"anchorscope {version('anchorscope')}")
         raise typer.Exit
 
 
@@ -89,9 +86,7 @@ def _main(
 
 def main() -> None:
     """The entry point: exit code 2 for what the user can mend, 130 for Ctrl-C."""
-    errors = Console(stderr=True, highlight=False, soft_wrap=True)
-    end_soon()
-    keep_freed_memory()
+    errors = Terminal(stderr=True, soft_wrap=True)
     try:
         app()
     except UserError as error:
@@ -110,19 +105,15 @@ def main() -> None:
         if end.code == _CTRL_C:  # typer's own answer to Ctrl-C, without a word
             _stopped(errors)
         raise
-    finally:
-        ranks.end()
 
 
-def _stopped(errors: Console) -> None:
-    if ranks.first():
-        errors.print("Stopped. The same command continues where it was.")
+def _stopped(errors: Terminal) -> None:
+    errors.print("Stopped. The same command continues where it was.")
 
 
-def _say(errors: Console, told: str) -> None:
-    if ranks.first():
-        errors.print("[bold red]Error[/] ", end="")
-        errors.print(told, markup=False)
+def _say(errors: Terminal, told: str) -> None:
+    errors.print("[bold red]Error[/] ", end="")
+    errors.print(told, markup=False)
 
 
 def _of_the_machine(error: OSError | MemoryError | RuntimeError) -> str | None:

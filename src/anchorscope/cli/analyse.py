@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from anchorscope.cli.run import config_of, limit_of, option
+from anchorscope.cli.terminal import echo
 from anchorscope.config import default_of
 
 
@@ -15,8 +16,8 @@ def analyse(
     file: Annotated[
         Path,
         typer.Argument(
-            help="A .npz or .safetensors file with clean, knockout, random "
-            "[sample, layer, width] and z [sample]."
+            help="A .npz or .safetensors file with clean and knockout [sample, layer, width], z "
+            "[sample], and optionally neutral, content, question, retest, retest-knockout."
         ),
     ],
     out: Annotated[Path, typer.Option(help="The run folder; continued if it exists.")] = Path(
@@ -52,7 +53,7 @@ def analyse(
         view = analyse_states(
             file, out=out, title=title, limit=limit_of(limit), config=config, progress=bar
         )
-    typer.echo(f"Report: {view.path / 'report.html'}")
+    echo(f"Report: {view.path / 'report.html'}")
 
 
 _NOT_CONFIG = ("file", "out", "title", "limit")

@@ -11,7 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
-from anchorscope.bulk import imported
+from anchorscope.cli.named_model import OWN, Adapter, Revision, load_named
+from anchorscope.cli.terminal import echo
 from anchorscope.config import help_of
 from anchorscope.errors import UserError
 
@@ -24,8 +25,10 @@ def app(
         typer.Argument(help="A finished run; without it, a small one is made and kept."),
     ] = None,
     model: Annotated[
-        str | None, typer.Option(help="The model; default: the run's, or `bundled`.")
+        str | None, typer.Option(help=f"The run's model; {OWN}; without a run, `bundled`.")
     ] = None,
+    revision: Revision = None,
+    adapter: Adapter = None,
     detector: Annotated[
         str | None, typer.Option(help="A detector's folder, or a hub repository.")
     ] = None,
@@ -46,44 +49,46 @@ def app(
     """
     password = _password(listen)
     _require_gradio()
-    from anchorscope.app.serve import bind, guarded, opened, server
+    from anchorscope.app.serve import guarded_app
     from anchorscope.cli.bar import Bar
     from anchorscope.cli.view import open_in_browser
+    from anchorscope.web.server import Server, bind, start_listening
 
-    listening = bind(listen, port)
+    bound = bind(listen, port)
     with Bar() as bar:
-        desk = _desk(run, model, detector, device, bar)
-    host, taken = listening.getsockname()[:2]
-    serving = server(guarded(desk, host=host, port=taken, password=password))
-    address = opened(listening)
-    typer.echo(f"Open {address} in a browser. Ctrl-C ends it.")
+        desk = _desk(run, model, revision, adapter, detector, device, bar)
+    host, taken = bound.getsockname()[:2]
+    server = Server(guarded_app(desk, host=host, port=taken, password=password))
+    address = start_listening(bound)
+    echo(f"Open {address} in a browser. Ctrl-C ends it.")
     if password is not None:
-        typer.echo("The name is anchorscope. The password travels in the clear: use a tunnel.")
+        echo("The name is anchorscope. The password travels in the clear: use a tunnel.")
     if not no_open:
         open_in_browser(address)
     with suppress(KeyboardInterrupt):  # which is how it ends
-        serving.run(sockets=[listening])
+        server.run(sockets=[bound])
 
 
-def _desk(run: Path | None, model: str | None, detector: str | None, device: str, bar: Any) -> Any:
+def _desk(
+    run: Path | None,
+    model: str | None,
+    revision: str | None,
+    adapter: str | None,
+    detector: str | None,
+    device: str,
+    bar: Any,
+) -> Any:
     """The model, the run and the detector, loaded and proved; each step is said."""
-    with imported():
-        from anchorscope.app.desk import Desk
-        from anchorscope.app.first_start import kept_run
-        from anchorscope.detect.deployed.detector import Detector
-        from anchorscope.models import load_model
-        from anchorscope.run_folder.view import RunView
+    from anchorscope.app.desk import Desk
+    from anchorscope.app.first_start import kept_run
+    from anchorscope.detect.deployed.detector import Detector
+    from anchorscope.run_folder.view import RunView
 
     view = None if run is None else RunView.open(run)
     trained = None if detector is None else Detector.load(detector)
     facts = {} if view is None else view.model
     bar.note("Loading the model ...")
-    loaded = load_model(
-        model or str(facts.get("source", "bundled")), device=device,
-        dtype=str(facts.get("dtype", "auto")),
-        revision=None if model else facts.get("revision"),
-        adapter=None if model else facts.get("adapter"),
-    )  # fmt: skip
+    loaded = load_named(facts, run, model=model, revision=revision, adapter=adapter, device=device)
     if view is None:
         bar.note("No run was given: probes are trained on built-in questions, once, and kept.")
         view = kept_run(loaded, progress=bar)

@@ -7,7 +7,6 @@ import os
 import sys
 from types import TracebackType
 
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -17,15 +16,14 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from anchorscope import ranks
-from anchorscope.bulk import settle_tokenizers
+from anchorscope.cli.terminal import Terminal
 
 
 class Bar:
     """A listener that draws on standard error."""
 
     def __init__(self) -> None:
-        self.console = Console(stderr=True, highlight=False)
+        self.console = Terminal(stderr=True)
         self._rich = Progress(
             TextColumn("{task.description:<22}"),
             BarColumn(bar_width=30),
@@ -51,8 +49,6 @@ class Bar:
         self._rich.stop()
 
     def start(self, stage: str, total: int) -> None:
-        if not ranks.first():
-            return  # of several processes that share a model one speaks
         if not self.console.is_terminal:
             self.console.print(f"{stage} (0/{total})", markup=False)
         self._task = self._rich.add_task(stage, total=total)
@@ -62,13 +58,13 @@ class Bar:
             self._rich.advance(self._task, count)
 
     def note(self, text: str) -> None:
-        if ranks.first():
-            self.console.print(text, style="dim", markup=False)
+        self.console.print(text, style="dim", markup=False)
 
 
 def quiet_libraries() -> None:
     """Stops the progress bars and advice of the libraries underneath: ours is the one to see."""
-    settle_tokenizers()
+    # Every core; unset, tokenizers warns of each process that is started after it used several.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     # Read when it is imported, which takes long, and only sets of the hub need it.
     os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
     from transformers.utils import logging as transformers_logging

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from anchorscope.cli.terminal import Terminal, echo
 from anchorscope.errors import UserError
 from anchorscope.records import MODES, Mode
 
@@ -48,7 +48,7 @@ def claims(
     views = [RunView.open(run) for run in runs]
     table = claims_of(views)
     blocks = grouped_claims(table, single_columns(views))
-    console = Console(highlight=False)
+    console = Terminal()
     for block in blocks:
         for drawn in tables(block, console.width, models=len(views) > 1):
             console.print(drawn)
@@ -57,7 +57,7 @@ def claims(
         console.print(legend(blocks))
     if out is not None:
         table.to_csv(out, index=False)
-        typer.echo(str(out))
+        echo(str(out))
 
 
 def _once(runs: Sequence[Path]) -> None:

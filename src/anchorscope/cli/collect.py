@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from anchorscope import ranks
 from anchorscope.cli.run import DATA, LIMIT, Data, Limit, Out, config_of, option, rank_done
+from anchorscope.cli.terminal import echo
 from anchorscope.config import default_of
 from anchorscope.errors import UserError
 
@@ -62,8 +62,10 @@ def collect(
     with Bar() as bar:
         folder = collect_states(out=out, config=config, progress=bar)
         if samples is not None:
-            add_samples(folder, samples=samples, temperature=temperature, progress=bar)
+            add_samples(
+                folder, samples=samples, temperature=temperature, config=config, progress=bar
+            )
     if rank is not None:
-        typer.echo(rank_done(config))
-    elif ranks.first():
-        typer.echo(f"Ready for `anchorscope detect eval {folder}` and `detect train {folder}`.")
+        echo(rank_done(config))
+    else:
+        echo(f"Ready for `anchorscope detect eval {folder}` and `detect train {folder}`.")

@@ -8,9 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
-from anchorscope.bulk import imported
 from anchorscope.cli.collect import collect
 from anchorscope.cli.detect_serve import serve
+from anchorscope.cli.named_model import OWN, Adapter, Revision, load_named
+from anchorscope.cli.terminal import Terminal, echo
 from anchorscope.config import help_of
 from anchorscope.errors import UserError
 
@@ -76,6 +77,7 @@ def evaluate(
     names = tuple(word.strip() for word in methods.split(",") if word.strip())
     folder = out or runs[0]
     check_writable(folder)
+    store = Store(folder)
     with Bar() as bar:
         result = study(
             runs, peers=peer or (), nli=nli, encoder=encoder, names=names, transfer=transfer,
@@ -86,13 +88,13 @@ def evaluate(
     files += write_detect_figures(folder, result.scores, result.transfer)
     _print(result.table)
     for row in result.claims.to_dict("records"):
-        typer.echo(f"{row['statement']}, {row['dataset']}: {_told(row)}")
+        echo(f"{row['statement']}, {row['dataset']}: {_told(row)}")
     for row in [] if result.peer is None else result.peer.to_dict("records"):
-        typer.echo(_beside(row))
-    typer.echo("\n".join(str(file) for file in files if file.suffix in (".csv", ".md", ".png")))
+        echo(_beside(row))
+    echo("\n".join(str(file) for file in files if file.suffix in (".csv", ".md", ".png")))
     if (folder / "report.html").is_file():  # an analysed run: its report has these claims too
-        typer.echo(str(write_report(RunView.open(folder))))
-    Store(folder).relist()
+        echo(str(write_report(RunView.open(folder))))
+    store.relist()
 
 
 @detect.command()
@@ -114,10 +116,9 @@ def train(
     """Trains a detector on a run's answers and saves it with its evaluation and model card."""
     _at_least("folds", folds, 3)
 
-    with imported():
-        from anchorscope.cli.bar import Bar
-        from anchorscope.detect.deployed.detector import Detector
-        from anchorscope.detect.deployed.saved import check_place
+    from anchorscope.cli.bar import Bar
+    from anchorscope.detect.deployed.detector import Detector
+    from anchorscope.detect.deployed.saved import check_place
 
     check_place(out.expanduser())
     names = [word.strip() for word in data.split(",") if word.strip()] or None
@@ -128,8 +129,8 @@ def train(
             licence=licences, progress=bar,
         )  # fmt: skip
     detector.save(out)
-    typer.echo(_accepted_with(detector))
-    typer.echo(str(out))
+    echo(_accepted_with(detector))
+    echo(str(out))
 
 
 @detect.command()
@@ -148,12 +149,9 @@ def score(
         typer.Option(help="File to write, .jsonl, .csv or .parquet; default: print JSON lines."),
     ] = None,
     prefix: Annotated[str, typer.Option(help="A prefix for the names of the new fields.")] = "",
-    model: Annotated[
-        str | None, typer.Option(help="The model; default: the one the detector names.")
-    ] = None,
-    adapter: Annotated[
-        str | None, typer.Option(help="Its PEFT adapter; default: as for the model.")
-    ] = None,
+    model: Annotated[str | None, typer.Option(help=f"The detector's model; {OWN}.")] = None,
+    revision: Revision = None,
+    adapter: Adapter = None,
     device: Annotated[str, typer.Option(help=help_of("device"))] = "auto",
     before: Annotated[
         bool, typer.Option("--before", help="Score the question alone, before it is answered.")
@@ -167,28 +165,23 @@ def score(
 
     Rows are written as they are scored: the same command goes on where it was stopped.
     """
-    with imported():
-        from anchorscope.cli.bar import Bar
-        from anchorscope.cli.score_rows import asked, print_scores
-        from anchorscope.detect.deployed.detector import Detector
-        from anchorscope.detect.deployed.located import Scored
-        from anchorscope.detect.deployed.warn import Warned
-        from anchorscope.detect.rows.files import check_names, check_out
-        from anchorscope.detect.rows.score_file import maker_of, score_file
-        from anchorscope.models import load_model
+    from anchorscope.cli.bar import Bar
+    from anchorscope.cli.score_rows import asked, print_scores
+    from anchorscope.detect.deployed.detector import Detector
+    from anchorscope.detect.deployed.located import Scored
+    from anchorscope.detect.deployed.warn import Warned
+    from anchorscope.detect.rows.files import check_names, check_out
+    from anchorscope.detect.rows.score_file import maker_of, score_file
 
     rows = asked(file, question, answer)
     check_names(rows, prefix, of=Warned if before else Scored)
     if out is not None:
         check_out(out, rows)
     loaded = Detector.load(detector)
-    model_facts = loaded.model
     with Bar() as bar:
-        lm = load_model(
-            model or str(model_facts["source"]), device=device, dtype=str(model_facts["dtype"]),
-            revision=None if model else model_facts.get("revision"),
-            adapter=adapter or (None if model else model_facts.get("adapter")),
-        )  # fmt: skip
+        lm = load_named(
+            loaded.model, detector, model=model, revision=revision, adapter=adapter, device=device
+        )
 
         def scores(questions: Any, answers: Any, progress: Any) -> Any:
             if before:
@@ -204,8 +197,8 @@ def score(
             return
         done = score_file(rows, scores, out, made_by=made_by, **options)
     if done.kept:
-        typer.echo(f"{done.kept} of {done.rows} rows had been scored before.")
-    typer.echo(f"{done.flagged} of {done.rows} flagged as wrong. {out}")
+        echo(f"{done.kept} of {done.rows} rows had been scored before.")
+    echo(f"{done.flagged} of {done.rows} flagged as wrong. {out}")
 
 
 @detect.command()
@@ -217,7 +210,7 @@ def push(
     """Uploads a detector's folder to the hub, private unless --public is given."""
     from anchorscope.detect.deployed.hub import upload
 
-    typer.echo(upload(folder, repository, private=not public))
+    echo(upload(folder, repository, private=not public))
 
 
 def _accepted_with(detector: Any) -> str:
@@ -238,7 +231,6 @@ def _accepted_with(detector: Any) -> str:
 
 def _print(table: Any) -> None:
     from rich.box import SIMPLE_HEAD
-    from rich.console import Console
     from rich.table import Table
 
     drawn = Table("dataset", "detector", "AUROC random", "AUROC entity", box=SIMPLE_HEAD)
@@ -250,7 +242,7 @@ def _print(table: Any) -> None:
                     f"{row['auroc']:.3f} [{row['auroc_low']:.3f}, {row['auroc_high']:.3f}]"
                 )
         drawn.add_row(str(dataset), str(title), *cells)
-    Console(highlight=False).print(drawn)
+    Terminal().print(drawn)
 
 
 def _told(row: dict[Any, Any]) -> str:

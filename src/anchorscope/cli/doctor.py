@@ -5,10 +5,8 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from anchorscope import ranks
-from anchorscope.bulk import imported
+from anchorscope.cli.terminal import Terminal
 from anchorscope.config import default_of, help_of
 
 
@@ -23,17 +21,16 @@ def doctor(
     ] = False,
 ) -> None:
     """Checks that the knockout is exact on a model, line by line; exit code 2 if a check fails."""
-    with imported():
-        from anchorscope.cli.bar import quiet_libraries
-        from anchorscope.engine.check import check_model
-        from anchorscope.models import load_model
+    from anchorscope.cli.bar import quiet_libraries
+    from anchorscope.engine.check import check_model
+    from anchorscope.models import load_model
 
     quiet_libraries()
     loaded = load_model(
         model, device=device, dtype=dtype, revision=revision, adapter=adapter,
         trust_remote_code=trust_remote_code,
     )  # fmt: skip
-    console = Console(highlight=False, soft_wrap=True, quiet=not ranks.first())
+    console = Terminal(soft_wrap=True)
     console.print(f"{loaded.name}: {loaded.why}", markup=False)
     failed = 0
     for check in check_model(loaded):

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from anchorscope.cli.terminal import echo
 from anchorscope.errors import UserError, unknown
 
 _FORMATS = (".png", ".svg", ".pdf")
@@ -42,9 +43,9 @@ def figure(
     chosen = None if style is None else STYLES[style]
     views, asked = [RunView.open(run) for run in runs], {"mode": mode}
     _save(plot_delta_p(views, **asked, style=chosen), out, chosen)  # type: ignore[arg-type]
-    typer.echo(str(out))
+    echo(str(out))
     if chosen is not None:
-        typer.echo(f"Caption: {caption_of(views, **asked)}")  # type: ignore[arg-type]
+        echo(f"Caption: {caption_of(views, **asked)}")  # type: ignore[arg-type]
 
 
 def _save(drawn: Any, out: Path, style: Any) -> None:

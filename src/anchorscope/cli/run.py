@@ -7,8 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from anchorscope import ahead, ranks
-from anchorscope.bulk import imported
+from anchorscope.cli.terminal import echo
 from anchorscope.config import EVIDENCE, Config, default_of, help_of
 from anchorscope.errors import UserError
 
@@ -70,23 +69,20 @@ def run(
     """
     config = config_of({name: value for name, value in locals().items() if name != "out"})
 
-    ahead.begin(config)
-    with imported():
-        from anchorscope.cli.bar import Bar
-        from anchorscope.pipeline.run import run as run_pipeline
+    from anchorscope.cli.bar import Bar
+    from anchorscope.pipeline.run import run as run_pipeline
 
     with Bar() as bar:
         view = run_pipeline(out=out, config=config, progress=bar)
     if rank is not None:
-        typer.echo(rank_done(config))
+        echo(rank_done(config))
         return
-    if ablate and ranks.first():
-        typer.echo(view.ablation.round(2).to_string(index=False))
-    if robust and ranks.first():
-        typer.echo(view.robust.round(2).to_string(index=False))
-    if ranks.first():
-        report = view.path / "report.html"
-        typer.echo(f"Report: {report}" if report.is_file() else f"Tables: {view.path / 'tables'}")
+    if ablate:
+        echo(view.ablation.round(2).to_string(index=False))
+    if robust:
+        echo(view.robust.round(2).to_string(index=False))
+    report = view.path / "report.html"
+    echo(f"Report: {report}" if report.is_file() else f"Tables: {view.path / 'tables'}")
 
 
 def rank_done(config: Config) -> str:

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import typer
-
+from anchorscope.cli.terminal import echo
 from anchorscope.detect.rows.files import joined, json_line, read_questions
 from anchorscope.detect.rows.score_file import Scorer, score_portions
 from anchorscope.errors import UserError
@@ -37,4 +36,4 @@ def print_scores(
     waiting = iter(rows)
     for portion in score_portions(rows, score, prefix=prefix, progress=progress):
         for scored in portion:
-            typer.echo(json_line(joined(next(waiting), scored)))
+            echo(json_line(joined(next(waiting), scored)))

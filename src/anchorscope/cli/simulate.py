@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from anchorscope.cli.run import option
+from anchorscope.cli.terminal import echo
 
 
 def simulate(
@@ -59,5 +60,5 @@ def simulate(
     with Bar() as bar:
         view = make(truth, out=out, config=config_of(truth, robust=robust), progress=bar)
     if robust:
-        typer.echo(view.robust.round(2).to_string(index=False))
-    typer.echo(f"Report: {view.path / 'report.html'}")
+        echo(view.robust.round(2).to_string(index=False))
+    echo(f"Report: {view.path / 'report.html'}")

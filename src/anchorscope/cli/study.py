@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 
-from anchorscope import ranks
+from anchorscope.cli.terminal import Terminal, echo
+from anchorscope.config import help_of
 from anchorscope.errors import UserError
 
 if TYPE_CHECKING:
@@ -39,6 +39,9 @@ def study(
         list[str] | None,
         typer.Option(help="NAME=VALUE: an option of `anchorscope run` for each run. Repeatable."),
     ] = None,
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help=help_of("trust_remote_code"))
+    ] = False,
     workers: Annotated[int | None, typer.Option(help="The option --workers of each run.")] = None,
     ray: Annotated[str | None, typer.Option(help="The option --ray of each run.")] = None,
     rank: Annotated[
@@ -71,7 +74,11 @@ def study(
     from anchorscope.pipeline.study.study import study as run_study
 
     given = {"limit": limit and _limit(limit), "workers": workers, "ray": ray}
-    given |= {"rank": rank, "world_size": world_size}
+    given |= {
+        "rank": rank,
+        "world_size": world_size,
+        "trust_remote_code": trust_remote_code or None,
+    }
     options = {name: value for name, value in given.items() if value is not None}
     asked = read_study(file).with_places(_pairs(place or [], "--place"))
     asked = asked.with_options(options | _options(option or []))
@@ -86,15 +93,15 @@ def study(
             asked, out=folder, on=on, max_hours=max_hours, drop_states=drop_states, progress=bar
         )
     if rank is not None:
-        typer.echo(
+        echo(
             f"The shards of rank {rank} of {world_size} are done. When all ranks are, the same "
             "command without --rank and --world-size finishes the study."
         )
-    elif ranks.first():
-        typer.echo(f"Study: {result.path / 'study.html'}")
+    else:
+        echo(f"Study: {result.path / 'study.html'}")
     if result.errors:
         names, count = ", ".join(result.errors), len(result.errors)
-        typer.echo(
+        echo(
             f"{count} of {len(asked.models)} models failed ({names}): study.csv and study.html say "
             "why. The same command tries them again.",
             err=True,
@@ -127,7 +134,7 @@ def show_plan(checked: Checked, on: Hardware) -> None:
     """Prints the plan as a table, the totals, what it rests on, and what is wrong."""
     from anchorscope.pipeline.study.told import COLUMNS, notes, plan_rows
 
-    console, rows = Console(highlight=False), plan_rows(checked)
+    console, rows = Terminal(), plan_rows(checked)
     work, time = COLUMNS[1:7], COLUMNS[7:]  # two tables: one would be wider than a terminal
     for names in (work, time):
         table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)

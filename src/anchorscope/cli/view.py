@@ -10,6 +10,8 @@ from typing import Annotated
 
 import typer
 
+from anchorscope.cli.terminal import echo
+
 
 def view(
     runs: Annotated[
@@ -31,14 +33,12 @@ def view(
     from anchorscope.show.explore.page import write_view
 
     written = write_view([RunView.open(run) for run in runs], out)
-    typer.echo(f"View: {written.page}")
+    echo(f"View: {written.page}")
     if written.beside is not None:
         folder, name = written.page.resolve().parent, written.page.name
-        typer.echo(
-            f"Its samples are too many for one file and lie in {written.beside}. Serve them:"
-        )
-        typer.echo(f"  {sys.executable} -m http.server --bind 127.0.0.1 --directory {folder} 8000")
-        typer.echo(f"then open http://127.0.0.1:8000/{name}")
+        echo(f"Its samples are too many for one file and lie in {written.beside}. Serve them:")
+        echo(f"  {sys.executable} -m http.server --bind 127.0.0.1 --directory {folder} 8000")
+        echo(f"then open http://127.0.0.1:8000/{name}")
     elif not no_open:
         open_in_browser(written.page.resolve().as_uri())
 

@@ -6,7 +6,6 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from anchorscope.bulk import uncollected
 from anchorscope.datasets.atlas import ATLAS
 from anchorscope.datasets.atlas_compare import ATLAS_COMPARE
 from anchorscope.datasets.from_file import READERS, from_file
@@ -57,9 +56,8 @@ def load_questions(
 
     """
     check_limit(limit)
-    with uncollected():
-        source, drafts = _drafts(data, read_columns(columns))
-        questions, dropped = without_doubles(drafts)
+    source, drafts = _drafts(data, read_columns(columns))
+    questions, dropped = without_doubles(drafts)
     if not questions:
         counts = ", ".join(f"{count} {reason}" for reason, count in dropped.items())
         raise UserError(f"No question of {source.title} is left ({counts}). Give other questions.")
@@ -68,6 +66,7 @@ def load_questions(
         title=source.title,
         questions=sample(questions, limit, seed),
         shots=source.shots,
+        retest_shots=source.retest_shots,
         dropped=dropped,
     )
 

@@ -21,6 +21,13 @@ SHOTS = (
     Shot(question="What is the currency of Japan?", answer="Japanese yen"),
     Shot(question="What is the chemical symbol of oxygen?", answer="O"),
 )
+# About things that no question of the set is about.
+RETEST_SHOTS = (
+    Shot(question="What is the chemical formula of water?", answer="H2O"),
+    Shot(question="What is the currency of Puerto Rico?", answer="United States dollar"),
+    Shot(question="What is the capital of Greenland?", answer="Nuuk"),
+    Shot(question="What country is Salzburg in?", answer="Austria"),
+)
 SHOWN = {"toronto", "portugal", "japan", "oxygen"}  # the shots' entities: not asked about
 
 
@@ -107,4 +114,4 @@ def _tells(question: Question) -> bool:
     return any(words(answer) in text for answer in question.answers)
 
 
-ATLAS = Source(name="atlas", title="Atlas", shots=SHOTS, make=make)
+ATLAS = Source(name="atlas", title="Atlas", shots=SHOTS, retest_shots=RETEST_SHOTS, make=make)

@@ -23,6 +23,13 @@ SHOTS = (
     Shot(question="Which city is further north, Helsinki or Rome?", answer="Helsinki"),
     Shot(question="Which element has the higher atomic number, helium or gold?", answer="gold"),
 )
+# About things that no question of the set is about.
+RETEST_SHOTS = (
+    Shot(question="Which planet has more moons, Mars or Jupiter?", answer="Jupiter"),
+    Shot(question="Which mountain is higher, Mont Blanc or Ben Nevis?", answer="Mont Blanc"),
+    Shot(question="Which ocean has the larger area, the Arctic or the Pacific?", answer="Pacific"),
+    Shot(question="Which river is longer, the Nile or the Thames?", answer="Nile"),
+)
 SHOWN = {"Tokyo", "Oslo", "Belgium", "Canada", "Helsinki", "Rome", "helium", "gold"}
 KNOWN = 1_000_000  # cities from this population on
 
@@ -143,4 +150,6 @@ def _question(
     )
 
 
-ATLAS_COMPARE = Source(name="atlas-compare", title="Atlas-Compare", shots=SHOTS, make=make)
+ATLAS_COMPARE = Source(
+    name="atlas-compare", title="Atlas-Compare", shots=SHOTS, retest_shots=RETEST_SHOTS, make=make
+)

@@ -6,7 +6,7 @@ type "comparison".
 
 from __future__ import annotations
 
-from anchorscope.datasets.source import WITH_YES_NO, HubPlace, Row, Source
+from anchorscope.datasets.source import WITH_YES_NO, WITH_YES_NO_AGAIN, HubPlace, Row, Source
 
 
 def normal(row: Row) -> Row:
@@ -20,6 +20,7 @@ HOTPOTQA = Source(
     name="hotpotqa",
     title="HotpotQA",
     shots=WITH_YES_NO,
+    retest_shots=WITH_YES_NO_AGAIN,
     hub=HubPlace(
         path="hotpotqa/hotpot_qa",
         config="distractor",

@@ -15,6 +15,14 @@ THING = Shot(question="What is the largest planet in the solar system?", answer=
 YES_NO = Shot(question="Are the Alps and the Andes on the same continent?", answer="no")
 GENERAL = (PERSON, PLACE, DATE, THING)
 WITH_YES_NO = (PERSON, PLACE, DATE, YES_NO)
+# Others of the same kinds, in another order, for the retest.
+PERSON_AGAIN = Shot(question="Who composed The Four Seasons?", answer="Antonio Vivaldi")
+PLACE_AGAIN = Shot(question="In which country is Mount Kilimanjaro?", answer="Tanzania")
+DATE_AGAIN = Shot(question="In what year did the Titanic sink?", answer="1912")
+THING_AGAIN = Shot(question="What is the hardest natural mineral?", answer="Diamond")
+YES_NO_AGAIN = Shot(question="Are violins and flutes both string instruments?", answer="no")
+GENERAL_AGAIN = (THING_AGAIN, DATE_AGAIN, PLACE_AGAIN, PERSON_AGAIN)
+WITH_YES_NO_AGAIN = (YES_NO_AGAIN, DATE_AGAIN, PLACE_AGAIN, PERSON_AGAIN)
 Row = Mapping[str, object]  # column -> value, as a file or the hub gives it
 
 
@@ -52,6 +60,7 @@ class Source:
     name: str
     title: str
     shots: tuple[Shot, ...] = GENERAL
+    retest_shots: tuple[Shot, ...] = GENERAL_AGAIN
     make: Callable[[], list[Question]] | None = None
     hub: HubPlace | None = None
     normal: Callable[[Row], Row] = same

@@ -62,7 +62,8 @@ class Distance:
         if not own:
             return None
         layer, rest = own.pop("at").tolist()
-        return cls(layer=int(layer), rest=rest, **own)
+        # A whole number that was kept as a float; half a layer stays one, and is refused.
+        return cls(layer=int(layer) if layer == int(layer) else layer, rest=rest, **own)
 
 
 def learn_distance(material: Material, *, layer: int | None = None) -> Distance:

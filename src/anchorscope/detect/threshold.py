@@ -28,6 +28,12 @@ class Promise:
     accepted: int  # of these, up to the threshold
     wrong: int  # of the accepted ones
 
+    @property
+    def supported(self) -> bool:
+        """Whether so few wrong answers among the accepted ones rule a higher risk out."""
+        found = binom.cdf(self.wrong, self.accepted, self.risk)
+        return bool(found <= 1 - self.confidence)
+
     def __str__(self) -> str:
         return (
             f"at most {self.risk:.0%} of the accepted answers (probability up to the threshold) "
@@ -99,15 +105,16 @@ def risk_threshold(
         count, wrong = int(accepted.sum()), int(z[accepted].sum())
         if count < fewest:  # by their number alone, so that no test is spent on them
             continue
-        if binom.cdf(wrong, count, risk) > 1 - CONFIDENCE:
+        promise = Promise(
+            risk=risk, confidence=CONFIDENCE, answers=len(z), accepted=count, wrong=wrong
+        )
+        if not promise.supported:
             break
-        found = float(cut), count, wrong
+        found = float(cut), promise
     if found is None:
         raise UserError(
             f"A risk of {risk:g} cannot be promised: no threshold keeps the share of wrong answers "
             f"below it with {CONFIDENCE:.0%} confidence on {len(z)} calibration answers "
             f"({int(z.sum())} wrong). Collect more answers, or allow a higher risk."
         )
-    cut, count, wrong = found
-    told = Promise(risk=risk, confidence=CONFIDENCE, answers=len(z), accepted=count, wrong=wrong)
-    return cut, told
+    return found

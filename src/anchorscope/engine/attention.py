@@ -19,12 +19,9 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
-from anchorscope import ranks
 from anchorscope.engine.layout import Layout
 from anchorscope.engine.masks import NAME, NotUnderstood, Rule, checked
 from anchorscope.engine.memory import Forked, Growing, Memory, Pair
-from anchorscope.engine.on_cpu.groups import attend_by_group, wins_by_group
-from anchorscope.engine.on_cpu.prefix import attend_apart, seen_whole, wins_apart
 
 _WHERE = "_attn_implementation_internal"
 # Shown every block's attention weights [row, head, query, key] before they meet the values.
@@ -111,14 +108,12 @@ def attend(
     donor = _donor(module)
     if donor is not None and view.set_back is not None:
         key, value = (view.set_back.keys(block, donor, packed) for packed in (key, value))
-    heads = query.shape[1]
     rule = checked(attention_mask, module)
-    bias = own_heads(layout.bias(block, rule, query.dtype), heads)
+    bias = layout.bias(block, rule, query.dtype)
     if alibi is not None:
         bias = bias + layout.by_key(alibi(layout.keys))
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     kept = layout.kept(block, query.dtype)
-    kept = None if kept is None else own_heads(kept, heads)
     special = any(of is not None for of in (kept, softcap, s_aux, alibi))
     watch = view.watch or view.beside
     asked = _Asked(query, key, value, bias, scale, rule)
@@ -140,40 +135,15 @@ def _fused(view: View, layout: Layout, asked: _Asked) -> Tensor:
         segments = memory.segments(view.block, layout, key, value)
         open_prefix = layout.open_prefix(view.block, rule, query.dtype)
         return attend_segments(query, segments, bias, open_prefix, layout, scale)
-    if same_width and view.beside is None and wins_apart(query, layout):
-        out = _prefix_apart(view, layout, asked)
-        if out is not None:
-            return out
     query, key, value = asked.in_rows(layout)
     pair = memory.join(view.block, key, value)
     if view.beside is not None:
         view.beside(_weights(query * scale, pair[0], bias))
-    grouped = query.shape[1] != key.shape[1]
-    if grouped and wins_by_group(query):
-        return layout.pack(attend_by_group(query, pair, bias, scale).transpose(1, 2))
     # Faster on CPU and GPU alike than repeating the keys for grouped queries.
     out = scaled_dot_product_attention(
-        query, *pair, attn_mask=bias, scale=scale, enable_gqa=grouped
+        query, *pair, attn_mask=bias, scale=scale, enable_gqa=query.shape[1] != key.shape[1]
     )
     return layout.pack(out.transpose(1, 2))
-
-
-def _prefix_apart(view: View, layout: Layout, asked: _Asked) -> Tensor | None:
-    """The same, by two kernels; None where there is no prefix or a row sees a part of it."""
-    (query, key, value, bias, scale, rule), memory = asked, view.memory
-    if not isinstance(memory, Growing | Forked):
-        return None
-    prefix = memory.prefix_of(view.block)
-    seen = None if prefix is None else seen_whole(layout, view.block, rule, query.dtype)
-    if prefix is None or seen is None:
-        return None
-    own = memory.join_own(view.block, layout.in_rows(key), layout.in_rows(value))
-    return attend_apart(query, prefix, own, bias[..., layout.prefix_length :], seen, layout, scale)
-
-
-def own_heads(of: Tensor, heads: int) -> Tensor:
-    """The part of [row, 1 or head, ...] that belongs to the heads of this process."""
-    return of if of.shape[1] in (1, heads) else of.narrow(1, ranks.number() * heads, heads)
 
 
 def _donor(module: nn.Module) -> int | None:

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from torch import Tensor
 
-from anchorscope import ranks
 from anchorscope.engine.batches import Budget, in_batches
 from anchorscope.engine.interventions import TokenPositions
 from anchorscope.engine.lease import Lease
@@ -121,7 +120,6 @@ class _Sum:
         self._total = now if self._total is None else self._total + now.to(self._total.device)
 
     def mean(self, lease: Lease) -> np.ndarray:
-        """The mean over blocks, and over the processes, each of which has some heads."""
+        """The mean over blocks, [row, key]."""
         assert self._total is not None
-        total = ranks.summed(self._total) / ranks.count()
-        return (total / lease.model.blocks).cpu().numpy()
+        return (self._total / lease.model.blocks).cpu().numpy()

@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 
 import torch
 
+from anchorscope.engine.halvings import HALVED
 from anchorscope.engine.limits.bounds import bounds_of
 from anchorscope.engine.limits.packs import PackTooLong
-from anchorscope.engine.limits.together import together
 from anchorscope.errors import UserError
 from anchorscope.models import Model
 
@@ -83,6 +83,7 @@ def in_batches(
             budget.keep_to(error.tokens)
             continue
         if not done:
+            HALVED.append(total)
             budget.tokens = min(budget.tokens, total)
             budget.shrink()
             # Here the error is gone, and with its traceback the tensors of the batch that failed.
@@ -97,8 +98,7 @@ def in_batches(
 def _within_memory(work: Callable[[list[T]], R], batch: list[T]) -> list[R]:
     """What `work` makes of a batch, alone in a list; nothing where memory ran out."""
     try:
-        with together():
-            return [work(batch)]
+        return [work(batch)]
     except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
         if not ran_out(error):
             raise

@@ -16,6 +16,7 @@ from anchorscope.engine.lease import Lease
 from anchorscope.engine.memory import Growing
 from anchorscope.engine.transfer import sent
 from anchorscope.engine.trunk import Prefix, Trunk, grow_trunk
+from anchorscope.models import Model
 
 # Rows are taken out of the batch when this share of them has finished: a copy of the memory for
 # every row that ends would cost more than it saves.
@@ -42,6 +43,11 @@ class Written:
     trunk: Trunk
     also: Tensor | None  # [row, layer, width] at one more position of the prompts, if asked for
     mass: Mass | None  # of attention, at every token, if asked for
+
+
+def states_bytes(model: Model, tokens: int) -> int:
+    """The bytes that the states of one answer of so many tokens take while it is written."""
+    return tokens * model.blocks * model.parts.width * model.dtype.itemsize
 
 
 @dataclass(frozen=True)

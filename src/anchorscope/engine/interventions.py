@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import get_args
+from dataclasses import dataclass, replace
+from typing import Protocol, get_args
 
 import numpy as np
 
@@ -31,6 +31,7 @@ class Intervention:
     heads: tuple[tuple[int, int], ...] | None = None  # (block from 1, head from 0); None is all
     answer_only: bool = False
     boost: float | None = None
+    retest: bool = False  # read behind other worked examples, in another wording of the prompt
 
     def __post_init__(self) -> None:
         if self.boost is not None and not math.isfinite(self.boost):
@@ -49,6 +50,11 @@ class Intervention:
         everywhere = self.heads is None and window_of(self.layers) is None
         return everywhere and self.boost is None and self.where == "pre" and not self.answer_only
 
+    @property
+    def has_output(self) -> bool:
+        """Whether the model's own output under it is read: one pass for all layers, whole rows."""
+        return self.boost is None and (self.answer_only or window_of(self.layers) is None)
+
 
 def window_of(layers: str) -> int | None:
     """How many blocks that end at k are cut: None is all of 1..k."""
@@ -66,7 +72,7 @@ def window_of(layers: str) -> int | None:
 
 @dataclass(frozen=True, kw_only=True)
 class TokenPositions:
-    """The token positions of one answered question that interventions speak of."""
+    """The token positions of one answered question that interventions refer to."""
 
     id: str
     ids: tuple[int, ...]  # prompt + answer, up to the probe position, which is the last
@@ -74,8 +80,8 @@ class TokenPositions:
     question_tokens: tuple[int, ...]
     exact_question: tuple[int, ...]  # E_Q
     exact_answer: tuple[int, ...] = ()  # E_A; only reweighting and saliency ask for it
+    content_tokens: tuple[int, ...] = ()  # the question's content words, those of E_Q included
     mass: tuple[float, ...] | None = None  # attention from the probe position to each position
-    random: tuple[int, ...] | None = None  # the keys `random`, where they are drawn already
 
 
 def keys_of(positions: TokenPositions, keys: str, *, seed: int) -> tuple[int, ...]:
@@ -83,71 +89,80 @@ def keys_of(positions: TokenPositions, keys: str, *, seed: int) -> tuple[int, ..
     return tuple(position for position in KEYS[keys](positions, seed) if position > 0)
 
 
-def random_keys(positions: Sequence[TokenPositions], *, seed: int) -> dict[str, tuple[int, ...]]:
-    """The keys `random` of many questions, by id."""
-    return {of.id: keys_of(of, "random", seed=seed) for of in positions}
+def _content(positions: TokenPositions) -> list[int]:
+    """The question's content words outside E_Q."""
+    exact = set(positions.exact_question)
+    return [position for position in positions.content_tokens if position not in exact]
 
 
-def _random(positions: TokenPositions, seed: int) -> Sequence[int]:
-    """As many tokens outside E_Q as E_Q has, drawn by seed and question id."""
-    if positions.random is not None:
-        return positions.random
-    others, count = _others(positions)
+def _neutral(positions: TokenPositions, seed: int) -> list[int]:
+    """As many tokens as E_Q has that carry neither subject nor property.
+
+    They come from the function words of the question and from the rest of its turn; where these
+    are too few, also from the worked examples. Of some draws by seed and question id the one is
+    taken that gets as much attention as E_Q, as nearly as any of them. Never the first token, never
+    a content word of the question, and never the last token before the answer, which is where the
+    model says its first word.
+    """
+    assert positions.mass is not None, "the attention mass must be read before keys are drawn"
+    exact = [position for position in positions.exact_question if position > 0]
+    last = positions.answer_at - 1
+    taken = {0, last, *exact, *positions.content_tokens}
+    pool = np.array([p for p in range(positions.answer_at) if p not in taken], dtype=np.int64)
+    count, mass = min(len(exact), len(pool)), np.asarray(positions.mass)
     digest = hashlib.sha256(f"{seed}:{positions.id}".encode()).digest()
     generator = np.random.default_rng(int.from_bytes(digest[:8], "big"))
-    return sorted(int(p) for p in generator.choice(others, size=count, replace=False))
+    # In each draw the tokens with the smallest numbers; those of the worked examples come after.
+    in_examples = pool < min(positions.question_tokens, default=0)
+    order = np.argsort(generator.random((_DRAWS, len(pool))) + in_examples, axis=1)
+    drawn = pool[order[:, :count]]
+    away = np.abs(mass[drawn].sum(axis=1) - mass[exact].sum())
+    return sorted(drawn[int(away.argmin())].tolist())
 
 
-def _matched(positions: TokenPositions) -> list[int]:
-    """As many tokens outside E_Q as E_Q has, each as much attended to as one of E_Q.
-
-    Paired greedily, the most attended token of E_Q first.
-    """
-    assert positions.mass is not None, "the attention mass must be read before keys can be matched"
-    mass, (free, _) = positions.mass, _others(positions)
-    chosen = []
-    for position in sorted(positions.exact_question, key=lambda p: -mass[p]):
-        if position > 0 and free:
-            nearest = min(free, key=lambda p: (abs(mass[p] - mass[position]), p))
-            free.remove(nearest)
-            chosen.append(nearest)
-    return sorted(chosen)
-
-
-def _others(positions: TokenPositions) -> tuple[list[int], int]:
-    """Where the tokens of a control may come from, and how many of them it takes.
-
-    Tokens of the question where it has enough outside E_Q; else of its turn, which has no worked
-    example in it; else of the whole prompt. A control among worked examples moves less than any
-    token of the question would, and is beaten too easily. Never the first token.
-    """
-    taken = {0, *positions.exact_question}
-    count = len([p for p in positions.exact_question if p > 0])
-    turn = min(positions.question_tokens, default=0)
-    pools = (
-        positions.question_tokens,
-        range(turn, positions.answer_at),
-        range(positions.answer_at),
-    )
-    others: list[int] = []
-    for pool in pools:
-        others = [position for position in pool if position not in taken]
-        if len(others) >= count:
-            break
-    return others, min(count, len(others))
-
-
-# Which keys an intervention speaks of, by name: a rule of the positions and the run's seed.
+_DRAWS = 64  # of which the best match in attention mass is taken
+# Which keys an intervention cuts, by name: a rule of the positions and the run's seed.
 KEYS: Mapping[str, Callable[[TokenPositions, int], Sequence[int]]] = {
     "exact": lambda positions, seed: positions.exact_question,
     "question": lambda positions, seed: positions.question_tokens,
-    "random": lambda positions, seed: _random(positions, seed),
-    "matched": lambda positions, seed: _matched(positions),
+    "neutral": _neutral,
+    "content": lambda positions, seed: _content(positions),
 }
 
 
+class PromptTokens(Protocol):
+    """A question's prompt and the tokens in it that matter."""
+
+    @property
+    def prompt_ids(self) -> tuple[int, ...]: ...
+
+    @property
+    def question_tokens(self) -> tuple[int, ...]: ...
+
+    @property
+    def exact_question(self) -> tuple[int, ...]: ...
+
+    @property
+    def content_tokens(self) -> tuple[int, ...]: ...
+
+
+def retest_positions(sample: Sample, prompt: PromptTokens) -> TokenPositions:
+    """The positions of a sample's answer behind another prompt for the same question."""
+    moved = len(prompt.prompt_ids) - len(sample.prompt_ids)
+    own = positions_of(sample)
+    return replace(
+        own,
+        ids=prompt.prompt_ids + own.ids[own.answer_at :],
+        answer_at=len(prompt.prompt_ids),
+        question_tokens=prompt.question_tokens,
+        exact_question=prompt.exact_question,
+        exact_answer=tuple(position + moved for position in own.exact_answer),
+        content_tokens=prompt.content_tokens,
+    )
+
+
 def positions_of(sample: Sample) -> TokenPositions:
-    """The positions of a sample that interventions speak of."""
+    """The positions of a sample that interventions refer to."""
     written = len(sample.prompt_ids)
     last = sample.exact_answer[-1] - written
     return TokenPositions(
@@ -157,4 +172,5 @@ def positions_of(sample: Sample) -> TokenPositions:
         question_tokens=sample.question_tokens,
         exact_question=sample.exact_question,
         exact_answer=sample.exact_answer,
+        content_tokens=sample.content_tokens,
     )

@@ -158,7 +158,11 @@ class Layout:
     def token_at(self, at: Tensor) -> Tensor:
         """Where the token at a position of each row [row] stands among the packed ones, [row]."""
         # A row's queries follow one another without a gap, up to its last column.
-        token = self.starts + self.counts - 1 - (self.query_at[:, -1] - at)
+        return self.token_back(self.rows, self.query_at[:, -1] - at)
+
+    def token_back(self, rows: Tensor, back: Tensor) -> Tensor:
+        """Where the token so many before the last of each of these rows is packed, [entry]."""
+        token = (self.starts + self.counts - 1)[rows] - back
         return token if self._among is None else self._among[token]
 
     def allowed(self, rule: Rule) -> Tensor:
@@ -193,21 +197,13 @@ class Layout:
 
     def open_prefix(self, block: int, rule: Rule, dtype: torch.dtype) -> Tensor:
         """Whether nothing is added to any of a row's scores for the prefix, bool [row, 1]."""
-        return self._all_of_prefix(0.0, block, rule, dtype)
-
-    def shut_prefix(self, block: int, rule: Rule, dtype: torch.dtype) -> Tensor:
-        """Whether none of a row's queries sees anything of the prefix, bool [row, 1]."""
-        return self._all_of_prefix(-torch.inf, block, rule, dtype)
-
-    def _all_of_prefix(self, value: float, block: int, rule: Rule, dtype: torch.dtype) -> Tensor:
-        """Whether this is what is added to all of a row's scores for the prefix, bool [row, 1]."""
 
         def made() -> Tensor:
             bias = self.bias(block, rule, dtype)[..., : self.prefix_length]
             padding = (self.query_at < 0)[:, None, :, None]  # sees the padding alone
-            return ((bias == value) | padding).flatten(1).all(dim=1)
+            return ((bias == 0) | padding).flatten(1).all(dim=1)
 
-        return self._once((value, *self._name(block, rule)), made)
+        return self._once(("open", *self._name(block, rule)), made)
 
     def _name(self, block: int, rule: Rule) -> tuple:
         """Of what is made for a block, the same for blocks that are alike."""

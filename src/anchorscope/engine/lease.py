@@ -20,9 +20,10 @@ from anchorscope.engine.limits.bounds import noted_of
 from anchorscope.engine.limits.packs import Alone, Packs
 from anchorscope.engine.masks import NAME, NotUnderstood, first_position
 from anchorscope.engine.memory import Memory
-from anchorscope.engine.on_cpu import sooner
+from anchorscope.engine.on_cpu import cpu_fast_paths
 from anchorscope.engine.own_attention import replace_own
 from anchorscope.models import Model
+from anchorscope.models.rotary import rotary_switch, row_too_long
 
 
 class Read(NamedTuple):
@@ -52,6 +53,7 @@ class Lease:
         forward = inspect.signature(model.lm.forward).parameters
         self._picks = "logits_to_keep" in forward
         self._first = first_position(model.parts.decoder)
+        self._switch = rotary_switch(model.lm)
         # Whether kernels of ours run, one of which reads keys where they lie.
         self.apart = noted_of(model.lm).fused and can_fuse(model)
 
@@ -67,7 +69,7 @@ class Lease:
             if self.apart:
                 back.callback(put_into(lm))
             elif self.model.device.type == "cpu":
-                back.enter_context(sooner(self.model, self._wanted))
+                back.enter_context(cpu_fast_paths(self.model))
             back.callback(parts.head.register_forward_pre_hook(_contiguous).remove)
             back.callback(parts.decoder.register_forward_hook(self._come_home).remove)
             self._back = back.pop_all()
@@ -114,6 +116,7 @@ class Lease:
                 read = lease.run(ids, Layout(at, at, prefix_length=0), memory, head=True)
 
         """
+        self._check_positions(layout)
         longest = self._packs.longer(layout)
         if longest and alone is None:
             self._packs.try_made_up(longest)
@@ -121,8 +124,7 @@ class Lease:
         assert depth is None or not head, "the head reads the last block"
         kept = last if also_at is None else torch.cat([last, layout.token_at(also_at)])
         view = View(layout, memory, self.weights, watch or self.look, self.beside, set_back)
-        read = kept if logits_at is None else torch.cat([kept, logits_at])
-        now = self._pass = _Pass(view, kept, depth, read)
+        now = self._pass = _Pass(view, kept, depth)
         tokens = layout.pack(ids)
         given = {
             "input_ids": tokens,
@@ -146,12 +148,14 @@ class Lease:
             self._packs.compare(last, longest, states, alone)
         return Read(states[: len(last)], logits, more)
 
-    def _wanted(self) -> Tensor | None:
-        """The packed tokens that anybody reads after the block that runs now; None: all of them."""
-        now = self._pass
-        if now is None or now.view.block != (now.depth or self.model.blocks) - 1:
-            return None
-        return now.read
+    def _check_positions(self, layout: Layout) -> None:
+        """An error where a row would change the rotary angles of all others in its pass."""
+        # The columns bound the positions, and counting them makes no GPU wait.
+        if self._switch is None or layout.keys <= self._switch:
+            return
+        tokens = int(layout.query_at.max()) + 1
+        if tokens > self._switch:
+            raise row_too_long(self.model.name, self._switch, tokens)
 
     def _gradients(self, *, wanted: bool) -> AbstractContextManager[object]:
         """Passes with gradients or without them.
@@ -256,7 +260,6 @@ class _Pass:
     view: View
     kept: Tensor  # the packed tokens whose states are kept
     depth: int | None
-    read: Tensor  # and those whose states or logits are
     states: list[Tensor] = field(default_factory=list)
 
 

@@ -2,8 +2,7 @@
 
 The prefix, computed once, is laid into every row's buffer in front of its own keys: a copy the
 size of the prefix, once a batch. Joining it anew in every step took a quarter of a decoding pass
-on a GPU. Two kernels read it where it lies: one on a GPU (`fused/segments.py`), and one on a CPU
-(`on_cpu/prefix.py`), which is given the rest by itself.
+on a GPU. A kernel on a GPU reads it where it lies (`fused/segments.py`).
 """
 
 from __future__ import annotations
@@ -62,19 +61,11 @@ class Growing:
             return pair
         return _behind(self._prefix[block][0], pair[0]), _behind(self._prefix[block][1], pair[1])
 
-    def prefix_of(self, block: int) -> Pair | None:
-        """The prefix's keys and values, [1, key head, position, head width]."""
-        return None if self._prefix is None else self._prefix[block]
-
-    def join_own(self, block: int, key: Tensor, value: Tensor) -> Pair:
-        """All but the prefix's, [row, key head, length, head width]."""
-        key, value = self._grown(block, key, value)
-        return key[:, :, self._front :], value[:, :, self._front :]
-
     def segments(self, block: int, layout: Layout, key: Tensor, value: Tensor) -> Segments:
         """The same for packed keys and values [1, key head, token, head width], left in place."""
         pair = self._grown(block, layout.in_rows(key), layout.in_rows(value))
-        return Segments(self.prefix_of(block), pair, layout.rows, own=None)
+        front = None if self._prefix is None else self._prefix[block]
+        return Segments(front, pair, layout.rows, own=None)
 
     def _grown(self, block: int, key: Tensor, value: Tensor) -> Pair:
         """What the buffers of a block hold, these new ones last."""
@@ -121,25 +112,14 @@ class Forked:
 
     def join(self, block: int, key: Tensor, value: Tensor) -> Pair:
         """The prefix, the trunk's keys and values of each row, then the new ones."""
-        return self._laid(block, key, value, self._front)
-
-    def prefix_of(self, block: int) -> Pair | None:
-        """The prefix's keys and values, [1, key head, position, head width]."""
-        return None if self._prefix is None else self._prefix[block]
-
-    def join_own(self, block: int, key: Tensor, value: Tensor) -> Pair:
-        """All but the prefix's: the trunk's of each row, then the new ones."""
-        return self._laid(block, key, value, 0)
-
-    def _laid(self, block: int, key: Tensor, value: Tensor, front: int) -> Pair:
-        """Keys and values behind `front` places for those of the prefix, which are laid there."""
+        front = self._front
         stop = front + self._trunk[block][0].shape[2]
-        kind = (front, key.shape, value.shape, key.device)
+        kind = (key.shape, value.shape, key.device)
         if kind not in self._buffers:
             self._buffers[kind] = with_prefix(key, value, None, stop + key.shape[2])
         pair = self._buffers[kind]
         for which, (buffer, new) in enumerate(zip(pair, (key, value), strict=True)):
-            if self._prefix is not None and front:
+            if self._prefix is not None:
                 buffer[:, :, :front] = self._prefix[block][which]
             buffer[:, :, front:stop] = _taken(self._trunk[block][which], self._rows)
             buffer[:, :, stop:] = new
@@ -148,7 +128,8 @@ class Forked:
     def segments(self, block: int, layout: Layout, key: Tensor, value: Tensor) -> Segments:
         """The same for packed keys and values [1, key head, token, head width], left in place."""
         own = key.transpose(1, 2).contiguous(), value.transpose(1, 2).contiguous()
-        return Segments(self.prefix_of(block), self._trunk[block], self._rows, own)
+        front = None if self._prefix is None else self._prefix[block]
+        return Segments(front, self._trunk[block], self._rows, own)
 
 
 class Joined:

@@ -12,10 +12,13 @@ from anchorscope.engine.interventions import Intervention
 
 CLEAN = Intervention(name="clean", heads=())  # no head is cut: nothing is
 KNOCKOUT = Intervention(name="knockout")
-RANDOM = Intervention(name="random", keys="random")
-MATCHED = Intervention(name="matched", keys="matched")
+NEUTRAL = Intervention(name="neutral", keys="neutral")
+CONTENT = Intervention(name="content", keys="content")
 QUESTION = Intervention(name="question", keys="question")
 ANSWER_ONLY = Intervention(name="answer-only", answer_only=True)
+# The same answer behind other worked examples and wording, as it is and knocked out.
+RETEST = Intervention(name="retest", heads=(), retest=True)
+RETEST_KNOCKOUT = Intervention(name="retest-knockout", retest=True)
 
 # What is caught while the answer is written, without a pass of its own: the states at the probe
 # position, and at the last token of the question, where no answer was seen yet.
@@ -33,10 +36,11 @@ def knockout_of(config: Config) -> Intervention:
 
 
 def passes_of(config: Config) -> tuple[Intervention, ...]:
-    """The passes of every run: the knockout, its controls, and the answer alone."""
+    """The passes of every run: the knockout, its controls, the answer alone, and the retest."""
     cut = knockout_of(config)
-    controls = (replace(cut, name=of.name, keys=of.keys) for of in (RANDOM, MATCHED, QUESTION))
-    return (cut, *controls, ANSWER_ONLY)
+    controls = (replace(cut, name=of.name, keys=of.keys) for of in (NEUTRAL, CONTENT, QUESTION))
+    again = replace(cut, name=RETEST_KNOCKOUT.name, retest=True)
+    return (cut, *controls, ANSWER_ONLY, RETEST, again)
 
 
 def window_knockouts(config: Config) -> tuple[Intervention, ...]:

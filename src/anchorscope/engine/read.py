@@ -21,7 +21,8 @@ from anchorscope.engine.attention import SetBack
 from anchorscope.engine.batches import Budget, in_batches
 from anchorscope.engine.interventions import window_of
 from anchorscope.engine.lease import Lease
-from anchorscope.engine.rows import Row, read_batch
+from anchorscope.engine.output import LOGIT_BYTES
+from anchorscope.engine.rows import Row, read_batch, read_with_output
 from anchorscope.engine.trunk import Trunk
 
 
@@ -42,6 +43,37 @@ def read_rows(
         yield from in_batches(
             group, work, length=length, then=lambda row: row.number, budget=budget
         )
+
+
+def read_rows_with_output(
+    lease: Lease, trunk: Trunk, rows: Sequence[Row], *, budget: Budget
+) -> Iterator[tuple[list[Row], Tensor, Tensor | None]]:
+    """Rows with their states, and the model's own output [row, 3] of passes that have one."""
+    with_output = [row for row in rows if row.intervention.has_output]
+    others = [row for row in rows if not row.intervention.has_output]
+    # A pass takes so many tokens, and so many bytes of logits: what an answer token counts for.
+    share = budget.tokens * _logit_bytes(lease) / LOGIT_BYTES
+
+    def length(row: Row) -> int:
+        return max(len(row.ids), round(share * row.answer))
+
+    for _, group in groupby(sorted(with_output, key=_kind), key=_kind):
+        for batch, (states, output) in in_batches(
+            group,
+            lambda batch: read_with_output(lease, trunk, batch),
+            length=length,
+            then=lambda row: row.number,
+            budget=budget,
+        ):
+            yield batch, states, output
+    for batch, states in read_rows(lease, trunk, others, budget=budget):
+        yield batch, states, None
+
+
+def _logit_bytes(lease: Lease) -> int:
+    """Bytes of the logits of one token."""
+    vocabulary = lease.model.lm.config.get_text_config().vocab_size
+    return vocabulary * lease.model.dtype.itemsize
 
 
 def _kind(row: Row) -> tuple[int, str]:

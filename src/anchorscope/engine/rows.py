@@ -20,6 +20,7 @@ from anchorscope.engine.interventions import Intervention, TokenPositions, keys_
 from anchorscope.engine.layout import PAD, Edges, Layout
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.memory import Forked
+from anchorscope.engine.output import AnswerTokens, answer_output
 from anchorscope.engine.transfer import sent
 from anchorscope.engine.trunk import Trunk, pad_left
 
@@ -35,6 +36,7 @@ class Row:
     at: tuple[int, ...]  # their positions, which may leave some out
     blocks: range  # from 0
     queries: tuple[int, ...] | None = None  # who loses the keys; None: all that come later
+    answer: int = 0  # its last tokens that are the answer's, where the one before them is in it too
 
 
 def row_for(
@@ -51,10 +53,12 @@ def row_for(
     Layer k depends on the blocks 1..k alone, so a pass with the cut in all of them holds the
     cumulative result for every k.
     """
+    answer = len(positions.ids) - positions.answer_at
     if intervention.answer_only:
         # The prompt's first token stays in front: it is the sink the model has always had there.
         ids = (positions.ids[0], *positions.ids[positions.answer_at :])
-        return Row(number, intervention, (), ids, tuple(range(len(ids))), range(0))
+        at = tuple(range(len(ids)))
+        return Row(number, intervention, (), ids, at, range(0), answer=answer)
     keys = keys_of(positions, intervention.keys, seed=seed)
     if intervention.boost is not None:
         # Only E_A's edges change, so the whole prompt stays the trunk's.
@@ -63,20 +67,29 @@ def row_for(
         ids = positions.ids[positions.answer_at :]
         return Row(number, intervention, keys, ids, at, range(blocks), positions.exact_answer)
     start = first_changed(positions, keys, turn_at)
-    unseen = frozenset(keys if intervention.hides_keys else ())
+    # The last token of the prompt stays in any case: the first word of the answer comes from it.
+    unseen = frozenset(keys if intervention.hides_keys else ()) - {positions.answer_at - 1}
     at = tuple(i for i in range(start, len(positions.ids)) if i not in unseen)
     ids = tuple(positions.ids[i] for i in at)
-    return Row(number, intervention, keys, ids, at, range(blocks))
+    return Row(number, intervention, keys, ids, at, range(blocks), answer=answer)
+
+
+def unchanged_row(positions: TokenPositions, number: int, intervention: Intervention) -> Row:
+    """The row of a question in which nothing is cut: the answer on its clean trunk."""
+    start = positions.answer_at - 1
+    at = tuple(range(start, len(positions.ids)))
+    answer = len(positions.ids) - positions.answer_at
+    return Row(number, intervention, (), positions.ids[start:], at, range(0), answer=answer)
 
 
 def first_changed(positions: TokenPositions, keys: Sequence[int], turn_at: int) -> int:
     """The first position of the question's own turn that a cut of `keys` can change.
 
     Keys inside the shared prefix are cut for the question's own turn, not for the prefix itself.
-    Where the prompt stays as it is, it is the answer's first: the trunk holds the prompt alone, and
-    the answer's own tokens must be read before the probe position.
+    Where the prompt stays as it is, it is the prompt's last: the trunk holds the prompt alone, the
+    answer's own tokens must be read before the probe position, and the model's output begins there.
     """
-    cut, end = set(keys), min(positions.answer_at, len(positions.ids) - 1)
+    cut, end = set(keys), positions.answer_at - 1
     begin = max(min(cut, default=end), turn_at)
     return next((i for i in range(begin, end) if i not in cut and i > min(cut)), end)
 
@@ -93,6 +106,28 @@ def read_batch(
 
     The first `start` blocks are passed by; see `Lease.run`.
     """
+    return _read(lease, trunk, batch, set_back, depth, start)[0]
+
+
+def read_with_output(lease: Lease, trunk: Trunk, batch: Sequence[Row]) -> tuple[Tensor, Tensor]:
+    """States [row, layer, width], and what the model itself makes of each answer, [row, 3].
+
+    See `answer_output` for the columns.
+    """
+    states, output = _read(lease, trunk, batch, head=True)
+    assert output is not None
+    return states, output
+
+
+def _read(
+    lease: Lease,
+    trunk: Trunk,
+    batch: Sequence[Row],
+    set_back: SetBack | None = None,
+    depth: int | None = None,
+    start: int = 0,
+    head: bool = False,
+) -> tuple[Tensor, Tensor | None]:
     # What is set back is set back row by row; our kernels for a GPU take whole rows as well.
     stretches = (_stretch(trunk, row, place) for place, row in enumerate(batch))
     distinct = None if set_back or lease.apart else distinct_tokens(stretches)
@@ -103,8 +138,21 @@ def read_batch(
         return read_batch(lease, trunk, [batch[row]], depth=depth)[0]
 
     several = None if set_back or len(batch) == 1 else alone
-    how = {"set_back": set_back, "depth": depth, "start": start, "alone": several}
-    return lease.run(tokens, layout, memory, **how).states
+    answers = AnswerTokens.of(batch, layout) if head else None
+    read = lease.run(
+        tokens,
+        layout,
+        memory,
+        head=head,
+        logits_at=answers and answers.contexts,
+        set_back=set_back,
+        depth=depth,
+        start=start,
+        alone=several,
+    )
+    if answers is None or read.logits is None:
+        return read.states, None
+    return read.states, answer_output(read.logits, answers, rows=len(batch))
 
 
 def _stretch(trunk: Trunk, row: Row, place: int) -> Stretch:
@@ -198,8 +246,11 @@ def _table(members: Sequence[Sequence[int]], size: int) -> np.ndarray:
 
 
 def _heads(lease: Lease, batch: Sequence[Row]) -> Tensor | None:
-    """The heads that are cut, bool [row, block, head]; None where every row cuts them all."""
-    if all(row.intervention.heads is None for row in batch):
+    """The heads that are cut, bool [row, block, head]; None where every row cuts them all.
+
+    A row that is cut in no block has no say.
+    """
+    if all(row.intervention.heads is None or not row.blocks for row in batch):
         return None
     count = lease.model.lm.config.get_text_config().num_attention_heads
     named = {row.intervention.heads for row in batch}  # many rows, few interventions

@@ -27,12 +27,21 @@ class Prefix:
     def __len__(self) -> int:
         return len(self.ids)
 
-    def rows_within(self, memory: int | None, *, room: int) -> int | None:
-        """How many rows with `room` positions of their own fit into `memory` bytes; None: any."""
-        if memory is None or self.pairs is None:
+    def rows_within(
+        self, memory: int | None, *, room: int, beside: int = 0, apart: bool = False
+    ) -> int | None:
+        """How many rows with `room` positions of their own fit into `memory` bytes; None: any.
+
+        `beside` are the bytes of a row that are no keys and values. The prefix is in the buffer of
+        every row, but where a kernel reads it in place (`apart`): there it is held once.
+        """
+        pairs = self.pairs or ()
+        whole = sum(key.nbytes + value.nbytes for key, value in pairs)
+        position = whole // max(1, len(self))
+        row = position * (room if apart else len(self) + room) + beside
+        if memory is None or row == 0:
             return None
-        position = sum(key.nbytes + value.nbytes for key, value in self.pairs) // len(self)
-        return max(1, memory // (position * (len(self) + room)))
+        return max(1, (memory - (whole if apart else 0)) // row)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -55,13 +54,6 @@ class _Task:
     def rows(self, subset: Subset, layer: int) -> np.ndarray:
         """Which questions of a subset have a pathway at layer k, [question] bool."""
         return self.subsets[subset][:, layer - 1] & ~np.isnan(self.scored[:, layer - 1])
-
-
-def awareness_table(
-    readings: Readings, states: Mapping[str, np.ndarray | StoredStates], **how: Any
-) -> pd.DataFrame:
-    """The first of `awareness_tables`."""
-    return awareness_tables(readings, states, **how)["awareness"]
 
 
 def awareness_tables(

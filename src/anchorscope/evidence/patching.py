@@ -1,8 +1,8 @@
 """Token patching: another subject in the question, the sample's own answer after it.
 
 The patched question goes through the tokenizer again, so a donor with more or fewer tokens is a
-whole question like any other; `resized` counts them. All of E_Q is replaced where the donor has as
-many spans as the sample, else the longest span alone; `whole` says which.
+whole question like any other; `resized` counts them. All spans of the subject are replaced where
+the donor has as many, else the longest alone; `whole` says which.
 """
 
 from __future__ import annotations
@@ -79,14 +79,15 @@ def written(sample: Sample) -> tuple[int, ...]:
 
 
 def patched_prompt(prompts: PromptMaker, sample: Sample, donor: Sample) -> tuple[int, ...]:
-    """The prompt of a sample's question with the donor's exact question tokens in it.
+    """The prompt of a sample's question with the donor's subject in it.
 
     Span by span in their order where both have as many; else only the longest span changes, and
-    what else is marked (a property, a second subject) stays.
+    a second subject stays. The property stays as it is: a question about another property would
+    have no room for the sample's own answer.
     """
     places, given = [subject_span(sample)], [subject_text(donor)]
     if _whole(sample, donor):
-        places, given = list(sample.spans), _texts(donor)
+        places, given = list(sample.subject_spans), _texts(donor)
     text = sample.question.text
     for span, words in sorted(zip(places, given, strict=True), reverse=True):
         text = text[: span.start] + words + text[span.stop :]
@@ -94,11 +95,11 @@ def patched_prompt(prompts: PromptMaker, sample: Sample, donor: Sample) -> tuple
 
 
 def _whole(sample: Sample, donor: Sample) -> bool:
-    return len(sample.spans) == len(donor.spans)
+    return len(sample.subject_spans) == len(donor.subject_spans)
 
 
 def _texts(sample: Sample) -> list[str]:
-    return [sample.question.text[span.start : span.stop] for span in sample.spans]
+    return [sample.question.text[span.start : span.stop] for span in sample.subject_spans]
 
 
 def _patched(

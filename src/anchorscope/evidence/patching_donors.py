@@ -28,8 +28,8 @@ class Donor:
 
 
 def subject_span(sample: Sample) -> Span:
-    """The span that names the subject: the longest that was marked, of equals the first."""
-    return longest(sample.spans)
+    """The longest span of the subject, of equals the first."""
+    return longest(sample.subject_spans)
 
 
 def subject_text(sample: Sample) -> str:
@@ -50,7 +50,7 @@ def choose_donors(samples: Sequence[Sample], *, seed: int) -> list[Donor]:
     on tokens outside E_Q, takes them from the random donor. Ties and draws are settled by seed and
     id, so neither the order of the samples nor shards change them.
     """
-    pool = _Pool(sorted((s for s in samples if s.spans), key=lambda sample: sample.id))
+    pool = _Pool(sorted((s for s in samples if s.subject_spans), key=lambda sample: sample.id))
     out = []
     for own, sample in enumerate(pool.samples):
         if not sample.usable:
@@ -76,7 +76,7 @@ class _Pool:
         self.relation = np.array([question.relation or "" for question in questions])
         self.log = np.array([question.log_popularity for question in questions])
         self.tokens = np.array([len(sample.exact_question) for sample in samples], dtype=float)
-        self.spans = np.array([len(sample.spans) for sample in samples])
+        self.spans = np.array([len(sample.subject_spans) for sample in samples])
         self.accepted = [accepted_answers(sample) for sample in samples]
         self.accepting: dict[str, list[int]] = {}  # answer -> the numbers of those it is right for
         for number, answers in enumerate(self.accepted):

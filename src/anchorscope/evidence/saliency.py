@@ -18,7 +18,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from anchorscope import ranks
 from anchorscope.config import Config
 from anchorscope.engine.batches import Budget, in_batches
 from anchorscope.engine.interventions import TokenPositions, positions_of
@@ -111,15 +110,12 @@ def _micro_batch(
         # Rows do not see one another, so the sum's gradient is each row's own.
         probe = (softplus(logit) - torch.tensor(wrong, device=device) * logit).sum()
         lm = _lm_loss(read.logits, row, target).sum()
-        heads = lease.model.lm.config.get_text_config().num_attention_heads
-        by_source = [_salient(probe, attention, edges, heads=heads, more=True)]
-        by_source.append(_salient(lm, attention, edges, heads=heads, more=False))
+        by_source = [_salient(probe, attention, edges, more=True)]
+        by_source.append(_salient(lm, attention, edges, more=False))
     return torch.stack(by_source, dim=1).cpu().numpy()
 
 
-def _salient(
-    loss: Tensor, attention: Sequence[Tensor], edges: Tensor, *, heads: int, more: bool
-) -> Tensor:
+def _salient(loss: Tensor, attention: Sequence[Tensor], edges: Tensor, *, more: bool) -> Tensor:
     """|A · ∂L/∂A| summed over heads and edges, [row, source, block]."""
     grads = torch.autograd.grad(loss, attention, retain_graph=more, allow_unused=True)
     by_block = []
@@ -129,9 +125,7 @@ def _salient(
             continue
         edge = (weights.detach().float() * grad.float()).abs().sum(dim=1)  # [row, query, key]
         by_block.append((edge.to(edges.device)[:, None] * edges).sum(dim=(2, 3)))
-    salient = torch.stack(by_block, dim=-1)
-    # Each process has its own heads, but where the model's plan leaves attention whole.
-    return ranks.summed(salient) if attention[0].shape[1] < heads else salient
+    return torch.stack(by_block, dim=-1)
 
 
 def _edges(

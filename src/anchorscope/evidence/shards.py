@@ -159,7 +159,8 @@ def read_ends(
         def length(id: str, front: Prefix = front) -> int:
             return len(sequences[id]) - len(front)
 
-        rows = front.rows_within(budget.trunk, room=max(map(length, ids)))
+        room = max(map(length, ids))
+        rows = front.rows_within(budget.trunk, room=room, apart=lease.apart)
         for batch, states in in_batches(
             ids, work, length=length, then=str, budget=budget, rows=rows
         ):
@@ -179,7 +180,8 @@ def trunks(
     def length(sample: Sample) -> int:
         return len(sample.prompt_ids) - len(prefix)
 
-    rows = prefix.rows_within(budget.trunk, room=max(map(length, samples), default=0))
+    room = max(map(length, samples), default=0)
+    rows = prefix.rows_within(budget.trunk, room=room, apart=lease.apart)
     yield from in_batches(
         samples, work, length=length, then=lambda s: s.id, budget=budget, rows=rows
     )

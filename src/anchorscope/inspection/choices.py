@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from anchorscope.config import Config
 from anchorscope.engine.interventions import Intervention
-from anchorscope.engine.passes import ANSWER_ONLY, KNOCKOUT, RANDOM, knockout_of
+from anchorscope.engine.passes import ANSWER_ONLY, KNOCKOUT, NEUTRAL, knockout_of
 from anchorscope.errors import UserError
 from anchorscope.models import Model
 from anchorscope.records import Sample
@@ -24,7 +24,7 @@ class Choices:
     """
 
     cut: tuple[int, ...] | None = None
-    random: bool = True  # as many other prompt tokens, as a control
+    neutral: bool = True  # as many tokens without subject or property, as a control
     answer_only: bool = True
     subject: str = ""  # another subject in the question, the same answer after it
     window: int | None = None  # the cut in this many blocks that end at each layer
@@ -36,8 +36,8 @@ def passes_of_choices(choices: Choices, config: Config) -> list[Intervention]:
     # What is cut stands in the positions, as their exact tokens; how, the run's config says.
     cut = replace(knockout_of(config), name=KNOCKOUT.name, keys="exact")
     passes = [cut]
-    if choices.random:
-        passes.append(replace(cut, name=RANDOM.name, keys="random"))
+    if choices.neutral:
+        passes.append(replace(cut, name=NEUTRAL.name, keys="neutral"))
     if choices.answer_only:
         passes.append(ANSWER_ONLY)
     if choices.window is not None:

@@ -28,7 +28,7 @@ def inspect(
     detector: Detector | None = None,
     mode: Mode = "strict",
     cut: str | Sequence[int] | None = None,
-    random: bool = True,
+    neutral: bool = True,
     answer_only: bool = True,
     subject: str = "",
     window: int | None = None,
@@ -38,10 +38,10 @@ def inspect(
 
     Asked, marked and read as the questions of the run's `dataset` (its first one by default).
     `cut` is what the knockout cuts: a part of the question, positions of prompt tokens, or by
-    default the exact question tokens. `random` cuts as many other tokens as a control,
-    `answer_only` leaves the question out, `subject` puts another subject in its place, `window`
-    cuts in so many blocks that end at each layer, `heads` (block from 1, head from 0) in these
-    heads alone.
+    default the exact question tokens. `neutral` cuts as many tokens that carry neither subject nor
+    property, `answer_only` leaves the question out, `subject` puts another subject in its place,
+    `window` cuts in so many blocks that end at each layer, `heads` (block from 1, head from 0) in
+    these heads alone.
 
     Examples:
         >>> import anchorscope as anc
@@ -49,9 +49,9 @@ def inspect(
         >>> one.answer, one.pathway.pathway in ("Q", "A"), 0 < one.wrong.probability < 1
         ('Paris', True, True)
         >>> sorted(one.beliefs)  # P(wrong) by layer, clean and under each change
-        ['answer-only', 'clean', 'knockout', 'random']
+        ['answer-only', 'clean', 'knockout', 'neutral']
         >>> [token.text for token in one.tokens if token.exact_question]  # what was cut
-        [' France']
+        [' capital', ' France']
 
     """
     if mode not in MODES:
@@ -60,7 +60,7 @@ def inspect(
     chosen = inspector.prompts.positions(question, cut) if isinstance(cut, str) else cut
     choices = Choices(
         cut=None if chosen is None else tuple(chosen),
-        random=random,
+        neutral=neutral,
         answer_only=answer_only,
         subject=subject,
         window=window,

@@ -11,6 +11,7 @@ from scipy.special import expit
 
 from anchorscope.config import Config
 from anchorscope.detect.deployed.detector import Detector
+from anchorscope.engine.attention_mass import with_mass
 from anchorscope.engine.batches import Budget
 from anchorscope.engine.check import require_understood
 from anchorscope.engine.interventions import Intervention, positions_of
@@ -115,7 +116,7 @@ class Inspector:
             cut=chosen,
             choices=choices,
             growth=tuple(self.growing(asked.states, fold=self.fold(sample.question.text))),
-            colors={name: color_of(self._place, name) for name in ("Q", "A")},
+            colors={name: color_of(self._place) for name in ("Q", "A")},
         )
         if asked.clean is None:
             return about
@@ -171,7 +172,9 @@ class Inspector:
         """The states [layer, width] under these passes, all rows of one trunk as in a run."""
         prefix = self.prompts.prefix(lease, sample.prompt_ids)
         trunk = grow_trunk(lease, prefix, [sample.prompt_ids], room=0, head=False).trunk
-        positions = replace(positions_of(sample), exact_question=chosen)
+        own = replace(positions_of(sample), exact_question=chosen)
+        (positions,) = with_mass(lease, trunk, [own], budget=Budget.of(self.model))
+        assert positions is not None
         place = {"blocks": self.model.blocks, "turn_at": len(prefix), "seed": self.config.seed}
         rows = [row_for(positions, 0, cut, **place) for cut in passes]
         return {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from anchorscope.engine.passes import ANSWER_ONLY, CLEAN, KNOCKOUT, RANDOM
+from anchorscope.engine.passes import ANSWER_ONLY, CLEAN, KNOCKOUT, NEUTRAL
 from anchorscope.inspection.choices import HEADS, PATCH, WINDOW
 from anchorscope.inspection.record import Inspected
 from anchorscope.notebook.belief_chart import Band, Line
@@ -12,7 +12,7 @@ from anchorscope.show.curves import INTERVENTIONS
 _STYLE = {
     CLEAN.name: ("currentColor", ""),
     KNOCKOUT.name: (INTERVENTIONS[KNOCKOUT.name][1], ""),
-    RANDOM.name: (INTERVENTIONS[RANDOM.name][1], "2 3"),
+    NEUTRAL.name: (INTERVENTIONS[NEUTRAL.name][1], "2 3"),
     ANSWER_ONLY.name: (INTERVENTIONS[ANSWER_ONLY.name][1], "7 3"),
     PATCH: ("#d6438a", "9 3 2 3"),
     WINDOW: ("#17a2b8", "4 2"),
@@ -51,7 +51,7 @@ def label_of(of: Inspected, name: str) -> str:
     labels = {
         CLEAN.name: "clean",
         KNOCKOUT.name: "exact question tokens cut" if of.cut == own else "chosen tokens cut",
-        RANDOM.name: "as many random tokens cut",
+        NEUTRAL.name: "as many neutral tokens cut",
         ANSWER_ONLY.name: "answer without question",
         PATCH: f"another subject: {choices.subject.strip()}",
         WINDOW: f"cut in the last {choices.window} blocks only",

@@ -15,11 +15,12 @@ from anchorscope.errors import UserError
 from anchorscope.evidence.patching_donors import subject_span
 from anchorscope.models import Model
 from anchorscope.models.prompts import Prompt
+from anchorscope.models.rotary import longest_row
 from anchorscope.pipeline.prompts import Prompted
 from anchorscope.records import Question, Sample, Span
-from anchorscope.run_folder.identity import weights_hash
+from anchorscope.run_folder.identity import weights_hash, weights_remark
 from anchorscope.run_folder.view import RunView
-from anchorscope.spans.characters import tokens_of
+from anchorscope.spans.characters import content_words, tokens_of
 from anchorscope.spans.question import QuestionSpans, find_spans
 
 LONGEST = 2000  # characters of a question
@@ -58,12 +59,18 @@ class RunPrompts:
             prompt_ids=prompt.ids,
             question_tokens=whole,
             exact_question=tokens_of(spans.spans, prompt.offsets, start=prompt.question.start),
+            content_tokens=tokens_of(
+                content_words(text), prompt.offsets, start=prompt.question.start
+            ),
         )
 
     def _spans(self, question: Question, sample: Sample | None) -> QuestionSpans:
         """The run's own spans; of a new question those that need neither a model nor a parser."""
         if sample is not None:
-            return QuestionSpans(id=sample.id, finder=sample.finder, spans=sample.spans)
+            more = sample.property_spans
+            return QuestionSpans(
+                id=sample.id, finder=sample.finder, spans=sample.spans, property_spans=more
+            )
         finder = "auto" if self.bound.finder in ("given", "model", "spacy") else self.bound.finder
         return find_spans([question], finder=finder)[0]
 
@@ -83,8 +90,7 @@ class RunPrompts:
         return tokens_of(spans, prompt.offsets, start=prompt.question.start)
 
     def _check_length(self, prompt: Prompt) -> None:
-        config = self.model.lm.config.get_text_config()
-        most = getattr(config, "max_position_embeddings", None)
+        most = longest_row(self.model.lm)
         needed = len(prompt.ids) + self.bound.answerer.max_tokens
         if most is not None and needed > most:
             raise UserError(
@@ -94,11 +100,11 @@ class RunPrompts:
 
 
 def with_subject(sample: Sample, subject: str) -> str:
-    """The question's text about another subject: its longest marked span replaced."""
+    """The question's text about another subject: the longest span of its own replaced."""
     subject = " ".join(subject.split())
     if not subject:
         raise UserError("Type another subject first, such as another name.")
-    if not sample.spans:
+    if not sample.subject_spans:
         raise UserError("No subject was found in this question, so none can be replaced.")
     text, span = sample.question.text, subject_span(sample)
     return text[: span.start] + subject + text[span.stop :]
@@ -134,10 +140,11 @@ def _check_same(run: RunView, model: Model) -> None:
             f"The run in '{run.path}' was made in {run.model.get('dtype')}, and {model.name} is "
             f"here in {dtype}. Load it with dtype={run.model.get('dtype')!r}."
         )
-    if run.model.get("weights") != weights_hash(model.lm):
+    noted = run.model.get("weights")
+    if noted != weights_hash(model.lm):
         raise UserError(
             f"The probes of '{run.path}' belong to {run.model_name}; {model.name} has other "
-            "weights. Use the run's model, or make a run of this one."
+            f"weights.{weights_remark(noted)} Use the run's model, or make a run of this one."
         )
 
 

@@ -1,29 +1,57 @@
-"""Where the conversion of a GGUF file lies, known without torch."""
+"""The cached conversion of a GGUF file: where it is, and whether it is whole. Needs no torch."""
 
 from __future__ import annotations
 
-import hashlib
+import json
+import os
 from pathlib import Path
 
-from anchorscope.run_folder.remote import cache_folder
+import xxhash
 
-# A file that was changed anywhere for longer than the gaps is another file: 16 MiB in 512 pieces
-# leaves gaps of half a MiB in 253 MB, and of 8 MiB in 4 GB.
-_PIECES, _PIECE = 512, 1 << 15
-_FORMAT = 4  # of the converted folder; another number makes every file be converted again
+from anchorscope.run_folder.remote import cache_folder
+from anchorscope.run_folder.whole import sync_folder
+
+_FORMAT = 5  # of the converted folder; another number makes every file be converted again
+_CHECKSUMS = "checksums.json"
+_PIECE = 1 << 22  # bytes read at a time
 
 
 def folder_of(path: Path) -> Path:
-    """The folder of safetensors made from the GGUF file at `path`, whether it is there or not."""
-    return cache_folder() / f"{path.stem}-{_fingerprint(path)}"
+    """The folder of safetensors made from the GGUF file at `path`, whether it is there or not.
+
+    It is named by every byte of the file.
+    """
+    return cache_folder() / f"{path.stem}-{_FORMAT}-{file_hash(path)[:16]}"
 
 
-def _fingerprint(path: Path) -> str:
-    """A hash of the size and of pieces from all over the file: gigabytes would cost seconds."""
-    size = path.stat().st_size
-    digest = hashlib.sha256(f"{_FORMAT}:{size}".encode())
+def file_hash(path: Path) -> str:
+    """A hash of every byte of a file, at the speed of the disk."""
+    digest = xxhash.xxh3_128()
     with path.open("rb") as file:
-        for piece in range(_PIECES):
-            file.seek(max(0, size - _PIECE) * piece // (_PIECES - 1))
-            digest.update(file.read(_PIECE))
-    return digest.hexdigest()[:16]
+        while piece := file.read(_PIECE):
+            digest.update(piece)
+    return digest.hexdigest()
+
+
+def seal_folder(folder: Path) -> None:
+    """Writes the hashes of all files of a converted folder, and brings all of it to the disk."""
+    files = sorted(folder.iterdir())
+    checksums = folder / _CHECKSUMS
+    checksums.write_text(json.dumps({file.name: file_hash(file) for file in files}, indent=2))
+    for file in (*files, checksums):
+        with file.open("rb") as handle:
+            os.fsync(handle.fileno())
+    sync_folder(folder)
+
+
+def damaged_file(folder: Path) -> str | None:
+    """The first file of a converted folder that is not as it was written; None: all are."""
+    try:
+        hashes = dict(json.loads((folder / _CHECKSUMS).read_text()))
+    except (OSError, ValueError, TypeError):
+        return _CHECKSUMS
+    for name, expected in hashes.items():
+        file = folder / name
+        if not file.is_file() or file_hash(file) != expected:
+            return name
+    return None

@@ -6,9 +6,7 @@ from typing import Literal, NamedTuple, get_args
 
 import torch
 
-from anchorscope import ranks
 from anchorscope.errors import UserError, unknown
-from anchorscope.ranks import TENSOR_PARALLEL
 
 DType = Literal["auto", "float32", "bfloat16", "float16"]
 
@@ -22,7 +20,7 @@ class Choice(NamedTuple):
     device: str
     dtype: torch.dtype
     why: str
-    spread: str | None = None  # balanced or tensor-parallel; `device` is then the first
+    spread: str | None = None  # "balanced"; `device` is then the first
 
 
 def choose(device: str = "auto", dtype: str = "auto") -> Choice:
@@ -30,7 +28,7 @@ def choose(device: str = "auto", dtype: str = "auto") -> Choice:
     if dtype not in get_args(DType):
         raise unknown("dtype", dtype, get_args(DType))
     chosen, because = _device(device)
-    spread = device if device in (BALANCED, TENSOR_PARALLEL) else None
+    spread = BALANCED if device == BALANCED else None
     if dtype != "auto":
         said = f"{because}; {dtype} as asked"
         return Choice(chosen, getattr(torch, dtype), said, spread)
@@ -66,10 +64,6 @@ def _cpu_has(capability: str, before: str = "") -> bool:
 def _device(asked: str) -> tuple[str, str]:
     if asked == BALANCED:
         return _device("auto")[0], "spread over the devices as asked"
-    if asked == TENSOR_PARALLEL:
-        ranks.begin()
-        here = f"cuda:{torch.cuda.current_device()}" if torch.cuda.is_available() else "cpu"
-        return here, f"shared by {ranks.count()} processes as asked"
     if asked == "auto":
         if torch.cuda.is_available():
             return "cuda", "a GPU is there"
@@ -81,7 +75,8 @@ def _device(asked: str) -> tuple[str, str]:
     except (RuntimeError, AssertionError) as error:
         raise UserError(
             f"Device '{asked}' cannot be used: {str(error).splitlines()[0]} "
-            "Accepted: auto, balanced, tensor-parallel, cpu, cuda, cuda:N, mps, as far as this "
-            "machine has them."
+            "Accepted: auto, balanced (one model over all devices, by accelerate's device_map), "
+            "cpu, cuda, cuda:N, mps, as far as this machine has them; --workers N has each GPU run "
+            "a copy of the model."
         ) from error
     return asked, f"{asked} as asked"

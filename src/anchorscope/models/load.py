@@ -14,7 +14,6 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
-from anchorscope import ranks
 from anchorscope.errors import UserError, in_a_line, user_path
 from anchorscope.models import bundled
 from anchorscope.models.adapter import adapter_name, merged
@@ -23,7 +22,6 @@ from anchorscope.models.gguf.convert import converted
 from anchorscope.models.parts import Parts, find_parts
 from anchorscope.models.quantised import check_no_code, check_plain, is_quantised
 from anchorscope.models.spread import devices_of, first_device, read_spread, spread_out
-from anchorscope.models.tensor_parallel import read_parallel
 from anchorscope.models.weights.catalogue import WEIGHTS
 
 log = logging.getLogger(__name__)
@@ -87,7 +85,7 @@ def load_model(
             "(trust_remote_code). Read it first.", model,
         )  # fmt: skip
     choice = choose(device, dtype)
-    place, name = ranks.by_first(lambda: _locate(str(model)))  # which may convert a file
+    place, name = _locate(str(model))  # which may convert a file
     options = {"revision": revision, "trust_remote_code": trust_remote_code}
     change = None if adapter is None else str(adapter)
     lm, tokenizer = _read(place, str(model), choice, options, change)
@@ -205,10 +203,10 @@ def _read(
     except Exception as error:  # a folder or an answer that makes no sense ends in any error
         if given == "bundled":
             raise UserError(bundled.HOW_TO_GET) from error
-        raise _unreadable(given, error, trusted=options["trust_remote_code"]) from error
+        raise unreadable(given, error, trusted=options["trust_remote_code"]) from error
 
 
-def _unreadable(given: str, error: Exception, *, trusted: bool) -> UserError:
+def unreadable(given: str, error: Exception, *, trusted: bool) -> UserError:
     """What went wrong, and what to do; where it is the model's own code, how to have it run."""
     advice = (
         "Accepted: a hub id (org/name) that can be reached from here, a folder, a .gguf file, "
@@ -216,8 +214,8 @@ def _unreadable(given: str, error: Exception, *, trusted: bool) -> UserError:
     )
     if not trusted and "trust_remote_code" in str(error):  # transformers has no type for it
         advice = (
-            "Read that code first. To run it, give --trust-remote-code to `run`, `doctor` or "
-            "`detect collect`, or trust_remote_code=True to load_model."
+            "Read that code first. To run it, give --trust-remote-code to `run`, `study`, "
+            "`doctor` or `detect collect`, or trust_remote_code=True to load_model."
         )
     return UserError(f"The model '{given}' could not be loaded: {in_a_line(error)} {advice}")
 
@@ -240,8 +238,6 @@ def _weights(place: str, choice: Choice, options: dict[str, Any], adapter: str |
     options = {**options, "dtype": choice.dtype}
     if choice.spread == BALANCED and adapter is None:
         return read_spread(place, **options)
-    if choice.spread == ranks.TENSOR_PARALLEL:
-        return read_parallel(place, adapter, **options)
     straight = choice.spread is None and _straight(place, choice, options, adapter)
     there = {"device_map": choice.device} if straight else {}
     lm: Any = AutoModelForCausalLM.from_pretrained(place, **options, **there)

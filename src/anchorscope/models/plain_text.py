@@ -17,8 +17,6 @@ from typing import Any, NamedTuple
 
 from tokenizers import Tokenizer
 
-from anchorscope.bulk import all_cores
-
 Offsets = tuple[tuple[int, int], ...]
 
 
@@ -51,12 +49,11 @@ _SECRETS: weakref.WeakKeyDictionary[Any, _Secret] = weakref.WeakKeyDictionary()
 def code(tokenizer: Any, prompts: Sequence[Sequence[Piece]], *, special: bool) -> list[Coded]:
     """The tokens of each prompt; `special` asks for those that the tokenizer puts around a text.
 
-    All go through the tokenizer together, which all cores share; a hostile one goes once more.
+    All go through the tokenizer together; a hostile one goes once more.
     """
     texts = ["".join([piece.text for piece in pieces]) for pieces in prompts]
     only = dict.fromkeys(("return_attention_mask", "return_token_type_ids", "verbose"), False)
-    with all_cores(len(texts)):
-        coded = tokenizer(texts, add_special_tokens=special, return_offsets_mapping=True, **only)
+    coded = tokenizer(texts, add_special_tokens=special, return_offsets_mapping=True, **only)
     both = zip(coded["input_ids"], coded["offset_mapping"], strict=True)
     plain = [Coded(tuple(ids), tuple(map(tuple, offsets))) for ids, offsets in both]
     guarded = guarded_tokens(tokenizer)

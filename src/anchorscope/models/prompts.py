@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from transformers import BatchEncoding
@@ -22,6 +22,18 @@ PromptStyle = Literal["auto", "chat", "text"]
 _TURN_ENDS = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end|>")
 LONGEST = 4096  # tokens of a prompt that every model is given, whatever it says that it reads
 _NO_THINKING = {"enable_thinking": False}  # read by templates that know it, ignored by the others
+
+
+class Wording(NamedTuple):
+    """What a prompt says around its questions and answers."""
+
+    question: str  # in front of a question, in plain text
+    answer: str  # in front of an answer, in plain text
+    instruction: str  # in front of the first turn of a chat
+
+
+USUAL = Wording("Q: ", "A:", "")
+RETEST = Wording("Question: ", "Answer:", "Answer each question in a few words.\n\n")
 
 
 @dataclass(frozen=True)
@@ -39,14 +51,19 @@ def make_prompt(model: Model, question: str, *, shots: Sequence[Shot], style: st
 
 
 def make_prompts(
-    model: Model, questions: Sequence[str], *, shots: Sequence[Shot], style: str
+    model: Model,
+    questions: Sequence[str],
+    *,
+    shots: Sequence[Shot],
+    style: str,
+    wording: Wording = USUAL,
 ) -> list[Prompt]:
     """The prompts for questions in a settled style; tokenised together, which all cores share."""
-    frame = _frame(model, shots, style)
+    frame = _frame(model, shots, style, wording)
     pieces = [frame.around(question) for question in questions]
     # A chat template writes its own special tokens; plain text gets the tokenizer's.
     coded = code(model.tokenizer, pieces, special=style == "text")
-    most = _longest(model)
+    most = window_of(model)
     for question, one in zip(questions, coded, strict=True):
         if most is not None and len(one.ids) > max(most, LONGEST):
             raise _too_long(model, question, len(one.ids), most)
@@ -65,46 +82,48 @@ class _Frame:
     model: Model
     shots: Sequence[Shot]
     chat: bool
+    instruction: str
 
     def around(self, question: str) -> list[Piece]:
         """The pieces of the prompt for a question; an error where the template changes it."""
         pieces = [*self.before, Piece(question, False), self.after]
         if not self.chat:
             return pieces
-        written = _chat(self.model.tokenizer, question, self.shots)
+        written = _chat(self.model.tokenizer, question, self.shots, self.instruction)
         if "".join(piece.text for piece in pieces) == written:
             return pieces
         if written.count(question) == 1:  # a template that says other things beside some questions
             before, _, after = written.partition(question)
             return [Piece(before, True), Piece(question, False), Piece(after, True)]
         raise UserError(
-            f"The chat template of {self.model.name} changes the question {_short(question)}, so "
+            f"The chat template of {self.model.name} changes the question {short(question)}, so "
             "its tokens cannot be found. Use the prompt style `text`."
         )
 
 
-def _frame(model: Model, shots: Sequence[Shot], style: str) -> _Frame:
+def _frame(model: Model, shots: Sequence[Shot], style: str, wording: Wording) -> _Frame:
+    asks, answers = Piece(wording.question, True), f"\n{wording.answer}"
     if style == "chat":
-        *before, after = _chat_pieces(model, shots)
+        *before, after = _chat_pieces(model, shots, wording.instruction)
     else:
         before = [
             piece
             for shot in shots
             for piece in (
-                Piece("Q: ", True), Piece(shot.question, False),
-                Piece("\nA: ", True), Piece(shot.answer, False), Piece("\n\n", True),
+                asks, Piece(shot.question, False),
+                Piece(f"{answers} ", True), Piece(shot.answer, False), Piece("\n\n", True),
             )
         ]  # fmt: skip
-        before, after = [*before, Piece("Q: ", True)], Piece("\nA:", True)
-    return _Frame(tuple(before), after, model, shots, style == "chat")
+        before, after = [*before, asks], Piece(answers, True)
+    return _Frame(tuple(before), after, model, shots, style == "chat", wording.instruction)
 
 
-def _chat_pieces(model: Model, shots: Sequence[Shot]) -> list[Piece]:
+def _chat_pieces(model: Model, shots: Sequence[Shot], instruction: str) -> list[Piece]:
     """The pieces before and after the question, as the template writes them around marks."""
     texts = [text for shot in shots for text in (shot.question, shot.answer)]
     marks = [f"x{secrets.token_hex(8)}x" for _ in (*texts, "the question")]
     turns = [Shot(question=q, answer=a) for q, a in zip(marks[:-1:2], marks[1::2], strict=True)]
-    rest, pieces = _chat(model.tokenizer, marks[-1], turns), []
+    rest, pieces = _chat(model.tokenizer, marks[-1], turns, instruction), []
     for mark, text in zip(marks, [*texts, None], strict=True):
         own, found, rest = rest.partition(mark)
         if not found or mark in rest:
@@ -123,7 +142,7 @@ def _place(pieces: Sequence[Piece]) -> Span:
     return Span(start, start + len(pieces[-2].text))
 
 
-def _longest(model: Model) -> int | None:
+def window_of(model: Model) -> int | None:
     """How many tokens the model reads, as far as it says."""
     config = getattr(getattr(model, "lm", None), "config", None)
     return getattr(config and config.get_text_config(), "max_position_embeddings", None)
@@ -132,12 +151,13 @@ def _longest(model: Model) -> int | None:
 def _too_long(model: Model, question: str, tokens: int, most: int) -> UserError:
     """A prompt far longer than the model reads would only fill the memory."""
     return UserError(
-        f"The question {_short(question)} of {len(question)} characters makes a prompt of "
+        f"The question {short(question)} of {len(question)} characters makes a prompt of "
         f"{tokens} tokens, and {model.name} reads {most}. Shorten it, or leave it out."
     )
 
 
-def _short(text: str) -> str:
+def short(text: str) -> str:
+    """A text in quotation marks for a message, its end cut off where it is long."""
     return repr(text if len(text) <= 60 else text[:57] + "...")
 
 
@@ -199,12 +219,14 @@ def stop_ids(model: Model) -> list[int]:
     return sorted(lines | {i for i in (*ends, *named) if i is not None})
 
 
-def _chat(tokenizer: Any, question: str, shots: Sequence[Shot]) -> str:
-    turns = []
+def _chat(tokenizer: Any, question: str, shots: Sequence[Shot], instruction: str) -> str:
+    """The turns as the template writes them; not every one has room for a system's."""
+    turns: list[dict[str, str]] = []
     for shot in shots:
         turns.append({"role": "user", "content": shot.question})
         turns.append({"role": "assistant", "content": shot.answer})
     turns.append({"role": "user", "content": question})
+    turns[0]["content"] = instruction + turns[0]["content"]
     return tokenizer.apply_chat_template(
         turns, tokenize=False, add_generation_prompt=True, **_NO_THINKING
     )

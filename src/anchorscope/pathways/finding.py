@@ -298,8 +298,8 @@ def _name(
             "cannot-tell",
             "",
             (
-                "two groups, but this run cannot exclude that the clean belief or the kind of question "
-                "makes them"
+                "two groups, but this run cannot exclude that the clean belief or the kind of "
+                "question makes them"
             ),
         )
     if not power["half"] >= ENOUGH:
@@ -307,8 +307,8 @@ def _name(
             "cannot-tell",
             "",
             (
-                f"had half of the samples lost their belief, this run would have shown two groups in "
-                f"{power['half']:.0%}"
+                "had half of the samples lost their belief, this run would have shown two groups "
+                f"in {power['half']:.0%}"
             ),
         )
     if not cut.shown:

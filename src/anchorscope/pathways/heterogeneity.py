@@ -2,7 +2,7 @@
 
 Reliability asks whether what a sample adds to the line is its own: do two probes that share no
 training question see the same residual? Two probes agree a little about *any* movement of a
-state, because their directions are alike; the random-token control says how much. Only what goes
+state, because their directions are alike; the neutral control says how much. Only what goes
 beyond it speaks of the question.
 
 Shape asks whether the shifts have one hump or two. One probe's shifts hold its own error too: it
@@ -30,7 +30,7 @@ class Reliability:
     """Correlation of two probes' residuals under the knockout, and beyond the control's."""
 
     value: Estimate
-    control: float  # the same under the random-token knockout; NaN where there is none
+    control: float  # the same under the neutral control; NaN where there is none
     excess: Estimate  # knockout less control, drawn together; without a control, the value itself
 
 

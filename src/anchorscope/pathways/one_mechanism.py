@@ -12,7 +12,7 @@ a second pathway. The other extreme, the correlation of the observed residuals, 
 thing in question for granted: if samples do differ in how much they need the question, that is
 what both probes see, and the null would simulate it. Under one mechanism the noise is a jolt in no
 special direction, and how far two probes agree on such a jolt can be measured: it is the
-correlation of their residuals under the random-token knockout. The upper end of its interval is
+correlation of their residuals under the neutral control. The upper end of its interval is
 what is drawn, so that the control's own error cannot narrow the band. Without a control the
 observed correlation is taken: the widest band, which errs towards one mechanism.
 
@@ -100,7 +100,7 @@ def gaps(
     """The gap in points and in logits, each with its null band.
 
     `points` may be "relative": the unit that the ΔP of the run counts in. `shared` is the
-    correlation of the two probes' noise (`shared_by_control`); None takes the observed one.
+    correlation of the two probes' noise (`shared_by_laws`); None takes the observed one.
     Within a predicted class the law is that of the class: a bend between the classes is still one
     mechanism. `laws`: what the logits of group and effect follow, where it is known already.
     """
@@ -129,13 +129,8 @@ def laws_of(pair: Pair) -> tuple[Fit, Fit]:
     return group, effect
 
 
-def shared_by_control(control: Pair) -> float:
-    """The most that two probes' noise may go together, from a pair read under the control."""
-    return shared_by_laws(*laws_of(control))
-
-
 def shared_by_laws(group: Fit, effect: Fit) -> float:
-    """The same from what the logits follow under the control."""
+    """The most that two probes' noise may go together, from what the control's logits follow."""
     return upper_correlation(correlation(group.residual, effect.residual), len(group.residual))
 
 

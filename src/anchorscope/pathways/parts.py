@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from anchorscope.config import Config, unit_of
-from anchorscope.engine.passes import CLEAN, KNOCKOUT
+from anchorscope.engine.passes import CLEAN, KNOCKOUT, NEUTRAL
 from anchorscope.errors import UserError
 from anchorscope.pathways.band import Band, best_layer, choose_band, read_band, side_overlap
 from anchorscope.pathways.finding import FEWEST, Examined, Finding, examine, find
@@ -203,9 +203,15 @@ def band_of_folds(
         if name in passes
     }
     readings, probes = cross_fit(
-        states, ids=answers.ids, z=answers.z, fold=fold, C=config.C, balance=config.balance,
+        states,
+        ids=answers.ids,
+        z=answers.z,
+        fold=fold,
+        entity=answers.entities,
+        C=config.C,
+        balance=config.balance,
         workers=1,
-    )  # fmt: skip
+    )
     places = range(1, len(band) + 1)
     moved = np.nanmean(
         np.square(states[KNOCKOUT.name].astype(np.float64) - states[CLEAN.name]).sum(axis=2), axis=0
@@ -301,7 +307,22 @@ def layers_of(of: Asked, results: Mapping[tuple[str, Any], Any]) -> list[LayerEv
 
 
 def _tables_of_mode(of: Asked, mode: Mode) -> Tables:
-    config, readings = of.config, of.readings
+    rows, layers = _grouped(of, of.readings, mode)
+    tables = {"pathways": rows, "layers": layers}
+    if NEUTRAL.name in of.readings.logits:
+        # Grouped by the control's own flips, so that its curves may be laid beside the knockout's.
+        logits = {
+            name: of.readings.logits[as_if]
+            for name, as_if in ((CLEAN.name, CLEAN.name), (KNOCKOUT.name, NEUTRAL.name))
+        }
+        _, control = _grouped(of, replace(of.readings, logits=logits), mode)
+        tables["control_layers"] = control.assign(intervention=NEUTRAL.name)
+    return tables
+
+
+def _grouped(of: Asked, readings: Readings, mode: Mode) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The group of every sample by layer, and ΔP of the groups."""
+    config = of.config
     rows = pathways_table(
         readings, dataset=of.answers.dataset, modes=(mode,), grouping=config.grouping
     )
@@ -313,7 +334,7 @@ def _tables_of_mode(of: Asked, mode: Mode) -> Tables:
         seed=config.seed,
         resamples=config.resamples,
     )
-    return {"pathways": rows, "layers": layers}
+    return rows, layers
 
 
 def _tables(of: Asked) -> Tables:

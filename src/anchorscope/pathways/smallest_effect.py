@@ -245,8 +245,8 @@ def _probe_reads(
     for seed in range(_SHUFFLES):
         z = np.random.default_rng(seed).permutation(answers.z)
         _, logits = fit_and_read_layer(
-            states, layer=layer, ids=answers.ids, z=z, fold=answers.fold, C=config.C,
-            balance=config.balance,
+            states, layer=layer, ids=answers.ids, z=z, fold=answers.fold,
+            entity=answers.entities, C=config.C, balance=config.balance,
         )  # fmt: skip
         shuffled.append(auroc(z, logits["clean"][PROBES.index("paper")]))
     return ProbeReads(

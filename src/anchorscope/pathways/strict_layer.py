@@ -21,7 +21,7 @@ from anchorscope.records import MODES, Estimate, Mode
 from anchorscope.stats.intervals import Draws, bootstrap_mean
 
 SUBSETS = (*CLASSES, "z0", "z1")  # classes predicted, classes true
-CONTROLS = ("random", "matched")
+CONTROLS = ("neutral",)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,7 @@ class StrictLayer:
     same_gap: float
     reliability: Mapping[str, Reliability]  # class
     shapes: Mapping[str, Shape]  # subset
-    control: str  # the control that moves logits more, random or matched; "" where there is none
+    control: str  # the control, neutral; "" where there is none
     beyond_random: Estimate  # |shift| under the knockout less that under the control, logits
     kinds: float  # share of the squared residuals that kinds of question account for
     common: float  # share of the squared shift that one displacement of everybody makes up
@@ -150,7 +150,7 @@ class _Layer:
         return self._laws[key]
 
     def _stronger_control(self) -> str:
-        """Of random and matched tokens the control that moves the logits more."""
+        """The control that moves the logits most; "" where the run has none."""
         moved = {}
         for name in CONTROLS:
             if name in self.readings.logits:

@@ -18,7 +18,9 @@ from anchorscope.stats.intervals import bootstrap_mean, rate
 from anchorscope.stats.ranking import accuracy, auroc_interval
 
 PATHWAYS: tuple[Pathway, ...] = get_args(Pathway)
-CONTROLS = ("knockout", "random", "matched", "question", "answer-only")
+CONTROLS = (
+    "knockout", "neutral", "content", "question", "answer-only", "retest", "retest-knockout",
+)  # fmt: skip
 
 
 def layers_table(

@@ -13,6 +13,7 @@ import pandas as pd
 from anchorscope.claims.inputs import from_tables
 from anchorscope.claims.table import claims_table
 from anchorscope.engine.passes import CLEAN, passes_of
+from anchorscope.evidence.output import associated_table, output_table
 from anchorscope.evidence.pieces import Tables
 from anchorscope.parallel import in_parallel
 from anchorscope.pathways.finding import findings_table
@@ -30,14 +31,16 @@ from anchorscope.pathways.parts import (
 from anchorscope.pathways.strict_tables import strict_table
 from anchorscope.pipeline.stages import Run
 from anchorscope.probes.at_once import fits_of_layers
-from anchorscope.probes.cross_fit import probe_request, probes_of_layer, stacked
+from anchorscope.probes.cross_fit import TrainingPart, probes_of_layer, stacked, training_parts
 from anchorscope.probes.labelled import Labelled
 from anchorscope.probes.many_fits import Made
 from anchorscope.probes.probe_set import ProbeSet
 from anchorscope.probes.readings import Readings
 from anchorscope.records import MODES, Sample
+from anchorscope.run_folder.outputs import load_outputs
 from anchorscope.run_folder.samples import to_frame
 from anchorscope.run_folder.states import StateBank
+from anchorscope.stats.intervals import Draws
 
 LayerParts = dict[int, Callable[[], Any]]
 
@@ -95,11 +98,25 @@ def layer_parts(run: Run, answers: Labelled, passes: Sequence[str]) -> LayerPart
     """How the probes of each layer are trained and read, by any process; a GPU may have fitted."""
     bank = StateBank(run.store.path, list(answers.ids))
     names, layers = tuple(dict.fromkeys((CLEAN.name, *passes))), range(1, bank.layers + 1)
-    of = {"z": answers.z, "fold": answers.fold, "C": run.config.C, "balance": run.config.balance}
-    request = probe_request(**of)
-    fits: dict[int, Made] = fits_of_layers(lambda k: (bank.layer(CLEAN.name, k), request), layers)
+    of = {"z": answers.z, "fold": answers.fold, "entity": answers.entities}
+    of |= {"C": run.config.C, "balance": run.config.balance}
+
+    def fits_of(part: TrainingPart) -> dict[int, Made]:
+        return fits_of_layers(
+            lambda k: (bank.layer(CLEAN.name, k)[part.rows], part.request), layers
+        )
+
+    made = [fits_of(part) for part in training_parts(**of)]
     return {
-        k: partial(probes_of_layer, bank, k, names, ids=answers.ids, fits=fits.get(k), **of)
+        k: partial(
+            probes_of_layer,
+            bank,
+            k,
+            names,
+            ids=answers.ids,
+            fits=[by_layer.get(k) for by_layer in made],
+            **of,
+        )
         for k in layers
     }
 
@@ -189,12 +206,42 @@ def _tables(of: Asked, results: Mapping[tuple[str, Any], Any]) -> Tables:
     finding = finding_from(of, results)
     return {
         name: pd.concat([tables[name] for tables in by_mode], ignore_index=True)
-        for name in ("pathways", "layers")
+        for name in by_mode[0]
     } | {
         **results["tables", ""],
         "strict": strict_table(layers, **names),
         "findings": findings_table(finding, **names, layer=of.layer),
     }
+
+
+def output_tables(
+    run: Run,
+    answers: Sequence[Labelled],
+    samples: Sequence[Sample],
+    tables: Tables,
+    *,
+    shards: int,
+) -> Tables:
+    """What the model itself makes of its answers under every pass, by strict mode's pathways.
+
+    Nothing where the run has no outputs: states that were extracted elsewhere come without them.
+    """
+    passes = [cut.name for cut in passes_of(run.config) if cut.has_output]
+    outputs = load_outputs(run.store, samples, passes, shards=shards)
+    if set(outputs["pass"]) <= {CLEAN.name}:
+        return {}
+    layers = dict(zip(tables["findings"]["dataset"], tables["findings"]["layer"], strict=True))
+    strict = tables["pathways"].loc[tables["pathways"]["mode"] == "strict"]
+    rows: dict[str, list[pd.DataFrame]] = {"output": [], "associated": []}
+    for of in answers:
+        layer = int(layers[of.dataset])
+        groups = strict.loc[(strict["dataset"] == of.dataset) & (strict["layer"] == layer)]
+        groups = groups.assign(entity=groups["id"].map(dict(zip(of.ids, of.entities, strict=True))))
+        names = {"model": run.model_name, "dataset": of.dataset}
+        draws = Draws(seed=run.config.seed, resamples=run.config.resamples)
+        rows["output"].append(output_table(outputs, groups, **names, layer=layer, draws=draws))
+        rows["associated"].append(associated_table(outputs, groups, **names))
+    return {name: pd.concat(frames, ignore_index=True) for name, frames in rows.items()}
 
 
 def save(run: Run, samples: Sequence[Sample], answers: Sequence[Labelled], tables: Tables) -> None:

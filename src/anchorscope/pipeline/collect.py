@@ -8,7 +8,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from anchorscope import ranks
 from anchorscope.config import Config
 from anchorscope.detect.sampled.draw import draw_answers
 from anchorscope.engine.lease import Lease
@@ -43,8 +42,6 @@ def collect(
     `model` and `questions` are what `run` takes.
     """
     config, sets, identity = resolve(model, questions, config or Config())
-    if config.device == ranks.TENSOR_PARALLEL:
-        ranks.begin()
     check_spread(config, model)
     passes = len(CAUGHT) + len(collected_passes(config))
     check_place(config, sets, out, model, passes=passes)
@@ -66,7 +63,6 @@ def _collect(run: Run, model: Any) -> None:
     frame = to_frame(samples)
     run.store.write("samples.parquet", frame.to_parquet)
     run.store.save_info({"finished": True})
-    ranks.wait()  # none returns before the folder says so
 
 
 def add_samples(
@@ -75,14 +71,17 @@ def add_samples(
     samples: int,
     temperature: float = 1.0,
     model: Any = None,
+    config: Config | None = None,
     progress: Progress | None = None,
 ) -> Path:
     """The finished run in `folder` with `samples` drawn answers to each question beside it.
 
-    Continued where it stopped. The model is the run's own; `model` stands for one that cannot be
-    loaded by the name in run.json.
+    Continued where it stopped. `model` is the run's own, loaded; or `config`, what `collect` was
+    asked for, names it. The name in run.json is never loaded: somebody else may have written it.
     """
     check_sampling(samples, temperature)
+    if model is None and config is None:
+        raise UserError("Which model draws the answers? Give it, or the config of the run.")
     view = RunView.open(folder, collected_ok=True)
     store, how = Store(view.path), {"samples": samples, "temperature": temperature}
     before = store.info.get("sampled", how)
@@ -93,7 +92,7 @@ def add_samples(
         )
     run = Run(
         store=store,
-        config=Config.restore(store.info["config"]),
+        config=config or Config.restore(store.info["config"]),
         sets=(),
         progress=progress or Quiet(),
     )

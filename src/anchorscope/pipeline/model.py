@@ -33,7 +33,7 @@ from anchorscope.pipeline.request import command_of, described
 from anchorscope.pipeline.stages import Run
 from anchorscope.pipeline.study.sizes import config_on_disk
 from anchorscope.run_folder.checks.room import check_room, disk_bytes
-from anchorscope.run_folder.identity import git_revision, versions, weights_hash
+from anchorscope.run_folder.identity import git_revision, versions, weights_hash, weights_remark
 
 _SHARD = {"cpu": 512, "cuda": 4096}  # questions between two saves, at most
 # On a GPU the next token of many answers takes hardly longer than that of few, and their states
@@ -81,18 +81,17 @@ def _same_model(run: Run, asked: Any, joins: bool) -> tuple[Model, dict[str, Any
             trust_remote_code=c.trust_remote_code,
             adapter=c.adapter,
         )
-    if not (joins and _proved(model, store.info)):
-        require_understood(model)
-    facts = {
-        "weights": weights_hash(model.lm),
-        "dtype": str(model.dtype).removeprefix("torch."),
-    }
+    weights = weights_hash(model.lm)
+    if not (joins and _proved(model, weights, store.info)):
+        require_understood(model, weights=weights)
+    facts = {"weights": weights, "dtype": str(model.dtype).removeprefix("torch.")}
     before = store.info.get("model", facts)
     _bound(model, before, c.batch_tokens)
     if any(before[name] != fact for name, fact in facts.items()):
         raise UserError(
             f"{store.path} was begun with other weights or another dtype "
-            f"({before['dtype']}, now {facts['dtype']}). Use the same model, or another --out."
+            f"({before['dtype']}, now {facts['dtype']}).{weights_remark(before['weights'])} Use "
+            "the same model, or another --out."
         )
     return model, facts
 
@@ -113,11 +112,11 @@ def _try_kernels(config: Config) -> None:
         try_early(there, device, choice.dtype)
 
 
-def _proved(model: Model, info: dict[str, Any]) -> bool:
+def _proved(model: Model, weights: str, info: dict[str, Any]) -> bool:
     """Whether run.json tells of the same proof: it describes no model that was not understood."""
     before = info.get("model", {})
     alike = before.get("device") == str(model.device) and info.get("versions") == versions()
-    return model.device.type == "cpu" and alike and before.get("weights") == weights_hash(model.lm)
+    return model.device.type == "cpu" and alike and before.get("weights") == weights
 
 
 def _bound(model: Model, before: dict[str, Any], tokens: int | None) -> None:

@@ -10,11 +10,18 @@ import pandas as pd
 
 from anchorscope.answers.generate import write_lines
 from anchorscope.answers.given_verdicts import count, read_verdicts
-from anchorscope.bulk import uncollected
 from anchorscope.config import Finder
 from anchorscope.engine.lease import Lease
 from anchorscope.evidence.pieces import PromptMaker
-from anchorscope.pipeline.prompts import Prompted, Style, common_prefix, prompts_of, settle_style
+from anchorscope.models.rotary import check_row
+from anchorscope.pipeline.prompts import (
+    Prompted,
+    Style,
+    common_prefix,
+    prompts_of,
+    retest_prompts,
+    settle_style,
+)
 from anchorscope.pipeline.stages import Run
 from anchorscope.records import Question, Verdict
 from anchorscope.spans.question import QuestionSpans, agreement, find_spans
@@ -31,6 +38,8 @@ class Shard:
     dataset: str
     prompts: tuple[Prompted, ...]
     prefix: tuple[int, ...]  # the tokens in front of every question of the dataset
+    retest: tuple[Prompted, ...] = ()  # those of its questions that are read a second time
+    retest_prefix: tuple[int, ...] = ()
 
     def __len__(self) -> int:
         return len(self.prompts)
@@ -38,15 +47,18 @@ class Shard:
 
 def prepare(run: Run, lease: Lease) -> list[Shard]:
     """All questions as prompts in shards, dataset after dataset; the same in every process."""
-    with run.stage("preparation"), uncollected():
+    with run.stage("preparation"):
         shards: list[Shard] = []
         verdicts = _verdicts(run)
         for questions in run.sets:
             prompts = _prompts(run, lease, questions.name, run.config.finder)
             if verdicts:
                 prompts = [replace(p, verdict=verdicts.get(p.question.id)) for p in prompts]
+            style, shots = style_of(run, lease).name, run.config.shots
+            again = retest_prompts(lease.model, questions, prompts, style=style, shots=shots)
+            size = run.store.info["shard"]
             shards += cut_into_shards(
-                prompts, questions.name, run.store.info["shard"], first=len(shards)
+                prompts, questions.name, size, first=len(shards), retest=again
             )
         _save_agreement(run, [prompt.spans for shard in shards for prompt in shard.prompts])
     return shards
@@ -97,17 +109,33 @@ def _prompts(run: Run, lease: Lease, dataset: str, finder: Finder) -> list[Promp
     generate = partial(write_lines, lease, max_tokens=24)
     spans = find_spans(questions.questions, finder=finder, generate=generate)
     style = style_of(run, lease).name
-    return prompts_of(lease.model, questions, spans, style=style, shots=run.config.shots)
+    prompts = prompts_of(lease.model, questions, spans, style=style, shots=run.config.shots)
+    longest = max((len(prompt.prompt_ids) for prompt in prompts), default=0)
+    check_row(lease.model.lm, lease.model.name, longest + run.config.max_tokens)
+    return prompts
 
 
 def cut_into_shards(
-    prompts: Sequence[Prompted], dataset: str, size: int, *, first: int
+    prompts: Sequence[Prompted],
+    dataset: str,
+    size: int,
+    *,
+    first: int,
+    retest: Sequence[Prompted] = (),
 ) -> list[Shard]:
     """The prompts of a dataset in shards, numbered from `first` on."""
-    prefix = common_prefix(prompts)
+    prefix, retest_prefix = common_prefix(prompts), common_prefix(retest) if retest else ()
+    again = {prompt.question.id: prompt for prompt in retest}
     parts = [tuple(prompts[start : start + size]) for start in range(0, len(prompts), size)]
     return [
-        Shard(number=number, dataset=dataset, prompts=part, prefix=prefix)
+        Shard(
+            number=number,
+            dataset=dataset,
+            prompts=part,
+            prefix=prefix,
+            retest=tuple(again[p.question.id] for p in part if p.question.id in again),
+            retest_prefix=retest_prefix,
+        )
         for number, part in enumerate(parts, start=first)
     ]
 

@@ -12,18 +12,20 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from anchorscope.answers.generate import Answerer
+from anchorscope.datasets.text import digest
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.trunk import read_prefix, shared_prefix
 from anchorscope.errors import UserError
 from anchorscope.models import Model
-from anchorscope.models.prompts import Prompt, has_chat, make_prompts
+from anchorscope.models.prompts import RETEST, USUAL, Prompt, Wording, has_chat, make_prompts
 from anchorscope.records import Question, QuestionSet, Verdict
 from anchorscope.spans.answer import answer_span
-from anchorscope.spans.characters import tokens_of
+from anchorscope.spans.characters import content_words, tokens_of
 from anchorscope.spans.entity import entity_of
 from anchorscope.spans.question import QuestionSpans
 
 TRIED = 16  # questions of each set
+RETESTED = 500  # questions of each set that are read a second time
 SLACK = 0.05  # chat turns may be this much worse: they are what an instructed model was made for
 
 
@@ -36,6 +38,7 @@ class Prompted:
     prompt_ids: tuple[int, ...]
     question_tokens: tuple[int, ...]
     exact_question: tuple[int, ...]  # E_Q
+    content_tokens: tuple[int, ...] = ()  # the question's content words, those of E_Q included
     verdict: Verdict | None = None  # on the answer to come, where a file gives it
 
 
@@ -46,28 +49,52 @@ def prompts_of(
     *,
     style: str,
     shots: int,
+    wording: Wording = USUAL,
 ) -> list[Prompted]:
     """Each question with its prompt, token positions and entity, in the set's order."""
     texts = [question.text for question in questions]
-    prompts = make_prompts(model, texts, shots=questions.shots[:shots], style=style)
+    kept = questions.shots[:shots]
+    prompts = make_prompts(model, texts, shots=kept, style=style, wording=wording)
     return [
         _prompted(question, of, prompt)
         for question, of, prompt in zip(questions, spans, prompts, strict=True)
     ]
 
 
+def retest_prompts(
+    model: Model, questions: QuestionSet, prompts: Sequence[Prompted], *, style: str, shots: int
+) -> list[Prompted]:
+    """Some of a set's questions behind other worked examples, in another wording of the prompt.
+
+    At most 500, those with the smallest hash of their id: neither shards nor the order of the
+    questions change them.
+    """
+    ranked = sorted(prompts, key=lambda p: (digest("retest", p.question.id), p.question.id))
+    chosen = ranked[:RETESTED]
+    again = replace(
+        questions,
+        questions=tuple(p.question for p in chosen),
+        shots=questions.retest_shots or questions.shots[::-1],
+    )
+    spans = [p.spans for p in chosen]
+    return prompts_of(model, again, spans, style=style, shots=shots, wording=RETEST)
+
+
 def _prompted(question: Question, of: QuestionSpans, prompt: Prompt) -> Prompted:
     tokens = tokens_of([prompt.question], prompt.offsets)
     exact: tuple[int, ...] = ()
+    content: tuple[int, ...] = ()
     if tokens:  # no token outside the question shares a character with a part of it
         offsets = prompt.offsets[tokens[0] : tokens[-1] + 1]
         exact = tokens_of(of.spans, offsets, start=prompt.question.start)
+        content = tokens_of(content_words(question.text), offsets, start=prompt.question.start)
     return Prompted(
         question=replace(question, entity=entity_of(question, of)),
         spans=of,
         prompt_ids=prompt.ids,
         question_tokens=tokens,
         exact_question=tuple(tokens[0] + at for at in exact),
+        content_tokens=tuple(tokens[0] + at for at in content),
     )
 
 

@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from anchorscope import ahead
 from anchorscope.answers.given_verdicts import count, read_verdicts, verdicts_hash
 from anchorscope.config import Config
 from anchorscope.datasets import load_questions
@@ -49,7 +48,7 @@ def question_sets(questions: Any, config: Config) -> list[QuestionSet]:
     """The question sets of a run, no name twice."""
     load = partial(load_questions, limit=config.limit, seed=config.seed, columns=config.columns)
     if questions is None:
-        sets = ahead.taken(config) or [load(name) for name in config.data]
+        sets = [load(name) for name in config.data]
     elif isinstance(questions, QuestionSet):
         sets = [questions]
     elif isinstance(questions, Sequence) and all(isinstance(q, QuestionSet) for q in questions):

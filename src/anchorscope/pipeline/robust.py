@@ -168,6 +168,7 @@ def _readings(bank: StateBank, names: Sequence[str], answers: Labelled, config: 
             ids=answers.ids,
             z=answers.z,
             fold=answers.fold,
+            entity=answers.entities,
             dataset=answers.dataset,
             C=config.C,
             balance=config.balance,

@@ -13,14 +13,16 @@ from anchorscope.engine.lease import Lease
 from anchorscope.engine.passes import passes_of
 from anchorscope.errors import UserError
 from anchorscope.models.prompts import has_chat
+from anchorscope.pathways.parts import READ
 from anchorscope.pipeline.ablate import read_variants, variants_of
 from anchorscope.pipeline.prepare import Shard, cut_into_shards, style_of
 from anchorscope.pipeline.prompts import Prompted, prompts_of
-from anchorscope.pipeline.robust import PASSES, Choice
+from anchorscope.pipeline.robust import Choice
 from anchorscope.pipeline.shard import ask_and_read
 from anchorscope.pipeline.stages import Run
 from anchorscope.records import Question, QuestionSet, Sample, Shot, Span
 from anchorscope.run_folder.store import Store
+from anchorscope.spans.question import QuestionSpans
 
 CAP = 1000  # questions of each set that are asked again: the first ones, whose order is random
 _ASKING = (
@@ -98,7 +100,7 @@ def _asked(
     identity = run.store.info["identity"] | {"asked": variant, "cap": CAP}
     folder = run.store.path / "robust" / variant
     nested = replace(run, store=Store.open(folder, identity))
-    passes = [cut for cut in passes_of(run.config) if cut.name in PASSES]
+    passes = [cut for cut in passes_of(run.config) if cut.name in READ]
     with run.stage("asked again"):
         samples = ask_and_read(nested, lease, asked, passes, name=variant)
     return [
@@ -126,7 +128,7 @@ def _prompts_again(
         before = [p for shard in shards if shard.dataset == questions.name for p in shard.prompts]
         before = before[:CAP]
         # The spans move with the words in front: nobody looks for them again.
-        spans = [replace(p.spans, spans=_moved(p, len(wording.before))) for p in before]
+        spans = [_moved(p.spans, len(wording.before)) for p in before]
         reworded = _reworded(questions, before, wording)
         prompts = prompts_of(lease.model, reworded, spans, style=style, shots=run.config.shots)
         size = run.store.info["shard"]
@@ -134,8 +136,12 @@ def _prompts_again(
     return again
 
 
-def _moved(prompt: Prompted, by: int) -> tuple[Span, ...]:
-    return tuple(Span(start + by, stop + by) for start, stop in prompt.spans.spans)
+def _moved(marked: QuestionSpans, by: int) -> QuestionSpans:
+    def moved(spans: Sequence[Span]) -> tuple[Span, ...]:
+        return tuple(Span(start + by, stop + by) for start, stop in spans)
+
+    more = moved(marked.property_spans)
+    return replace(marked, spans=moved(marked.spans), property_spans=more)
 
 
 def _reworded(questions: QuestionSet, prompts: Sequence[Prompted], wording: Wording) -> QuestionSet:

@@ -13,13 +13,13 @@ from typing import Any
 
 import pandas as pd
 
-from anchorscope import ranks
 from anchorscope.config import Config
 from anchorscope.engine.passes import passes_of
 from anchorscope.evidence.pieces import probed_of
 from anchorscope.parallel import dismiss_workers
 from anchorscope.pipeline.ablate import ablation_tables, read_variants, variants_of
 from anchorscope.pipeline.analyse import (
+    output_tables,
     pathway_tables,
     save_rest,
     save_samples,
@@ -84,8 +84,6 @@ def run(
     check_spread(config, model)
     check_reuse(config.reuse, identity)
     check_run(config, sets, out, model)
-    if config.device == ranks.TENSOR_PARALLEL:
-        ranks.begin()
     store = Store.open(out, identity)
     run = Run(store=store, config=config, sets=sets, progress=progress or Quiet())
     if config.rank is not None:
@@ -120,16 +118,12 @@ def _go(run: Run, model: Any) -> None:
                 answers = [labelled(samples, dataset, run.config) for dataset in run.datasets]
                 read_variants(run, lease, shards)
                 read_evidence(run, lease, shards, samples)
-                frame = ranks.by_first(lambda: save_samples(run, samples, answers))
+                frame = save_samples(run, samples, answers)
             done, passes = beside.done, probed_of(run.config)
-            readings = ranks.by_first(
-                lambda: train_and_read(run, answers, passes=passes, done=done.readings)
-            )
+            readings = train_and_read(run, answers, passes=passes, done=done.readings)
             read_evidence_with_probes(run, lease, shards, samples, answers, readings)
             asked = ask_otherwise(run, lease, shards, samples) if run.config.robust else []
-        ranks.by_first(
-            lambda: _finish(run, samples, frame, answers, readings, done, asked, shards=len(shards))
-        )
+        _finish(run, samples, frame, answers, readings, done, asked, shards=len(shards))
 
 
 def _finish(
@@ -147,6 +141,7 @@ def _finish(
     tables = pathway_tables(run, answers, readings, done=done.pathways)
     tables |= tables_of_evidence(run, answers, readings, samples, shards=shards, done=done.evidence)
     tables |= ablation_tables(run, answers, shards=shards)
+    tables |= output_tables(run, answers, samples, tables, shards=shards)
     if run.config.robust:
         tables |= robust_tables(run, samples, asked, datasets=run.datasets)
     place = fitted_on()
@@ -164,12 +159,8 @@ def _add_robust(run: Run, model: Any) -> None:
     with lent(run, model) as (run, lease, shards):
         samples = ask_and_read(run, lease, shards, passes_of(run.config))  # from disk
         asked = ask_otherwise(run, lease, shards, samples)
-
-    def finish() -> None:
-        write_robust(run.store, robust_tables(run, samples, asked, datasets=run.datasets))
-        _show(run)
-
-    ranks.by_first(finish)
+    write_robust(run.store, robust_tables(run, samples, asked, datasets=run.datasets))
+    _show(run)
 
 
 def _show(

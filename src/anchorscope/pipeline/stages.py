@@ -6,16 +6,14 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Protocol
 
 from anchorscope.config import Config
-from anchorscope.errors import UserError
-from anchorscope.pipeline.request import resolve
+from anchorscope.engine.halvings import HALVED
 from anchorscope.progress import Progress, Quiet
 from anchorscope.records import QuestionSet
-from anchorscope.run_folder.links import check_inside
-from anchorscope.run_folder.listing import damaged_files
+from anchorscope.run_folder.info import COPY
+from anchorscope.run_folder.listing import MARKERS, check_files
 from anchorscope.run_folder.store import Store
 
 
@@ -60,20 +58,40 @@ class Run:
         return str(self.store.info["model"]["name"])
 
     def whole(self) -> bool:
-        """Whether every file of a finished run is as it was written; what is not is named."""
-        damaged = damaged_files(self.store.path)
+        """Whether every file of a finished run is as it was written; what is not is named.
+
+        Markers and the copy of run.json follow from what is there: they are written at once.
+        """
+        damaged = {name: wrong for name, wrong in check_files(self.store.path) if wrong}
         for name, wrong in damaged.items():
             self.progress.note(f"{name} is made again: {wrong}")
+        if damaged and all(name == COPY or MARKERS in name.split("/") for name in damaged):
+            self.store.relist()
+            return True
         return not damaged
 
     @contextmanager
     def stage(self, name: str) -> Iterator[dict[str, float]]:
-        """Adds the seconds (and tokens) of a stage to run.json, also where it breaks off."""
-        begun, spent = time.monotonic(), {"tokens": 0.0}
+        """Adds the seconds (and tokens) of a stage to run.json, also where it breaks off.
+
+        Batches for which memory ran out are named as well, since smaller ones round otherwise.
+        """
+        begun, spent, before = time.monotonic(), {"tokens": 0.0}, len(HALVED)
         try:
             yield spent
         finally:
             self.add_to(name, seconds=time.monotonic() - begun, tokens=spent["tokens"])
+            if halved := HALVED[before:]:
+                self._note_halved(name, halved)
+
+    def _note_halved(self, name: str, halved: list[int]) -> None:
+        stages = self.store.info["stages"]
+        every = [*stages[name].get("halved", []), *halved]
+        self.store.save_info({"stages": stages | {name: stages[name] | {"halved": every}}})
+        self.progress.note(
+            f"memory ran out {len(halved)} times; batches of {min(halved)} tokens and more were "
+            "made smaller, which run.json notes"
+        )
 
     def add_to(self, name: str, **spent: float) -> None:
         """Adds to what run.json says of a stage.
@@ -87,15 +105,3 @@ class Run:
             whole = stage.get(unit, 0) + more
             stage[unit] = int(whole) if unit == "tokens" else round(whole, 2)
         self.store.save_info({"stages": stages | {name: stage}})
-
-
-def reopen(folder: str | Path, *, progress: Progress | None = None) -> Run:
-    """The run of a folder, from what its run.json says: for another process to take part in."""
-    check_inside(Path(folder))
-    info = Store(Path(folder)).info
-    if "config" not in info:
-        raise UserError(f"'{folder}' has not begun yet: its run.json holds no config.")
-    config, sets, identity = resolve(None, None, Config.restore(info["config"]))
-    only = {name: info["identity"][name] for name in ("only",) if name in info["identity"]}
-    store = Store.open(folder, identity | only)
-    return Run(store=store, config=config, sets=sets, progress=progress or Quiet())

@@ -34,20 +34,6 @@ def platt_lines(
     return line[0], line[1]
 
 
-def held_out_lines(
-    logits: np.ndarray, z: np.ndarray, fold: np.ndarray, weights: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Slope and intercept [probe, fold]: a fold's line is fitted to the questions of all others.
-
-    `logits` [probe, question] come from probes that held the question out, `weights`
-    [fold, question] are 0 in the fold itself. So no question has a say in its own line.
-    """
-    kinds, folds = len(logits), int(fold.max()) + 1
-    lines = platt_lines(np.repeat(logits, folds, axis=0), z, np.tile(weights, (kinds, 1)))
-    slope, intercept = (of.reshape(kinds, folds) for of in lines)
-    return slope, intercept
-
-
 def _newton(
     logits: np.ndarray,
     target: np.ndarray,

@@ -1,9 +1,13 @@
-"""Cross-fitting: every probe of every layer, trained, and read where it never looked."""
+"""Cross-fitting: every probe of every layer, trained, calibrated and read on held-out questions.
+
+Whatever makes the probes of a held-out fold, Platt's line included, is given the questions of the
+other folds alone: neither a state nor a label of the fold can reach the fold's own readings.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,8 +15,14 @@ import numpy as np
 from anchorscope.config import Balance
 from anchorscope.errors import UserError
 from anchorscope.parallel import OnDone, in_parallel
-from anchorscope.probes.calibration import held_out_lines
-from anchorscope.probes.folds import PROBES, check_enough, training_rows
+from anchorscope.probes.calibration import platt_lines
+from anchorscope.probes.folds import (
+    INNER_FOLDS,
+    PROBES,
+    check_enough,
+    inner_folds,
+    training_rows,
+)
 from anchorscope.probes.many_fits import (
     DEFAULT_C,
     Made,
@@ -32,6 +42,7 @@ def cross_fit(
     ids: Sequence[str],
     z: np.ndarray,
     fold: np.ndarray,
+    entity: Sequence[str] | None = None,
     C: float = DEFAULT_C,
     balance: Balance = "weights",
     calibrate: bool = True,
@@ -43,7 +54,9 @@ def cross_fit(
 
     `states` maps an intervention to [question, layer, width] (memory-mapped is fine: one layer
     is converted at a time). Probes learn from the "clean" states alone. `calibrate`: logits go
-    through Platt's line, so that their probabilities are right on held-out questions.
+    through Platt's line, so that their probabilities are right on held-out questions. The line is
+    fitted within a probe's training questions, those of one `entity` [question] held out together
+    (None: every question has its own).
     """
     z, fold = np.asarray(z), np.asarray(fold)
     check_states(states, ids=ids, z=z, fold=fold)
@@ -53,6 +66,7 @@ def cross_fit(
         states["clean"],
         z=z,
         fold=fold,
+        entity=ids if entity is None else entity,
         C=C,
         balance=balance,
         calibrate=calibrate,
@@ -67,6 +81,7 @@ def fit_probes(
     *,
     z: np.ndarray,
     fold: np.ndarray,
+    entity: Sequence[str],
     C: float = DEFAULT_C,
     balance: Balance = "weights",
     calibrate: bool = True,
@@ -74,18 +89,18 @@ def fit_probes(
     progress: OnDone | None = None,
 ) -> ProbeSet:
     """The probes trained on clean states [question, layer, width], for each fold held out."""
-    layers, learns = clean.shape[1], learners(fold)
+    parts = training_parts(z, fold, entity=entity, C=C, balance=balance, calibrate=calibrate)
 
     def fit_layer(layer: int) -> tuple[np.ndarray, np.ndarray]:
-        x = np.asarray(clean[:, layer], dtype=np.float64)
-        return _fit_layer(x, z, fold, learns, C=C, balance=balance, calibrate=calibrate)
+        return _fit_layer(clean[:, layer], parts)
 
-    fitted = in_parallel(fit_layer, range(layers), workers=workers, progress=progress)
+    layers = range(clean.shape[1])
+    fitted = in_parallel(fit_layer, layers, workers=workers, progress=progress)
     return ProbeSet(
         probes=PROBES,
         weights=np.stack([weights for weights, _ in fitted], axis=2),
         intercept=np.stack([intercept for _, intercept in fitted], axis=2),
-        n_train=learns.sum(axis=2),
+        n_train=learners(fold).sum(axis=2),
         C=float(C),
         balance=balance,
         calibrated=calibrate,
@@ -107,27 +122,27 @@ def fit_and_read_layer(
     ids: Sequence[str],
     z: np.ndarray,
     fold: np.ndarray,
+    entity: Sequence[str] | None = None,
     C: float = DEFAULT_C,
     balance: Balance = "weights",
-    fits: Made | None = None,
+    fits: Sequence[Made | None] | None = None,
 ) -> tuple[ProbeSet, dict[str, np.ndarray]]:
     """The probes of layer k alone, and their logits [probe, question] under every pass.
 
     `states` maps a pass to the layer's states [question, width]. The same as `cross_fit` gives of
-    that layer: for callers who hold a layer at a time. `fits` are those of `probe_request`, where
-    somebody has made them already.
+    that layer: for callers who hold a layer at a time. `fits` are those that `training_parts` asks
+    for, fold by fold, where they were made before.
     """
     for name, of in states.items():
         check_layer(of, name=name, layer=layer, ids=ids)
-    learns = learners(fold)
-    x = np.asarray(states["clean"], dtype=np.float64)
-    how = {"C": C, "balance": balance, "calibrate": True, "fits": fits}
-    weights, intercept = _fit_layer(x, z, fold, learns, **how)
+    about = ids if entity is None else entity
+    parts = training_parts(z, fold, entity=about, C=C, balance=balance)
+    weights, intercept = _fit_layer(states["clean"], parts, fits)
     probes = ProbeSet(
         probes=PROBES,
         weights=weights[:, :, None],
         intercept=intercept[:, :, None],
-        n_train=learns.sum(axis=2),
+        n_train=learners(fold).sum(axis=2),
         C=float(C),
         balance=balance,
         calibrated=True,
@@ -136,15 +151,68 @@ def fit_and_read_layer(
     return probes, logits
 
 
-def probe_request(z: np.ndarray, fold: np.ndarray, *, C: float, balance: Balance) -> Request:
-    """The fits behind the probes of a layer, kind by kind and fold by fold."""
-    learns = learners(fold)
-    return _request(z, learns.reshape(-1, len(z)), C=C, balance=balance)
+@dataclass(frozen=True, kw_only=True)
+class TrainingPart:
+    """What the probes of a held-out fold are made from: the questions of all other folds.
+
+    Behind the fit of each kind of probe come those of its inner probes, which calibrate it: the
+    same questions less an inner fold.
+    """
+
+    rows: np.ndarray  # [question] bool; what follows is of these questions alone
+    z: np.ndarray  # [training question]
+    learns: np.ndarray  # [probe, training question] bool
+    inner: np.ndarray | None  # the inner fold of each [training question]; None: no calibration
+    calibrates: np.ndarray  # [probe] bool; not where all of a class are in one inner fold
+    request: Request  # the fits, of each kind of probe: the probe, then its inner probes
 
 
-def _request(z: np.ndarray, rows: np.ndarray, *, C: float, balance: Balance) -> Request:
-    y = np.broadcast_to(np.asarray(z, dtype=np.float64), rows.shape)
-    return Request(y=y, weights=class_weights(z, rows, balance), C=np.full(len(rows), float(C)))
+def training_parts(
+    z: np.ndarray,
+    fold: np.ndarray,
+    *,
+    entity: Sequence[str],
+    C: float,
+    balance: Balance,
+    calibrate: bool = True,
+) -> list[TrainingPart]:
+    """The training part of each held-out fold, with the fits that it asks for on a layer."""
+    inner = inner_folds(entity) if calibrate else None
+    return [
+        _training_part(np.asarray(z), fold, held_out, inner, C=C, balance=balance)
+        for held_out in range(int(fold.max()) + 1)
+    ]
+
+
+def _training_part(
+    z: np.ndarray,
+    fold: np.ndarray,
+    held_out: int,
+    inner: np.ndarray | None,
+    *,
+    C: float,
+    balance: Balance,
+) -> TrainingPart:
+    rows = fold != held_out
+    learns = np.array([training_rows(fold, held_out=held_out, probe=of)[rows] for of in PROBES])
+    z, fits = z[rows].astype(np.float64), learns[:, None]  # [probe, fit, training question]
+    calibrates = np.full(len(learns), inner is not None)
+    if inner is not None:
+        inner = inner[rows]
+        kept = np.arange(INNER_FOLDS)[:, None] != inner
+        fits = np.concatenate([fits, fits & kept], axis=1)
+        ones, count = (fits * z).sum(axis=2), fits.sum(axis=2)
+        calibrates = ((ones > 0) & (ones < count)).all(axis=1)
+        fits[~calibrates] = learns[~calibrates, None]
+    fits = fits.reshape(-1, len(z))
+    request = Request(
+        y=np.broadcast_to(z, fits.shape),
+        weights=class_weights(z, fits, balance),
+        C=np.full(len(fits), float(C)),
+    )
+    return TrainingPart(
+        rows=rows, z=z, learns=learns, inner=inner, calibrates=calibrates, request=request
+    )
 
 
 def probes_of_layer(
@@ -163,31 +231,31 @@ def stacked(layers: Sequence[ProbeSet]) -> ProbeSet:
 
 def _fit_layer(
     x: np.ndarray,
-    z: np.ndarray,
-    fold: np.ndarray,
-    learns: np.ndarray,
-    *,
-    C: float,
-    balance: Balance,
-    calibrate: bool,
-    fits: Made | None = None,
+    parts: Sequence[TrainingPart],
+    fits: Sequence[Made | None] | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Weights [probe, fold, width] and intercepts [probe, fold] of one layer x [question, width].
+    """Weights [probe, fold, width] and intercepts [probe, fold] of a layer x [question, width]."""
+    made = fits or [None] * len(parts)
+    by_fold = [
+        _fit_part(np.asarray(x[part.rows], dtype=np.float64), part, of)
+        for part, of in zip(parts, made, strict=True)
+    ]
+    weights, intercept = zip(*by_fold, strict=True)
+    return np.stack(weights, axis=1), np.stack(intercept, axis=1)
 
-    `learns` [probe, fold, question] says who learns from what.
-    """
-    kinds, folds, n = learns.shape
-    rows = learns.reshape(-1, n)
-    weights, intercept = fits or fit_many(x, *_request(z, rows, C=C, balance=balance))
-    if calibrate:
-        # All probes read all questions, and the own fold's is kept: one product.
-        read = (weights @ x.T + intercept[:, None]).reshape(kinds, folds, n)
-        others = class_weights(z, np.arange(folds)[:, None] != fold, balance)
-        lines = held_out_lines(read[:, fold, np.arange(n)], z, fold, others)
-        slope, shift = (of.reshape(-1) for of in lines)
+
+def _fit_part(x: np.ndarray, part: TrainingPart, fits: Made | None) -> Made:
+    """Weights [probe, width] and intercepts [probe] from states x [training question, width]."""
+    weights, intercept = fits or fit_many(x, *part.request)
+    if part.inner is not None:
+        each = 1 + INNER_FOLDS  # fits of a kind of probe, the probe itself first
+        read = (weights @ x.T + intercept[:, None]).reshape(-1, each, len(x))
+        held_out = read[:, 1 + part.inner, np.arange(len(x))]  # [probe, training question]
+        weights, intercept = weights[::each], intercept[::each]
+        slope, shift = platt_lines(held_out, part.z, part.request.weights[::each])
+        slope, shift = np.where(part.calibrates, [slope, shift], [[1.0], [0.0]])
         weights, intercept = weights * slope[:, None], intercept * slope + shift
-    weights, intercept = to_single(weights, intercept, x, rows)
-    return weights.reshape(kinds, folds, -1), intercept.reshape(kinds, folds)
+    return to_single(weights, intercept, x, part.learns)
 
 
 def _check_folds(fold: np.ndarray) -> None:

@@ -8,14 +8,18 @@ import platform
 import subprocess
 from collections.abc import Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
+from itertools import chain
 from pathlib import Path
 from typing import Any
+
+import xxhash
 
 from anchorscope.records import QuestionSet
 
 _PACKAGES = (
     "anchorscope", "torch", "transformers", "scikit-learn", "numpy", "pandas", "safetensors",
 )  # fmt: skip
+_DIGITS = 32  # of a hash of weights
 
 
 def questions_hash(sets: Sequence[QuestionSet]) -> str:
@@ -27,17 +31,35 @@ def questions_hash(sets: Sequence[QuestionSet]) -> str:
 
 
 def weights_hash(lm: Any) -> str:
-    """A hash of a few values of every weight: another model under the same name shows."""
-    digest = hashlib.sha256()
+    """A hash of every byte of every weight, 32 digits: another model under the same name shows.
+
+    Computed anew at each call, since weights may be changed in place: some 8 GB a second on a CPU.
+    """
+    import torch  # not needed to read a run folder
+
+    digest = xxhash.xxh3_128()
     for name, weight in _weights(lm):
-        some = weight.detach().flatten()[:64].float().cpu().numpy()
-        digest.update(name.encode() + some.tobytes())
-    return digest.hexdigest()[:16]
+        tensor = weight.detach().cpu().contiguous()
+        digest.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)}".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()
+
+
+def weights_remark(noted: str | None) -> str:
+    """What an error adds where weights were noted by an earlier version; else nothing."""
+    if noted is None or len(noted) == _DIGITS:
+        return ""
+    return (
+        " It was made by an earlier version, which noted a part of each weight: nothing shows that "
+        "these are the same."
+    )
 
 
 def _weights(lm: Any) -> Iterator[tuple[str, Any]]:
-    """Every weight by name as plain tensors, wherever and however it is kept."""
-    for name, weight in lm.named_parameters():
+    """Every weight and saved buffer by name as plain tensors, wherever and however it is kept."""
+    saved = lm.state_dict().keys()
+    buffers = ((name, of) for name, of in lm.named_buffers() if name in saved)
+    for name, weight in chain(lm.named_parameters(), buffers):
         if weight.is_meta:
             # Offloaded, tied weights are no longer one object: the second name is left out as ever.
             if name in getattr(lm, "all_tied_weights_keys", {}):
@@ -49,8 +71,6 @@ def _weights(lm: Any) -> Iterator[tuple[str, Any]]:
             yield from ((f"{name}.{of}", getattr(weight, of)) for of in _packed(weight))
         else:
             yield name, weight
-    if getattr(lm, "hf_quantizer", None) is not None:
-        yield from lm.named_buffers()  # where GPTQ and AWQ keep their weights
 
 
 def _packed(weight: Any) -> list[str]:

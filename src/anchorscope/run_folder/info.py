@@ -9,13 +9,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from anchorscope.errors import UserError
 from anchorscope.run_folder.remote import RUN
 
-FORMAT = 2  # 1 had no markers: its manifest was appended to
+FORMAT = 3  # 2 listed its files in manifest.jsonl; 1 had no markers, and appended to it
 COPY = "run-copy.json"  # written after run.json, with the same bytes
 _CHECKSUM = "checksum"
 
@@ -48,6 +49,27 @@ def read_info(path: Path) -> dict[str, Any] | None:
             "Install a newer one."
         )
     return info
+
+
+def readable_info(path: Path) -> dict[str, Any]:
+    """What run.json says, or its copy where it is damaged; nothing where neither can be read."""
+    for name in (RUN, COPY):
+        with suppress(OSError, ValueError):
+            return _parsed(path / name)
+    return {}
+
+
+def wrong_with_copy(path: Path) -> str:
+    """What is wrong with the copy of a run.json that is whole, in words; "" where nothing is."""
+    try:
+        _parsed(path / RUN)
+    except (OSError, ValueError):
+        return ""  # run.json is damaged: that is what has to be said
+    try:
+        same = (path / COPY).read_bytes() == (path / RUN).read_bytes()
+    except OSError:
+        return "it is missing"
+    return "" if same else f"it is another than {RUN}"
 
 
 def _parsed(file: Path) -> dict[str, Any]:
@@ -90,9 +112,26 @@ def check_described(info: Mapping[str, Any], file: Path) -> None:
         raise _odd(file, "model", model)
     if not isinstance(datasets, list) or not datasets or not all(map(_named, datasets)):
         raise _odd(file, "datasets", datasets)
-    for name in ("config", "identity"):
+    for name in ("config", "identity", "versions", "stages"):
         if not isinstance(info.get(name) or {}, Mapping):
             raise _odd(file, name, info[name])
+    for name, stage in (info.get("stages") or {}).items():
+        if not isinstance(stage, Mapping) or not all(map(_is_number, stage.values())):
+            raise _odd(file, f"stage {name}", stage)
+    for name in ("blocks", "width"):
+        if not (model.get(name) is None or isinstance(model[name], int)):
+            raise _odd(file, f"model's {name}", model[name])
+    names = [part["name"] for part in datasets]
+    if len(set(names)) < len(names):
+        raise _odd(file, "datasets", names)
+    for part in datasets:
+        asked, dropped = part.get("questions"), part.get("dropped") or {}
+        if not (asked is None or isinstance(asked, int)) or not isinstance(dropped, Mapping):
+            raise _odd(file, "datasets", part)
+
+
+def _is_number(value: object) -> bool:
+    return value is None or isinstance(value, int | float)
 
 
 def _named(part: object) -> bool:

@@ -1,8 +1,9 @@
-"""One owner of a run folder at a time: who writes run.json and the merged manifest.
+"""One owner of a run folder at a time: the process that writes run.json.
 
-`owner.json` says who it is. An owner of this machine that is no longer alive, or one elsewhere
-that gave no sign of life for two minutes, has left the folder to whoever comes next. Clocks may
-jump: a process is known by the tick it began at, and silence is watched before it is believed.
+`owner.json` says who it is. An owner of this machine (of its name, and since its last boot) that is
+no longer alive, or one elsewhere that gave no sign of life for two minutes, has left the folder to
+the next process. Clocks may jump: a process is known by the tick it began at, and silence is
+watched before it is believed.
 """
 
 from __future__ import annotations
@@ -147,14 +148,12 @@ def _lives_here(other: dict[str, Any]) -> bool:
 
 
 def started(process: int) -> str | float:
-    """What tells a process from every other of its number: the boot, and the tick after it.
+    """What tells a process from every other of its number: the tick after the boot it began at.
 
     The time of day would not do: psutil counts it from the boot, whose time moves with the clock.
     """
     try:
-        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot} {fields[19]}"
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19]
     except (OSError, IndexError):
         return psutil.Process(process).create_time()
 

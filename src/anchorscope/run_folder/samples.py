@@ -56,6 +56,9 @@ def _row(sample: Sample) -> dict[str, Any]:
         "exact_question": list(sample.exact_question),
         "exact_answer": list(sample.exact_answer),
         "kind": sample.kind,
+        "property_starts": [span.start for span in sample.property_spans],
+        "property_stops": [span.stop for span in sample.property_spans],
+        "content_tokens": list(sample.content_tokens),
     }
 
 
@@ -89,11 +92,20 @@ def _sample(row: dict[Any, Any]) -> Sample:
         exact_question=_ints(row["exact_question"]),
         exact_answer=_ints(row["exact_answer"]),
         kind=str(row.get("kind") or ""),
+        property_spans=tuple(
+            map(Span, _later(row, "property_starts"), _later(row, "property_stops"))
+        ),
+        content_tokens=_later(row, "content_tokens"),
     )
 
 
 def _ints(values: Iterable[Any]) -> tuple[int, ...]:
     return tuple(int(value) for value in values)
+
+
+def _later(row: dict[Any, Any], name: str) -> tuple[int, ...]:
+    """The positions of a cell; none where an earlier version wrote no such column."""
+    return () if row.get(name) is None else _ints(row[name])
 
 
 def _floats(values: Any) -> tuple[float, ...]:

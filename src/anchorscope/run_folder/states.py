@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import lru_cache, partial
@@ -156,7 +156,7 @@ def _opened(path: Path) -> tuple[Any, list[str]]:
         whole = isinstance(ids, list) and all(isinstance(id, str) for id in ids)
         if not whole or names != ["states"] or len(shape) != 3 or shape[0] != len(ids):
             raise ValueError("it does not hold one state for each of its ids")
-        if not all(shape) or states.get_dtype() not in _DTYPES:
+        if not all(shape[1:]) or states.get_dtype() not in _DTYPES:
             raise ValueError("its states have no numbers")
     except (SafetensorError, OSError, LookupError, TypeError, ValueError, RecursionError) as error:
         raise _no_states(path, error) from error

@@ -1,10 +1,8 @@
 """The run folder: written whole or not at all, by many at once, and continued where it stopped.
 
 A file is there when its own marker, markers/<name>.json, is: size and checksum, written last. So
-any number of processes may write files of one run. One of them owns the folder: it writes run.json
-and manifest.jsonl, the markers merged into one listing. Of several processes that share a model
-the first writes, and the others see what they saw when the run was opened and what they would have
-written since: so all of them take the same turns.
+any number of processes may write files of one run. One of them owns the folder: it writes run.json,
+which lists every file when the run is finished.
 """
 
 from __future__ import annotations
@@ -16,20 +14,21 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from anchorscope import ranks
 from anchorscope.errors import UserError, user_path
 from anchorscope.run_folder.info import COPY, FORMAT, info_text, read_info
 from anchorscope.run_folder.links import check_inside
 from anchorscope.run_folder.listing import (
-    MANIFEST,
     MARKERS,
+    Listing,
     checksum,
-    derived_entries,
-    read_manifest,
+    derived_files,
+    entry_of,
+    marker_name,
+    read_listing,
     read_marker,
     read_markers,
 )
-from anchorscope.run_folder.owner import OWNER, Owner
+from anchorscope.run_folder.owner import OWNER, Busy, Owner
 from anchorscope.run_folder.remote import RUN, Remote, remote_of
 from anchorscope.run_folder.whole import (
     Save,
@@ -57,30 +56,26 @@ class Store:
         self._owner: Owner | None = None
         self._whole: dict[str, tuple[int, int]] = {}  # size and time of files seen to be right
         self._fresh: list[Path] | None = None  # folders made for a run that was begun here
-        self._info = info if info is not None or ranks.first() else read_info(path) or {}
-        self._listed = read_manifest(path)
-        if ranks.count() > 1:
-            self._listed |= read_markers(path)
+        self._info = info
+        self._listed = read_listing(path, self._info).all
+        # Of what was there before: a file that is not written from here on keeps its old checksum.
+        self._before = {p: _stamp(p) for p in derived_files(path)}
 
     @classmethod
     def open(cls, path: str | Path, identity: dict[str, Any]) -> Store:
         """The folder for a run of this identity; another run's folder is refused."""
         remote = remote_of(path)
         path = user_path(path) if remote is None else remote.local
-        if remote is not None and ranks.first():
+        if remote is not None:
             remote.begin()
-        ranks.wait()
         before = _begun(path)
         if before is not None:
             _refuse_other(path, before.get("identity", {}), identity)
         if path.is_dir():
             sync_folders(path)
         store = cls(path, remote=remote)
-        ranks.wait()  # all have looked before anything is written
         if before is None:
             store._begin({"identity": identity, "finished": False, "format": FORMAT})
-        elif before.get("format", 1) < FORMAT:
-            store.save_info({"format": FORMAT})  # the manifest of the first is a listing as well
         return store
 
     @contextmanager
@@ -90,44 +85,40 @@ class Store:
         With `withdraw` a run that was begun here and fails before it has a file leaves no folder.
         """
         owner, done = Owner(self.path, remote=self.remote), False
-        ranks.by_first(lambda: owner.__enter__() and None)
+        owner.__enter__()
         try:
-            if ranks.first():
-                self._owner = owner
-                remove_partials(self.path)
+            self._owner = owner
+            remove_partials(self.path)
             yield
             done = True
         finally:
             self._owner = None
-            if ranks.first():
-                if withdraw and not done and owner.still():
-                    self._withdraw()
-                owner.__exit__(None, None, None)
-                if self._fresh is not None and not done:
-                    _remove_empty([self.path, *self._fresh])
+            if withdraw and not done and owner.still():
+                self._withdraw()
+            owner.__exit__(None, None, None)
+            if self._fresh is not None and not done:
+                _remove_empty([self.path, *self._fresh])
 
     @property
     def info(self) -> dict[str, Any]:
         return dict(self._info) if self._info is not None else read_info(self.path) or {}
 
     def save_info(self, changes: dict[str, Any]) -> None:
-        """Merges `changes` into run.json; a finished run gets its manifest first."""
+        """Merges `changes` into run.json; that of a finished run lists its files."""
         if self._info is not None:
             self._info |= changes
             return
         if self._owner is not None:
             self._owner.check()
         if changes.get("finished"):
-            self._merge()
             self.send_rest()
+            changes = {**changes, "format": FORMAT, **self._listing().as_info()}
         self._put_info({**self.info, **changes})
 
     def write(self, name: str, save: Save) -> None:
         """Saves one file for good: `save` writes it to the binary file it is given."""
-        if ranks.first():
-            with on_disk(self.path):
-                self._mark(name, write_whole(self.file(name), save))
-        ranks.wait()  # the others read it from here on
+        with on_disk(self.path):
+            self._mark(name, write_whole(self.file(name), save))
         self._listed[name] = read_marker(self._marker(name)) or {}
         self._whole[name] = self._stamp(name)
 
@@ -150,9 +141,14 @@ class Store:
         return stamp[0] == entry["bytes"]
 
     def relist(self) -> None:
-        """Brings the listing of a finished run up to date: something was added to its folder."""
-        if self.file(MANIFEST).is_file():
-            self._merge()
+        """Lists what was added to the folder of a finished run since it was opened.
+
+        Markers that were lost and the copy of run.json are written again. Where another process
+        owns the folder, that one lists it at its end.
+        """
+        if self.info.get("finished"):
+            with suppress(Busy), self.owned():
+                self.save_info({"finished": True})
 
     def file(self, name: str) -> Path:
         return self.path / name
@@ -184,18 +180,15 @@ class Store:
 
     def _entry(self, name: str) -> dict[str, Any] | None:
         """What was said of a file last: by its marker, else by the manifest."""
-        if ranks.count() == 1:
-            entry = read_marker(self._marker(name))
-            if entry is not None:
-                self._listed[name] = entry
+        entry = read_marker(self._marker(name))
+        if entry is not None:
+            self._listed[name] = entry
         return self._listed.get(name)
 
     def _mark(self, name: str, written: Written) -> None:
         if self.remote is not None:
             self.remote.send(name)
-        self._put(
-            f"{MARKERS}/{name}.json", json.dumps({"name": name, **written._asdict()}).encode()
-        )
+        self._put(f"{MARKERS}/{name}.json", _marker_text({"name": name, **written._asdict()}))
 
     def _put(self, name: str, text: bytes) -> None:
         """Writes a file that has no marker: markers, run.json, the manifest."""
@@ -223,15 +216,31 @@ class Store:
         return self.path / MARKERS / f"{name}.json"
 
     def _stamp(self, name: str) -> tuple[int, int]:
-        facts = self.file(name).stat()
-        return facts.st_size, facts.st_mtime_ns
+        return _stamp(self.file(name))
 
-    def _merge(self) -> None:
-        """manifest.jsonl: every file that is done, whoever wrote it."""
-        there = {n: of for n, of in read_manifest(self.path).items() if self.file(n).is_file()}
-        entries = there | derived_entries(self.path) | read_markers(self.path)
-        lines = [json.dumps(entries[name]) + "\n" for name in sorted(entries)]
-        self._put(MANIFEST, "".join(lines).encode())
+    def _listing(self) -> Listing:
+        """Every file that is done, by any process; a marker that was lost is written again."""
+        before, marked = read_listing(self.path), read_markers(self.path)
+        files = {n: of for n, of in before.files.items() if self.file(n).is_file()} | marked
+        for name in sorted(files.keys() - marked.keys()):
+            self._put(marker_name(name), _marker_text(files[name]))
+        derived: dict[str, dict[str, Any]] = {}
+        for file in derived_files(self.path):
+            name = file.relative_to(self.path).as_posix()
+            kept = self._before.get(file) == _stamp(file) and name in before.derived
+            if name not in files:
+                derived[name] = before.derived[name] if kept else entry_of(self.path, name)
+        return Listing(files, derived)
+
+
+def _stamp(file: Path) -> tuple[int, int]:
+    """Size and time of a file: what changes when it is written."""
+    facts = file.stat()
+    return facts.st_size, facts.st_mtime_ns
+
+
+def _marker_text(entry: dict[str, Any]) -> bytes:
+    return json.dumps({name: entry[name] for name in ("name", "bytes", "sha256")}).encode()
 
 
 def _begun(path: Path) -> dict[str, Any] | None:

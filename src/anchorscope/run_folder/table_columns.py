@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import get_args
+
+from anchorscope.records import MODES, Verdict
 
 Columns = tuple[str, ...]
 
@@ -15,6 +18,8 @@ LAYERS = _names(
     "model dataset layer mode pathway n delta_p delta_p_low delta_p_high "
     "delta_logit delta_logit_low delta_logit_high"
 )
+# The neutral control's own Q and A, by its own flips: curves that may be laid beside LAYERS.
+CONTROL_LAYERS = (*LAYERS, "intervention")
 PROBES = _names("model dataset layer auroc auroc_low auroc_high accuracy n_train n_test")
 CONTROLS = _names(
     "model dataset layer intervention flip_rate flip_rate_low flip_rate_high delta_p n"
@@ -53,6 +58,28 @@ SAMPLES = _names(
     "id dataset question answers answer verdict finder span_starts span_stops "
     "answer_start answer_stop exact_question exact_answer entity kind"
 )
+
+SAMPLES_FILLED = _names("id dataset question answer verdict finder")  # never empty
+SAMPLES_TEXT = (*SAMPLES_FILLED, *_names("relation entity kind"))
+SAMPLES_NUMBERS = _names("popularity answer_start answer_stop first_entropy fold")
+SAMPLES_TEXTS = _names("answers subjects")
+SAMPLES_INTEGERS = _names(
+    "span_starts span_stops token_ids prompt_ids question_tokens exact_question exact_answer"
+)
+VERDICTS: Columns = get_args(Verdict)
+# What a row of a table is about: no two rows are about the same, and the table is not empty.
+KEYS: Mapping[str, Columns] = {
+    "layers": _names("dataset layer mode pathway"),
+    "probes": _names("dataset layer"),
+    "controls": _names("dataset layer intervention"),
+    "strict": _names("dataset layer"),
+    "verdict": _names("dataset"),
+    "pathways": _names("id layer mode"),
+}
+# What these columns hold in the tables above; a sample may be in neither group.
+WORDS: Mapping[str, tuple[object, ...]] = {
+    "mode": MODES, "pathway": ("Q", "A", None), "z": (0, 1), "prediction": (0, 1),
+}  # fmt: skip
 
 # The pieces of evidence as --evidence names them, each with its tables. A piece is a module of
 # that name in `evidence` and, where it has a table, one in `show.evidence`.
@@ -99,6 +126,15 @@ EVIDENCE: Mapping[str, Columns] = {
     name: columns for tables in PIECES.values() for name, columns in tables.items()
 }
 
+# The model's own output, under outputs/<pass>/, and by pathway. `delta_log_p` is of all answer
+# tokens up to the probe position (their mean), `rank` the median rank of the first.
+OUTPUT_ROWS = _names("id pass log_p_first log_p rank")
+OUTPUT = _names(
+    "model dataset pass pathway delta_log_p delta_log_p_low delta_log_p_high rank n "
+    "predicted delta_log_p_first layer"
+)
+ASSOCIATED = _names("model dataset verdict pathway n associated associated_low associated_high")
+
 # What evidence reads sample by sample, under evidence/<name>/.
 SALIENCY_ROWS = _names("id dataset loss source layer saliency")
 HEADS_ROWS = _names("id dataset block head set layer logit_clean logit_knockout")
@@ -114,6 +150,7 @@ TEXT = frozenset(
     _names(
         "model dataset mode pathway intervention finder_a finder_b id finding why within collapse "
         "variant subset loss measure term predictor set layers dataset_a dataset_b claim "
-        "statement source paper_decision strict_decision road control kind less by untested"
+        "statement source paper_decision strict_decision road control kind less donor text by "
+        "untested"
     )
 )

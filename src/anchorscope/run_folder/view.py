@@ -16,7 +16,14 @@ from anchorscope.records import Sample
 from anchorscope.run_folder import table_columns
 from anchorscope.run_folder.info import check_described, read_info
 from anchorscope.run_folder.links import check_inside
-from anchorscope.run_folder.read_table import read_csv, read_parquet
+from anchorscope.run_folder.read_table import (
+    Known,
+    read_csv,
+    read_parquet,
+    read_samples,
+    require_among,
+    senseless,
+)
 from anchorscope.run_folder.remote import RUN, local_folder
 from anchorscope.run_folder.samples import from_frame
 from anchorscope.run_folder.table_columns import Columns
@@ -99,6 +106,13 @@ class RunView:
         return self._table("layers", table_columns.LAYERS)
 
     @cached_property
+    def control_layers(self) -> pd.DataFrame:
+        """ΔP of the neutral control's own Q and A; no row for runs without that pass."""
+        if not (self.path / "tables" / "control_layers.csv").is_file():
+            return pd.DataFrame(columns=list(table_columns.CONTROL_LAYERS))
+        return self._table("control_layers", table_columns.CONTROL_LAYERS)
+
+    @cached_property
     def probes(self) -> pd.DataFrame:
         return self._table("probes", table_columns.PROBES)
 
@@ -118,7 +132,11 @@ class RunView:
     @cached_property
     def findings(self) -> pd.DataFrame:
         """The finding of every dataset, and the answers to the five questions behind it."""
-        return self._table("findings", table_columns.FINDINGS)
+        table, about = self._table("findings", table_columns.FINDINGS), ["dataset", "layer"]
+        lacking = table.merge(self.strict[about], how="left", on=about, indicator=True)
+        if set(lacking["_merge"]) != {"both"}:
+            raise senseless(self.path / "tables/findings.csv", "strict.csv lacks a layer it names")
+        return table
 
     @cached_property
     def claims(self) -> pd.DataFrame:
@@ -155,7 +173,11 @@ class RunView:
 
     @cached_property
     def pathways(self) -> pd.DataFrame:
-        return read_parquet(self.path, "tables/pathways.parquet", table_columns.PATHWAYS)
+        name = "tables/pathways.parquet"
+        table = read_parquet(self.path, name, table_columns.PATHWAYS, self._known)
+        require_among(table, self.path / name, "id", set(self.samples["id"]))
+        require_among(table, self.path / name, "layer", set(self.layers["layer"]))
+        return table
 
     @cached_property
     def evidence(self) -> dict[str, pd.DataFrame]:
@@ -187,7 +209,7 @@ class RunView:
 
     @cached_property
     def samples(self) -> pd.DataFrame:
-        return read_parquet(self.path, "samples.parquet", table_columns.SAMPLES)
+        return read_samples(self.path, self._known)
 
     @cached_property
     def answers(self) -> list[Sample]:
@@ -213,7 +235,11 @@ class RunView:
         return self.layers.copy()
 
     def _table(self, name: str, columns: Columns) -> pd.DataFrame:
-        return read_csv(self.path, f"tables/{name}.csv", columns)
+        return read_csv(self.path, f"tables/{name}.csv", columns, self._known)
+
+    @property
+    def _known(self) -> Known:
+        return Known(self.datasets, self.model.get("blocks"))
 
     def _rows(self, piece: str, columns: Columns) -> pd.DataFrame:
         """The shards of one piece of evidence as one table, empty where it was not read."""
@@ -221,7 +247,7 @@ class RunView:
         if not files:
             return pd.DataFrame(columns=list(columns))
         names = [file.relative_to(self.path).as_posix() for file in files]
-        parts = [read_parquet(self.path, name, columns) for name in names]
+        parts = [read_parquet(self.path, name, columns, self._known) for name in names]
         return pd.concat(parts, ignore_index=True)
 
 

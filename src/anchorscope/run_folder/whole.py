@@ -172,12 +172,16 @@ def time_at(folder: Path) -> float:
 
 
 def machine() -> str:
-    """The name of this machine, and of the processes' numbers that mean something on it."""
-    try:
+    """The name of this machine since its boot, and of the space its process numbers are from.
+
+    Two machines may have one name: the boot tells them apart. After a boot nothing is known of the
+    processes before it, as of those of another machine.
+    """
+    space, boot = 0, ""
+    with suppress(OSError):
         space = os.stat("/proc/self/ns/pid").st_ino
-    except OSError:
-        space = 0
-    return f"{re.sub(r'[^A-Za-z0-9.-]', '_', socket.gethostname())}.{space}"
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return f"{re.sub(r'[^A-Za-z0-9.-]', '_', socket.gethostname())}.{space}.{boot[:12]}"
 
 
 class on_disk:

@@ -5,31 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
-from anchorscope import ranks
-
 _AT_ONCE = 3  # files: a checksum and a copy to the disk keep a core busy each
 
 
 class Writer:
-    """Does what it is given in order, in threads of its own; an error comes out at the next wait.
-
-    Of several processes that share a model each writes at once: there every file is a meeting, and
-    two threads would mix them up.
-    """
+    """Does what it is given in order, in its own threads; an error comes out at the next wait."""
 
     def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(1, "writer") if ranks.count() == 1 else None
+        self._pool = ThreadPoolExecutor(1, "writer")
         self._files = ThreadPoolExecutor(_AT_ONCE, "files")
         self._waiting: list[Future[object]] = []
         self._failed = False
 
     def soon(self, *works: Callable[[], object]) -> None:
         """Does the works, some at a time, after what was given before."""
-        if self._pool is None:
-            for work in works:
-                work()
-        else:
-            self._waiting.append(self._pool.submit(self._do, works))
+        self._waiting.append(self._pool.submit(self._do, works))
 
     def wait(self) -> None:
         """Returns when everything is done; raises what went wrong first."""
@@ -42,8 +32,7 @@ class Writer:
         try:
             self.wait()
         finally:
-            if self._pool is not None:
-                self._pool.shutdown(cancel_futures=True)
+            self._pool.shutdown(cancel_futures=True)
             self._files.shutdown()
 
     def _do(self, works: Sequence[Callable[[], object]]) -> None:

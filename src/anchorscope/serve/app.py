@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,13 +15,13 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from starlette.exceptions import HTTPException
 
-from anchorscope.app.guard import Asgi
-from anchorscope.serve.guard import Guard
-from anchorscope.serve.metrics import Metered, Metrics
+from anchorscope.serve.metrics import Metrics
 from anchorscope.serve.protocol import ChatRequest, Reply, models_list, question_of
 from anchorscope.serve.queue import Event, Job, Work
-from anchorscope.serve.refusal import Refusal
 from anchorscope.serve.served import Done, Piece, Served
+from anchorscope.web.guard import Access, ApiError, Guard
+
+_GET = ["GET", "HEAD"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,19 +36,28 @@ class Limits:
 
 def serve_app(
     served: Served, *, limits: Limits, key: str | None = None, hosts: Collection[str] = ()
-) -> Asgi:
-    """The whole app, with its worker started: metered, guarded, answering."""
-    work = Work(served, longest=limits.queue, batch=limits.batch).start()
+) -> Guard:
+    """The routes behind their guard; the worker lives as long as the server does."""
+    work = Work(served, longest=limits.queue, batch=limits.batch)
     metrics = Metrics(work.length)
     work.batches = metrics.called
-    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        work.start()
+        yield
+        await asyncio.to_thread(work.stop)
+
+    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, lifespan=lifespan)
+    keyless = ("/healthz", "/readyz")  # they reveal nothing, and monitors hold no key
+    access = Access(hosts=hosts, key=key, keyless=keyless, max_bytes=limits.bytes)
+    guard = Guard(app, access, metrics.finished)
     _add_errors(app)
-    _add_watching(app, work, metrics)
+    _add_monitoring(app, guard, work, metrics)
     _add_models(app, served)
     chat = _Chat(served, work, metrics, limits)
     app.post("/v1/chat/completions", response_model=None)(chat.complete)
-    guarded = Guard(app, key=key, hosts=hosts, largest=limits.bytes)
-    return Metered(guarded, metrics)
+    return guard
 
 
 @dataclass(frozen=True)
@@ -65,7 +75,7 @@ class _Chat:
                 f"The question has {len(question)} characters. Accepted: "
                 f"{self.limits.characters} at most."
             )
-            raise Refusal(400, message, param="messages", code="context_length_exceeded")
+            raise ApiError(400, message, param="messages", code="context_length_exceeded")
         reply = Reply(
             model=self.served.model.name,
             detector=self.served.facts,
@@ -74,7 +84,7 @@ class _Chat:
         events: asyncio.Queue[Event] = asyncio.Queue()
         job = self._put(question, bool(asked.stream), events)
         first = await _unless_left(request, job, events)
-        if isinstance(first, Refusal):
+        if isinstance(first, ApiError):
             raise first
         if asked.stream:
             usage = asked.stream_options is not None and asked.stream_options.include_usage
@@ -105,7 +115,7 @@ class _Chat:
             running = {"running": event.running}
             yield _event(reply.chunk({"content": event.text}, anchorscope=running))
             event = await events.get()
-        if isinstance(event, Refusal):
+        if isinstance(event, ApiError):
             yield _event(event.body())
             return
         for line in self._last(reply, event, usage):
@@ -129,7 +139,7 @@ async def _unless_left(request: Request, job: Job, events: asyncio.Queue[Event])
         if told.done():
             return told.result()
         job.gone = True
-        raise Refusal(499, "The client left.")
+        raise ApiError(499, "The client left.")
     finally:
         told.cancel()
         left.cancel()
@@ -147,45 +157,51 @@ def _event(body: dict[str, Any]) -> str:
 def _add_models(app: FastAPI, served: Served) -> None:
     listed = models_list(served.model.name, int(time.time()))
 
-    @app.get("/v1/models")
+    @app.api_route("/v1/models", methods=_GET)
     async def models() -> dict[str, Any]:
         return listed
 
-    @app.get("/v1/models/{name:path}")
+    @app.api_route("/v1/models/{name:path}", methods=_GET)
     async def model(name: str) -> dict[str, Any]:
         (one,) = listed["data"]
         if name != one["id"]:
-            raise Refusal(404, f"Unknown model '{name}'. Accepted: {one['id']}.", param="model")
+            raise ApiError(404, f"Unknown model '{name}'. Accepted: {one['id']}.", param="model")
         return one
 
 
-def _add_watching(app: FastAPI, work: Work, metrics: Metrics) -> None:
-    @app.get("/healthz")
+def _add_monitoring(app: FastAPI, guard: Guard, work: Work, metrics: Metrics) -> None:
+    @app.api_route("/healthz", methods=_GET)
     async def healthz() -> JSONResponse:
-        alive = work.alive()
-        return JSONResponse({"status": "ok" if alive else "dead"}, 200 if alive else 503)
+        return _status("ok" if work.alive() else "dead")
 
-    @app.get("/metrics")
+    @app.api_route("/readyz", methods=_GET)
+    async def readyz() -> JSONResponse:
+        return _status("draining" if guard.draining else "ok" if work.alive() else "dead")
+
+    @app.api_route("/metrics", methods=_GET)
     async def read_metrics() -> Response:
         return Response(metrics.text(), media_type="text/plain; version=0.0.4")
+
+
+def _status(word: str) -> JSONResponse:
+    return JSONResponse({"status": word}, 200 if word == "ok" else 503)
 
 
 def _add_errors(app: FastAPI) -> None:
     """Every error in one shape: ours, the router's, and those of a body that is no request."""
 
-    @app.exception_handler(Refusal)
-    async def refused(_: Request, refusal: Refusal) -> JSONResponse:
-        headers = {"retry-after": "1"} if refusal.status == 503 else None
-        return JSONResponse(refusal.body(), refusal.status, headers)
+    @app.exception_handler(ApiError)
+    async def refused(_: Request, error: ApiError) -> JSONResponse:
+        return JSONResponse(error.body(), error.status, error.headers)
 
     @app.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"][1:]) or None
         told = f"{place}: {first['msg']}." if place else f"The body is no request: {first['msg']}."
-        return JSONResponse(Refusal(400, told, param=place).body(), 400)
+        return JSONResponse(ApiError(400, told, param=place).body(), 400)
 
     @app.exception_handler(HTTPException)
     async def unknown(request: Request, error: HTTPException) -> JSONResponse:
         told = f"{request.method} {request.url.path}: {error.detail}."
-        return JSONResponse(Refusal(error.status_code, told).body(), error.status_code)
+        return JSONResponse(ApiError(error.status_code, told).body(), error.status_code)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, MutableMapping
-from typing import Any
+from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from anchorscope.app.guard import Asgi, Receive, Scope, Send
 from anchorscope.detect.deployed.located import Scored
 
-PATHS = ("/v1/chat/completions", "/v1/models", "/healthz", "/metrics")
+PATHS = ("/v1/chat/completions", "/v1/models", "/healthz", "/readyz", "/metrics")
 _SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 
@@ -50,34 +47,3 @@ class Metrics:
     def text(self) -> bytes:
         """What Prometheus reads."""
         return generate_latest(self._registry)
-
-
-class Metered:
-    """Wraps an ASGI app and notes every request, those that are refused too."""
-
-    def __init__(self, app: Asgi, metrics: Metrics) -> None:
-        self._app, self._metrics = app, metrics
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return await self._app(scope, receive, send)
-        begun, status, noted = time.monotonic(), 500, False
-
-        def note() -> None:
-            nonlocal noted
-            if not noted:
-                self._metrics.finished(scope["path"], status, time.monotonic() - begun)
-            noted = True
-
-        async def noting(message: MutableMapping[str, Any]) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            elif not message.get("more_body", False):
-                note()  # before the client has it all: whoever was answered is counted
-            await send(message)
-
-        try:
-            await self._app(scope, receive, noting)
-        finally:
-            note()

@@ -7,16 +7,18 @@ says so.
 
 from __future__ import annotations
 
+import json
 import time
 import uuid
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic_core import PydanticCustomError
 
 from anchorscope.detect.deployed.located import Scored
 from anchorscope.detect.rows.files import plain
-from anchorscope.serve.refusal import Refusal
+from anchorscope.web.guard import ApiError
 
 PROMPT = (
     "The detector's own prompt was used: its worked examples, then the last user message. "
@@ -48,6 +50,19 @@ class ChatRequest(BaseModel):
     stream: bool | None = False
     stream_options: StreamOptions | None = None
     n: int | None = 1
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_surrogates(cls, data: Any) -> Any:
+        """JSON can escape half of a surrogate pair, which no tokenizer and no answer can hold."""
+        try:
+            json.dumps(data, ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:
+            raise PydanticCustomError(
+                "surrogate",
+                "it holds half of a surrogate pair (\\ud800 to \\udfff without its other half)",
+            ) from error
+        return data
 
     def ignored(self) -> list[str]:
         """The names of what was asked for and has no effect, so that the answer can say it."""
@@ -97,7 +112,7 @@ def question_of(request: ChatRequest, *, model: str) -> str:
     """The question to be answered; a refusal where a detector could not score the answer."""
     if request.model != model:
         message = f"Unknown model '{request.model}'. Accepted: {model}."
-        raise Refusal(400, message, param="model", code="model_not_found")
+        raise ApiError(400, message, param="model", code="model_not_found")
     _check_shape(request)
     turns = [m for m in request.messages if m.role not in ("system", "developer")]
     if [m.role for m in turns] != ["user"]:
@@ -106,10 +121,10 @@ def question_of(request: ChatRequest, *, model: str) -> str:
             f"The turns were: {said}. Accepted: one user message. The detector was evaluated on "
             "single questions and cannot score a conversation; put all that is needed into one."
         )
-        raise Refusal(400, message, param="messages", code="unsupported_conversation")
+        raise ApiError(400, message, param="messages", code="unsupported_conversation")
     question = _text(turns[0]).strip()
     if not question:
-        raise Refusal(400, "The user message is empty. Give a question.", param="messages")
+        raise ApiError(400, "The user message is empty. Give a question.", param="messages")
     return question
 
 
@@ -132,19 +147,19 @@ def _check_shape(request: ChatRequest) -> None:
     extra = request.model_extra or {}
     kind = extra.get("response_format")
     if isinstance(kind, dict) and kind.get("type") != "text":
-        raise Refusal(400, "Accepted for response_format: text.", param="response_format")
+        raise ApiError(400, "Accepted for response_format: text.", param="response_format")
     if request.n not in (None, 1):
-        raise Refusal(400, f"n is {request.n}. Accepted: 1; the answer is greedy.", param="n")
+        raise ApiError(400, f"n is {request.n}. Accepted: 1; the answer is greedy.", param="n")
     for name in sorted(_REFUSED & extra.keys()):
         if extra[name] not in (None, False, [], ["text"], "none"):
             message = f"'{name}' is not served. Accepted: one question, answered in text."
-            raise Refusal(400, message, param=name, code="unsupported_parameter")
+            raise ApiError(400, message, param=name, code="unsupported_parameter")
 
 
 def _text(message: Message) -> str:
     """The text of a message; its parts follow each other."""
     if isinstance(message.content, list):
         if any(not isinstance(part.get("text"), str) for part in message.content):
-            raise Refusal(400, "Accepted in a message: parts of type text.", param="messages")
+            raise ApiError(400, "Accepted in a message: parts of type text.", param="messages")
         return "".join(part["text"] for part in message.content)
     return message.content or ""

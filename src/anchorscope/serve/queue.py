@@ -6,16 +6,17 @@ import logging
 import queue
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from anchorscope.detect.deployed.located import Scored
 from anchorscope.errors import UserError
-from anchorscope.serve.refusal import Refusal
 from anchorscope.serve.served import Done, Piece, Served
+from anchorscope.web.guard import ApiError
 
 log = logging.getLogger(__name__)
-Event = Piece | Done | Refusal
+Event = Piece | Done | ApiError
 
 
 @dataclass(eq=False)
@@ -36,14 +37,21 @@ class Work:
 
     def __init__(self, served: Served, *, longest: int, batch: int) -> None:
         self._served, self._batch = served, batch
-        self._waiting: queue.Queue[Job] = queue.Queue(longest)
+        self._waiting: queue.Queue[Job | None] = queue.Queue(longest)  # None: look at _stopping
+        self._stopping = False
         self._thread = threading.Thread(target=self._run, name="anchorscope-worker", daemon=True)
         self.batches: Callable[[int], Any] = lambda size: None  # told of every call
 
-    def start(self) -> Work:
-        """The queue itself, with its worker at work."""
+    def start(self) -> None:
+        """Start the worker."""
         self._thread.start()
-        return self
+
+    def stop(self) -> None:
+        """End the worker after the call it is in: torch aborts a process that ends inside one."""
+        self._stopping = True
+        with suppress(queue.Full):  # then the worker is not waiting
+            self._waiting.put_nowait(None)
+        self._thread.join()
 
     def alive(self) -> bool:
         """Whether the worker is there to take what comes."""
@@ -59,16 +67,16 @@ class Work:
             self._waiting.put_nowait(job)
         except queue.Full:
             message = f"{self._waiting.maxsize} requests are waiting already. Try again later."
-            raise Refusal(503, message) from None
+            raise ApiError(503, message) from None
 
     def _run(self) -> None:
-        while True:
+        while not self._stopping:
             jobs = self._take()
             together = [job for job in jobs if not job.stream]
-            if together:
+            if together and not self._stopping:
                 self._score(together)
             for job in jobs:
-                if job.stream and not job.gone:
+                if job.stream and not job.gone and not self._stopping:
                     self._stream(job)
 
     def _take(self) -> list[Job]:
@@ -79,41 +87,41 @@ class Work:
         jobs = [self._waiting.get()]
         while len(jobs) < self._batch and not self._waiting.empty():
             jobs.append(self._waiting.get())
-        return [job for job in jobs if not job.gone and self._fits(job)]
+        return [job for job in jobs if job is not None and not job.gone and self._fits(job)]
 
     def _fits(self, job: Job) -> bool:
         found = self._tried(lambda: self._served.check(job.question))
-        if isinstance(found, Refusal):
+        if isinstance(found, ApiError):
             job.tell(found)
-        return not isinstance(found, Refusal)
+        return not isinstance(found, ApiError)
 
     def _score(self, jobs: list[Job]) -> None:
         """One call for all; where it fails, one for each, so that a bad question fails alone."""
         self.batches(len(jobs))
         found = self._tried(lambda: self._served.score([job.question for job in jobs]))
-        if isinstance(found, Refusal) and len(jobs) > 1:
+        if isinstance(found, ApiError) and len(jobs) > 1:
             for job in jobs:
                 self._score([job])
             return
         for number, job in enumerate(jobs):
-            scored = found if isinstance(found, Refusal) else self._done(found[number])
+            scored = found if isinstance(found, ApiError) else self._done(found[number])
             job.tell(scored)
 
     def _stream(self, job: Job) -> None:
         self.batches(1)
         job.tell(self._tried(lambda: self._served.stream(job.question, job.tell)))
 
-    def _done(self, scored: Scored) -> Done | Refusal:
+    def _done(self, scored: Scored) -> Done | ApiError:
         return self._tried(lambda: self._served.done(scored))
 
     def _tried(self, work: Callable[[], Any]) -> Any:
         """What `work` gives; a refusal where it fails: the worker itself never ends."""
         try:
             return work()
-        except Refusal as refusal:
+        except ApiError as refusal:
             return refusal
         except UserError as error:
-            return Refusal(500, str(error))
+            return ApiError(500, str(error))
         except Exception:
             log.exception("A request failed")
-            return Refusal(500, "The server failed on this request. Its log says why.")
+            return ApiError(500, "The server failed on this request. Its log says why.")

@@ -11,11 +11,12 @@ import numpy as np
 from anchorscope.detect.deployed.detector import Detector
 from anchorscope.detect.deployed.located import Scored
 from anchorscope.models import Model
+from anchorscope.models.rotary import longest_row
 from anchorscope.serve.deltas import Deltas
 from anchorscope.serve.listen import listening
 from anchorscope.serve.protocol import usage_of
-from anchorscope.serve.refusal import Refusal
 from anchorscope.serve.running import Running
+from anchorscope.web.guard import ApiError
 
 
 @dataclass(frozen=True)
@@ -60,14 +61,13 @@ class Served:
     def check(self, question: str) -> None:
         """Refuses a question that does not fit the model's window with its answer."""
         prompt, limit = len(self._bound.prompt(question).ids), self._bound.answerer.max_tokens
-        config = self.model.lm.config.get_text_config()
-        window = getattr(config, "max_position_embeddings", None)
+        window = longest_row(self.model.lm)
         if window is not None and prompt + limit > window:
             message = (
                 f"The prompt has {prompt} tokens and the answer may have {limit}; {self.model.name}"
                 f" reads {window}. Ask a shorter question."
             )
-            raise Refusal(400, message, param="messages", code="context_length_exceeded")
+            raise ApiError(400, message, param="messages", code="context_length_exceeded")
 
     def score(self, questions: Sequence[str]) -> list[Scored]:
         """The model's own answers with their scores, in batches."""

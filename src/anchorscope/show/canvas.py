@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from anchorscope.show.curves import FEW, RANDOM, Series
+from anchorscope.show.curves import CONTROL, FEW, Series
 
 PANEL_WIDTH, PANEL_HEIGHT = 3.5, 2.55  # inches: one panel fills a column, two fill a page
 TEXT, SMALL = 8.0, 6.5  # points
@@ -88,8 +88,8 @@ def few_handle() -> Line2D:
     )
 
 
-def random_handle() -> Line2D:
-    return Line2D([], [], color=RANDOM, linewidth=0.9, label="Random tokens (control)")
+def control_handle() -> Line2D:
+    return Line2D([], [], color=CONTROL, linewidth=1.0, label="Pale: the same under neutral tokens")
 
 
 def footer(

@@ -15,7 +15,6 @@ from anchorscope.show.curves import (
     auroc_series,
     intervention_series,
     pathway_series,
-    random_series,
 )
 from anchorscope.show.null_band import NULL_LABEL, null_series
 
@@ -29,19 +28,20 @@ _HOVER: dict[Unit, str] = {  # interval and n come from customdata: n, low, high
 
 def delta_p_chart(run: RunView) -> dict[str, Any]:
     """ΔP by layer, a view per mode; both views share one y range so that they compare."""
-    randoms = [random_series(run.controls, name, title) for name, title in run.titles.items()]
     views, shown = [], []
     for mode in reversed(MODES):  # strict first: the page opens on the reading that can be trusted
         series = [s for s in pathway_series(run.layers, run.titles, mode) if len(s.layer)]
         shown += series
         nulls = null_series([run], run.titles, mode)
-        shown += nulls
+        controls = pathway_series(run.control_layers, run.titles, mode, control=True)
+        controls = [s for s in controls if len(s.layer)]
+        shown += [*nulls, *controls]
         traces = [_null(s) for s in nulls]
-        traces += [trace for s in randoms for trace in _thin(s)]
+        traces += [trace for s in controls for trace in _thin(s)]
         traces += [trace for s in series for trace in traces_of(s, unit="points")]
         views.append({"label": f"{mode.capitalize()} mode", "key": mode, "data": traces})
     name = "ΔP (percent of P)" if run.unit == "percent" else "ΔP (percentage points)"
-    layout = layout_of(name, span_of([*shown, *randoms], include=0.0), zero=0.0)
+    layout = layout_of(name, span_of(shown, include=0.0), zero=0.0)
     if len(run.titles) > 2:  # one box for all curves of a layer would hide the curves it names
         layout["hovermode"] = "closest"
     return {"views": views, "layout": layout}
@@ -99,13 +99,12 @@ def traces_of(series: Series, *, unit: Unit) -> list[dict[str, Any]]:
 
 
 def _thin(series: Series) -> list[dict[str, Any]]:
-    """A grey line without a band: the tables give the random control's mean only."""
+    """A thin pale line without a band: a group of the control."""
     (_, line) = traces_of(series, unit="points")
-    line["line"] = {"color": series.color, "width": 1.2, "dash": "solid"}
-    line["hovertemplate"] = "%{y:.1f} (all samples), n = %{customdata[0]}"
+    line["line"]["width"] = 1.2
     line["marker"] = {"size": 0.1, "color": series.color}
-    line["meta"] = {"label": "Random tokens (control)", "random": True}
-    line["legendgroup"] = "random"
+    line["meta"] = {"label": "Pale: the same under neutral tokens", "control": True}
+    line["legendgroup"] = "control"
     return [line]
 
 

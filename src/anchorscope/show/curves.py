@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -13,21 +12,21 @@ import pandas as pd
 from anchorscope.records import Mode
 from anchorscope.run_folder.view import RunView, values, where
 
-# The ten colours of the published picture (matplotlib's tab10, in its order), then ten
-# darker and paler ones, so that a fifth to a tenth dataset still has a pair of its own.
+# One colour a dataset, told apart by readers who see no red or green (Okabe and Ito's, the
+# darkest first), then darker tones of them for a seventh to a twelfth dataset.
 PALETTE = (
-    *("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd"),
-    *("#8c564b", "#e377c2", "#7f7f7f", "#bcbd22", "#17becf"),
-    *("#393b79", "#9c9ede", "#637939", "#cedb9c", "#8c6d31"),
-    *("#e7cb94", "#843c39", "#e7969c", "#7b4173", "#de9ed6"),
+    *("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"),
+    *("#00446b", "#803800", "#005f45", "#7a4964", "#8a5f00", "#336c8c"),
 )
-RANDOM = "#b8b8b8"
+CONTROL = "#b8b8b8"
 INTERVENTIONS: Mapping[str, tuple[str, str]] = {  # name -> (what a reader calls it, colour)
     "knockout": ("exact question tokens", "#1f77b4"),
     "question": ("all question tokens", "#9467bd"),
     "answer-only": ("answer without question", "#2ca02c"),
-    "matched": ("matched tokens", "#bcbd22"),
-    "random": ("random tokens", "#8f8f8f"),
+    "content": ("other content words", "#bcbd22"),
+    "neutral": ("neutral tokens", "#8f8f8f"),
+    "retest": ("another prompt", "#17becf"),
+    "retest-knockout": ("exact question tokens, another prompt", "#8c564b"),
 }
 _OTHER = ("#bcbd22", "#17becf", "#8c564b")  # for an intervention without a name of its own
 # Below this many samples a bootstrap interval is too narrow to be believed; such points
@@ -60,9 +59,14 @@ class Series:
         return np.isfinite(self.value) & (self.n < FEW)
 
 
-def color_of(position: int, pathway: Literal["Q", "A"]) -> str:
-    """The colour of the dataset at `position` (from 0); Q and A follow one another."""
-    return PALETTE[(2 * position + (pathway == "A")) % len(PALETTE)]
+def color_of(position: int) -> str:
+    """The colour of the dataset at `position` (from 0); A is dashed, its control pale."""
+    return PALETTE[position % len(PALETTE)]
+
+
+def pale(color: str) -> str:
+    """The tone of a dataset's control: the colour, two thirds of the way to white."""
+    return "#" + "".join(f"{(int(color[i : i + 2], 16) + 2 * 255) // 3:02x}" for i in (1, 3, 5))
 
 
 def intervention_names(table: pd.DataFrame) -> dict[str, tuple[str, str]]:
@@ -82,13 +86,17 @@ def all_titles(runs: Sequence[RunView]) -> dict[str, str]:
     return titles
 
 
-def pathway_series(table: pd.DataFrame, titles: Mapping[str, str], mode: Mode) -> list[Series]:
-    """Q and A of each dataset, in legend order, from rows of layers.csv."""
+def pathway_series(
+    table: pd.DataFrame, titles: Mapping[str, str], mode: Mode, *, control: bool = False
+) -> list[Series]:
+    """Q and A of each dataset, in legend order, from rows of layers.csv or control_layers.csv."""
     series: list[Series] = []
     for position, (name, title) in enumerate(titles.items()):
         for pathway in ("Q", "A"):
             rows = where(table, dataset=name, mode=mode, pathway=pathway)
-            label, color = f"{pathway}-Anchored ({title})", color_of(position, pathway)
+            label, color = f"{pathway}-Anchored ({title})", color_of(position)
+            if control:
+                label, color = f"{pathway}, neutral tokens ({title})", pale(color)
             dashed = pathway == "A"
             series.append(curve(rows, "delta_p", label=label, color=color, dashed=dashed))
     return series
@@ -117,19 +125,13 @@ def curve(
     )
 
 
-def random_series(controls: pd.DataFrame, dataset: str, title: str) -> Series:
-    """Mean ΔP of all samples of a dataset under the random-token knockout."""
-    rows = where(controls, dataset=dataset, intervention="random")
-    return curve(rows, "delta_p", label=f"Random tokens ({title})", color=RANDOM)
-
-
 def auroc_series(run: RunView, titles: Mapping[str, str]) -> list[Series]:
     """A curve for each dataset of the run; dashed, the question-only probe where it was trained."""
     series = []
     for position, (name, title) in enumerate(titles.items()):
         if name not in run.titles:
             continue
-        color = color_of(position, "Q")
+        color = color_of(position)
         rows = where(run.probes, dataset=name)
         series.append(curve(rows, "auroc", label=title, color=color, n="n_test"))
         before = run.evidence.get("question_probe")

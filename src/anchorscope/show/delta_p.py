@@ -17,7 +17,7 @@ from anchorscope.errors import UserError, unknown
 from anchorscope.records import MODES, Mode
 from anchorscope.run_folder.view import RunView, records, where
 from anchorscope.show import canvas
-from anchorscope.show.curves import Series, all_titles, pathway_series, random_series
+from anchorscope.show.curves import Series, all_titles, pathway_series
 from anchorscope.show.null_band import (
     collapse_notes,
     draw_notes,
@@ -66,8 +66,8 @@ class Panel:
     def layers(self) -> pd.DataFrame:
         return pd.concat([run.layers for run in self.runs], ignore_index=True)
 
-    def controls(self) -> pd.DataFrame:
-        return pd.concat([run.controls for run in self.runs], ignore_index=True)
+    def control_layers(self) -> pd.DataFrame:
+        return pd.concat([run.control_layers for run in self.runs], ignore_index=True)
 
 
 def plot_delta_p(
@@ -104,7 +104,7 @@ def plot_delta_p(
             few |= _draw_panel(axes[row, column], panel, titles, each)
     make_room(axes[0, 0], max(len(collapse_notes(p.runs, titles)) for p in columns))
     _name_axes(axes, columns, modes)
-    notes: list[Artist] = [canvas.random_handle(), *([canvas.few_handle()] if few else [])]
+    notes: list[Artist] = [canvas.control_handle(), *([canvas.few_handle()] if few else [])]
     notes += [null_handle()] if any(map(has_band, views)) else []
     notes += [readings_handle()] if described else []
     canvas.footer(
@@ -154,9 +154,8 @@ def _draw_panel(ax: Axes, panel: Panel, titles: Mapping[str, str], mode: Mode) -
     for series in null_series(panel.runs, titles, mode):
         draw_null(ax, series)
     draw_notes(ax, collapse_notes(panel.runs, titles))
-    controls = panel.controls()
-    for name, title in titles.items():
-        _draw_random(ax, random_series(controls, name, title))
+    for series in pathway_series(panel.control_layers(), titles, mode, control=True):
+        _draw_control(ax, series)
     drawn = [s for s in pathway_series(panel.layers(), titles, mode) if len(s.layer)]
     for series in drawn:
         canvas.draw(ax, series)
@@ -165,10 +164,12 @@ def _draw_panel(ax: Axes, panel: Panel, titles: Mapping[str, str], mode: Mode) -
     return any(series.few.any() for series in drawn)
 
 
-def _draw_random(ax: Axes, series: Series) -> None:
+def _draw_control(ax: Axes, series: Series) -> None:
+    """A thin pale curve, without an interval: the knockout's own curves are what is read."""
     ax.plot(
-        series.layer, series.value, color=series.color, linewidth=0.8, zorder=1.5, label="_random"
-    )
+        series.layer, series.value, color=series.color, linewidth=1.0, zorder=1.5,
+        linestyle="--" if series.dashed else "-", label="_control",
+    )  # fmt: skip
 
 
 def _name_axes(axes: np.ndarray, columns: Sequence[Panel], modes: Sequence[Mode]) -> None:

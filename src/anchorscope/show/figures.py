@@ -36,7 +36,7 @@ def plot_probes(runs: Sequence[RunView] | RunView) -> Figure:
             canvas.draw(ax, series)
     axes[0, 0].set_ylabel("AUROC (wrong against right)", fontsize=canvas.TEXT)
     handles = [
-        Line2D([], [], color=color_of(i, "Q"), lw=1.3, label=title)
+        Line2D([], [], color=color_of(i), lw=1.3, label=title)
         for i, title in enumerate(titles.values())
     ]
     note = "Each question is read by a probe that never saw it. Dotted: chance." + dashed_note(

@@ -46,7 +46,7 @@ def _series(run: RunView, dataset: str, title: str, position: int, mode: Mode) -
     low, high = (values(null, f"{mode}_null_{end}").to_numpy(float) for end in ("low", "high"))
     return Series(
         label=f"{NULL_LABEL} ({title})",
-        color=color_of(position, "Q"),
+        color=color_of(position),
         dashed=False,
         layer=values(null, "layer").to_numpy(dtype=int),
         value=base + (low + high) / 2,
@@ -60,7 +60,7 @@ def draw_null(ax: Axes, series: Series) -> None:
     """A light hatched band behind everything else."""
     ax.fill_between(
         series.layer, series.low, series.high, facecolor="none", edgecolor=series.color,
-        alpha=0.35, hatch=HATCH, linewidth=0, zorder=0.8, label="_null",
+        alpha=0.55, hatch=HATCH, linewidth=0.6, zorder=0.8, label="_null",
     )  # fmt: skip
 
 

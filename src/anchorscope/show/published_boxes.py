@@ -25,7 +25,7 @@ def draw_readings(ax: Axes, model: str, titles: Mapping[str, str], layers: int) 
     """Whether a description of this model's figure speaks of these datasets, and was drawn."""
     named = {"all": NEUTRAL}
     for position, (name, title) in enumerate(titles.items()):
-        named |= {name: color_of(position, "Q"), title: color_of(position, "Q")}
+        named |= {name: color_of(position), title: color_of(position)}
     rows = reference_bands(model).to_dict("records")
     shown = [r for r in rows if r["part"] not in WITHOUT_POINTS and r["dataset"] in named]
     for row in shown:

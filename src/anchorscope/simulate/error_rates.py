@@ -75,9 +75,15 @@ def judge_states(
     answers = labelled(samples, samples[0].question.dataset, config)
     states = {name: states[name] for name in READ if name in states}
     readings, _ = cross_fit(
-        states, ids=answers.ids, z=answers.z, fold=answers.fold, C=config.C,
-        balance=config.balance, workers=1,
-    )  # fmt: skip
+        states,
+        ids=answers.ids,
+        z=answers.z,
+        fold=answers.fold,
+        entity=answers.entities,
+        C=config.C,
+        balance=config.balance,
+        workers=1,
+    )
     asked = asked_of(
         model="",
         config=config,

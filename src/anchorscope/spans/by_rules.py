@@ -25,8 +25,6 @@ OPENERS = STOP | word_set(
 ABBREVIATION = re.compile(r"(?:[A-Z]|St|Dr|Mr|Mrs|Ms|Mt|Ft|Jr|Sr|No|vs)")
 
 LOOK_BACK = 64  # characters
-# What another process of this run has found already, by text (`ahead.py`).
-KNOWN: dict[str, tuple[Span, ...]] = {}
 
 
 def rules_spans(text: str) -> tuple[Span, ...]:
@@ -35,10 +33,6 @@ def rules_spans(text: str) -> tuple[Span, ...]:
     A number alone does not stop the second way: of "season 6 downton abbey" the number
     is the least part.
     """
-    return KNOWN[text] if text in KNOWN else _marked(text)
-
-
-def _marked(text: str) -> tuple[Span, ...]:
     names = [*_quoted(text), *_names(text)]
     spans = merged([*names, *_numbers(text)] if names else _content(text))
     # "1980 Winter Olympics": number and name side by side are one span.

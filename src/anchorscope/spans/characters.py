@@ -16,21 +16,46 @@ def word_set(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-# Words that name nothing: question words, auxiliaries, pronouns, prepositions. scikit-learn's list
-# holds "bill", "fire" and "system", which name something, and lacks "born", "located" and "won".
-STOP = word_set(
-    "a about after against all also am an and any are as at be became been before being between "
-    "both but by can could did do does doing done during each ever few for from get gets give "
-    "given go goes going got had has have having he her here him his how i if in into is it its "
-    "just last long many may me mean means more most much must my name named no nor not now of "
-    "off on one only or other our out over own same shall she should since so some such take "
-    "takes than that the their them then there these they this those through to too under until "
-    "up us use used very was we were what when where which while who whom whose why will with "
-    "would you your come comes came called known took place happen happened located found play "
-    "plays played playing won win wins start starts started end ends ended begin begins began "
-    "live lives lived die dies died born made make makes leave leaves left become becomes "
-    "first"
+# The closed classes of English: articles, pronouns, question words, auxiliaries, prepositions,
+# conjunctions, quantifiers. They carry neither subject nor property. A word that is not here, of
+# whatever language, counts as content.
+FUNCTION_WORDS = word_set(
+    "a about above across after again against all along also although am among an and any are "
+    "aren't around as at be because been before behind being below beneath beside besides between "
+    "beyond both but by can can't could couldn't despite did didn't do does doesn't doing don't "
+    "done down during each either ever every except few for from had hadn't has hasn't have "
+    "haven't having he her here hers herself him himself his how i if in inside into is isn't it "
+    "its itself just like many may me might mine more most much must my near neither never no none "
+    "nor not now of off on once one only onto or other others our out outside over own past per "
+    "shall she should shouldn't since so some such than that the their theirs them themselves then "
+    "there these they this those though through throughout to too toward towards under until up "
+    "upon us very via was wasn't we were weren't what when where whereas whether which while who "
+    "whom whose why will with within without won't would wouldn't yet you your yours"
 )
+
+# Words that name nothing: those, and verbs and nouns that most questions have. scikit-learn's list
+# holds "bill", "fire" and "system", which name something, and lacks "born", "located" and "won".
+STOP = FUNCTION_WORDS | word_set(
+    "became get gets give given go goes going got last long mean means name named same take takes "
+    "use used come comes came called known took place happen happened located found play plays "
+    "played playing won win wins start starts started end ends ended begin begins began live lives "
+    "lived die dies died born made make makes leave leaves left become becomes first"
+)
+
+
+def plain_word(word: str) -> str:
+    """A word in lower case without the possessive at its end, as the lists above spell it."""
+    return re.sub(r"['’]s$", "", word.lower()).replace("’", "'")
+
+
+def content_words(text: str) -> list[Span]:
+    """Every word of the text that is no function word, without the possessive at its end."""
+    found = []
+    for word in WORD.finditer(text):
+        bare = plain_word(word[0])
+        if bare not in FUNCTION_WORDS:
+            found.append(Span(word.start(), word.start() + len(bare)))
+    return found
 
 
 def merged(spans: Iterable[Span]) -> tuple[Span, ...]:

@@ -16,14 +16,14 @@ _ARTICLE = re.compile(r"(?:the|an?)\s+(?=\S)")
 def entity_of(question: Question, of: QuestionSpans) -> str:
     """The entity that folds keep together and bootstraps draw as one.
 
-    The dataset's own where it names one. Else the longest marked span without case, white space and
-    a leading article: it depends on this question alone, so questions added later move no fold. A
-    finder that marks whole questions says nothing of their entity, and the rules' spans are taken.
+    The dataset's own where it names one. Else the subject's longest span without case, white space
+    and a leading article: it depends on this question alone, so questions added later move no fold.
+    A finder that marks whole questions says nothing of their entity: the rules' spans are taken.
     """
     if question.entity and question.entity != normalised(question.text):
         return question.entity
-    spans = find_spans([question], finder="auto")[0].spans if of.finder == "all" else of.spans
-    return _named(question.text, spans) or normalised(question.text)
+    marked = find_spans([question], finder="auto")[0] if of.finder == "all" else of
+    return _named(question.text, marked.subject_spans) or normalised(question.text)
 
 
 def _named(text: str, spans: Sequence[Span]) -> str:

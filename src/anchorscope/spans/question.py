@@ -14,6 +14,7 @@ from anchorscope.config import Finder
 from anchorscope.errors import UserError, unknown
 from anchorscope.records import Question, Span
 from anchorscope.run_folder import table_columns
+from anchorscope.spans.asked_property import property_spans
 from anchorscope.spans.by_model import Generate, model_spans
 from anchorscope.spans.by_rules import rules_spans
 from anchorscope.spans.by_spacy import spacy_spans
@@ -27,11 +28,19 @@ SpansById = Mapping[str, tuple[Span, ...]]
 
 @dataclass(frozen=True, kw_only=True)
 class QuestionSpans:
-    """The spans of one question and the finder that gave them (never "auto")."""
+    """The spans of one question, subject and property, and the finder of the subject.
+
+    The finder is never "auto". `property_spans` are those of the spans that name the property.
+    """
 
     id: str
     finder: str
-    spans: tuple[Span, ...]
+    spans: tuple[Span, ...]  # E_Q
+    property_spans: tuple[Span, ...] = ()
+
+    @property
+    def subject_spans(self) -> tuple[Span, ...]:
+        return tuple(span for span in self.spans if span not in self.property_spans)
 
 
 def find_spans(
@@ -44,7 +53,9 @@ def find_spans(
     """What the finder marks in each question, in the order of the questions.
 
     `auto` takes the dataset's subjects where it has them, else the rules, else the whole
-    question. `generate` is for "model" alone, `nlp` (a loaded pipeline) for "spacy" alone.
+    question. Every finder looks for the subject; the words that name the asked-about property
+    belong to E_Q as well, and are found in one way for all of them (`asked_property`).
+    `generate` is for "model" alone, `nlp` (a loaded pipeline) for "spacy" alone.
     """
     if finder not in get_args(Finder):
         raise unknown("finder of exact question tokens", finder, get_args(Finder))
@@ -62,9 +73,16 @@ def find_spans(
     else:
         spans = [_TEXT_FINDERS[finder](question) for question in questions]
     return [
-        QuestionSpans(id=question.id, finder=finder, spans=marked)
+        _with_property(question, finder, marked)
         for question, marked in zip(questions, spans, strict=True)
     ]
+
+
+def _with_property(question: Question, finder: str, subject: tuple[Span, ...]) -> QuestionSpans:
+    """The subject's spans and the property's; nothing where no subject was found."""
+    more = property_spans(question.text, subject) if subject else ()
+    spans = tuple(sorted([*subject, *more]))
+    return QuestionSpans(id=question.id, finder=finder, spans=spans, property_spans=more)
 
 
 def given_spans(question: Question) -> tuple[Span, ...]:
@@ -96,7 +114,7 @@ _TEXT_FINDERS: dict[str, Callable[[Question], tuple[Span, ...]]] = {
 def _auto(question: Question) -> QuestionSpans:
     for finder, find in _TEXT_FINDERS.items():
         if spans := find(question):
-            return QuestionSpans(id=question.id, finder=finder, spans=spans)
+            return _with_property(question, finder, spans)
     return QuestionSpans(id=question.id, finder="all", spans=())
 
 

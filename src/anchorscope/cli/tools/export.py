@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from anchorscope.cli.terminal import echo
 from anchorscope.errors import unknown
 
 
@@ -15,7 +16,7 @@ def export(
     to: Annotated[str, typer.Option(help="numpy, hf (datasets), or probelab.")],
     out: Annotated[Path, typer.Option(help="The folder to write; it must be new or empty.")],
     passes: Annotated[
-        str, typer.Option(help="Whose states, joined by commas: clean, knockout, random, ...")
+        str, typer.Option(help="Whose states, joined by commas: clean, knockout, neutral, ...")
     ] = "clean",
     data: Annotated[
         str, typer.Option(help="Some of the run's datasets, joined by commas; default: all.")
@@ -39,9 +40,9 @@ def export(
     quiet_libraries()
     lines = write(material, to, out)
     samples, layers, width = material.shape
-    typer.echo(f"{samples} samples, {layers} layers, width {width}: {out}. To load them:")
+    echo(f"{samples} samples, {layers} layers, width {width}: {out}. To load them:")
     for line in lines:
-        typer.echo(f"  {line}")
+        echo(f"  {line}")
 
 
 def _words(text: str) -> list[str]:

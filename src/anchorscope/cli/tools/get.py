@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from anchorscope.cli.terminal import echo
 from anchorscope.models.weights.catalogue import WEIGHTS
 
 
@@ -23,4 +24,4 @@ def get(
 
     with Bar() as bar:
         file = fetch(name, progress=bar)
-    typer.echo(str(file))
+    echo(str(file))

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 
+from anchorscope.cli.terminal import Terminal, echo
 from anchorscope.errors import UserError, unknown
 
 if TYPE_CHECKING:
@@ -57,14 +57,14 @@ def power(
         with Bar() as bar:
             bar.note(f"{name}: planting worlds ...")
             powers.append(power_of_run(view, name, worlds=worlds))
-    console = Console(highlight=False)
+    console = Terminal()
     console.print(_probes(powers))
     console.print(_smallest(powers))
     for of in powers:
         console.print(_sentences(of), markup=False)
     if out is not None:
         _rows(powers).to_csv(out, index=False)
-        typer.echo(str(out))
+        echo(str(out))
 
 
 def _probes(powers: list[Power]) -> Table:

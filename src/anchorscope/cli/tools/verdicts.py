@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from anchorscope.cli.terminal import echo
 from anchorscope.errors import UserError
 
 if TYPE_CHECKING:
@@ -42,12 +43,12 @@ def verdicts(
         raise UserError(f"'{run}' has no accepted answers to compare with, only given verdicts.")
     everything = doubtful(samples)
     _write(out, everything[:most])
-    typer.echo(
+    echo(
         f"{len(everything)} of {len(samples)} verdicts are in doubt; "
         f"{min(most, len(everything))} of them are in {out}, the most doubtful first. Correct the "
         "columns right and abstained there, then:"
     )
-    typer.echo(f"  {_again(view, out)}")
+    echo(f"  {_again(view, out)}")
 
 
 def _write(out: Path, pairs: Sequence[tuple[Sample, Doubt]]) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
+from anchorscope.cli.terminal import Terminal
 from anchorscope.errors import UserError
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def verify(
 
     Exit code 1 where something is wrong; each such line says what to do. No model is loaded.
     """
-    console = Console(highlight=False, soft_wrap=True)
+    console = Terminal(soft_wrap=True)
     seen, wrong = 0, 0
     for checked in _checks(folder, deep=deep):
         seen, wrong = seen + 1, wrong + (not checked.ok)

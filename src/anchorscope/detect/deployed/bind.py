@@ -13,9 +13,9 @@ from anchorscope.engine.trunk import Prefix, read_prefix, shared_prefix
 from anchorscope.errors import UserError, unknown
 from anchorscope.models import Model
 from anchorscope.models.plain_text import Coded, Piece, code
-from anchorscope.models.prompts import Prompt, stop_ids
+from anchorscope.models.prompts import Prompt, short, stop_ids, window_of
 from anchorscope.records import Question, Span
-from anchorscope.run_folder.identity import weights_hash
+from anchorscope.run_folder.identity import weights_hash, weights_remark
 from anchorscope.spans.characters import tokens_of
 from anchorscope.spans.question import find_spans
 
@@ -40,6 +40,28 @@ class Bound:
         return Prompt(
             ids=coded.ids, offsets=coded.offsets, question=Span(start, start + len(question))
         )
+
+    def checked_prompt(self, question: str, answer: Sequence[int] | None = None) -> Prompt:
+        """The prompt for a question that is to be read; an error where it is empty or too long.
+
+        `answer` are the tokens of a given answer; without them room is left for a written one.
+        """
+        if not question.strip():
+            raise UserError(f"The question {question!r} is empty. Give the text of a question.")
+        prompt, window = self.prompt(question), window_of(self.model)
+        if not tokens_of([prompt.question], prompt.offsets):
+            raise UserError(
+                f"The question {short(question)} has no token of its own in the prompt: the "
+                "tokenizer drops its characters. Leave it out, or use another model."
+            )
+        follows = self.answerer.max_tokens if answer is None else len(answer)
+        if window is not None and len(prompt.ids) + follows > window:
+            raise UserError(
+                f"The question {short(question)} needs a prompt of {len(prompt.ids)} tokens and an "
+                f"answer of {follows} tokens; {self.model.name} reads {window} in all. Shorten it, "
+                "or leave it out."
+            )
+        return prompt
 
     def exact_question(self, question: str, prompt: Prompt) -> tuple[int, ...]:
         """E_Q: the positions of the exact question tokens in the prompt."""
@@ -154,7 +176,8 @@ def check_made_for(trained: Trained, model: Model) -> None:
     if made.get("weights") != weights_hash(model.lm):
         raise UserError(
             f"The weights of {model.name} are not those the detector was made for ({name}, "
-            f"revision {made.get('revision')}). Use that model, or train a detector for this one."
+            f"revision {made.get('revision')}).{weights_remark(made.get('weights'))} Use that "
+            "model, or train a detector for this one."
         )
 
 

@@ -1,129 +1,174 @@
-"""What a detector's folder may say: a checksum vouches for its writer's words, not for their sense.
+"""Validate a detector's folder: a checksum vouches for its writer's words, not for their sense.
 
-Every field has a rule, sizes come before reading, and what was read is tried on a made-up answer
-before anybody relies on it.
+Every field has a rule, sizes come before reading, nothing is allocated that the files do not hold
+already, and what was read is tried on a made-up answer before it is relied on.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
 
 from anchorscope.detect.deployed.trained import Trained
-from anchorscope.detect.kinds import METHODS
+from anchorscope.detect.distance import Distance
 from anchorscope.detect.material import Arrays, Material, Text
+from anchorscope.detect.threshold import Promise
+from anchorscope.errors import CONTROLS
 
 MOST_BYTES = {".json": 64 << 20, ".safetensors": 4 << 30}
 # What numpy and Python say of arrays and values that do not belong together.
 _MISFITS = (
     ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError,
 )  # fmt: skip
-_DTYPES = ("float16", "bfloat16", "float32", "float64")
 
 
 class Forged(Exception):
     """Says what is wrong with a folder."""
 
 
-class Rule(NamedTuple):
-    """What a field must be, and how that is said."""
-
-    fits: Callable[[Any], bool]
-    said: str
-
-
-def _number(low: float, high: float) -> Rule:
-    def fits(value: Any) -> bool:
-        plain = isinstance(value, int | float) and not isinstance(value, bool)
-        return plain and low <= value <= high  # which no NaN and no infinity is
-
-    return Rule(fits, f"a number from {low:g} to {high:g}")
+def _no_controls(text: str) -> str:
+    if CONTROLS.search(text):
+        raise ValueError("a control character, which would act on a terminal")
+    return text
 
 
-def _whole(low: int, high: int) -> Rule:
-    number = _number(low, high)
-    return Rule(
-        lambda value: isinstance(value, int) and number.fits(value),
-        f"a whole number from {low} to {high}",
+def _fact(value: Any) -> Any:
+    if not (value is None or isinstance(value, str | int | float)) or isinstance(value, bool):
+        raise ValueError("a number, a text or null is accepted")
+    if isinstance(value, str) and len(_no_controls(value)) > 1000:
+        raise ValueError("a text of 1000 characters at most is accepted")
+    if isinstance(value, int | float) and not abs(value) <= 1e12:  # which no NaN is
+        raise ValueError("a finite number is accepted")
+    return value
+
+
+_Name = Annotated[str, Field(min_length=1, max_length=1000), AfterValidator(_no_controls)]
+_Share = Annotated[float, Field(ge=0, le=1)]
+_Count = Annotated[int, Field(ge=0, le=10**9)]
+_Facts = dict[_Name, Annotated[Any, AfterValidator(_fact)]]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+
+
+class _Model(_Part):
+    name: _Name
+    source: _Name | None = None
+    adapter: _Name | None = None
+    revision: _Name | None = None
+    weights: _Name
+    dtype: Literal["float16", "bfloat16", "float32", "float64"]
+    blocks: int = Field(ge=1, le=10_000)
+    width: int = Field(ge=1, le=1 << 20)
+
+
+class _Prompt(_Part):
+    style: Literal["chat", "text"]
+    shots: int = Field(ge=0, le=1000)
+    max_tokens: int = Field(ge=1, le=4096)
+    finder: str = Field(max_length=100)
+
+
+class _Line(_Part):
+    slope: float = Field(ge=0, le=1e12)  # a line that falls would call right answers wrong
+    intercept: float = Field(ge=-1e12, le=1e12)
+    prior: float = Field(ge=-1e3, le=1e3)
+
+
+class _TrainedOn(_Part):
+    datasets: list[_Name] = Field(min_length=1, max_length=10_000)
+    answers: _Count
+    wrong: _Count
+
+    @model_validator(mode="after")
+    def _counts(self) -> _TrainedOn:
+        if self.wrong > self.answers:
+            raise ValueError(f"{self.wrong} of {self.answers} are wrong")
+        return self
+
+
+class _Before(_Part):
+    threshold: _Share
+    calibration: _Line
+
+
+class _Promise(_Part):
+    risk: float = Field(gt=0, lt=1)
+    confidence: float = Field(gt=0, lt=1)
+    answers: _Count
+    accepted: _Count
+    wrong: _Count
+
+    @model_validator(mode="after")
+    def _kept(self) -> _Promise:
+        if not self.wrong <= self.accepted <= self.answers:
+            raise ValueError(
+                f"{self.accepted} of {self.answers} answers are accepted, "
+                f"{self.wrong} of them wrong"
+            )
+        if not Promise(**self.model_dump()).supported:
+            raise ValueError(
+                f"{self.wrong} of {self.accepted} accepted answers are wrong, which does not "
+                f"support a risk of {self.risk:g} with a confidence of {self.confidence:g}"
+            )
+        return self
+
+
+class _Example(_Part):
+    question: str = Field(min_length=1, max_length=100_000)
+    prompt_ids: list[Annotated[int, Field(ge=0, le=1 << 31)]] = Field(
+        min_length=1, max_length=1 << 20
     )
+    dataset: str = Field(default="", max_length=1000)
 
 
-def _words(most: int, *, least: int = 0) -> Rule:
-    return Rule(
-        lambda value: isinstance(value, str) and least <= len(value) <= most,
-        f"a text of {least} to {most} characters",
-    )
+class _Aurocs(_Part):
+    auroc: _Share | None = None
+    auroc_low: _Share | None = None
+    auroc_high: _Share | None = None
+
+    @model_validator(mode="after")
+    def _interval(self) -> _Aurocs:
+        low, high = self.auroc_low, self.auroc_high
+        if low is not None and high is not None and low > high:
+            raise ValueError(f"the AUROC lies in an interval from {low} to {high}")
+        return self
 
 
-def _none_or(rule: Rule) -> Rule:
-    return Rule(lambda value: value is None or rule.fits(value), f"{rule.said}, or null")
+class _About(_Part):
+    """detector.json: what `save_trained` writes, as far as a reader relies on it."""
+
+    name: _Name
+    model: _Model
+    prompt: _Prompt
+    threshold: _Share
+    calibration: _Line
+    calibrated_on: str = Field(max_length=100_000)
+    trained_on: _TrainedOn
+    examples: list[_Example] = Field(min_length=1, max_length=100_000)
+    evaluation: _Facts
+    licence: _Facts
+    method: dict[str, Any]
+    band: list[_Share] | None = Field(default=None, min_length=2, max_length=2)
+    before: _Before | None = None
+    promise: _Promise | None = None
 
 
-def _list_of(rule: Rule, *, least: int, most: int) -> Rule:
-    return Rule(
-        lambda value: (
-            isinstance(value, list) and least <= len(value) <= most and all(map(rule.fits, value))
-        ),
-        f"a list of {least} to {most}, each {rule.said}",
-    )
-
-
-def _one_of(choices: tuple[str, ...]) -> Rule:
-    return Rule(lambda value: value in choices, f"one of {', '.join(choices)}")
-
-
-_FACT = Rule(
-    lambda value: value is None or _words(1000).fits(value) or _number(-1e12, 1e12).fits(value),
-    "a finite number, a short text or null",
-)
-_LINE = Rule(
-    lambda value: (
-        isinstance(value, dict)
-        and _number(0, 1e12).fits(value.get("slope"))
-        and _number(-1e12, 1e12).fits(value.get("intercept"))
-        and _number(-1e3, 1e3).fits(value.get("prior"))
-    ),
-    "a line that does not fall: slope, intercept and prior",
-)
-_NAME, _COUNT = _words(1000, least=1), _whole(0, 10**9)
-RULES: dict[str, Rule] = {
-    "name": Rule(lambda value: isinstance(value, str) and value in METHODS, "a known detector"),
-    "model.name": _NAME,
-    "model.source": _none_or(_NAME),
-    "model.adapter": _none_or(_NAME),
-    "model.revision": _none_or(_NAME),
-    "model.weights": _NAME,
-    "model.dtype": _one_of(_DTYPES),
-    "model.blocks": _whole(1, 10_000),
-    "model.width": _whole(1, 1 << 20),
-    "prompt.style": _one_of(("chat", "text")),
-    "prompt.shots": _whole(0, 1000),
-    "prompt.max_tokens": _whole(1, 4096),
-    "prompt.finder": _words(100),
-    "threshold": _number(0, 1),
-    "calibration": _LINE,
-    "calibrated_on": _words(100_000),
-    "trained_on.datasets": _list_of(_NAME, least=1, most=10_000),
-    "trained_on.answers": _COUNT,
-    "trained_on.wrong": _COUNT,
-    "band": _none_or(_list_of(_number(0, 1), least=2, most=2)),
-    "before.threshold": _number(0, 1),
-    "before.calibration": _LINE,
-    "promise.risk": _number(0, 1),
-    "promise.confidence": _number(0, 1),
-    "promise.answers": _COUNT,
-    "promise.accepted": _COUNT,
-    "promise.wrong": _COUNT,
-}
-_MAY_MISS = ("model.source", "model.adapter", "model.revision", "band", "before", "promise")
-_EXAMPLES = {
-    "question": _words(100_000, least=1),
-    "prompt_ids": _list_of(_whole(0, 1 << 31), least=1, most=1 << 20),
-}
+_ABOUT, _AUROCS = TypeAdapter(_About), TypeAdapter(_Aurocs)
 
 
 def check_size(file: Path) -> None:
@@ -135,46 +180,35 @@ def check_size(file: Path) -> None:
 
 def check_about(about: Mapping[str, Any]) -> None:
     """Raise where a field of the description is missing or is not what it may be."""
-    for name, rule in RULES.items():
-        head, _, tail = name.partition(".")
-        part = about.get(head)
-        if part is None and head in _MAY_MISS:
-            continue
-        if tail and not isinstance(part, dict):
-            raise Forged(f"its {head} is {_short(part)}; accepted: an object")
-        _check(name, part.get(tail) if tail and isinstance(part, dict) else part, rule, name)
-    examples = about.get("examples")
-    if not isinstance(examples, list) or not 0 < len(examples) <= 100_000:
-        raise Forged("its examples are no list of prompts")
-    for example in examples:
-        for name, rule in _EXAMPLES.items():
-            value = example.get(name) if isinstance(example, dict) else None
-            _check(f"example's {name}", value, rule)
-    for part in ("evaluation", "licence"):
-        if not isinstance(about.get(part), dict):
-            raise Forged(f"its {part} is {_short(about.get(part))}; accepted: an object")
-        for name, value in about[part].items():
-            rule = _none_or(_number(0, 1)) if name.startswith("auroc") else _FACT
-            _check(f"{part}.{name}", value, rule)
+    _validate(_ABOUT, about)
+    _validate(_AUROCS, about["evaluation"], "evaluation")
+    band, threshold = about.get("band"), about["threshold"]
+    if band is not None and not band[0] <= threshold <= band[1]:
+        raise Forged(f"its band is {band}, which does not hold its threshold {threshold}")
     _check_rest(about)
 
 
-def _check(said: str, value: Any, rule: Rule, name: str = "") -> None:
-    if value is None and name in _MAY_MISS:
-        return
-    if not rule.fits(value):
-        raise Forged(f"its {said} is {_short(value)}; accepted: {rule.said}")
+def _validate(rules: TypeAdapter[Any], content: Any, place: str = "") -> None:
+    """Raise with the first field that breaks its rule: its name, its value and the rule."""
+    try:
+        rules.validate_python(content)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        name = ".".join(map(str, [*([place] if place else []), *first["loc"]]))
+        said = first["msg"].removeprefix("Value error, ")
+        if isinstance(first["input"], dict):  # of the part as a whole, or of a field it lacks
+            raise Forged(f"its {name}: {said}") from error
+        raise Forged(f"its {name} is {_short(first['input'])}; {said}") from error
 
 
 def _check_rest(about: Mapping[str, Any]) -> None:
     """What a method and other parts say of themselves: finite numbers, layers the model has."""
-    if not isinstance(about.get("method"), dict):
-        raise Forged(f"its method is {_short(about.get('method'))}; accepted: an object")
-    layer = _whole(1, about["model"]["blocks"])
+    blocks = about["model"]["blocks"]
     for part, content in about.items():
         for name, value in _leaves(content, part):
             if name in ("layer", "layers"):
-                _check(f"{part}'s {name}", value, layer)
+                if type(value) is not int or not 1 <= value <= blocks:
+                    raise Forged(f"its {part}'s {name} is {_short(value)}; the model has {blocks}")
             elif isinstance(value, float) and not math.isfinite(value):
                 raise Forged(f"its {part}'s {name} is {value}; accepted: a finite number")
 
@@ -201,36 +235,52 @@ def check_tensors(tensors: Mapping[str, np.ndarray]) -> None:
 def check_works(trained: Trained) -> None:
     """Raise where the detector gives a made-up answer no probability: its parts do not fit."""
     blocks, width = int(trained.model["blocks"]), int(trained.model["width"])
+    state = np.zeros((1, width), dtype=np.float32)
     try:
         needed = trained.method.needs()
         if any(not 1 <= layer <= blocks for layers in needed.values() for layer in layers):
             raise Forged(f"it reads layers that a model of {blocks} has not")
-        states = {(name, k): _zeros(width) for name, layers in needed.items() for k in layers}
-        made_up = _made_up(states, blocks)
+        made_up = _made_up({(name, k): state for name, ks in needed.items() for k in ks}, blocks)
+        for distance in (trained.distance, getattr(trained.method, "distance_", None)):
+            if distance is not None:
+                _check_distance(distance, blocks, width)
+                distance.place(state)
         trained.method.passes(made_up)
         _, probability = trained.score_of(made_up)
         _must(probability.shape == (1,) and 0 <= probability[0] <= 1, "no probability comes out")
         if trained.beliefs is not None:
-            belief = trained.beliefs.wrong(np.zeros((1, blocks, width), dtype=np.float32))
-            trained.beliefs.question_anchored(np.zeros((1, blocks, width), dtype=np.float32))
+            # Before there is a state for every layer: that takes as much memory as the file says.
+            shape = trained.beliefs.coef.shape
+            _must(shape == (blocks, width), f"its beliefs have the shape {shape}")
+            states = np.zeros((1, blocks, width), dtype=np.float32)
+            belief = trained.beliefs.wrong(states)
+            trained.beliefs.question_anchored(states)
             _must(belief.shape == (1, blocks), "the beliefs are of another model")
             _must(1 <= trained.beliefs.gate_layer <= blocks, "the gate is at no layer")
         if trained.before is not None:
-            warned = trained.before.probability(_zeros(width))
+            warned = trained.before.probability(state)
             _must(warned.shape == (1,), "no warning comes out")
-        trained.distance_of(np.zeros((1, blocks, width), dtype=np.float32))
     except _MISFITS as e:
         raise Forged(f"its parts do not fit together ({type(e).__name__}: {_short(e)})") from e
+
+
+def _check_distance(distance: Distance, blocks: int, width: int) -> None:
+    """Raise where a distance is none: at a layer, over variances above 0, in rising order."""
+    _must(1 <= distance.layer <= blocks, f"its distance is at layer {distance.layer}")
+    shapes = [a.shape for a in (distance.mean, distance.scale, distance.directions[0])]
+    _must(shapes == [(width,)] * 3, f"its distance has arrays of the shapes {shapes}")
+    spread = np.append(distance.variances, distance.rest)
+    _must(bool((spread > 0).all()), "its distance has a variance that is not above 0")
+    _must(bool((distance.scale > 0).all()), "its distance has a scale that is not above 0")
+    seen = distance.seen
+    rising = seen.ndim == 1 and len(seen) > 0 and bool((np.diff(seen) >= 0).all())
+    _must(rising, "its distances of training answers do not rise")
 
 
 def _must(holds: bool, said: str) -> None:
     """Raise where it does not hold; an assert would be gone under `python -O`."""
     if not holds:
         raise Forged(said)
-
-
-def _zeros(width: int) -> np.ndarray:
-    return np.zeros((1, width), dtype=np.float32)
 
 
 def _made_up(states: dict[tuple[str, int], np.ndarray], blocks: int) -> Material:

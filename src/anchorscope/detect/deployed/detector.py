@@ -125,7 +125,9 @@ class Detector(Trained):
         """
         bound = self.bind(model, dataset=dataset)
         asked = [questions] if isinstance(questions, str) else list(questions)
-        return generate_inputs(bound.model, [bound.prompt(question).ids for question in asked])
+        return generate_inputs(
+            bound.model, [bound.checked_prompt(question).ids for question in asked]
+        )
 
     def watch(self, model: Any, *, dataset: str | None = None) -> Watch:
         """A `with` block around your own `model.lm.generate(...)`; it gives the scores after."""

@@ -23,6 +23,7 @@ from anchorscope.detect.deployed.teacher_forced import read_tokens
 from anchorscope.detect.deployed.trained import Trained
 from anchorscope.engine.batches import Budget, in_batches
 from anchorscope.engine.check import require_understood
+from anchorscope.engine.decode import states_bytes
 from anchorscope.engine.interventions import Intervention, TokenPositions
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.passes import CLEAN
@@ -75,6 +76,8 @@ def score_all(
     progress.start("scores", len(asked))
     require_understood(bound.model)
     budget = Budget.of(bound.model)
+    states = states_bytes(bound.model, bound.answerer.max_tokens)
+    rows = Prefix((), None).rows_within(budget.written, room=0, beside=states)
     with Lease(bound.model) as lease:
         for written in (False, True):
             part = [a for a in asked if (a.answer is None) == written]
@@ -84,6 +87,7 @@ def score_all(
                 length=lambda a: len(a.prompt.ids) + len(a.answer_ids),
                 then=lambda a: a.number,
                 budget=budget,
+                rows=rows if written else None,
             ):
                 out |= {a.number: s for a, s in zip(batch, scored, strict=True)}
                 progress.advance(len(batch))
@@ -91,8 +95,10 @@ def score_all(
 
 
 def _asked(bound: Bound, number: int, question: str, answer: str | None) -> _Asked:
-    ids = () if answer is None else bound.answer_tokens(question, answer)
-    return _Asked(number, question, bound.prompt(question), answer, ids)
+    if answer is None:
+        return _Asked(number, question, bound.checked_prompt(question), None)
+    ids = bound.answer_tokens(question, answer)
+    return _Asked(number, question, bound.checked_prompt(question, ids), answer, ids)
 
 
 @dataclass

@@ -101,6 +101,6 @@ class Trained:
 
         From states [question, layer, width]; NaN where the detector keeps no distance.
         """
-        if self.distance is None or self.distance.layer > clean.shape[1]:
+        if self.distance is None:
             return np.full(len(clean), np.nan)
         return self.distance.place(clean[:, self.distance.layer - 1])

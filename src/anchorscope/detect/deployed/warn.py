@@ -56,7 +56,7 @@ def warn_all(before: Before, bound: Bound, questions: Sequence[str], detector: s
 
 def _up_to_question(bound: Bound, question: str) -> tuple[int, ...]:
     """The prompt's tokens up to the last one of the question."""
-    prompt = bound.prompt(question)
+    prompt = bound.checked_prompt(question)
     return prompt.ids[: tokens_of([prompt.question], prompt.offsets)[-1] + 1]
 
 

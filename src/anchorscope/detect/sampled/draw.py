@@ -66,7 +66,8 @@ def _drawn(
         answers = answerer.sample(lease, prefix, ids, prompts, sampling)
         return answers, (time.perf_counter() - begun) * 1000 / len(batch)
 
-    fitting = prefix.rows_within(budget.written, room=max(map(own, asked)) + answerer.max_tokens)
+    room = max(map(own, asked)) + answerer.max_tokens
+    fitting = prefix.rows_within(budget.written, room=room, apart=lease.apart)
     rows = None if fitting is None else max(1, fitting // samples)
     by_id: dict[str, list[tuple]] = {}
     for batch, (answers, ms) in in_batches(

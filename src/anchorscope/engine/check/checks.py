@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection, Generator, Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from anchorscope.engine.check import trial as tries
 from anchorscope.engine.check.edits import Theirs, stock_by_kind
 from anchorscope.engine.check.limits import distance, rounding
 from anchorscope.engine.check.measure import measure
-from anchorscope.engine.check.packs import check_long, check_pack
+from anchorscope.engine.check.packs import check_far, check_long, check_pack
 from anchorscope.engine.check.precision import can_be_float32, in_float32
 from anchorscope.engine.check.stock import Stock, stock_pass, stock_states
 from anchorscope.engine.check.trial import Trial
@@ -140,6 +141,7 @@ def _checks(model: Model, pack: int | None) -> Iterator[Check]:
     before = _logits(model)
     measure(model)
     limit = yield from _of_states(model)
+    yield Check(*check_far(model, limit))
     yield Check(*check_long(model, limit))
     yield Check(*check_pack(model, limit, most=pack))
     same = torch.equal(before, _logits(model))
@@ -180,13 +182,19 @@ def _of_states(
 
 
 _PROVED: dict[tuple[str, ...], Noted] = {}
+_HASHES: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()  # of weights, as first seen
 
 
-def require_understood(model: Model) -> None:
-    """An error that names the failed checks, where there are any; once a process and weights."""
+def require_understood(model: Model, *, weights: str | None = None) -> None:
+    """An error that names the failed checks, where there are any; once a process and weights.
+
+    `weights` is their hash, where it is known already.
+    """
+    if weights is not None:
+        _HASHES[model.lm] = weights
     proved = _PROVED.get(_key(model))
     if proved is not None:
-        note_again(model.lm, proved)  # the same weights may have been loaded anew
+        note_again(model.lm, proved)  # the same weights may have been loaded again
         return
     failed = [check for check in check_model(model, pack=_SHORT) if not check.ok]
     if failed:
@@ -198,9 +206,14 @@ def require_understood(model: Model) -> None:
 
 
 def _key(model: Model) -> tuple[str, ...]:
-    """What a proof holds for."""
+    """What a proof holds for.
+
+    It is about a model's arithmetic: weights that are changed in place are not hashed again.
+    """
+    if model.lm not in _HASHES:
+        _HASHES[model.lm] = weights_hash(model.lm)
     config = model.lm.config.to_json_string()
-    return (weights_hash(model.lm), str(model.dtype), str(model.device), config)
+    return (_HASHES[model.lm], str(model.dtype), str(model.device), config)
 
 
 @torch.no_grad()

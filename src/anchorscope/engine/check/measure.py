@@ -11,7 +11,6 @@ from dataclasses import replace
 
 import torch
 
-from anchorscope import ranks
 from anchorscope.engine.check import trial as tries
 from anchorscope.engine.interventions import Intervention
 from anchorscope.engine.lease import Lease
@@ -19,6 +18,7 @@ from anchorscope.engine.limits.bounds import bounds_within, kind_of, note, noted
 from anchorscope.engine.rows import read_batch, row_for
 from anchorscope.engine.trunk import grow_trunk, read_prefix
 from anchorscope.models import Model
+from anchorscope.models.rotary import longest_row
 
 _TOKENS, _PREFIX = 1024, 1024
 _OWN = 1 << 30  # bytes of a GPU that CUDA and its libraries take for themselves, about
@@ -29,17 +29,14 @@ def measure(model: Model) -> None:
     if kind_of(model) == "cuda":
         taken, tokens = trial_pack(model, peak_bytes)
         room = min(room_on(*memory) for memory in _memory(model))
-        free = ranks.least(room)
-        # The processes that share a model take alike, but for rounding: the largest counts.
-        token = -ranks.least(-taken) / tokens
-        note(model.lm, replace(noted_of(model.lm), bounds=bounds_within(free, token)))
+        note(model.lm, replace(noted_of(model.lm), bounds=bounds_within(room, taken / tokens)))
 
 
 def trial_pack(model: Model, peak: Callable[[Model, Callable[[], object]], int]) -> tuple[int, int]:
     """What `peak` says of a pass, and how many tokens it had."""
     prompt = tries.prompts_for(model)[0]
     config = model.lm.config.get_text_config()
-    longest = (getattr(config, "max_position_embeddings", None) or 4 * _PREFIX) // 2
+    longest = (longest_row(model.lm) or 4 * _PREFIX) // 2
     front = (prompt[: tries.PREFIX] * _PREFIX)[: min(_PREFIX, longest)]
     sample = tries.positions((*front, *prompt[tries.PREFIX :]), prompt[:3], 0, start=len(front))
     every = [(b, h) for b in range(1, model.blocks + 1) for h in range(config.num_attention_heads)]

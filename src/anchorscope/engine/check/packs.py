@@ -8,21 +8,29 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from anchorscope.engine.batches import Budget
 from anchorscope.engine.check import trial as tries
 from anchorscope.engine.check.edits import edits_for
 from anchorscope.engine.check.limits import distance
 from anchorscope.engine.check.stock import stock_states
+from anchorscope.engine.layout import Layout
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.limits.bounds import Proved, note, noted_of
+from anchorscope.engine.masks import first_position
+from anchorscope.engine.memory import Growing
 from anchorscope.engine.passes import KNOCKOUT
 from anchorscope.engine.trunk import grow_trunk, read_prefix
 from anchorscope.models import Model
+from anchorscope.models.rotary import longest_row
 
 # Arithmetic that a check may cost, in multiplications and additions: seconds on two cores.
 _COST = {"cpu": 1e12, "cuda": 5e15}
 _WINDOWS = ("sliding_window", "attention_chunk_size", "sliding_window_size", "window_size")
 _NARROW = 8
+_FAR = 1 << 15  # positions beyond are not tried
 
 
 def check_long(model: Model, limit: float) -> tuple[str, bool, str]:
@@ -34,7 +42,7 @@ def check_long(model: Model, limit: float) -> tuple[str, bool, str]:
     if not windows:
         return name, True, "it has none"
     least = min(windows.values())
-    if least + sum(tries.TURNS) <= _affordable(model):
+    if least + sum(tries.TURNS) <= min(_affordable(model), longest_row(model.lm) or sys.maxsize):
         far = _long(model, least)
         said = f"window {least}"
     else:
@@ -56,6 +64,29 @@ def _long(model: Model, window: int) -> float:
     edits = edits_for((sample,), KNOCKOUT, layer=model.blocks, heads=1)
     stock = stock_states(model, [sample.ids], edits, depth=model.blocks)
     return distance(states, stock)
+
+
+def check_far(model: Model, limit: float) -> tuple[str, bool, str]:
+    """A row at the last positions that are read must leave a row beside it as it is.
+
+    Rotary embeddings may depend on the length of a whole pass, and with it on other rows.
+    """
+    name = "a row far from the others changes none of them"
+    own, longest = tries.prompts_for(model)[0], longest_row(model.lm)
+    if longest is None:
+        return name, True, "it names no last position"
+    last = min(longest, _FAR) - 1 - first_position(model.parts.decoder)
+    near = range(len(own))
+    ids = torch.tensor([own, own], device=model.device)
+
+    def first_row(beside: range) -> Tensor:
+        at = torch.tensor([[*near], [*beside]], device=model.device)
+        memory = Growing(model.blocks, len(own))
+        return lease.run(ids, Layout(at, at, prefix_length=0), memory).states[0]
+
+    with Lease(model) as lease:
+        far = distance(first_row(range(last + 1 - len(own), last + 1)), first_row(near))
+    return name, far < limit, f"at position {last}: by {far:.1e}"
 
 
 def check_pack(model: Model, limit: float, *, most: int | None) -> tuple[str, bool, str]:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from anchorscope.engine.attention import attention_named, own_heads
+from anchorscope.engine.attention import attention_named
 from anchorscope.engine.masks import NotUnderstood
 from anchorscope.models import Model
 
@@ -152,15 +152,14 @@ class _Scores(TorchFunctionMode):
         scores = args[0]
         # A sink, where there is one, is the last column.
         extra = scores.shape[-1] - self.length
-        heads = scores.shape[1]
         if edit.added is not None:
-            scores = scores + functional.pad(own_heads(edit.added, heads), (0, extra)).to(scores)
+            scores = scores + functional.pad(edit.added, (0, extra)).to(scores)
         out = func(scores, *args[1:], **kwargs)
         if func in _LOG_SUM:
             return out
         self.seen.append(self.block)
         if edit.factor is not None:
-            kept = functional.pad(own_heads(edit.factor, heads), (0, extra), value=1.0)
+            kept = functional.pad(edit.factor, (0, extra), value=1.0)
             out = out * kept.to(out)
         return out
 

@@ -17,7 +17,6 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import nn
 
-from anchorscope import ranks
 from anchorscope.engine.fused import gates, norms, rotary, trial
 from anchorscope.models import Model
 
@@ -29,8 +28,8 @@ _KINDS: tuple[Callable[[nn.Module], Any], ...] = (norms.ours, gates.ours, rotary
 def can_fuse(model: Model) -> bool:
     """Whether the kernels can run: a whole model on one GPU, with Triton, and they work."""
     devices = {weight.device for weight in model.lm.parameters()}
-    alone = devices == {model.device} and ranks.count() == 1
-    if not alone or model.device.type != _GPU or find_spec("triton") is None:
+    whole = devices == {model.device}
+    if not whole or model.device.type != _GPU or find_spec("triton") is None:
         return False
     return _tried(model.device, model.dtype, *_shape(model.lm.config.get_text_config()))
 

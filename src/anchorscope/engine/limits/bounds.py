@@ -23,14 +23,14 @@ from anchorscope.models import Model
 TOKENS = {"cpu": 2048, "cuda": 65536}
 # On a CPU in half precision: the matrix units that bfloat16 goes with (AMX) want larger products.
 _HALF_TOKENS = 4096
-# Keys and values of rows that answers are written to, on a CPU: a share of all memory, not of what
-# is free just now, so that two runs on a machine make the same batches. The prefix lies in every
-# row; more rows than fit into a GiB do not decode faster.
+# Keys, values and states of rows that answers are written to, on a CPU: a share of all memory, not
+# of what is free just now, so that two runs on a machine make the same batches. The prefix is in
+# every row; more rows than fit into a GiB do not decode faster.
 _SHARE, _WRITTEN = 16, 1 << 30
 _PER_TOKEN = 2 << 20  # bytes of all memory for each token of a pass
 _LEAST = 256  # tokens; less would crawl, and memory that runs out is still caught
-# Of what is free a half for packs, a quarter for keys and values; the rest is for what nobody
-# counted: fragments, logits, the states of answers.
+# Of what is free a half for packs, a quarter for keys, values and the states of answers; the rest
+# is for what is not counted: fragments, logits.
 _PACKS, _KEYS = 2, 4
 
 
@@ -38,7 +38,7 @@ class Bounds(NamedTuple):
     """What may go through a model at once."""
 
     tokens: int  # of one pass
-    written: int | None  # bytes for the keys and values of rows that answers are written to
+    written: int | None  # bytes for keys, values and states of rows that answers are written to
     trunk: int | None = None  # the same of rows that are read alone; None: any
 
 

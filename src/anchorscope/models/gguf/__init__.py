@@ -1,1 +1,1 @@
-"""GGUF files: read once, unpacked on all cores, kept as a folder of safetensors."""
+"""GGUF files: converted once by transformers, and kept as a folder of safetensors."""

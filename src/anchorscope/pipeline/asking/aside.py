@@ -1,20 +1,19 @@
-"""Work on questions and answers done in a process of its own while a GPU reads on.
+"""Answers judged in a process of its own while a GPU reads on.
 
-A verdict is a quarter of a millisecond of Python for each answer and a draw of random tokens a
-twentieth, and Python is what the thread that feeds a GPU is short of. Where the model is on a CPU
-the cores have enough to do, and the work is done here. What the process is given is of modules
-without torch: it would import it first, for seconds.
+A verdict is a quarter of a millisecond of Python for each answer, and Python is what the thread
+that feeds a GPU is short of. Where the model is on a CPU the cores have enough to do, and the work
+is done here. What the process is given is of modules without torch: it would import it first, for
+seconds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from functools import cache, partial
+from functools import partial
 from typing import TypeVar
 
 from anchorscope.answers.judge import Said, judge_all
-from anchorscope.engine.interventions import TokenPositions, random_keys
 from anchorscope.parallel import OwnProcess
 from anchorscope.pipeline.prompts import Prompted
 from anchorscope.records import Answer, Verdict
@@ -44,30 +43,6 @@ class Aside:
             for p, answer in zip(prompts, answers, strict=True)
         ]
         return self._begun(partial(judge_all, asked))
-
-    def draw(
-        self,
-        prompts: Sequence[Prompted],
-        exact_question: Mapping[str, tuple[int, ...]] | None = None,
-        *,
-        seed: int,
-    ) -> Callable[[], dict[str, tuple[int, ...]]]:
-        """What gives the tokens of the control `random`, by question id: they need no answer.
-
-        `exact_question` stands above the prompts' own E_Q.
-        """
-        exact = exact_question or {}
-        asked = [
-            TokenPositions(
-                id=p.question.id,
-                ids=(),
-                answer_at=len(p.prompt_ids),
-                question_tokens=p.question_tokens,
-                exact_question=exact.get(p.question.id, p.exact_question),
-            )
-            for p in prompts
-        ]
-        return cache(self._begun(partial(random_keys, asked, seed=seed)))
 
     def _begun(self, work: Callable[[], Result]) -> Callable[[], Result]:
         begun = self._process.begin(work) if self._process else work

@@ -20,6 +20,7 @@ class Block(NamedTuple):
 
     ids: list[str]
     states: Arriving  # [question, layer, width]
+    output: Tensor | None = None  # [question, 3], the model's own; None where the pass has none
 
 
 class Blocks:
@@ -58,9 +59,15 @@ def caught(samples: Sequence[Sample], answered: Answered) -> dict[str, Block]:
 
 
 def by_pass(
-    passes: Sequence[Intervention], ids: Sequence[str], batch: Sequence[Row], states: Tensor
+    passes: Sequence[Intervention],
+    ids: Sequence[str],
+    batch: Sequence[Row],
+    states: Tensor,
+    output: Tensor | None,
 ) -> dict[str, Block]:
-    """The states [row, layer, width] of a batch pass by pass; `ids` of the questions it is about.
+    """States [row, layer, width] and output [row, 3] of a batch, pass by pass.
+
+    `ids` are those of the questions that the batch is about.
 
     Row by row they would have to be put together again to be written.
     """
@@ -69,5 +76,7 @@ def by_pass(
         own = [n for n, row in enumerate(batch) if row.intervention is cut]
         if own:
             named = [ids[batch[n].number] for n in own]
-            blocks[cut.name] = Block(named, Arriving(states[sent(own, states.device)]))
+            at = sent(own, states.device)
+            own_output = None if output is None else output[at]
+            blocks[cut.name] = Block(named, Arriving(states[at]), own_output)
     return blocks

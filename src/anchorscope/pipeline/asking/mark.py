@@ -36,4 +36,6 @@ def mark_answer(
         exact_question=prompt.exact_question,
         exact_answer=tuple(len(prompt.prompt_ids) + token for token in tokens),
         kind=kind_of_answer(said),
+        property_spans=prompt.spans.property_spans,
+        content_tokens=prompt.content_tokens,
     )

@@ -21,7 +21,7 @@ from safetensors.numpy import load_file
 from anchorscope.config import Config
 from anchorscope.evidence.pieces import probed_of
 from anchorscope.pipeline.ablate import ablation_tables
-from anchorscope.pipeline.analyse import pathway_tables, save, train_and_read
+from anchorscope.pipeline.analyse import output_tables, pathway_tables, save, train_and_read
 from anchorscope.pipeline.evidence import tables_of_evidence
 from anchorscope.pipeline.prepare import spans_table
 from anchorscope.pipeline.shard import stored_answers
@@ -36,7 +36,7 @@ from anchorscope.run_folder.samples import to_frame
 from anchorscope.run_folder.store import Store
 from anchorscope.run_folder.view import RunView
 
-_INPUTS = ("answers", "states", "evidence")
+_INPUTS = ("answers", "states", "outputs", "evidence")
 _ROUNDING = 1e-6  # relative; more is another number
 # The same of fits that a GPU made and the cores make again: two scores next to each other may come
 # in the other order, and an AUROC of few samples counts every pair.
@@ -111,6 +111,7 @@ def _analyse(run: Run, datasets: Sequence[str], samples: Sequence[Sample], shard
     tables = pathway_tables(run, answers, readings)
     tables |= tables_of_evidence(run, answers, readings, samples, shards=shards)
     tables |= ablation_tables(run, answers, shards=shards)
+    tables |= output_tables(run, answers, samples, tables, shards=shards)
     save(run, samples, answers, tables)
 
 

@@ -42,10 +42,12 @@ def analyse(
 ) -> RunView:
     """The finished run in folder `out`, from states that were extracted elsewhere.
 
-    `states`: a .npz or .safetensors file, or arrays by name: clean, knockout, random, and where
-    they are there matched and answer_only, each [sample, layer, width]. `z` [sample]: 1 = wrong,
-    0 = right. `facts` [sample]: entity, relation, kind, popularity, length, id, question, answer.
-    Both may also be arrays of the file or the mapping.
+    `states`: a .npz or .safetensors file, or arrays by name, each [sample, layer, width]: clean and
+    knockout, and where they are there neutral (or `random`, as it was once called), content,
+    question (question_pass beside texts of questions), answer-only, retest and retest-knockout. A
+    sample without a state under one of the latter is NaN there. `z` [sample]: 1 = wrong, 0 = right.
+    `facts` [sample]: entity, relation, kind, popularity, length, exact_tokens, id, question,
+    answer. Both may also be arrays of the file or the mapping.
 
     Examples:
         >>> import anchorscope as anc
@@ -53,7 +55,7 @@ def analyse(
         >>> rng = np.random.default_rng(0)
         >>> z = np.arange(80) % 2
         >>> clean = rng.standard_normal((80, 1, 8)) + z[:, None, None]
-        >>> states = {"clean": clean, "knockout": 0.5 * clean, "random": clean + 0.1}
+        >>> states = {"clean": clean, "knockout": 0.5 * clean, "neutral": clean + 0.1}
         >>> small = anc.Config(folds=3, fold_seeds=1, resamples=100)
         >>> run = anc.analyse(states, z, out="runs/states", config=small)
         >>> run.findings["finding"].tolist(), (run.path / "report.html").exists()
@@ -65,16 +67,20 @@ def analyse(
         raise UserError(f"Nothing is known of {', '.join(sorted(unknown))}. Facts are: "
                         f"{', '.join(FACTS)}.")  # fmt: skip
     arrays = arrays_of(states) | arrays_of({"z": z, **facts})
-    arrays = {name.replace("answer-only", "answer_only"): of for name, of in arrays.items()}
+    arrays = {name.replace("-", "_"): of for name, of in arrays.items()}
+    if "random" in arrays and "neutral" not in arrays:
+        arrays["neutral"] = arrays.pop("random")
+    if "question" in arrays and len(arrays["question"].shape) == 3:
+        arrays["question_pass"] = arrays.pop("question")
     used = (*NEEDED, *OPTIONAL, "z", *FACTS)
     if left := sorted(set(arrays) - set(used)):
         progress.note(f"not used: {', '.join(left)}")
     name = _name(states)
     config = _config(config, title=title or name, name=name, limit=limit)
     store = Store.open(out, {"states": check_arrays(arrays), **config.identity()})
-    if store.info.get("finished"):
-        return RunView.open(store.path)
     run = Run(store=store, config=config, sets=(), progress=progress)
+    if store.info.get("finished") and run.whole():
+        return RunView.open(store.path)
     with store.owned(withdraw=True):
         return _analyse(run, arrays, name=name, source=states)
 
@@ -88,7 +94,7 @@ def _analyse(run: Run, arrays: Mapping[str, StoredArray], *, name: str, source: 
     _, layers, width = arrays["clean"].shape
     with run.stage("states"):
         for of in passes:
-            shape, file = (len(facts.id), layers, width), shard_name(of.replace("_", "-"), 0)
+            shape, file = (len(facts.id), layers, width), shard_name(_pass_name(of), 0)
             if not store.has(file):
                 save_blocks(store, file, facts.id, shape, _rows(arrays[of], facts.rows))
     model = {"name": config.model, "blocks": layers, "width": width, "dtype": arrays["clean"].dtype,
@@ -97,9 +103,13 @@ def _analyse(run: Run, arrays: Mapping[str, StoredArray], *, name: str, source: 
     dataset = {"name": name, "title": name, "questions": len(samples), "dropped": {}}
     describe(store, config, command=_command(source, config, store.path), model=model,
              dataset=dataset)  # fmt: skip
-    others = [of.replace("_", "-") for of in passes[1:]]
-    write_tables(run, samples, answers, passes=others)
+    write_tables(run, samples, answers, passes=[_pass_name(of) for of in passes[1:]])
     return publish(run)
+
+
+def _pass_name(array: str) -> str:
+    """What a run calls the pass whose states an array holds."""
+    return array.removesuffix("_pass").replace("_", "-")
 
 
 def _config(config: Config, *, title: str, name: str, limit: int | None) -> Config:

@@ -12,16 +12,21 @@ from anchorscope.errors import UserError
 from anchorscope.pipeline.own_states.arrays import StoredArray
 from anchorscope.probes.folds import MIN_OVERALL
 
-NEEDED = ("clean", "knockout", "random")
-OPTIONAL = ("matched", "answer_only")
+NEEDED = ("clean", "knockout")
+# A sample that has no state under one of these is NaN throughout. `question` is the name of a text
+# as well: with three axes it is the pass.
+OPTIONAL = ("neutral", "content", "question_pass", "answer_only", "retest", "retest_knockout")
 TEXTS = ("id", "question", "answer", "entity", "relation", "kind")
-NUMBERS = ("popularity", "length")
+NUMBERS = ("popularity", "length", "exact_tokens")
 FACTS = (*TEXTS, *NUMBERS)
 _WHY = {  # what an intervention's states are for, where they are the clean ones
     "knockout": "nothing was knocked out",
-    "random": "there is no control",
-    "matched": "there is no control",
+    "neutral": "there is no control",
+    "content": "nothing was knocked out",
+    "question_pass": "nothing was knocked out",
     "answer_only": "the question was never left out",
+    "retest": "the prompt was the same",
+    "retest_knockout": "nothing was knocked out",
 }
 _NUMERIC = ("float", "bfloat", "int", "uint", "bool", "i", "u")  # safetensors says I64, U8
 Arrays = Mapping[str, StoredArray]
@@ -108,7 +113,7 @@ def _check_states(states: Arrays) -> hashlib.blake2b:
     """One reading of everything: finite, and moved by each intervention."""
     digest, n, at = hashlib.blake2b(digest_size=16), states["clean"].shape[0], 0
     broken: dict[str, list[np.ndarray]] = {name: [] for name in states}
-    differs = dict.fromkeys([*states, "knockout from random"], False)
+    differs = dict.fromkeys([*states, "knockout from neutral"], False)
     first: np.ndarray | None = None
     for parts in zip(*(of.blocks(passes=len(states)) for of in states.values()), strict=True):
         block = dict(zip(states, parts, strict=True))
@@ -117,11 +122,13 @@ def _check_states(states: Arrays) -> hashlib.blake2b:
             digest.update(np.ascontiguousarray(part).data)
             with np.errstate(over="ignore"):  # what float32 cannot hold is found as inf
                 whole = np.isfinite(part.astype(np.float32, copy=False))
-            broken[name].append(np.argwhere(~whole.all(axis=2)) + np.array([at, 0]))
+            absent = np.isnan(part).all(axis=(1, 2)) & (name in OPTIONAL)
+            bad = ~whole.all(axis=2) & ~absent[:, None]
+            broken[name].append(np.argwhere(bad) + np.array([at, 0]))
             other = first if name == "clean" else block["clean"]
-            differs[name] = differs[name] or bool((part != other).any())
-        both = block["knockout"], block["random"]
-        differs["knockout from random"] |= bool((both[0] != both[1]).any())
+            differs[name] |= bool(((part != other) & whole).any())
+        both = block["knockout"], block.get("neutral")
+        differs["knockout from neutral"] |= both[1] is None or bool((both[0] != both[1]).any())
         at += len(block["clean"])
     for name, of in states.items():
         _check_finite(name, of, np.concatenate(broken[name]), n)
@@ -150,8 +157,8 @@ def _check_moved(differs: Mapping[str, bool]) -> None:
     for name, why in _WHY.items():
         if not differs.get(name, True):
             raise UserError(f"{name} and clean are identical: {why}. Give {name}'s own states.")
-    if not differs["knockout from random"]:
+    if not differs["knockout from neutral"]:
         raise UserError(
-            "knockout and random are identical, so the control is the knockout itself. Give the "
-            "states under a knockout of other tokens as random."
+            "knockout and neutral are identical, so the control is the knockout itself. Give the "
+            "states under a knockout of tokens without subject or property as neutral."
         )

@@ -64,6 +64,7 @@ def labelled_facts(facts: Facts, *, dataset: str, config: Config) -> Labelled:
         prompt_length=np.zeros(len(length)) if np.isnan(length).all() else length,
         relation=_texts(facts, "relation"),
         kind=np.array(_kinds(facts)) if any(_kinds(facts)) else None,
+        exact_tokens=None if facts.known["exact_tokens"] is None else facts.number("exact_tokens"),
         entity=np.array(entity),
     )
     return in_folds(dataset=dataset, ids=facts.id, z=facts.z, covariates=covariates, config=config)

@@ -20,6 +20,7 @@ from anchorscope.pipeline.shard import answers_name, stored_answers
 from anchorscope.pipeline.stages import Run
 from anchorscope.records import Sample, Verdict
 from anchorscope.run_folder.links import check_inside
+from anchorscope.run_folder.outputs import output_name
 from anchorscope.run_folder.samples import to_frame
 from anchorscope.run_folder.states import shard_name
 from anchorscope.run_folder.store import Store, read_info
@@ -57,7 +58,9 @@ def take_over(run: Run, shards: Sequence[Shard]) -> None:
     for shard in shards:
         if run.store.has(answers_name(shard.number)):
             continue
-        for name in (shard_name(of, shard.number) for of in names):
+        for name in (
+            place(of, shard.number) for of in names for place in (output_name, shard_name)
+        ):
             if source.has(name) and not run.store.has(name):
                 _take(source, run.store, name)
         given: dict[str, Verdict | None] = {

@@ -22,7 +22,6 @@ from typing import Any, Literal
 
 import torch
 
-from anchorscope import ranks
 from anchorscope.config import Config
 from anchorscope.engine.lease import Lease
 from anchorscope.evidence.pieces import Tables, passes_of_pieces, piece_of, pieces_of, probed_of
@@ -182,7 +181,7 @@ def fit_device(lease: Lease) -> str | None:
     just now: two runs should fit alike.
     """
     model = lease.model
-    if FITS == "cores" or model.device.type != "cuda" or ranks.count() > 1:
+    if FITS == "cores" or model.device.type != "cuda":
         return None
     weights = sum(of.numel() * of.element_size() for of in model.lm.parameters())
     total = torch.cuda.get_device_properties(model.device).total_memory
@@ -252,4 +251,4 @@ def _asked(run: Run, lease: Lease) -> bool:
 
 def _once(run: Run) -> bool:
     read = passes_of_pieces(run.config) or any(p.read for p in pieces_of(run.config))
-    return ranks.count() == 1 and not read
+    return not read

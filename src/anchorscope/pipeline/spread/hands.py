@@ -8,6 +8,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from anchorscope.engine.halvings import HALVED
 from anchorscope.engine.interventions import Intervention
 from anchorscope.errors import UserError
 from anchorscope.pipeline.prepare import Shard
@@ -59,9 +60,10 @@ class Hands:
             Read(inside=inside, shard=shard, passes=cuts, exact_question=exact(shard))
             for shard in shards
         ]
-        tokens = sum(self._all(tasks, lambda n: run.progress.advance(len(shards[n]))))
+        fed = self._all(tasks, lambda n: run.progress.advance(len(shards[n])))
+        HALVED.extend(tokens for one in fed for tokens in one.halved)
         run.store.fetch()
-        return tokens
+        return sum(one.tokens for one in fed)
 
     def read_piece(
         self,
@@ -78,7 +80,8 @@ class Hands:
             for number in numbers
         ]
         run.store.send_rest()
-        self._all(tasks, lambda n: run.progress.advance(sizes[numbers[n]]))
+        fed = self._all(tasks, lambda n: run.progress.advance(sizes[numbers[n]]))
+        HALVED.extend(tokens for one in fed for tokens in one.halved)
         run.store.fetch()
 
     def end(self) -> None:

@@ -17,7 +17,6 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
-from anchorscope.bulk import settle_tokenizers
 from anchorscope.errors import UserError
 from anchorscope.pipeline.spread.hands import Lost
 from anchorscope.pipeline.spread.tasks import Job, Task
@@ -123,6 +122,5 @@ def be_quiet() -> None:
     """Stops the progress bars of the libraries underneath: the run has its own."""
     from transformers.utils import logging
 
-    settle_tokenizers()
     logging.disable_progress_bar()
     logging.set_verbosity_error()

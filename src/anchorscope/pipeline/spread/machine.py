@@ -12,7 +12,6 @@ import torch
 
 from anchorscope.config import Config
 from anchorscope.errors import UserError
-from anchorscope.ranks import TENSOR_PARALLEL
 
 _ON_GPUS = ("auto", "cuda", "balanced")
 
@@ -28,11 +27,6 @@ def check_spread(config: Config, model: Any) -> None:
         )
     if config.rank is not None and len(spread) > 1:
         raise UserError("--rank is for one process: leave out --workers and --ray.")
-    if spread and config.device == TENSOR_PARALLEL:
-        raise UserError(
-            f"--device {TENSOR_PARALLEL} has several processes share one model; with "
-            f"--{spread[0]} each has its own. Choose one of the two."
-        )
     if (
         spread
         and spread != ["rank"]

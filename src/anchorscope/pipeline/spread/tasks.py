@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from anchorscope.config import Config
 from anchorscope.engine.interventions import Intervention
@@ -42,6 +42,13 @@ class Read:
 
     def __str__(self) -> str:
         return f"Shard {self.shard.number}"
+
+
+class Fed(NamedTuple):
+    """What a task that reads gives; its states are on disk."""
+
+    tokens: int  # fed to the model
+    halved: tuple[int, ...]  # tokens of the batches for which memory ran out
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from anchorscope.answers.generate import Answerer
+from anchorscope.engine.halvings import HALVED
 from anchorscope.engine.lease import Lease
 from anchorscope.evidence.shards import HeldOut, Part, PartDone, Shards
 from anchorscope.models import Model
@@ -21,7 +22,16 @@ from anchorscope.pipeline.prepare import prepare
 from anchorscope.pipeline.shard import ShardReader
 from anchorscope.pipeline.spread.machine import set_threads
 from anchorscope.pipeline.spread.proof import prove
-from anchorscope.pipeline.spread.tasks import Job, Outline, Prepare, Prepared, Read, ReadPiece, Task
+from anchorscope.pipeline.spread.tasks import (
+    Fed,
+    Job,
+    Outline,
+    Prepare,
+    Prepared,
+    Read,
+    ReadPiece,
+    Task,
+)
 from anchorscope.pipeline.stages import Run
 from anchorscope.run_folder.remote import remote_of
 from anchorscope.run_folder.store import Store
@@ -47,7 +57,7 @@ class Worker:
         self._held_out: dict[tuple[tuple[str, int], ...], dict[str, HeldOut]] = {}
 
     def do(self, task: Task) -> Any:
-        """What a task gives: for one that reads, the tokens fed; its states are on disk."""
+        """What a task gives: `Prepared`, or `Fed` for one that reads."""
         if isinstance(task, Prepare):
             return self._prepare()
         return self._read(task) if isinstance(task, Read) else self._read_piece(task)
@@ -57,13 +67,13 @@ class Worker:
         outline = outline_of(self.lease.model)
         return Prepared(info=self.run.store.info, shards=shards, outline=outline)
 
-    def _read(self, task: Read) -> int:
+    def _read(self, task: Read) -> Fed:
         reader = self._reader_for(task)
         reader.exact_question = task.exact_question
-        before = reader.tokens
+        before, halved = reader.tokens, len(HALVED)
         with reader:  # its files are there when the task is done
             reader.samples(task.shard)
-        return reader.tokens - before
+        return Fed(reader.tokens - before, tuple(HALVED[halved:]))
 
     def _reader_for(self, task: Read) -> ShardReader:
         """The last task's reader where it fits: it has read what stands before the questions."""
@@ -79,7 +89,8 @@ class Worker:
             )
         return last
 
-    def _read_piece(self, task: ReadPiece) -> int:
+    def _read_piece(self, task: ReadPiece) -> Fed:
+        halved = len(HALVED)
         if self._through is None:
             self.run.store.fetch()
             self._through = shards_on_disk(self.run, self.lease, count=task.shards)
@@ -87,7 +98,7 @@ class Worker:
         through = replace(self._through, part=part)
         with suppress(PartDone):
             read_part(self.run, through, task.piece, self._probes(task.layers))
-        return 0
+        return Fed(0, tuple(HALVED[halved:]))
 
     def _probes(self, layers: Mapping[str, int] | None) -> dict[str, HeldOut] | None:
         """The held-out probes at these layers, by dataset."""

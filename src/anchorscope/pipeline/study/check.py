@@ -176,7 +176,7 @@ def _room(checked: Checked, disk: float, out: Path, on: Hardware) -> list[str]:
         problems.append(f"{there} cannot be written. Choose another --out.")
     for planned in checked.planned:
         forecast, device = planned.forecast, planned.config.device
-        if forecast is None or planned.finished or device in ("balanced", "tensor-parallel"):
+        if forecast is None or planned.finished or device == "balanced":
             continue
         if forecast.devices > 1:
             problems.append(

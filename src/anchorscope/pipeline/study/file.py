@@ -17,6 +17,7 @@ from anchorscope.pipeline.study.sizes import Size
 _KEYS = ("title", "data", "options", "models")
 _OWN = ("model", "name", "panel")  # of a model; all else are options of its run
 _SET_BY_STUDY = ("model", "data")
+_TRUST = "trust_remote_code"  # for a person to say, never for a file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,6 +140,12 @@ def study_of(content: Mapping[str, Any], where: str) -> Study:
     options = content.get("options", {})
     if not isinstance(options, Mapping):
         raise UserError(f"{where}: options must be a table, [options].")
+    for part in (options, *models):
+        if isinstance(part, Mapping) and _TRUST in {str(key).replace("-", "_") for key in part}:
+            raise UserError(
+                f"{where} sets {_TRUST}, which no file decides. Take that line out; if you have "
+                "read the models' code and want it run, give --trust-remote-code."
+            )
     study = Study(
         title=str(content.get("title", Path(where).stem)),
         data=tuple(data or ()),

@@ -23,7 +23,7 @@ from anchorscope.show.study.page import Failed, ShownPanel, ShownStudy, write_pa
 STUDY = (
     "model", "folder", "panel", "dataset", "state", "error", "n", "right", "wrong", "abstained",
     "layer", "auroc", "auroc_low", "auroc_high", "paper_gap", "strict_gap", "strict_gap_low",
-    "strict_gap_high", "null_low", "null_high", "finding", "why", "power",
+    "strict_gap_high", "finding", "by", "why", "power_half", "power_fifth",
 )  # fmt: skip
 COSTS = (
     "model", "questions", "tokens", "tokens_plan", "seconds", "seconds_plan", "model_seconds",

@@ -16,10 +16,12 @@ from anchorscope.engine.interventions import Intervention
 from anchorscope.engine.passes import (
     ANSWER_ONLY,
     CAUGHT,
+    CONTENT,
     KNOCKOUT,
-    MATCHED,
+    NEUTRAL,
     QUESTION,
-    RANDOM,
+    RETEST,
+    RETEST_KNOCKOUT,
     passes_of,
 )
 from anchorscope.evidence.pieces import passes_of_pieces
@@ -31,8 +33,9 @@ from anchorscope.run_folder.checks.room import disk_bytes, state_bytes
 # Tokens. SmolLM2-135M, prompts as text, 64 questions of PopQA, TriviaQA, HotpotQA, NQ, atlas.
 ANSWER = 3.3  # of an answer
 _LENGTHS = {  # of a row: a share of question + answer, and tokens beside the answer
-    KNOCKOUT.name: (0.65, 0), RANDOM.name: (0.86, 0), MATCHED.name: (0.81, 0),
-    QUESTION.name: (0, 3), ANSWER_ONLY.name: (0, 1),
+    KNOCKOUT.name: (0.65, 0), NEUTRAL.name: (0.81, 0), CONTENT.name: (0.65, 0),
+    QUESTION.name: (0, 3), ANSWER_ONLY.name: (0, 1), RETEST.name: (0, 1),
+    RETEST_KNOCKOUT.name: (1.65, 0),  # and the question itself, behind the other prompt
 }  # fmt: skip
 # Seconds.
 LOAD = 1.0e9  # bytes/s from disk into the device; assumed
@@ -93,7 +96,7 @@ def estimate(
     rows = [row for cut in cuts for row in _rows(cut)]
     questions = sum(of.questions for of in sets)
     tokens = sum(of.prefix + of.questions * _tokens(of.question, answer, rows) for of in sets)
-    # Attention mass, for the matched control, takes the answer once more and is no pass of its own.
+    # Attention mass, for the neutral control, takes the answer once more and is no pass of its own.
     through = tokens + questions * (answer + 1)
     flops = 2 * size.block_weights * through + 2 * size.head_weights * questions * (answer + 1)
     shape = (questions, size.blocks, size.width, len(CAUGHT) + len(cuts))

@@ -32,10 +32,18 @@ class Size:
 
 def size_of(config: Config) -> Size:
     """The size of the model that a run is asked for, from its config on disk or on the hub."""
-    return size_from(_transformers_config(config))
+    from anchorscope.models.load import unreadable
+
+    trusted = config.trust_remote_code
+    try:
+        return size_from(_transformers_config(config), trust_remote_code=trusted)
+    except UserError:
+        raise
+    except Exception as error:  # a config that makes no sense ends in any error
+        raise unreadable(config.model, error, trusted=trusted) from error
 
 
-def size_from(config: Any) -> Size:
+def size_from(config: Any, *, trust_remote_code: bool = False) -> Size:
     """The size of a model with this config of transformers; its weights are never made."""
     import torch
     from transformers import AutoModelForCausalLM
@@ -43,7 +51,8 @@ def size_from(config: Any) -> Size:
     from anchorscope.models.parts import find_parts
 
     with torch.device("meta"):
-        lm = AutoModelForCausalLM.from_config(config)
+        # Not left open: then a terminal is asked whether code that lies there may be run.
+        lm = AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
         lm.tie_weights()  # early releases of transformers 5 do not, where there are no weights yet
     parts = find_parts(lm)
     return Size(
@@ -107,19 +116,12 @@ def _transformers_config(config: Config) -> Any:
     from transformers import AutoConfig
 
     place, options = place_of(config.model)
-    try:
-        return AutoConfig.from_pretrained(
-            place,
-            revision=config.revision,
-            trust_remote_code=config.trust_remote_code,
-            **options,
-        )
-    except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
-        reason = next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(". ")
-        raise UserError(
-            f"The config of '{config.model}' could not be read: {reason}. Is the name right, and "
-            "may you read it from here (a licence to accept, `hf auth login`, a connection)?"
-        ) from error
+    return AutoConfig.from_pretrained(
+        place,
+        revision=config.revision,
+        trust_remote_code=config.trust_remote_code,
+        **options,
+    )
 
 
 def tokenizer_of(config: Config) -> Any | None:

@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from anchorscope import ranks
 from anchorscope.errors import UserError, user_path
 from anchorscope.models import Model, load_model
 from anchorscope.pipeline.run import run
@@ -79,9 +78,8 @@ def study(
             continue
         if drop_states and outcomes[-1].view is not None:
             shutil.rmtree(folder / planned.model.name / "states", ignore_errors=True)
-        if ranks.first():
-            write_costs(folder, outcomes)
-    if ranks.first() and not shares:
+        write_costs(folder, outcomes)
+    if not shares:
         write_overview(study, folder, outcomes)
     views = {o.planned.model.name: o.view for o in outcomes if o.view is not None}
     return StudyResult(

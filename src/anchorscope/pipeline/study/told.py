@@ -54,7 +54,8 @@ def _row(planned: Planned) -> list[str]:
 
 def notes(checked: Checked, on: Hardware) -> list[str]:
     """What the plan rests on, each in a sentence."""
-    said = [
+    said = [_loaded(planned) for planned in checked.planned]
+    said += [
         f"On {on.gpus} × {on.kind}, {on.cores} cores beside each; models one after the other, the "
         "shards of a model over all of them. Downloads are not counted.",
         f"Answers are taken to have {ANSWER} tokens on average. Passes of saliency, single heads "
@@ -70,6 +71,14 @@ def notes(checked: Checked, on: Hardware) -> list[str]:
         assert planned.forecast is not None
         said.append(f"{planned.model.name} needs {planned.forecast.devices} devices to itself.")
     return said
+
+
+def _loaded(planned: Planned) -> str:
+    """What the run of a model would load, which its name in the study need not say."""
+    config = planned.config
+    more = {"revision": config.revision, "adapter": config.adapter}
+    named = "".join(f", {name} {given}" for name, given in more.items() if given)
+    return f"{planned.model.name} is {config.model}{named}."
 
 
 def short(value: float) -> str:

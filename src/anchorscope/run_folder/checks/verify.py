@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from anchorscope.errors import UserError
 from anchorscope.run_folder.identity import versions
-from anchorscope.run_folder.info import COPY, FORMAT, read_info
+from anchorscope.run_folder.info import COPY, FORMAT, read_info, readable_info
 from anchorscope.run_folder.links import odd_entries
 from anchorscope.run_folder.listing import (
-    MANIFEST,
     MARKERS,
     STATES,
-    Entries,
+    check_files,
     derived_files,
-    read_manifest,
-    read_markers,
-    whats_wrong,
+    read_listing,
 )
 from anchorscope.run_folder.owner import OWNER
 from anchorscope.run_folder.remote import RUN
@@ -27,8 +24,8 @@ from anchorscope.run_folder.whole import is_partial
 
 AGAIN = "the command that made the run makes it again"
 # Kept beside the listing: by its own checksum, by nothing, or made by other commands.
-_BESIDE = (RUN, COPY, MANIFEST, OWNER, "view.html")
-_NESTED = ("robust", "view-data")  # run folders of their own, and a page's data
+_BESIDE = (RUN, COPY, OWNER, "view.html")
+_PAGE_DATA = "view-data/"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,14 +61,13 @@ def verify_run(path: Path) -> Iterator[Checked]:
         info = None
     if info is not None:
         yield from _about(info)
-    entries = read_manifest(path) | read_markers(path)
-    yield from _files(path, entries)
-    yield from _unlisted(path, entries, finished=bool(info and info.get("finished")))
-    for folder in sorted((path / "robust").glob("*")):
-        if (folder / RUN).is_file():
-            for one in verify_run(folder):
-                yield Checked(name=f"robust/{folder.name}/{one.name}", wrong=one.wrong, do=one.do,
-                              note=one.note)  # fmt: skip
+    seen = dict(check_files(path))
+    listed = {*read_listing(path).all, *seen}
+    if not (path / STATES).is_dir() and any(name.startswith(f"{STATES}/") for name in listed):
+        yield Checked(name=STATES, note="removed after the run; nothing is computed from them")
+    for name, wrong in seen.items():
+        yield Checked(name=name, wrong=wrong, do=AGAIN if wrong else "")
+    yield from _unlisted(path, listed)
 
 
 def _about(info: dict[str, Any]) -> Iterator[Checked]:
@@ -81,7 +77,7 @@ def _about(info: dict[str, Any]) -> Iterator[Checked]:
     here = versions()
     other = [
         f"{name} {number} there, {here.get(name, 'none')} here"
-        for name, number in info.get("versions", {}).items()
+        for name, number in _mapping(info.get("versions")).items()
         if here.get(name) != number
     ]
     note = "; ".join(other) + ": last digits may differ" if other else "those installed here"
@@ -90,35 +86,24 @@ def _about(info: dict[str, Any]) -> Iterator[Checked]:
         yield Checked(name="finished", wrong="the run is not finished", do="run its command again")
 
 
-def _files(path: Path, entries: Entries) -> Iterator[Checked]:
-    """Each listed file against its size and checksum."""
-    dropped = not (path / STATES).is_dir()
-    if dropped and any(name.startswith(f"{STATES}/") for name in entries):
-        yield Checked(name=STATES, note="removed after the run; nothing is computed from them")
-    for name, entry in sorted(entries.items()):
-        if dropped and name.startswith(f"{STATES}/"):
-            continue
-        wrong = whats_wrong(path, entry)
-        yield Checked(name=name, wrong=wrong, do=AGAIN if wrong else "")
+def _mapping(part: object) -> Mapping[str, object]:
+    return part if isinstance(part, Mapping) else {}
 
 
-def _unlisted(path: Path, entries: Entries, *, finished: bool) -> Iterator[Checked]:
-    """Files that no listing speaks of."""
-    derived = set(derived_files(path))
+def _unlisted(path: Path, listed: set[str]) -> Iterator[Checked]:
+    """Files that no listing names."""
+    derived = {} if readable_info(path).get("finished") else set(derived_files(path))
     for file in sorted(p for p in path.rglob("*") if p.is_file()):
         name = file.relative_to(path).as_posix()
-        head = name.split("/")[0]
-        if name in entries or name in _BESIDE or head in (*_NESTED, MARKERS):
+        if name in listed or name in _BESIDE or MARKERS in file.relative_to(path).parts:
+            continue
+        if name.startswith(_PAGE_DATA):
             continue
         if is_partial(file.name):
             yield Checked(
                 name=name, note="left by a writer that was killed; the next one removes it"
             )
-        elif file in derived and not finished:
+        elif file in derived:
             yield Checked(name=name, note="not listed before the run is finished")
         else:
             yield Checked(name=name, note="not listed: another command or another version wrote it")
-    for file in sorted((path / MARKERS).rglob("*.json")):
-        name = file.relative_to(path / MARKERS).as_posix().removesuffix(".json")
-        if name not in entries:
-            yield Checked(name=f"{MARKERS}/{name}.json", wrong="it is damaged", do=AGAIN)

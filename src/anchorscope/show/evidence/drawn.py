@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 
 from anchorscope.run_folder.view import RunView
 from anchorscope.show import canvas
-from anchorscope.show.curves import RANDOM, Series
+from anchorscope.show.curves import CONTROL, Series
 from anchorscope.show.evidence.piece import Piece, View
 
 
@@ -78,7 +78,7 @@ def _legend_columns(handles: Sequence[Line2D], width: float) -> int:
 def _handles(piece: Piece, *, controls: bool = False) -> list[Line2D]:
     """One handle a label, in order of first appearance; controls apart, as they are grey."""
     seen = {s.label: s for view in piece.views for s in view.series}
-    chosen = [s for s in seen.values() if (s.color == RANDOM) == controls]
+    chosen = [s for s in seen.values() if (s.color == CONTROL) == controls]
     return [
         Line2D([], [], color=s.color, linestyle="--" if s.dashed else "-", lw=1.3, label=s.label)
         for s in chosen

@@ -9,7 +9,7 @@ import pandas as pd
 
 from anchorscope.records import MODES
 from anchorscope.run_folder.view import RunView, records, values, where
-from anchorscope.show.curves import RANDOM
+from anchorscope.show.curves import CONTROL
 from anchorscope.show.evidence.piece import Piece, View, interval_curve, pathway_curves
 from anchorscope.show.evidence.shown import (
     SUBSETS,
@@ -47,7 +47,7 @@ def piece(run: RunView) -> Piece:
     for mode in MODES:
         rows = where(table, mode=mode, subset="all")
         series = pathway_curves(run, where(rows, intervention=patch), columns, factor=100)
-        for control, label, color in (("patch-other", OTHER, RANDOM), ("patch-self", OWN, FLOOR)):
+        for control, label, color in (("patch-other", OTHER, CONTROL), ("patch-self", OWN, FLOOR)):
             of = where(rows, intervention=control, pathway="all")
             for part in (where(of, dataset=name) for name in run.titles):
                 if len(part):

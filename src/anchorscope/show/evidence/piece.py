@@ -55,7 +55,7 @@ def pathway_curves(
     for position, (name, title) in enumerate(run.titles.items()):
         for pathway in ("Q", "A"):
             rows = where(table, dataset=name, pathway=pathway)
-            label, color = f"{pathway}-Anchored ({title})", color_of(position, pathway)
+            label, color = f"{pathway}-Anchored ({title})", color_of(position)
             dashed = pathway == "A"
             if len(rows):
                 curves.append(interval_curve(rows, columns, label=label, color=color, dashed=dashed,

@@ -23,8 +23,10 @@ _NAMES = {
     "clean": "clean",
     "knockout": "exact question tokens cut",
     "question": "all question tokens cut",
-    "matched": "matched tokens cut",
-    "random": "random tokens cut",
+    "content": "other content words cut",
+    "neutral": "neutral tokens cut",
+    "retest": "another prompt",
+    "retest-knockout": "exact question tokens cut, another prompt",
     "answer-only": "answer without question",
     "patch-matched": "subject of a matched donor",
     "patch-random": "subject of a random donor",
@@ -94,7 +96,7 @@ def _findings(run: RunView) -> list[dict[str, Any]]:
 
 def _datasets(run: RunView, titles: Mapping[str, str]) -> list[dict[str, str]]:
     return [
-        {"name": name, "title": title, "Q": color_of(at, "Q"), "A": color_of(at, "A")}
+        {"name": name, "title": title, "Q": color_of(at), "A": color_of(at)}
         for at, (name, title) in enumerate(titles.items())
         if name in run.titles
     ]

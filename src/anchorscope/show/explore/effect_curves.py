@@ -10,26 +10,27 @@ import numpy as np
 from anchorscope.engine.passes import CLEAN, KNOCKOUT
 from anchorscope.pathways.one_law import fit_line
 from anchorscope.records import MODES, Mode
-from anchorscope.run_folder.view import RunView, values, where
-from anchorscope.show.curves import Series, curve, pathway_series
+from anchorscope.run_folder.view import RunView, values
+from anchorscope.show.curves import Series, pathway_series
 from anchorscope.show.explore.stored_beliefs import Beliefs
 from anchorscope.show.null_band import null_series
 
-_CONTROLS = ("random", "matched")
 
-
-def curves(run: RunView, titles: Mapping[str, str], mode: Mode) -> list[dict[str, Any]]:
-    """Q and A of each dataset of the run, as in tables/layers.csv."""
+def curves(
+    run: RunView, titles: Mapping[str, str], mode: Mode, *, control: bool = False
+) -> list[dict[str, Any]]:
+    """Q and A of each dataset of the run, as in layers.csv or control_layers.csv."""
     own = [
         (name, pathway)
         for name in titles
         for pathway in ("Q", "A")  # the order of pathway_series
     ]
-    drawn = zip(own, pathway_series(run.layers, titles, mode), strict=True)
+    table = run.control_layers if control else run.layers
+    drawn = zip(own, pathway_series(table, titles, mode), strict=True)
     return [
         {"dataset": name, "pathway": pathway, **_numbers(series)}
         for (name, pathway), series in drawn
-        if name in run.titles
+        if name in run.titles and (len(series.layer) or not control)
     ]
 
 
@@ -37,18 +38,6 @@ def null_bands(run: RunView, mode: Mode) -> list[dict[str, Any]]:
     """Where Q would lie under one mechanism; nothing where the run has no such band."""
     bands = [(name, null_series([run], {name: title}, mode)) for name, title in run.titles.items()]
     return [{"dataset": name, **_numbers(of[0])} for name, of in bands if of]
-
-
-def controls(run: RunView) -> list[dict[str, Any]]:
-    """Mean ΔP of all samples when other tokens are cut, as in tables/controls.csv."""
-    found = []
-    for name in run.titles:
-        for control in _CONTROLS:
-            rows = where(run.controls, dataset=name, intervention=control)
-            if len(rows):
-                series = curve(rows, "delta_p", label=control, color="")
-                found.append({"dataset": name, "control": control, **_numbers(series)})
-    return found
 
 
 def lines(run: RunView, beliefs: Beliefs, mode: Mode) -> list[dict[str, Any]]:
@@ -99,6 +88,6 @@ def all_modes(run: RunView, titles: Mapping[str, str], beliefs: Beliefs) -> dict
     return {
         "curves": {mode: curves(run, titles, mode) for mode in MODES},
         "nulls": {mode: null_bands(run, mode) for mode in MODES},
-        "controls": controls(run),
+        "controls": {mode: curves(run, titles, mode, control=True) for mode in MODES},
         "lines": {mode: lines(run, beliefs, mode) for mode in MODES},
     }

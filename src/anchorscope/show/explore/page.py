@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import shutil
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -14,12 +14,13 @@ from string import Template
 
 from anchorscope.errors import UserError, user_path
 from anchorscope.run_folder.view import RunView, values
-from anchorscope.run_folder.whole import put_whole
+from anchorscope.run_folder.whole import is_partial, put_whole, remove_partials
 from anchorscope.show.curves import all_titles
 from anchorscope.show.explore.data import RunData, run_data
 from anchorscope.show.report.markup import data, finite, join, text
 
 MOST_INSIDE = 20_000  # samples of all runs together; more than that lie beside the page
+_BLOCK = re.compile(r"run[12]-\d{3,}\.json")  # a file of samples beside the page
 _SCRIPTS = (
     "decode", "runs", "text", "state", "scales", "curves", "scatter", "figures", "filters",
     "table", "belief", "sample", "main",
@@ -85,17 +86,36 @@ def _inside(runs: Sequence[RunView], parts: Sequence[RunData]) -> str:
 
 
 def _beside(runs: Sequence[RunView], parts: Sequence[RunData], folder: Path) -> str:
-    """The page whose blocks are files in `folder`, written here."""
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
-    heads = []
+    """The page whose blocks are files in `folder`, written here; those of an earlier page go."""
+    earlier = _blocks_of_a_page(folder)
+    folder.mkdir(exist_ok=True)
+    remove_partials(folder)
+    heads, written = [], set()
     for number, part in enumerate(parts):
         names = [f"run{number + 1}-{at:03d}.json" for at in range(len(part.blocks))]
         for name, block in zip(names, part.blocks, strict=True):
-            written = json.dumps(finite(block), allow_nan=False, separators=(",", ":"))
-            put_whole(folder / name, written)
+            content = json.dumps(finite(block), allow_nan=False, separators=(",", ":"))
+            put_whole(folder / name, content)
+            written.add(name)
         heads.append(part.head | {"files": [f"{folder.name}/{name}" for name in names]})
+    for name in earlier - written:
+        (folder / name).unlink()
     return _html(runs, join([data("head", heads)]), connect="'self'")
+
+
+def _blocks_of_a_page(folder: Path) -> set[str]:
+    """The names of the files that an earlier page left in the folder; an error for any other."""
+    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+        raise UserError(f"'{folder}' is no folder that can be written. Choose another --out.")
+    files = list(folder.iterdir()) if folder.is_dir() else []
+    files = [file for file in files if not is_partial(file.name)]  # of a page that was killed
+    for file in files:
+        if not _BLOCK.fullmatch(file.name) or file.is_symlink() or not file.is_file():
+            raise UserError(
+                f"'{folder}' holds '{file.name}', which `anchorscope view` did not write. The "
+                "samples of the page go there: choose another --out, or move that file."
+            )
+    return {file.name for file in files}
 
 
 def _html(runs: Sequence[RunView], inside: str, *, connect: str) -> str:

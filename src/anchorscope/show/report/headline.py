@@ -42,8 +42,8 @@ class Headline:
     paper_a: Estimate = NOTHING
     strict_q: Estimate = NOTHING
     strict_a: Estimate = NOTHING
-    random_flips: Estimate = NOTHING  # a share, 0 to 1
-    random_delta: Estimate = NOTHING  # points; its interval is not in the tables
+    neutral_flips: Estimate = NOTHING  # a share, 0 to 1
+    neutral_delta: Estimate = NOTHING  # points; its interval is not in the tables
     auroc: Estimate = NOTHING
     collapse: Collapse | None = None
     unit: str = "points"
@@ -77,7 +77,7 @@ def headline(run: RunView, dataset: str, title: str) -> Headline:
     layer = settled_layer(run, dataset) or widest_layer(table)
     if layer is None:
         return Headline(dataset=dataset, title=title, layer=None, most=_most(table))
-    controls = where(run.controls, dataset=dataset, intervention="random")
+    controls = where(run.controls, dataset=dataset, intervention="neutral")
     return Headline(
         dataset=dataset,
         title=title,
@@ -86,8 +86,8 @@ def headline(run: RunView, dataset: str, title: str) -> Headline:
         paper_a=_effect(table, layer, "paper", "A"),
         strict_q=_effect(table, layer, "strict", "Q"),
         strict_a=_effect(table, layer, "strict", "A"),
-        random_flips=_at(controls, layer, "flip_rate"),
-        random_delta=_at(controls, layer, "delta_p"),
+        neutral_flips=_at(controls, layer, "flip_rate"),
+        neutral_delta=_at(controls, layer, "delta_p"),
         auroc=_at(where(run.probes, dataset=dataset), layer, "auroc", n="n_test"),
         collapse=collapse(run, dataset, layer),
         unit=run.unit,

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from anchorscope.run_folder.view import RunView, records, where
-from anchorscope.show.report.findings import finding_name
 from anchorscope.show.report.headline import Headline
 from anchorscope.show.report.sections import kinds
 from anchorscope.show.report.words import listed, number
@@ -47,20 +46,22 @@ def strict_mode(run: RunView, heads: Sequence[Headline]) -> str:
     datasets: dict[str, list[str]] = defaultdict(list)
     for row in records(run.findings):
         title = run.titles.get(str(row["dataset"]), str(row["dataset"]))
-        gap = number(float(row["gap"]))
-        datasets[_finds(row)].append(f"{title} (gap {gap} at layer {row['layer']})")
+        datasets[_finds(row)].append(title)
     return start + "; ".join(f"{what} on {listed(d)}" for what, d in datasets.items()) + "."
 
 
-def _finds(verdict: Mapping[str, Any]) -> str:
-    """'finds one mechanism': the finding without what explains it."""
-    name = str(verdict["finding"])
-    if name in ("undecided", "too-few"):
-        return "stays undecided" if name == "undecided" else "makes no finding for lack of samples"
-    found = finding_name(verdict).removeprefix("Not shown: ").split(":")[0]
-    found = found[:1].lower() + found[1:]
-    shows = name in ("two-pathways", "kinds-of-question", "margin", "class-collapse")
-    return f"finds {found}" if shows else f"does not show two pathways ({found})"
+def _finds(row: Mapping[str, Any]) -> str:
+    """What strict mode does on a dataset: 'finds two pathways', 'cannot tell'."""
+    by = {"belief": "the clean belief", "kinds": "kinds of question", "finder": "the finder"}
+    return {
+        "two-pathways": "finds two pathways",
+        "explained": f"finds two groups that {by.get(str(row['by']), 'something else')} explains",
+        "graded": "finds a difference of degree, not two groups",
+        "uniform": "finds one law for all samples",
+        "no-effect": "finds no effect",
+        "cannot-tell": "cannot tell",
+        "too-few": "makes no finding for lack of samples",
+    }.get(str(row["finding"]), f"finds {row['finding']}")
 
 
 def _gaps(gaps: Mapping[Headline, tuple[int | None, float]]) -> str:

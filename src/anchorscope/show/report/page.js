@@ -34,7 +34,6 @@
   // A copy of the view's traces: controls recede in either dress, hidden groups stay hidden.
   function traces({ spec, view, hidden }) {
     return structuredClone(spec.views[view].data).map((trace) => {
-      if (trace.meta?.random) trace.line.color = css("--control");
       trace.visible = !hidden.has(trace.legendgroup);
       return trace;
     });
@@ -56,7 +55,7 @@
   function name(chart, drawn) {
     const seen = new Set();
     const entries = drawn.filter((t) => t.meta && !seen.has(t.legendgroup) && seen.add(t.legendgroup));
-    const rank = ({ meta }) => (meta.null ? 2 : meta.random ? 1 : 0);  // controls and nulls last
+    const rank = ({ meta }) => (meta.null ? 2 : meta.control ? 1 : 0);  // controls and nulls last
     entries.sort((a, b) => rank(a) - rank(b));
     chart.legend.replaceChildren(...entries.map((trace) => {
       const button = document.createElement("button");

@@ -166,9 +166,9 @@ def _chart(identity: str, chart: dict, caption: str) -> Safe:
 def _delta_p(run: RunView) -> Safe:
     caption = (
         "Change of the probability of the probe’s first prediction when the exact question tokens "
-        "are cut off. Solid: Q-anchored; dashed: A-anchored; bands: 95 % intervals; grey: as many "
-        "random tokens cut off, all samples; hatched: where Q would lie if one mechanism moved all "
-        "samples. Hollow points have fewer than 10 samples."
+        "are cut off. Solid: Q-anchored; dashed: A-anchored; bands: 95 % intervals; pale: the same "
+        "with as many neutral tokens cut off, grouped by their own flips; hatched: where Q would "
+        "lie if one mechanism moved all samples. Hollow points have fewer than 10 samples."
     )
     return _chart("delta-p", charts.delta_p_chart(run), caption)
 

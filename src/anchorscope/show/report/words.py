@@ -51,10 +51,10 @@ def listed(parts: Sequence[str]) -> str:
 
 
 def sentences(head: Headline) -> list[str]:
-    """Three sentences: the published reading, the random control, the strict reading."""
+    """Two sentences on the best layer: the published reading, and the neutral control."""
     if head.layer is None:
         return [_no_groups(head)]
-    return [_paper(head), _random(head), _strict(head)]
+    return [_paper(head), _neutral(head)]
 
 
 def cautions(head: Headline) -> list[str]:
@@ -92,37 +92,14 @@ def _paper(head: Headline) -> str:
     )
 
 
-def _random(head: Headline) -> str:
-    flips, delta = head.random_flips, head.random_delta
+def _neutral(head: Headline) -> str:
+    flips, delta = head.neutral_flips, head.neutral_delta
     if not math.isfinite(flips.value):
-        return "There is no random-token control at this layer to compare with."
-    text = f"Cutting as many random tokens instead flips {percent(flips.value)}"
+        return "There is no neutral control at this layer to compare with."
+    text = f"Cutting as many neutral tokens instead flips {percent(flips.value)}"
     if math.isfinite(delta.value):
         text += f", and over all samples {moves(delta.value, 'that probability', unit=head.unit)}"
     return text + "."
-
-
-def _strict(head: Headline) -> str:
-    gap = head.strict_gap
-    start = "In strict mode, where one probe forms the groups and another measures the effect, "
-    if not math.isfinite(gap.value):
-        empty = "Q" if head.strict_q.n == 0 else "A"
-        return start + f"the {empty} group is empty at this layer, so there is no gap to report."
-    said = f"Q lies {number(abs(gap.value))} {head.unit} {'below' if gap.value < 0 else 'above'} A"
-    return f"{start}{said} ({interval(gap) or 'no interval'}): {_reading(gap)}."
-
-
-def _reading(gap: Estimate) -> str:
-    if not (math.isfinite(gap.low) and math.isfinite(gap.high)):
-        return "without an interval this decides nothing"
-    if gap.low <= 0 <= gap.high:
-        return "the interval includes 0, so this run does not show two groups"
-    if gap.value > 0:
-        return "the gap points the other way from the published picture"
-    return (
-        "two pathways would give such a gap, and so would one mechanism, a kind of question, or a "
-        "dependence that varies by degree; the finding says which of these can be told apart"
-    )
 
 
 def _chance(head: Headline) -> str:

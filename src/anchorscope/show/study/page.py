@@ -16,7 +16,7 @@ from anchorscope.records import MODES, Mode
 from anchorscope.run_folder.view import RunView, records
 from anchorscope.run_folder.whole import put_whole
 from anchorscope.show.delta_p import plot_delta_p
-from anchorscope.show.report.findings import FINDINGS, NOT_SHOWN
+from anchorscope.show.report.findings import finding_name
 from anchorscope.show.report.markup import Safe, join, table, tag
 from anchorscope.show.report.page import CIRCULAR, own_file
 from anchorscope.show.report.words import number, percent
@@ -149,23 +149,24 @@ def findings_table(study: ShownStudy) -> Safe:
         "Power",
     ]
     rows = [_finding(study.folder, row) for row in records(study.table)]
-    return join([table(head, rows, text_columns=3), tag("p", NOT_SHOWN, class_="quiet")])
+    said = "Where two pathways are not found they may still be there: the power says how likely."
+    return join([table(head, rows, text_columns=3), tag("p", said, class_="quiet")])
 
 
 def _finding(folder: Path, row: Mapping[str, Any]) -> list[object]:
     if row["state"] != "finished":
         return [row["model"], row["dataset"], f"failed: {row['error']}", *[""] * 6]
-    finding = FINDINGS.get(str(row["finding"]), str(row["finding"]))
     return [
         _link(folder, str(row["folder"]), str(row["model"])),
         row["dataset"],
-        tag("span", finding, title=str(row["why"])),
+        tag("span", finding_name(row), title=str(row["why"])),
         int(row["n"]),
         percent(row["right"] / max(1, row["right"] + row["wrong"])),
         number(row["auroc"], 2),
         number(row["paper_gap"]),
-        f"{number(row['strict_gap'])} ({number(row['null_low'])} to {number(row['null_high'])})",
-        percent(row["power"]),
+        f"{number(row['strict_gap'])} ({number(row['strict_gap_low'])} to "
+        f"{number(row['strict_gap_high'])})",
+        percent(row["power_half"]),
     ]
 
 

@@ -117,7 +117,7 @@ function nullParts(run, state, x, y) {
   const number = (of) => run.datasets.findIndex((each) => each.name === of.dataset);
   return [
     ...run.nulls[state.mode].filter(shown).map((of) => svg("path", { d: bandPath(of, x, y), fill: `url(#hatch-${run.number}-${number(of)})` })),
-    ...run.controls.filter(shown).map((of) => svg("path", { class: `control ${of.control}`, d: linePath(of, x, y) })),
+    ...run.controls[state.mode].filter(shown).map((of) => svg("path", { class: `control ${of.pathway}`, d: linePath(of, x, y), stroke: colorOf(run, of.dataset, of.pathway) })),
   ];
 }
 

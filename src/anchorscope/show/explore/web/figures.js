@@ -51,7 +51,7 @@ function legend(run) {
     return node;
   };
   const entries = run.datasets.flatMap((of) => [curve(of, "Q"), curve(of, "A")]);
-  entries.push(entry(element("i", { class: "hatched" }), "Q under one mechanism"), entry(element("i", { class: "grey" }), "random tokens"), entry(element("i", { class: "grey dotted" }), "matched tokens"), entry(swatch("currentColor", false), "the open sample"));
+  entries.push(entry(element("i", { class: "hatched" }), "Q under one mechanism"), entry(element("i", { class: "grey" }), "pale: the same under neutral tokens"), entry(swatch("currentColor", false), "the open sample"));
   return element("p", { class: "key" }, ...entries);
 }
 

@@ -61,7 +61,7 @@ function tokenParts(run, i) {
 }
 
 // Which role the run's knockout cuts: the exact tokens or all of the question. Drawn tokens
-// (random, matched) are not stored, so they cannot be marked.
+// (neutral) are not stored, so they cannot be marked.
 const cutBit = (run) => ({ "the exact question tokens": ROLE.exactQuestion, "all question tokens": ROLE.question }[run.knocked_out] ?? 0);
 
 function token(run, id, role, position, cutBits) {

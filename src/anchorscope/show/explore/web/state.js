@@ -4,7 +4,7 @@ const TEXT_KEYS = ["mode", "sort", "search", "verdict", "predicted", "paper", "s
 const LIST_KEYS = ["hide", "passes"];
 
 function defaults(runs) {
-  const passes = ["clean", "knockout", "random", "answer-only"];
+  const passes = ["clean", "knockout", "neutral", "answer-only"];
   return {
     mode: "strict", scale: "logit", layers: runs.map((run) => run.start), hide: [], nulls: true, intervals: true,
     sort: "", search: "", verdict: "", predicted: "", paper: "", strict: "", type: "", differ: "",

@@ -1,0 +1,94 @@
+"""The model or only its probe? The change of the answer's own probability under every pass.
+
+Beside the probe's belief, what the model itself makes of its answer: an answer whose probability
+the knockout does not touch, and whose probe flips, tells of the probe.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pandas as pd
+
+from anchorscope.engine.passes import CLEAN, KNOCKOUT, RETEST, RETEST_KNOCKOUT
+from anchorscope.evidence.groups import GROUPS
+from anchorscope.run_folder import table_columns
+from anchorscope.stats.intervals import Draws, bootstrap_mean, rate
+
+PREDICTED = {"all": (0, 1), "right": (0,), "wrong": (1,)}
+VERDICTS = {"right": 0, "wrong": 1}  # z
+_BEFORE = {RETEST_KNOCKOUT.name: RETEST.name}  # what a pass is held against; else the clean one
+
+
+def output_table(
+    outputs: pd.DataFrame,
+    groups: pd.DataFrame,
+    *,
+    model: str,
+    dataset: str,
+    layer: int,
+    draws: Draws | None = None,
+) -> pd.DataFrame:
+    """One row per pass, pathway and predicted class: table_columns.OUTPUT.
+
+    `outputs` are rows of `load_outputs`. `groups` has one row per sample: id, pathway ("Q", "A" or
+    None), prediction (1 = wrong) and entity, at the finding's layer. Δ log P is in nats, of all
+    answer tokens up to the probe position (their mean) and of the first alone, with an interval
+    for which entities are drawn; `rank` is the median rank of the first token. A sample without an
+    output under a pass is not counted there; an empty group has n = 0 and NaN.
+    """
+    draws, by_pass = draws or Draws(), _by_pass(outputs, groups)
+    rows = []
+    for name, under in by_pass.items():
+        if name == CLEAN.name:
+            continue
+        before = by_pass.get(_BEFORE.get(name, CLEAN.name), under.iloc[:0])
+        both = under.join(before.add_suffix("_before"), how="inner").join(groups.set_index("id"))
+        for (predicted, classes), pathway in itertools.product(PREDICTED.items(), GROUPS):
+            own = both.loc[both["prediction"].isin(classes) & _of_pathway(both, pathway)]
+            entity = own["entity"].to_numpy(dtype=str)
+            mean, first = (
+                bootstrap_mean(
+                    (own[column] - own[f"{column}_before"]).to_numpy(),
+                    seed=draws.seed,
+                    resamples=draws.resamples,
+                    entity=entity,
+                )
+                for column in ("log_p", "log_p_first")
+            )
+            rank = float(own["rank"].median()) if len(own) else np.nan
+            rows.append((model, dataset, name, pathway, *mean[:3], rank, mean.n,
+                         predicted, first.value, layer))  # fmt: skip
+    return pd.DataFrame(rows, columns=list(table_columns.OUTPUT))
+
+
+def associated_table(
+    outputs: pd.DataFrame, groups: pd.DataFrame, *, model: str, dataset: str
+) -> pd.DataFrame:
+    """One row per verdict and pathway: the share of answers that hang on the subject.
+
+    An answer is associated where the knockout takes its first token from the first rank: without
+    subject and property the model would have said something else. Of wrong answers these are the
+    associated hallucinations (arXiv 2510.09033). `groups` has z beside the columns above.
+    """
+    under = _by_pass(outputs, groups).get(KNOCKOUT.name)
+    rows = []
+    for verdict, pathway in itertools.product(VERDICTS, GROUPS) if under is not None else ():
+        both = under.join(groups.set_index("id"))
+        own = both.loc[(both["z"] == VERDICTS[verdict]) & _of_pathway(both, pathway)]
+        lost = (own["rank"] > 1).to_numpy(dtype=float)
+        share = rate(lost, entity=own["entity"].to_numpy(dtype=str))
+        rows.append((model, dataset, verdict, pathway, share.n, *share[:3]))
+    return pd.DataFrame(rows, columns=list(table_columns.ASSOCIATED))
+
+
+def _by_pass(outputs: pd.DataFrame, groups: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """The outputs of the samples in the groups, by pass, with their ids as the index."""
+    known = outputs.loc[outputs["id"].isin(groups["id"])]
+    parts = known.groupby("pass", sort=False)
+    return {str(name): rows.set_index("id").drop(columns="pass") for name, rows in parts}
+
+
+def _of_pathway(rows: pd.DataFrame, pathway: str) -> pd.Series:
+    return rows["pathway"].notna() if pathway == "all" else rows["pathway"] == pathway

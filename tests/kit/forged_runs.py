@@ -1,0 +1,183 @@
+"""Run folders that another person forged: every checksum fits, and the content makes no sense."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+Change = Callable[[pd.DataFrame], pd.DataFrame]
+
+
+def vouch_for(run: Path, *names: str) -> None:
+    """Makes the markers and run.json say that these files are as they were written."""
+    info = json.loads((run / "run.json").read_text())
+    for name in names:
+        data = (run / name).read_bytes()
+        entry = {"name": name, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+        (run / "markers" / f"{name}.json").write_text(json.dumps(entry))
+        info["files"][name] = f"{entry['bytes']} {entry['sha256']}"
+    write_info(run, info)
+
+
+def write_info(run: Path, info: dict[str, Any]) -> None:
+    """Writes run.json and its copy without a checksum, as a person who edits it may."""
+    info.pop("checksum", None)
+    for name in ("run.json", "run-copy.json"):
+        (run / name).write_text(json.dumps(info))
+
+
+def _table(name: str, change: Change) -> Callable[[Path], None]:
+    """A table with something else in it."""
+
+    def forge(run: Path) -> None:
+        file = run / name
+        if file.suffix == ".csv":
+            change(pd.read_csv(file)).to_csv(file, index=False)
+        else:
+            change(pd.read_parquet(file)).to_parquet(file)
+        vouch_for(run, name)
+
+    return forge
+
+
+def _cells(name: str, column: str, value: object, *, row: int | None = 0) -> Callable[[Path], None]:
+    """One cell of a column, or with `row=None` all of them, with another value."""
+
+    def change(table: pd.DataFrame) -> pd.DataFrame:
+        cells = list(table[column].astype(object))
+        for at in range(len(cells)) if row is None else [row]:
+            cells[at] = value
+        return table.assign(**{column: cells})
+
+    return _table(name, change)
+
+
+def _info(**changes: Any) -> Callable[[Path], None]:
+    def forge(run: Path) -> None:
+        write_info(run, json.loads((run / "run.json").read_text()) | changes)
+
+    return forge
+
+
+def _doubled(table: pd.DataFrame) -> pd.DataFrame:
+    return pd.concat([table, table.head(2)], ignore_index=True)
+
+
+def _empty(table: pd.DataFrame) -> pd.DataFrame:
+    return table.head(0)
+
+
+def _without(*columns: str) -> Change:
+    return lambda table: table.drop(columns=list(columns))
+
+
+SAMPLES, LAYERS, PROBES = "samples.parquet", "tables/layers.csv", "tables/probes.csv"
+CONTROLS, PATHWAYS, STRICT = "tables/controls.csv", "tables/pathways.parquet", "tables/strict.csv"
+VERDICT, CLAIMS, SPANS = "tables/findings.csv", "tables/claims.csv", "tables/spans.csv"
+FORGERIES: dict[str, Callable[[Path], None]] = {
+    # samples.parquet
+    "samples: ids doubled": _table(SAMPLES, _doubled),
+    "samples: one id for all": _cells(SAMPLES, "id", "x", row=None),
+    "samples: empty": _table(SAMPLES, _empty),
+    "samples: a dataset that run.json lacks": _cells(SAMPLES, "dataset", "elsewhere"),
+    "samples: a verdict of another word": _cells(SAMPLES, "verdict", "perhaps"),
+    "samples: verdicts are numbers": _cells(SAMPLES, "verdict", 1, row=None),
+    "samples: ids are numbers": _cells(SAMPLES, "id", 7, row=None),
+    "samples: a token id above 2^32": _cells(SAMPLES, "token_ids", [2**40]),
+    "samples: a token id below 0": _cells(SAMPLES, "token_ids", [-5]),
+    "samples: prompt ids above 2^32": _cells(SAMPLES, "prompt_ids", [2**33, 1], row=None),
+    "samples: tokens are words": _cells(SAMPLES, "token_ids", ["a"], row=None),
+    "samples: a span of NaN": _table(
+        SAMPLES, lambda t: t.assign(answer_start=np.nan, answer_stop=3.0)
+    ),
+    "samples: a span without its end": _table(
+        SAMPLES, lambda t: t.assign(answer_start=1.0, answer_stop=np.nan)
+    ),
+    "samples: a span beyond the text": _cells(SAMPLES, "span_stops", [10**9]),
+    "samples: a span below 0": _cells(SAMPLES, "span_starts", [-3]),
+    "samples: spans of NaN": _cells(SAMPLES, "span_starts", [float("nan")], row=None),
+    "samples: an answer span beyond the answer": _table(
+        SAMPLES, lambda t: t.assign(answer_start=10**6, answer_stop=10**6 + 5)
+    ),
+    "samples: more starts than stops": _cells(SAMPLES, "span_starts", [0, 1, 2]),
+    "samples: positions beyond the tokens": _cells(SAMPLES, "exact_question", [10**7], row=None),
+    "samples: positions below 0": _cells(SAMPLES, "exact_answer", [-1], row=None),
+    "samples: positions are text": _cells(SAMPLES, "exact_answer", "abc", row=None),
+    "samples: log-probabilities are text": _cells(SAMPLES, "log_probs", ["x"], row=None),
+    "samples: no text of the question": _cells(SAMPLES, "question", None),
+    "samples: a popularity that is text": _cells(SAMPLES, "popularity", "much", row=None),
+    "samples: an entity that is a list": _cells(SAMPLES, "entity", ["a", "b"], row=None),
+    "samples: column verdict is missing": _table(SAMPLES, _without("verdict")),
+    "samples: column token_ids is missing": _table(SAMPLES, _without("token_ids", "prompt_ids")),
+    # tables
+    "layers: layer -1": _cells(LAYERS, "layer", -1),
+    "layers: layer 0": _cells(LAYERS, "layer", 0, row=None),
+    "layers: layer 10^9": _cells(LAYERS, "layer", 10**9),
+    "layers: layer 1.5": _cells(LAYERS, "layer", 1.5),
+    "layers: no layer": _cells(LAYERS, "layer", None),
+    "layers: a dataset that samples lacks": _cells(LAYERS, "dataset", "elsewhere", row=None),
+    "layers: a mode of another word": _cells(LAYERS, "mode", "loose"),
+    "layers: a pathway of another word": _cells(LAYERS, "pathway", "B"),
+    "layers: ΔP is text": _cells(LAYERS, "delta_p", "much", row=None),
+    "layers: ΔP is infinite": _cells(LAYERS, "delta_p", float("inf"), row=None),
+    "layers: n is text": _cells(LAYERS, "n", "many"),
+    "layers: n is below 0": _cells(LAYERS, "n", -4),
+    "layers: rows doubled": _table(LAYERS, _doubled),
+    "layers: empty": _table(LAYERS, _empty),
+    "layers: half of the rows": _table(LAYERS, lambda t: t.iloc[::3]),
+    "layers: column n is missing": _table(LAYERS, _without("n")),
+    "probes: empty": _table(PROBES, _empty),
+    "probes: AUROC is text": _cells(PROBES, "auroc", "good", row=None),
+    "probes: other layers": _cells(PROBES, "layer", 77, row=None),
+    "controls: an intervention of another name": _cells(CONTROLS, "intervention", "x", row=None),
+    "controls: empty": _table(CONTROLS, _empty),
+    "pathways: ids that samples lacks": _cells(PATHWAYS, "id", "nowhere", row=None),
+    "pathways: rows doubled": _table(PATHWAYS, _doubled),
+    "pathways: layer 10^6": _cells(PATHWAYS, "layer", 10**6),
+    "pathways: layer -1": _cells(PATHWAYS, "layer", -1, row=None),
+    "pathways: logits are text": _cells(PATHWAYS, "logit_clean", "x", row=None),
+    "pathways: logits are NaN": _cells(PATHWAYS, "logit_clean", float("nan"), row=None),
+    "pathways: a prediction of 5": _cells(PATHWAYS, "prediction", 5, row=None),
+    "pathways: z is -1": _cells(PATHWAYS, "z", -1, row=None),
+    "pathways: empty": _table(PATHWAYS, _empty),
+    "strict: empty": _table(STRICT, _empty),
+    "strict: κ is text": _cells(STRICT, "kappa", "x", row=None),
+    "verdict: a finding of another word": _cells(VERDICT, "finding", "surely"),
+    "verdict: layer -1": _cells(VERDICT, "layer", -1),
+    "verdict: layer 10^9": _cells(VERDICT, "layer", 10**9),
+    "verdict: a dataset that run.json lacks": _cells(VERDICT, "dataset", "elsewhere"),
+    "verdict: empty": _table(VERDICT, _empty),
+    "verdict: rows doubled": _table(VERDICT, _doubled),
+    "verdict: the p-value is text": _cells(VERDICT, "p", "x", row=None),
+    "claims: a decision of another word": _cells(CLAIMS, "paper_decision", "surely", row=None),
+    "claims: a claim of another name": _cells(CLAIMS, "claim", "moon", row=None),
+    "claims: values are text": _cells(CLAIMS, "paper_value", "x", row=None),
+    "claims: empty": _table(CLAIMS, _empty),
+    "spans: a finder of another name": _cells(SPANS, "finder_a", "x", row=None),
+    "spans: overlap is text": _cells(SPANS, "jaccard", "x", row=None),
+    # run.json
+    "run.json: another dataset": _info(datasets=[{"name": "elsewhere", "title": "Elsewhere"}]),
+    "run.json: a dataset twice": _info(datasets=[{"name": "asked"}, {"name": "asked"}]),
+    "run.json: blocks are text": _info(model={"name": "tiny", "blocks": "four", "width": []}),
+    "run.json: a model without facts": _info(model={"name": "tiny"}),
+    "run.json: a config of another kind": _info(config={"folds": "many", "delta": 3, "keys": []}),
+    "run.json: files are a number": _info(files=7, derived=[1, 2]),
+    "run.json: versions and stages are lists": _info(versions=[1], stages=[2]),
+    "run.json: dropped and questions are text": _info(
+        datasets=[{"name": "asked", "questions": "many", "dropped": ["x"]}]
+    ),
+}
+
+
+def forged(run: Path, name: str, out: Path) -> Path:
+    """A copy of the run with one thing forged."""
+    shutil.copytree(run, out)
+    FORGERIES[name](out)
+    return out

@@ -1,0 +1,98 @@
+"""Memory of a batch: what bounds it, and what run.json says where it ran out."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from kit.rivers import rivers
+from kit.tiny import tiny_lm, tiny_tokenizer
+
+from anchorscope.answers.generate import Answerer
+from anchorscope.engine.decode import states_bytes
+from anchorscope.engine.limits.bounds import power_of_two
+from anchorscope.engine.trunk import Prefix
+from anchorscope.models import load_model
+
+COLLECT = ["detect", "collect", "--model", "model", "--data", "rivers.jsonl", "--out", "run"]
+COLLECT += ["--device", "cpu", "--dtype", "float32", "--threads", "1"]
+KEYS = 2 * 4 * 2 * 12 * 4  # bytes of a position: keys and values, blocks, heads, width, float32
+STATE = 4 * 48 * 4  # bytes of the states of a token
+
+
+@pytest.fixture
+def sizes(monkeypatch) -> list[tuple[int, int]]:
+    """How many rows each batch of answers has, and how many positions its longest prompt."""
+    seen: list[tuple[int, int]] = []
+    own = Answerer.answer
+
+    def answer(self, lease, prefix, ids, prompts, **options):
+        seen.append((len(prompts), max(map(len, prompts))))
+        return own(self, lease, prefix, ids, prompts, **options)
+
+    monkeypatch.setattr(Answerer, "answer", answer)
+    return seen
+
+
+def test_states_of_answers_are_within_the_bound(tmp_path, cli, monkeypatch, sizes):
+    """A quarter of the bytes of a batch with long answers are their states."""
+    memory = 40 << 20
+    monkeypatch.setattr("anchorscope.engine.limits.bounds.all_memory", lambda: memory)
+    monkeypatch.chdir(rivers(tmp_path))
+    code, _, error = cli(*COLLECT, "--max-tokens", "1024", "--shots", "0")
+    assert code == 0, error
+    bound = power_of_two(memory // 16)
+    answers = [size for size in sizes if size[1] > 1]
+    assert answers and max(rows for rows, _ in answers) > 0
+    for rows, positions in answers:
+        assert rows == 1 or rows * ((positions + 1024) * KEYS + 1024 * STATE) <= bound
+
+
+@pytest.mark.parametrize(("apart", "rows"), [(False, 5), (True, 9)])
+def test_shared_prefix_is_counted_as_often_as_it_is_held(apart, rows):
+    """In every row's buffer, but where a kernel reads it in place: there once."""
+    pair = (torch.zeros(1, 2, 10, 3), torch.zeros(1, 2, 10, 3))
+    position = 2 * 2 * 3 * 4
+    prefix = Prefix(tuple(range(10)), (pair,))
+    memory = position * 100
+    assert prefix.rows_within(memory, room=6, beside=position * 4, apart=apart) == rows
+    assert prefix.rows_within(None, room=6) is None
+    assert prefix.rows_within(1, room=6) == 1
+    assert Prefix((), None).rows_within(memory, room=6) is None
+    assert Prefix((), None).rows_within(memory, room=6, beside=position * 4) == 25
+
+
+def test_halved_batches_are_noted_in_run_json(tmp_path, cli, monkeypatch):
+    place = rivers(tmp_path)
+    monkeypatch.chdir(place)
+    own, lengths = Answerer.answer, []
+
+    def answer(self, lease, prefix, ids, prompts, **options):
+        lengths.append(len(prompts))
+        if len(prompts) > 3:
+            raise torch.OutOfMemoryError
+        return own(self, lease, prefix, ids, prompts, **options)
+
+    monkeypatch.setattr(Answerer, "answer", answer)
+    code, out, error = cli(*COLLECT, "--max-tokens", "4", "--shard", "8", "--prompt", "text")
+    assert code == 0, error
+    info = json.loads((place / "run/run.json").read_text())
+    halved = info["stages"]["answers and states"]["halved"]
+    assert len(halved) == sum(length > 3 for length in lengths) >= 1
+    assert all(isinstance(tokens, int) and tokens > 0 for tokens in halved)
+    assert halved == sorted(halved, reverse=True)
+    assert "memory ran out" in out + error
+
+
+def test_run_with_enough_memory_notes_no_halving(tmp_path, cli, monkeypatch):
+    place = rivers(tmp_path)
+    monkeypatch.chdir(place)
+    assert cli(*COLLECT, "--max-tokens", "4")[0] == 0
+    stages = json.loads((place / "run/run.json").read_text())["stages"]
+    assert not any("halved" in stage for stage in stages.values())
+
+
+def test_states_of_an_answer_take_what_is_counted():
+    model = load_model(tiny_lm("llama"), tokenizer=tiny_tokenizer())
+    assert states_bytes(model, 5) == 5 * STATE

@@ -1,0 +1,158 @@
+"""A finished run that lost something: `verify` names it, and the same command restores it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+from kit.rivers import rivers, run_here
+from kit.tiny import tiny_lm
+
+from anchorscope.errors import UserError
+from anchorscope.run_folder.store import Store
+from torture.faults.damage import kinds_of_file
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> Path:
+    """A folder with a model, questions, and the finished run `run`."""
+    place = rivers(tmp_path_factory.mktemp("finished"))
+    run_here(place, "run")
+    return place
+
+
+@pytest.fixture
+def run(place, tmp_path) -> Path:
+    return Path(shutil.copytree(place, tmp_path / "place")) / "run"
+
+
+def wrong_names(cli, run: Path) -> set[str]:
+    """The names that `verify` calls wrong."""
+    code, out, error = cli("verify", run)
+    assert "Traceback" not in out + error
+    lines = [line for line in out.splitlines() if line.startswith("WRONG")]
+    assert code == (1 if lines else 0), out
+    return {line.removeprefix("WRONG").split(": ")[0].strip() for line in lines}
+
+
+def files(run: Path) -> dict[str, bytes]:
+    return {p.relative_to(run).as_posix(): p.read_bytes() for p in run.rglob("*") if p.is_file()}
+
+
+def test_every_kind_of_file_of_a_finished_run_is_missed(cli, run):
+    """One after another is taken away and put back: none is left without a word."""
+    assert wrong_names(cli, run) == set()
+    for kind in kinds_of_file(run).values():
+        name, content = kind[0].relative_to(run).as_posix(), kind[0].read_bytes()
+        kind[0].unlink()
+        assert wrong_names(cli, run) == {name}
+        kind[0].write_bytes(content)
+
+
+def test_every_file_of_a_finished_run_is_missed_when_much_is_damaged(cli, run):
+    """A file is named as wrong whatever became of every other, but for both copies of run.json."""
+    lost = {name for name in files(run) if not name.startswith("run")}
+    for name in lost:
+        (run / name).unlink() if name.endswith(("0.parquet", ".json", ".png")) else (
+            run / name
+        ).write_bytes(b"")
+    (run / "run.json").write_bytes(b"{")
+    assert wrong_names(cli, run) >= lost | {"run.json"}
+
+
+@pytest.mark.parametrize("text", [b"", b"{}", b'{"format": 3}'])
+def test_a_changed_copy_of_run_json_is_named(cli, run, text):
+    (run / "run-copy.json").write_bytes(text)
+    assert wrong_names(cli, run) == {"run-copy.json"}
+
+
+def test_the_same_command_restores_what_a_finished_run_lost(cli, run):
+    """All but the tables of `detect eval`, which it does not make: it vouches for none."""
+    store, other = Store(run), run / "tables/detectors.csv"
+    other.write_text("detector,auroc\nprobe,0.7\n")
+    store.relist()
+    assert wrong_names(cli, run) == set()
+    before = files(run)
+    for name in ("run-copy.json", "report.html", "figures/delta_p.png", "probes/asked/probes.json",
+                 "tables/layers.csv", "markers/states/clean/00001.safetensors.json",
+                 "states/knockout/00000.safetensors"):  # fmt: skip
+        (run / name).unlink()
+    flipped = run / "probes/asked/probes.safetensors"
+    flipped.write_bytes(flipped.read_bytes()[:-1] + b"\x01")
+    other.write_text("detector,auroc\nprobe,0.9\n")
+    run_here(run.parent, "run")
+    assert wrong_names(cli, run) == {"tables/detectors.csv"}
+    after = files(run)
+    assert set(after) == set(before)
+    kept = [n for n in before if n.startswith(("answers", "states", "tables", "probes", "markers"))]
+    assert [name for name in kept if before[name] != after[name]] == ["tables/detectors.csv"]
+
+
+def test_lost_markers_and_the_copy_of_run_json_are_restored_without_the_model(cli, run):
+    before = files(run)
+    (run / "run-copy.json").write_bytes(b"")
+    shutil.rmtree(run / "markers")
+    shutil.rmtree(run.parent / "model")
+    run_here(run.parent, "run")
+    assert wrong_names(cli, run) == set() and files(run) == before
+
+
+@pytest.mark.parametrize("damage", ["gone", "empty", "cut"])
+def test_the_manifest_of_an_earlier_format_is_missed(cli, run, damage):
+    """A finished folder of format 2 listed its files in manifest.jsonl."""
+    info = json.loads((run / "run.json").read_text())
+    entries = [
+        {"name": name, "bytes": int(size), "sha256": sha256}
+        for part in ("files", "derived")
+        for name, (size, sha256) in ((n, of.split()) for n, of in info.pop(part).items())
+    ]
+    info.pop("checksum")
+    (run / "run.json").write_text(json.dumps(info | {"format": 2}))
+    lines = [json.dumps(entry) + "\n" for entry in entries]
+    file = run / "manifest.jsonl"
+    file.write_text("".join(lines))
+    assert wrong_names(cli, run) == set()
+    if damage == "gone":
+        file.unlink()
+    else:
+        file.write_text("".join(lines[:3] if damage == "cut" else []))
+    assert wrong_names(cli, run) == {"manifest.jsonl"}
+    if damage == "gone":
+        run_here(run.parent, "run")
+        assert wrong_names(cli, run) == set()
+
+
+def test_other_weights_under_the_same_name_are_refused(run):
+    """A run that lacks a file goes on, and the model's file is another by now."""
+    (run / "states/knockout/00000.safetensors").unlink()
+    tiny_lm("llama", 1).save_pretrained(run.parent / "model")
+    with pytest.raises(UserError, match="was begun with other weights or another dtype"):
+        run_here(run.parent, "run")
+    tiny_lm("llama", 0).save_pretrained(run.parent / "model")
+    run_here(run.parent, "run")
+    assert (run / "states/knockout/00000.safetensors").is_file()
+
+
+def test_a_killed_process_of_the_analysis_is_one_sentence_and_the_run_continues(
+    place, tmp_path, monkeypatch, cli
+):
+    """As a system that is short of memory ends it: with SIGKILL, and from outside."""
+    place, parent = Path(shutil.copytree(place, tmp_path / "place")), os.getpid()
+    shutil.rmtree(place / "run/tables")  # so that the analysis is made again
+
+    def killed(*given: object, **options: object) -> None:
+        assert os.getpid() != parent
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    monkeypatch.setattr("anchorscope.parallel.default_workers", lambda: 2)
+    with monkeypatch.context() as patch:
+        patch.setattr("anchorscope.pipeline.analyse.probes_of_layer", killed)
+        with pytest.raises(UserError, match="A process of the analysis was killed") as error:
+            run_here(place, "run")
+    assert "LOKY_MAX_CPU_COUNT" in str(error.value)
+    run_here(place, "run")
+    assert wrong_names(cli, place / "run") == set()
