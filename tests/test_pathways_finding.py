@@ -1,0 +1,349 @@
+"""Five questions asked of readings whose law is known."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from kit.bands import made_band
+from sklearn.metrics import roc_auc_score
+
+from anchorscope.pathways import two_groups
+from anchorscope.pathways.band import Band, band_within, choose_band, side_overlap
+from anchorscope.pathways.effect import effect, share_of_question
+from anchorscope.pathways.explained import EXPLAINED, Explained, explain
+from anchorscope.pathways.finding import (
+    examine,
+    find,
+    pooled,
+    shown_groups,
+    shows_two_pathways,
+    together,
+)
+from anchorscope.pathways.power import plant, power
+from anchorscope.pathways.reproducible import between_sides, under_retest
+from anchorscope.pathways.two_groups import ALPHA_LOOK, Look, unimodal_p
+from anchorscope.probes.probe_set import ProbeSet
+from anchorscope.probes.readings import Readings
+from anchorscope.records import Estimate
+from anchorscope.stats.dip import dip, dip_p
+from anchorscope.stats.intervals import Draws
+
+DRAWS = Draws(seed=0, resamples=100)
+N = 400
+
+
+def coin(seed: int, n: int = N) -> np.ndarray:
+    return (np.random.default_rng(seed).random(n) < 0.5).astype(float)
+
+
+def loudest(band: Band) -> tuple[Look, Explained]:
+    """The look with the smallest p, and what explains its groups."""
+    (group,) = sorted(shown_groups([examine(band, DRAWS)]), key=lambda g: g.look.p_dip)[:1]
+    return group.look, group.explained
+
+
+# The band of layers
+
+
+def layered(separations: list[float], n: int = 300) -> Readings:
+    """Clean logits of layers that tell the classes apart more or less well."""
+    rng = np.random.default_rng(0)
+    z, shared = np.arange(n) % 2, rng.normal(size=n)
+    own = rng.normal(size=(n, len(separations)))
+    logits = (2 * z - 1.0)[:, None] * separations + 0.9 * shared[:, None] + 0.4 * own
+    return Readings(
+        ids=tuple(map(str, range(n))),
+        z=z,
+        fold=np.arange(n) % 5,
+        probes=("paper", "a", "b"),
+        logits={"clean": np.stack([logits] * 3), "knockout": np.stack([-logits] * 3)},
+    )
+
+
+def test_the_band_holds_the_layers_within_one_standard_error_of_the_best():
+    readings = layered([0.2, 0.9, 1.0, 0.98, 0.6])
+    z, clean = readings.z, readings.of("paper")
+    areas = [roc_auc_score(z, layer) for layer in clean.T]
+    rng, best, drawn = np.random.default_rng(1), clean[:, int(np.argmax(areas))], []
+    for _ in range(400):
+        rows = rng.integers(len(z), size=len(z))
+        drawn.append(roc_auc_score(z[rows], best[rows]))
+    expected = [k + 1 for k, area in enumerate(areas) if area >= max(areas) - np.std(drawn)]
+    assert list(choose_band(readings)) == expected == [3, 4]
+
+
+def test_the_band_does_not_look_at_the_knockout():
+    readings = layered([0.2, 0.9, 1.0, 0.98, 0.6])
+    other = {**readings.logits, "knockout": np.zeros_like(readings.logits["clean"])}
+    assert choose_band(replace(readings, logits=other)) == choose_band(readings)
+
+
+def test_without_any_area_there_is_no_band():
+    assert band_within(np.array([np.nan, np.nan]), 0.1) == ()
+
+
+def test_sides_overlap_as_displacements_in_random_directions_show():
+    rng = np.random.default_rng(0)
+    folds, layers, width = 2, 3, 20
+    shared = rng.normal(size=(folds, layers, width))
+    weights = np.stack([shared + 1.2 * rng.normal(size=shared.shape) for _ in range(3)])
+    probes = ProbeSet(
+        probes=("paper", "a", "b"), weights=weights, intercept=np.zeros((3, folds, layers)),
+        n_train=np.ones((3, folds), dtype=int), C=1.0, balance="weights", calibrated=False,
+    )  # fmt: skip
+    moved = [4.0, 1.0, 9.0]
+    scale = np.sqrt(moved)[:, None] / np.sqrt(width)
+    seen = []
+    for fold in range(folds):
+        away = scale * rng.normal(size=(40_000, layers, width))
+        a, b = (np.einsum("nlw,lw->n", away, weights[side, fold]) for side in (1, 2))
+        seen.append(np.corrcoef(a, b)[0, 1])
+    assert side_overlap(probes, [1, 2, 3], moved) == pytest.approx(np.mean(seen), abs=0.02)
+
+
+# E1 and E2
+
+
+def test_the_effect_is_signed_towards_the_prediction_within_each_class():
+    band = made_band(n=N, lost=0.5, spread=0.01)
+    found = effect(band, "knockout", DRAWS)
+    half = -0.5 * np.abs(band.belief)
+    assert found.logit.value == pytest.approx(half.mean(), abs=0.05)
+    assert found.logit_right.value == pytest.approx(half[~band.wrong].mean(), abs=0.05)
+    assert found.logit_wrong.value == pytest.approx(half[band.wrong].mean(), abs=0.05)
+    assert found.points.value < 0 and found.shown
+
+
+def test_beliefs_that_grow_surer_are_no_effect():
+    found = effect(made_band(n=N, lost=-0.5, spread=0.01), "knockout", DRAWS)
+    assert found.logit.value > 0 and found.p == 1 and not found.shown
+
+
+def test_one_class_that_loses_its_belief_is_an_effect():
+    band = made_band(n=N)
+    lost = np.where(made_band(n=N).wrong, 0.8, -0.8)  # the mean over all is about zero
+    found = effect(made_band(n=N, lost=lost, spread=0.1), "knockout", DRAWS)
+    assert abs(found.logit.value) < 0.4 and found.logit_wrong.high < 0 and found.shown
+    assert band.n == N
+
+
+def test_what_the_control_does_as_well_is_no_effect():
+    band = made_band(n=N, lost=0.9)
+    same = {**band.logits, "neutral": band.logits["knockout"]}
+    found = effect(replace(band, logits=same), "knockout", DRAWS)
+    assert (found.points.value, found.flips.value) == (0, 0) and not found.shown
+
+
+def test_the_share_of_the_whole_questions_effect():
+    band = made_band(n=N, lost=0.2, whole=0.8, spread=0.01)
+    share = share_of_question(band, "knockout", DRAWS)
+    assert share.value == pytest.approx(0.25, abs=0.02) and share.low < 0.25 < share.high
+    assert np.isnan(share_of_question(band, "content", DRAWS).value)  # not among the passes
+
+
+# E3
+
+
+def test_a_samples_own_loss_comes_back_and_a_coin_does_not():
+    own = made_band(n=N, lost=coin(1), again=coin(1))
+    tossed = made_band(n=N, lost=coin(1), again=coin(2))
+    for band in (own, tossed):
+        assert between_sides(band, DRAWS).shown  # two probes read the same state
+    assert under_retest(own, DRAWS).shown
+    assert not under_retest(tossed, DRAWS).shown
+
+
+def test_sides_that_overlap_must_agree_on_more():
+    band = made_band(n=N, lost=0.3)
+    seen = between_sides(band, DRAWS).value.value
+    assert seen > 0.5  # the jolt is the same for both
+    assert not between_sides(replace(band, overlap=seen), DRAWS).shown
+
+
+def test_few_samples_read_twice_are_no_retest():
+    band = made_band(n=N, lost=coin(1))
+    again = {
+        name: np.where(np.arange(N) < 59, of, np.nan) if name.startswith("retest") else of
+        for name, of in band.logits.items()
+    }
+    assert not under_retest(replace(band, logits=again), DRAWS).tested
+
+
+def test_a_coin_toss_is_not_two_pathways_and_says_so():
+    shown, tossed = (
+        find([examine(made_band(n=N, lost=coin(1), again=coin(seed)), DRAWS)], power)
+        for seed in (1, 2)
+        for power in [{"half": 0.9, "fifth": 0.9}]
+    )
+    assert (shown.name, tossed.name) == ("two-pathways", "uniform")
+
+
+# E4
+
+
+FLAT = pytest.mark.xfail(
+    strict=True,
+    reason="smoothing rounds the edges of a flat hump: at a level of 5 % it has two in 18 %, and "
+    "at ALPHA_LOOK in 5 to 8 %",
+)
+
+
+@pytest.mark.parametrize("shape", [pytest.param("uniform", marks=FLAT), "normal", "skewed", "t2"])
+def test_one_hump_of_any_shape_is_seldom_taken_for_two(shape):
+    rng = np.random.default_rng(3)
+    draw = {
+        "uniform": lambda: rng.uniform(size=100),
+        "normal": lambda: rng.normal(size=100),
+        "skewed": lambda: rng.gamma(2.0, size=100),
+        "t2": lambda: rng.standard_t(2, size=100),
+    }[shape]
+    values = [draw() for _ in range(200)]
+    p = np.array([
+        (unimodal_p(v, len(v), seed=number), dip_p(dip(v), len(v)))
+        for number, v in enumerate(values)
+    ])  # fmt: skip
+    assert (p[:, 0] <= 0.05).mean() <= 0.08  # 0.05, and three standard errors of 200 draws
+    assert (p.min(axis=1) <= ALPHA_LOOK).mean() <= 0.03  # as the looks use it
+
+
+def test_humps_four_spreads_apart_are_found_where_the_uniform_is_blind():
+    rng, smooth, uniform = np.random.default_rng(0), [], []
+    for seed in range(10):
+        values = rng.normal(size=150) + 4 * (np.arange(150) % 2)
+        smooth.append(unimodal_p(values, 150, seed=seed) <= ALPHA_LOOK)
+        uniform.append(dip_p(dip(values), 150) <= ALPHA_LOOK)
+    assert sum(smooth) >= 8 and sum(smooth) > sum(uniform)
+
+
+@pytest.mark.parametrize(("p", "grouped"), [(0.008, True), (0.009, False), (0.02, False)])
+def test_six_looks_share_the_five_percent(p, grouped):
+    rows = np.ones(4, dtype=bool)
+    look = Look(
+        within="both", road="shifts", rows=rows, shifts=np.zeros(4), lower=rows, p_dip=p,
+        p_uniform=p, bic=10.0, kappa=Estimate(0.9, 0.8, 1.0, 4), flips=Estimate(0.5, 0.3, 0.7, 4),
+    )  # fmt: skip
+    assert look.grouped is grouped
+
+
+def test_humps_that_do_not_flip_are_no_groups():
+    """Two clear humps far from the boundary: nothing that a prediction depends on."""
+    band = made_band(n=N, margin=12.0, lost=0.0, spread=0.2)
+    shift = 3.0 * coin(1) * band.towards
+    cuts = {c: band.logits[c] - shift for c in ("knockout", "retest-knockout", "question")}
+    looks = examine(replace(band, logits={**band.logits, **cuts}), DRAWS).looks
+    seen = [look for look in looks.values() if look.p_dip <= ALPHA_LOOK]
+    assert seen and not any(look.grouped for look in seen)
+
+
+def test_two_classes_with_one_skewed_hump_each_are_not_two_humps():
+    """Put together they have two modes; neither class has two on its own."""
+    rng = np.random.default_rng(2)
+    band = made_band(n=600, spread=0.0, error=0.05)
+    skew = np.where(band.wrong, 1, -1) * rng.gamma(1.0, 2.0, 600)
+    cuts = {"knockout": band.logits["clean"] - band.towards * skew}
+    looks = two_groups.look_for_groups(replace(band, logits={**band.logits, **cuts}), DRAWS)
+    assert not looks["both", "shifts"].p_dip <= ALPHA_LOOK
+
+
+# E5
+
+
+def labelled_band(lost: np.ndarray, **labels: np.ndarray) -> Band:
+    return made_band(n=len(lost), lost=lost, spread=0.4, labels=labels)
+
+
+def test_cells_explain_what_only_two_labels_together_tell():
+    rng = np.random.default_rng(0)
+    relation, length = rng.integers(0, 2, 600), rng.integers(5, 25, 600)
+    lost = ((relation == 1) ^ (length >= 15)).astype(float)
+    _, why = loudest(
+        labelled_band(lost, relation=relation.astype(str), prompt_length=length.astype(float))
+    )
+    assert why.cells >= EXPLAINED and why.by == "kinds" and not why.still_two
+
+
+def test_cells_do_not_explain_groups_that_are_within_each_kind():
+    rng = np.random.default_rng(0)
+    relation = rng.integers(0, 2, 600)
+    lost = (rng.random(600) < np.where(relation == 1, 0.85, 0.15)).astype(float)
+    _, why = loudest(labelled_band(lost, relation=relation.astype(str)))
+    assert 0.3 < why.cells < EXPLAINED  # true: 1 - 0.85 * 0.15 / 0.25 = 0.49
+    assert why.still_two and why.by == ""
+
+
+def test_a_rule_of_the_clean_belief_is_told_from_it():
+    band = made_band(n=600)
+    margin = np.abs(band.belief)
+    low, high = np.quantile(margin, [1 / 3, 2 / 3])
+    _, why = loudest(made_band(n=600, lost=((margin > low) & (margin < high)).astype(float)))
+    assert why.told > 0.8 and why.told_by_rule > 0.8 and why.by == "belief" and not why.still_two
+
+
+def test_groups_that_the_belief_does_not_tell_exclude_a_rule_of_it():
+    _, why = loudest(made_band(n=600, lost=coin(4, 600)))
+    assert why.told < 0.6 < why.told_by_rule and why.belief_excluded
+
+
+def test_a_belief_that_is_read_badly_excludes_nothing():
+    reads = {"cells": 0.1, "belief": 0.1, "p_within": 0.001, "finder": np.nan}
+    blind = Explained(told=0.51, told_by_rule=0.6, **reads)
+    assert not blind.belief_excluded and not blind.still_two and blind.by == ""
+
+
+def test_groups_of_a_missed_span_are_gone_under_the_whole_question():
+    look, why = loudest(made_band(n=600, lost=coin(5, 600), whole=1.0))
+    assert abs(why.finder) < 0.3 and why.by == "finder"
+    kept = explain(look, made_band(n=600, lost=coin(5, 600)), DRAWS)
+    assert kept.finder == pytest.approx(1.0, abs=0.1)
+
+
+# The word
+
+
+def test_a_world_without_groups_is_named_by_what_the_run_could_have_seen():
+    examined = [examine(made_band(n=N, lost=0.6), DRAWS)]
+    weak, strong = ({"half": half, "fifth": half} for half in (0.79, 0.8))
+    assert find(examined, weak).name == "cannot-tell" and "79%" in find(examined, weak).why
+    assert find(examined, strong).name in ("uniform", "graded")
+    assert find(examined, {"half": np.nan, "fifth": np.nan}).name == "cannot-tell"
+
+
+def test_untested_conditions_are_named():
+    band = made_band(n=N, lost=coin(1))
+    few = {name: band.logits[name] for name in ("clean", "knockout")}
+    finding = find([examine(replace(band, logits=few), DRAWS)], {"half": 1.0, "fifth": 1.0})
+    assert finding.name == "two-pathways" and finding.untested == ("question", "retest")
+
+
+def test_power_is_the_share_of_planted_worlds_in_which_the_rule_finds_two_pathways():
+    bands = [made_band(n=300, spread=0.5, folds_seed=seed) for seed in (0, 1)]
+    quick = power(bands, share=0.5, lost=0.9, worlds=range(5), seed=7)
+    whole = []
+    for number in range(5):
+        rng = np.random.default_rng((7, number))
+        planted = plant(bands, share=0.5, lost=0.9, rng=rng)
+        draws = Draws(seed=int(rng.integers(2**31)), resamples=100)
+        finding = find([examine(band, draws) for band in planted], {"half": 1.0, "fifth": 1.0})
+        whole.append(finding.name == "two-pathways")
+        assert shows_two_pathways(planted, draws) == whole[-1]
+    assert quick == whole and sum(whole) > 0
+
+
+def test_a_planted_loss_takes_the_beliefs_away_from_a_share():
+    band = made_band(n=2000, spread=0.3)
+    (planted,) = plant([band], share=0.5, lost=1.0, rng=np.random.default_rng(0))
+    moved = -band.towards * (planted.both("knockout") - planted.both())
+    lost = moved > np.abs(band.belief) / 2
+    assert lost.mean() == pytest.approx(0.5, abs=0.05)
+    assert planted.both("knockout")[lost].mean() == pytest.approx(0, abs=0.2)
+    assert moved[~lost].mean() == pytest.approx(0, abs=0.2)
+
+
+def test_sets_of_folds_are_combined():
+    assert together([0.01]) == 0.01
+    assert together([0.01, 0.02, 0.9]) == pytest.approx(0.04)  # twice the median
+    assert together([0.6, 0.7, 0.9]) == 1.0 and np.isnan(together([np.nan, np.nan, 0.1]))
+    one = pooled([Estimate(1.0, 0.0, 2.0, 9), Estimate(3.0, 2.0, 4.0, 9)])
+    assert one.value == 2.0 and one.high - one.value > 1.0  # wider than either

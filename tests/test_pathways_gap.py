@@ -1,0 +1,85 @@
+"""The strict gap, and an interval that includes the probes' own uncertainty."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from kit.bands import made_band
+
+from anchorscope.config import Config
+from anchorscope.pathways import gap as gaps
+from anchorscope.pathways.gap import gap_with_interval, same_gap, strict_gap
+from anchorscope.probes.folds import training_rows
+from anchorscope.probes.many_fits import class_weights, fit_many
+from anchorscope.simulate import Truth
+from anchorscope.simulate.error_rates import judge_world
+
+
+def test_the_group_is_side_as_and_the_effect_side_bs():
+    band = made_band(n=300, lost=0.7, spread=2.0)
+    (a, a_cut), (b, b_cut) = ((band.side(p), band.side(p, "knockout")) for p in ("a", "b"))
+    chance = [1 / (1 + np.exp(-np.where(b > 0, x, -x))) for x in (b, b_cut)]
+    moved, flipped = 100 * (chance[1] - chance[0]), (a > 0) != (a_cut > 0)
+    assert strict_gap(band) == pytest.approx(moved[flipped].mean() - moved[~flipped].mean())
+    assert same_gap(band) < strict_gap(band)  # the circle makes it deeper
+
+
+def test_independent_uncertainties_add_up():
+    rng = np.random.default_rng(0)
+    one, other = rng.normal(0, 3, 4000), rng.normal(0, 4, 4000)
+    found = gap_with_interval([-9.0, -11.0, np.nan], one, other)
+    assert found.value == -10
+    assert found.high - found.value == pytest.approx(1.96 * 5, rel=0.05)
+    broken = gap_with_interval([-9.0], np.full(20, np.nan))
+    assert broken.value == -9 and np.isnan([broken.low, broken.high]).all()
+
+
+def test_one_newton_step_moves_readings_as_a_probe_fitted_without_the_part():
+    rng = np.random.default_rng(1)
+    n, width, C = 300, 6, 1.0
+    band = made_band(n=n, entities_of=2)
+    x = rng.normal(size=(n, width)) + np.outer(2 * band.z - 1.0, np.eye(width)[0])
+    y = x + 0.5 * rng.normal(size=(n, width))
+    part = gaps._parts(band, seed=0)
+    step = gaps._one_layer(x, y, band, "a", part, C=C, balance="weights")
+    folds = np.unique(band.fold)
+    learns = np.array([training_rows(band.fold, held_out=int(f), probe="a") for f in folds])
+    z = band.z.astype(float)
+    weights = class_weights(z, learns, "weights")
+
+    def logits(counted: np.ndarray) -> np.ndarray:
+        labels = np.broadcast_to(z, counted.shape)
+        w, c = fit_many(x, labels, counted, np.full(len(folds), C))
+        fold = np.searchsorted(folds, band.fold)
+        return np.stack([(s * w[fold]).sum(axis=1) + c[fold] for s in (x, y)])
+
+    full = logits(weights)
+    stretch = band.side("a").std() / full[0].std()
+    for number in (0, 7, 20):
+        without = weights * (part != number)
+        really = stretch * (logits(without) - full)
+        guess = step[:, :, number]
+        assert np.corrcoef(really.ravel(), guess.ravel())[0, 1] > 0.97
+        assert np.linalg.norm(guess - really) < 0.25 * np.linalg.norm(really)
+
+
+def test_all_samples_of_an_entity_are_in_one_part():
+    band = made_band(n=300, entities_of=3)
+    part = gaps._parts(band, seed=0)
+    assert band.entity is not None and part.max() + 1 == gaps.PARTS
+    assert all(len(set(part[band.entity == name])) == 1 for name in band.entity)
+
+
+def test_the_interval_covers_the_mean_gap_of_other_worlds():
+    config = Config(model="x", data=("x",), resamples=100, fold_seeds=1)
+    found = [
+        judge_world(
+            Truth(world="one-mechanism", samples=200, layers=1, width=8, seed=seed),
+            config=config,
+            worlds=0,
+        ).finding.gap
+        for seed in range(40)
+    ]
+    middle = np.mean([gap.value for gap in found])
+    assert np.mean([gap.low <= middle <= gap.high for gap in found]) >= 0.85
+    assert np.mean([gap.high - gap.low for gap in found]) < 60  # and says something
