@@ -73,8 +73,10 @@ def associated_table(
     subject and property the model would have said something else. Of wrong answers these are the
     associated hallucinations (arXiv 2510.09033). `groups` has z beside the columns above.
     """
-    under = _by_pass(outputs, groups)[KNOCKOUT.name]
-    both = under.join(groups.set_index("id"))
+    by_pass = _by_pass(outputs, groups)
+    if KNOCKOUT.name not in by_pass:  # no question has a key that the run's knockout cuts
+        return pd.DataFrame(columns=list(table_columns.ASSOCIATED))
+    both = by_pass[KNOCKOUT.name].join(groups.set_index("id"))
     rows = []
     for verdict, pathway in itertools.product(VERDICTS, GROUPS):
         own = both.loc[(both["z"] == VERDICTS[verdict]) & _of_pathway(both, pathway)]
