@@ -15,7 +15,6 @@ from kit.rivers import contents, half_right, rivers
 from safetensors import safe_open
 
 from anchorscope.answers.doubtful import doubtful
-from anchorscope.pathways.two_pathways import needed
 from anchorscope.run_folder.view import RunView
 
 ASKED = (
@@ -143,22 +142,24 @@ def test_what_cannot_be_exported(run, cli, here):
     assert not (here / "x").exists()
 
 
-def test_power_says_that_there_are_too_few_and_what_the_probe_reads(run, cli, monkeypatch):
-    monkeypatch.setattr(needed, "MOST", 300)  # further it would take longer
-    code, said, error = cli("power", "run", "--worlds", "10", "--out", "power.csv")
+def test_power_says_that_there_are_too_few_and_what_the_probe_reads(run, cli):
+    code, printed, error = cli("power", "run", "--worlds", "10", "--out", "power.csv")
     assert code == 0, error
-    (row,) = pd.read_csv("power.csv").to_dict("records")
+    now, _, fourfold = pd.read_csv("power.csv").to_dict("records")
     view = RunView.open(run)
     verdicts = [sample.verdict for sample in view.answers if sample.usable]
-    assert row["finding"] == "too-few" and row["limit"] == "fewer than 150 usable samples"
-    assert (row["right"], row["wrong"]) == (verdicts.count("right"), verdicts.count("wrong"))
-    (layer,) = view.verdict["layer"]
+    assert now["finding"] == "too-few"
+    assert (now["right"], now["wrong"]) == (verdicts.count("right"), verdicts.count("wrong"))
+    (layer,) = view.findings["layer"]
     probes = view.probes.set_index("layer")
-    assert row["layer"] == layer and row["auroc"] == pytest.approx(probes.loc[layer, "auroc"])
+    assert now["layer"] == layer and now["auroc"] == pytest.approx(probes.loc[layer, "auroc"])
     assert probes["auroc"].max() == probes.loc[layer, "auroc"]
-    assert 0.25 < row["shuffled_auroc"] < 0.75
-    assert "half: too-few (64 usable samples; below 150 no finding is made)." in said
-    assert row["own_power"] == 0  # by the rule, whatever is planted
+    assert 0.25 < now["shuffled_auroc"] < 0.75
+    assert "half: too-few (64 usable samples; below 150 no finding is made)." in printed
+    assert "beyond reach" in printed
+    assert np.isnan(now["loss"])  # by the rule, whatever is planted
+    assert (now["usable"], fourfold["usable"]) == (64, 256)
+    assert fourfold["loss_low"] > 0  # 256 samples are enough to ask
 
 
 def test_what_power_cannot_be_asked_for(run, cli):

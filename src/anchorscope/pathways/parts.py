@@ -6,7 +6,7 @@ The finding needs two rounds: first the readings of every set of folds, then wha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -176,28 +176,43 @@ def draws_of(config: Config) -> StrictDraws:
 
 def _band(of: Asked, seed: int) -> Band | None:
     """The readings over the band by one set of folds; None where these leave a probe too few."""
-    config, answers = of.config, of.answers
-    names = [name for name in READ if name in of.readings.logits]
-    fold = entity_folds(answers.entities, folds=config.folds, seed=config.seed + seed)
-    states = {
-        name: np.stack([of.bank.layer(name, layer) for layer in of.band], axis=1) for name in names
-    }
     try:
-        readings, probes = cross_fit(
-            states,
-            ids=answers.ids,
-            z=answers.z,
-            fold=fold,
-            entity=answers.entities,
-            C=config.C,
-            balance=config.balance,
-            workers=1,
+        return band_of_folds(
+            of.answers, of.bank, of.config, of.band, passes=of.readings.logits, seed=seed
         )
     except UserError:
         if seed == 0:
             raise
         return None
-    places = range(1, len(of.band) + 1)
+
+
+def band_of_folds(
+    answers: Labelled,
+    bank: StateBank,
+    config: Config,
+    band: Sequence[int],
+    *,
+    passes: Collection[str],
+    seed: int,
+) -> Band:
+    """The readings over layers `band` by set `seed` of folds, of those `passes` a finding reads."""
+    fold = entity_folds(answers.entities, folds=config.folds, seed=config.seed + seed)
+    states = {
+        name: np.stack([bank.layer(name, layer) for layer in band], axis=1)
+        for name in READ
+        if name in passes
+    }
+    readings, probes = cross_fit(
+        states,
+        ids=answers.ids,
+        z=answers.z,
+        fold=fold,
+        entity=answers.entities,
+        C=config.C,
+        balance=config.balance,
+        workers=1,
+    )
+    places = range(1, len(band) + 1)
     moved = np.nanmean(
         np.square(states[KNOCKOUT.name].astype(np.float64) - states[CLEAN.name]).sum(axis=2), axis=0
     )
@@ -206,7 +221,7 @@ def _band(of: Asked, seed: int) -> Band | None:
         places,
         covariates=answers.covariates,
         overlap=side_overlap(probes, places, moved),
-        band=of.band,
+        band=band,
     )
 
 

@@ -1,4 +1,4 @@
-"""`anchorscope power`: why a finding is undecided, and how many questions would decide it."""
+"""`anchorscope power`: the smallest effect that a run, or a larger one, would find."""
 
 from __future__ import annotations
 
@@ -16,8 +16,15 @@ from anchorscope.errors import UserError, unknown
 if TYPE_CHECKING:
     import pandas as pd
 
-    from anchorscope.pathways.diagnosis.why import Why
+    from anchorscope.pathways.smallest_effect import Power, Smallest
     from anchorscope.records import Estimate
+
+# What more questions do not change.
+_OTHER = {
+    "explained": "More questions do not change that: ask one kind of question alone, or mend what "
+    "the groups are explained by.",
+    "no-effect": "See first that the right tokens are cut: exact tokens are in samples.parquet.",
+}
 
 
 def power(
@@ -25,19 +32,19 @@ def power(
     data: Annotated[
         str, typer.Option(help="Some of the run's datasets, joined by commas; default: all.")
     ] = "",
-    worlds: Annotated[int, typer.Option(help="Planted worlds at each number of questions.")] = 40,
+    worlds: Annotated[int, typer.Option(help="Planted worlds behind each number.")] = 40,
     out: Annotated[Path | None, typer.Option(help="Also write the table to this .csv.")] = None,
 ) -> None:
-    """Says why a finding is undecided or not shown, and how many questions would decide it.
+    """Says which effect a run would have found in 80 %, and one of two or four times its size.
 
-    Two pathways are planted in the run's own logits, as far apart as the run itself suggests and
-    as in the clear case, with more and more questions, until strict mode shows them in 80 % of the
-    worlds. It also says which layer was chosen, and whether its probe is better than chance.
+    Two pathways are planted in the run's own readings: half of the samples lose a part of their
+    belief, or a part of the samples loses all of it. It also says which layer's probe reads best,
+    and whether that is better than chance.
     """
     if worlds < 10:
         raise UserError(f"--worlds is {worlds}. Accepted: 10 or more.")
     from anchorscope.cli.bar import Bar
-    from anchorscope.pathways.diagnosis.why import why
+    from anchorscope.pathways.smallest_effect import power_of_run
     from anchorscope.run_folder.view import RunView
 
     view = RunView.open(run)
@@ -45,28 +52,28 @@ def power(
     for name in names:
         if name not in view.datasets:
             raise unknown("dataset", name, view.datasets)
-    reasons = []
+    powers = []
     for name in names:
         with Bar() as bar:
             bar.note(f"{name}: planting worlds ...")
-            reasons.append(why(view, name, worlds=worlds))
+            powers.append(power_of_run(view, name, worlds=worlds))
     console = Terminal()
-    console.print(_probes(reasons))
-    console.print(_needed(reasons))
-    for reason in reasons:
-        console.print(" ".join(reason.sentences), markup=False)
+    console.print(_probes(powers))
+    console.print(_smallest(powers))
+    for of in powers:
+        console.print(_sentences(of), markup=False)
     if out is not None:
-        _rows(reasons).to_csv(out, index=False)
+        _rows(powers).to_csv(out, index=False)
         echo(str(out))
 
 
-def _probes(reasons: list[Why]) -> Table:
+def _probes(powers: list[Power]) -> Table:
     """Which layer, and what its probe reads."""
     table = _table("dataset", "layer", "right", "wrong", "AUROC", "shuffled labels", "probe")
-    for reason in reasons:
-        probe = reason.probe
+    for of in powers:
+        probe = of.probe
         table.add_row(
-            reason.dataset,
+            of.dataset,
             f"{probe.layer} of {probe.layers}",
             str(probe.right),
             str(probe.wrong),
@@ -77,27 +84,38 @@ def _probes(reasons: list[Why]) -> Table:
     return table
 
 
-def _needed(reasons: list[Why]) -> Table:
-    """The chance now, and the number of questions for 80 % of an effect like the run's."""
-    table = _table("dataset", "finding", "n now", "power now", "n for 80 %", "clear case", "limit")
-    for reason in reasons:
-        table.add_row(
-            reason.dataset,
-            reason.finding,
-            f"{reason.usable} of {reason.asked}",
-            _interval(reason.own.now, ".0%") if reason.own else "none",
-            _count(reason.questions(reason.own)),
-            _count(reason.questions(reason.clear)),
-            reason.limit,
-        )
+def _smallest(powers: list[Power]) -> Table:
+    """The smallest effects found in 80 %, by number of samples."""
+    table = _table("dataset", "usable", "questions", "loss of a half", "its ΔP", "share of Q")
+    for of in powers:
+        for size in of.smallest:
+            table.add_row(
+                of.dataset,
+                f"{size.n:,}",
+                f"{_questions(of, size):,}",
+                _interval(size.loss, ".0%"),
+                _interval(size.delta_p, ".0f"),
+                _interval(size.share, ".0%"),
+            )
     return table
 
 
-def _count(of: Estimate) -> str:
-    """A number of questions with its interval."""
-    if math.isnan(of.value):
-        return "beyond reach"
-    return f"{of.value:,.0f} ({of.low:,.0f} to {of.high:,.0f})"
+def _sentences(of: Power) -> str:
+    """The same in words."""
+    parts = [f"{of.dataset}: {of.finding} ({of.why})."]
+    if not math.isnan(of.now["power_half"]):
+        parts.append(
+            f"Had half of the samples lost their belief, this run would have found two pathways "
+            f"in {of.now['power_half']:.0%}; had a fifth, in {of.now['power_fifth']:.0%}."
+        )
+    parts += [_OTHER[of.finding]] if of.finding in _OTHER else []
+    parts += [f"{of.probe.why.capitalize()}."] if of.probe.why else []
+    return " ".join(parts)
+
+
+def _questions(of: Power, size: Smallest) -> int:
+    """The number of questions to ask for so many usable samples, at this run's rate."""
+    return round(size.n * of.questions / of.n)
 
 
 def _table(*columns: str) -> Table:
@@ -108,29 +126,38 @@ def _table(*columns: str) -> Table:
 
 
 def _interval(of: Estimate, form: str) -> str:
-    return f"{of.value:{form}} ({of.low:{form}} to {of.high:{form}})"
+    if math.isnan(of.value):
+        return "beyond reach"
+    low, high = (f"{end:{form}}" if math.isfinite(end) else "more" for end in (of.low, of.high))
+    return f"{of.value:{form}} ({low} to {high})"
 
 
-def _rows(reasons: list[Why]) -> pd.DataFrame:
-    """One row for each dataset, every number with its interval."""
+def _rows(powers: list[Power]) -> pd.DataFrame:
+    """One row for each dataset and number of samples, every number with its interval."""
     import pandas as pd
 
-    rows = []
-    for reason in reasons:
-        probe = reason.probe
-        row = {
-            "dataset": reason.dataset, "finding": reason.finding, "layer": probe.layer,
-            "right": probe.right, "wrong": probe.wrong, **_columns("auroc", probe.auroc),
-            "shuffled_auroc": sum(probe.shuffled) / len(probe.shuffled),
-            "at_chance": probe.at_chance, "questions": reason.asked, "usable": reason.usable,
-        }  # fmt: skip
-        for name, of in (("own", reason.own), ("clear", reason.clear)):
-            if of is not None:
-                row |= {f"{name}_apart": of.apart, f"{name}_share": of.share}
-                row |= _columns(f"{name}_power", of.now)
-                row |= _columns(f"{name}_questions", reason.questions(of))
-        rows.append({**row, "limit": reason.limit})
-    return pd.DataFrame(rows)
+    return pd.DataFrame(
+        [
+            {
+                "dataset": of.dataset,
+                "finding": of.finding,
+                "usable": size.n,
+                "questions": _questions(of, size),
+                **_columns("loss", size.loss),
+                **_columns("delta_p", size.delta_p),
+                **_columns("share", size.share),
+                **of.now,
+                "layer": of.probe.layer,
+                "right": of.probe.right,
+                "wrong": of.probe.wrong,
+                **_columns("auroc", of.probe.auroc),
+                "shuffled_auroc": sum(of.probe.shuffled) / len(of.probe.shuffled),
+                "at_chance": of.probe.at_chance,
+            }
+            for of in powers
+            for size in of.smallest
+        ]
+    )
 
 
 def _columns(name: str, of: Estimate) -> dict[str, float]:

@@ -1,0 +1,259 @@
+"""The smallest effect that a run, or one of two or four times its size, would find in 80 %.
+
+Two pathways are planted in the run's own readings (power.py): a half of the samples loses a part of
+its belief, or a part of the samples loses all of it. Larger runs are the run's own entities, drawn
+with replacement; their probes are not better than the run's, so that a larger run may find more
+than is said here. A curve through the planted worlds tells the effect at which 80 % are found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy.special import expit, logit
+
+from anchorscope.config import Config, unit_of
+from anchorscope.errors import UserError
+from anchorscope.parallel import in_parallel
+from anchorscope.pathways.band import SIDES, Band
+from anchorscope.pathways.effects import delta_p
+from anchorscope.pathways.finding import FEWEST
+from anchorscope.pathways.parts import band_of_folds
+from anchorscope.pathways.power import plant, power
+from anchorscope.probes.cross_fit import fit_and_read_layer
+from anchorscope.probes.folds import PROBES
+from anchorscope.probes.labelled import Labelled, labelled
+from anchorscope.records import Estimate
+from anchorscope.run_folder.states import StateBank
+from anchorscope.run_folder.view import RunView, records, where
+from anchorscope.stats.ranking import auroc
+
+TARGET = 0.8  # share of the planted worlds that must be found
+FACTORS = (1, 2, 4)  # times the run's samples
+WORLDS = 40  # planted for each number of samples and each kind of effect
+MOST = {"loss": 1.0, "share": 0.5}  # of its belief, and of the samples: the other half is A
+FEW = 50  # answers of the rarer class below which a probe at chance is most likely short of them
+_LEAST = 0.02  # of a loss or a share
+_SHUFFLES = 5
+# Loss of log-likelihood at the ends of a 95 % interval. It is 1.92 for very many worlds; with forty
+# of them such intervals held the truth in 82 to 91 %.
+_UNLIKELY = 3.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbeReads:
+    """The clean probe of the layer that reads best: whether it is better than chance."""
+
+    layer: int  # k, from 1
+    layers: int  # of the model
+    right: int
+    wrong: int
+    auroc: Estimate
+    shuffled: tuple[float, ...]  # the same with shuffled labels, several times
+
+    @property
+    def at_chance(self) -> bool:
+        """Whether the interval reaches a half, or shuffled labels read as well."""
+        return not (self.auroc.low > 0.5 and self.auroc.value > max(self.shuffled))
+
+    @property
+    def why(self) -> str:
+        """What to look at where the probe is at chance; empty where it reads."""
+        if not self.at_chance:
+            return ""
+        count, name = min((self.right, "right"), (self.wrong, "wrong"))
+        if count < FEW:
+            return (
+                f"the probe is at chance, and it has only {count} {name} answers to learn "
+                "from: ask more questions, or such as this model answers wrong about half the time"
+            )
+        return (
+            "the probe is at chance with enough answers of both kinds: read the doubtful verdicts "
+            "(anchorscope verdicts); if they are right, this model's states do not tell a linear "
+            "probe which of these answers are wrong"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Smallest:
+    """What is found in 80 % with n samples; NaN where not even the largest effect is."""
+
+    n: int
+    loss: Estimate  # part of its belief that a half of the samples must lose
+    delta_p: Estimate  # the same loss as mean ΔP of these samples
+    share: Estimate  # of the samples that must lose all of their belief
+
+
+@dataclass(frozen=True, kw_only=True)
+class Power:
+    """What a run could have found on one dataset."""
+
+    dataset: str
+    finding: str
+    why: str  # as findings.csv has it
+    questions: int  # asked
+    n: int  # of them usable
+    now: dict[str, float]  # power_half and power_fifth of findings.csv
+    probe: ProbeReads
+    smallest: tuple[Smallest, ...]  # for n, 2n and 4n
+
+
+def power_of_run(run: RunView, dataset: str, *, worlds: int = WORLDS) -> Power:
+    """What a finished run could have found on a dataset, from its stored states."""
+    rows = records(where(run.findings, dataset=dataset))
+    if not rows:
+        raise UserError(
+            f"'{run.path}' has no finding on '{dataset}'. It has: {', '.join(run.datasets)}."
+        )
+    config = Config.restore(dict(run.config))
+    answers = labelled(run.answers, dataset, config)
+    bank = StateBank(run.path, list(answers.ids))
+    bands = _bands(answers, bank, config, [int(k) for k in str(rows[0]["layers"]).split()])
+    described = next(d for d in run.info["datasets"] if d["name"] == dataset)
+    return Power(
+        dataset=dataset,
+        finding=str(rows[0]["finding"]),
+        why=str(rows[0]["why"]),
+        questions=max(int(described.get("questions") or 0), bands[0].n),
+        n=bands[0].n,
+        now={name: float(rows[0][name]) for name in ("power_half", "power_fifth")},
+        probe=_probe_reads(run, answers, bank, config, int(rows[0]["layer"])),
+        smallest=smallest_effects(bands, config, worlds=worlds),
+    )
+
+
+def smallest_effects(
+    bands: Sequence[Band], config: Config, *, worlds: int = WORLDS
+) -> tuple[Smallest, ...]:
+    """The smallest loss and the smallest share that are found, for n, 2n and 4n samples."""
+    tasks = [(factor, kind) for factor in FACTORS for kind in MOST]
+
+    def threshold(task: tuple[int, str]) -> Estimate:
+        factor, kind = task
+        if bands[0].n * factor < FEWEST:
+            return Estimate(np.nan, np.nan, np.nan, 0)
+
+        def found(size: float, number: int) -> bool:
+            effect = {"share": 0.5, "lost": size} if kind == "loss" else {"share": size}
+            drawn = redraw(bands, factor, np.random.default_rng((config.seed, factor, number)))
+            return power(drawn, **effect, worlds=range(number, number + 1), seed=config.seed)[0]
+
+        return smallest_found(found, least=_LEAST, most=MOST[kind], worlds=worlds)
+
+    by_task = dict(zip(tasks, in_parallel(threshold, tasks), strict=True))
+    return tuple(
+        Smallest(
+            n=factor * bands[0].n,
+            loss=by_task[factor, "loss"],
+            delta_p=_as_delta_p(bands[0], by_task[factor, "loss"], config),
+            share=by_task[factor, "share"],
+        )
+        for factor in FACTORS
+    )
+
+
+def smallest_found(
+    found: Callable[[float, int], bool], *, least: float, most: float, worlds: int
+) -> Estimate:
+    """The size at which 80 % of the worlds are found, from a logistic curve through them.
+
+    `found(size, number)` plants one world. Half of the worlds are spread evenly over all sizes, the
+    other half around the crossing that the first half suggests. The value is NaN where the crossing
+    is beyond `most`; an end of the interval that may be there is infinite.
+    """
+    sizes = np.linspace(least, most, worlds - worlds // 2)
+    hits = [found(size, number) for number, size in enumerate(sizes)]
+    value, low, high = _crossing(sizes, np.array(hits), least=least, most=most)
+    closer = np.linspace(*np.clip([low, 2 * value - low], least, most), worlds // 2)
+    hits += [found(size, number + len(sizes)) for number, size in enumerate(closer)]
+    sizes = np.concatenate([sizes, closer])
+    value, low, high = _crossing(sizes, np.array(hits), least=least, most=most)
+    return Estimate(
+        value if value <= most else np.nan, low, high if high <= most else np.inf, worlds
+    )
+
+
+def _crossing(
+    sizes: np.ndarray, hits: np.ndarray, *, least: float, most: float
+) -> tuple[float, float, float]:
+    """The likeliest crossing of 80 % and its 95 % likelihood interval, up to twice `most`."""
+    at = np.linspace(least, 2 * most, 200)
+    steep = np.geomspace(2, 400, 24) / most
+    # [crossing, steepness, world]
+    chance = expit(logit(TARGET) + steep[:, None] * (sizes - at[:, None, None]))
+    likely = np.log(np.where(hits, chance, 1 - chance).clip(1e-12)).sum(axis=2).max(axis=1)
+    inside = at[likely >= likely.max() - _UNLIKELY]
+    best = at[likely >= likely.max() - 1e-9].mean()  # a plateau where the curve may be a step
+    return float(best), float(inside.min()), float(inside.max())
+
+
+def redraw(bands: Sequence[Band], factor: int, rng: np.random.Generator) -> list[Band]:
+    """A run of `factor` times the size: entities drawn with replacement, each a new one.
+
+    The same rows are taken from every set of folds.
+    """
+    n = bands[0].n
+    own = np.arange(n) if bands[0].entity is None else bands[0].entity
+    number = np.unique(own, return_inverse=True)[1]
+    members = np.split(np.argsort(number, kind="stable"), np.cumsum(np.bincount(number))[:-1])
+    drawn = rng.integers(len(members), size=factor * len(members))
+    rows = np.concatenate([members[of] for of in drawn])
+    entity = np.repeat(np.arange(len(drawn)), [len(members[of]) for of in drawn]).astype(str)
+    taken = [band.take(rows) for band in bands]
+    return [replace(b, covariates=replace(b.covariates, entity=entity)) for b in taken]
+
+
+def _as_delta_p(band: Band, loss: Estimate, config: Config) -> Estimate:
+    """Mean ΔP of samples that lose this part of their belief."""
+
+    def effect(lost: float) -> float:
+        if not np.isfinite(lost):
+            return np.nan
+        rng = np.random.default_rng(config.seed)
+        (planted,) = plant([band], share=1.0, lost=min(lost, MOST["loss"]), rng=rng)
+        sides = [
+            delta_p(planted.side(p), planted.side(p, "knockout"), delta=unit_of(config.delta))
+            for p in SIDES
+        ]
+        return float(np.mean(sides))
+
+    # A larger loss is a ΔP further below zero.
+    return Estimate(effect(loss.value), effect(loss.high), effect(loss.low), 0)
+
+
+def _bands(answers: Labelled, bank: StateBank, config: Config, layers: Sequence[int]) -> list[Band]:
+    """The readings of every set of folds that leaves its probes enough of both classes."""
+    bands = []
+    for seed in range(config.fold_seeds):
+        try:
+            bands.append(band_of_folds(answers, bank, config, layers, passes=bank.names, seed=seed))
+        except UserError:
+            if seed == 0:
+                raise
+    return bands
+
+
+def _probe_reads(
+    run: RunView, answers: Labelled, bank: StateBank, config: Config, layer: int
+) -> ProbeReads:
+    """What the probe of a layer reads; AUROC and its interval are the run's own."""
+    table = where(run.probes, dataset=answers.dataset)
+    row = next(row for row in records(table) if int(row["layer"]) == layer)
+    states, shuffled = {"clean": bank.layer("clean", layer)}, []
+    for seed in range(_SHUFFLES):
+        z = np.random.default_rng(seed).permutation(answers.z)
+        _, logits = fit_and_read_layer(
+            states, layer=layer, ids=answers.ids, z=z, fold=answers.fold,
+            entity=answers.entities, C=config.C, balance=config.balance,
+        )  # fmt: skip
+        shuffled.append(auroc(z, logits["clean"][PROBES.index("paper")]))
+    return ProbeReads(
+        layer=layer,
+        layers=len(table),
+        right=int(np.sum(answers.z == 0)),
+        wrong=int(np.sum(answers.z == 1)),
+        auroc=Estimate(row["auroc"], row["auroc_low"], row["auroc_high"], len(answers.z)),
+        shuffled=tuple(shuffled),
+    )
