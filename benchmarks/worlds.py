@@ -1,201 +1,314 @@
-"""Error rates and power of both modes on made-up worlds.
+"""Error rates, power and coverage of the finding on simulated and semi-synthetic worlds.
 
-    python benchmarks/worlds.py rates --seeds 200    # docs/worlds.csv; delete it to begin anew
-    python benchmarks/worlds.py power --seeds 100    # docs/power.csv, docs/power.png
-    python benchmarks/worlds.py page                 # the rates in docs/method.md, as they stand
+    python benchmarks/worlds.py --seeds 100 --procs 16 --limit 1500
+    python benchmarks/worlds.py --states runs/demo --seeds 20      # laws planted on real states
+    python benchmarks/worlds.py --page                             # docs/worlds.csv, docs/method.md
 
-Two to five seconds a world on one core; worlds are spread over the cores. In the page, worlds with
-pathways are in bold.
+Every world is a line of runs/worlds.jsonl as soon as it is judged: the same command goes on where
+it was stopped, and the table is made from that file. At width 32 a world of 400 samples takes 1 s
+of one core, and 10 s more for the worlds that are planted in it.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
-from concurrent.futures import ProcessPoolExecutor
+import time
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from dataclasses import replace
+from functools import lru_cache, partial
+from itertools import islice
 from pathlib import Path
+from typing import Any, get_args
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 import pandas as pd
 
-from anchorscope.records import Estimate
-from anchorscope.simulate.error_rates import Judged, judge_world
+from anchorscope.errors import UserError
+from anchorscope.pathways.finding import FindingName
+from anchorscope.run_folder.view import RunView
+from anchorscope.simulate.error_rates import CONFIG, Judged, judge_states, judge_world
+from anchorscope.simulate.on_real_states import RealStates, plant_law, real_states
 from anchorscope.simulate.truth import TRUE, Truth
 from anchorscope.stats.intervals import rate
 
-DOCS = Path(__file__).parents[1] / "docs"
-BASE = {"layers": 2}
-# What is asked of every world: the worlds with pathways first, then those without.
-SETTINGS = [
-    {"world": "two-pathways", "samples": 400, "noise": 0.8},
-    {"world": "two-pathways", "samples": 400, "noise": 1.333},
-    {"world": "two-pathways", "samples": 1500, "noise": 1.0},
-    {"world": "two-pathways", "samples": 1500, "noise": 0.5, "mixture": 0.1},
-    {"world": "two-pathways", "samples": 140, "noise": 0.8},
-    {"world": "to-the-prior", "samples": 400},
-    {"world": "to-the-prior", "samples": 1500},
-    {"world": "one-way", "samples": 400, "noise": 0.8},
-    {"world": "one-layer", "samples": 400, "noise": 0.8},
-    {"world": "one-mechanism", "samples": 400},
-    {"world": "one-mechanism", "samples": 1500},
-    {"world": "noise", "samples": 400},
-    {"world": "noise", "samples": 1500},
-    {"world": "no-effect", "samples": 400},
-    {"world": "shift", "samples": 400, "strength": 1.0},
-    {"world": "shift", "samples": 1500},
-    {"world": "continuum", "samples": 400},
-    {"world": "continuum", "samples": 1500, "noise": 0.2},
-    {"world": "skewed", "samples": 400},
-    {"world": "skewed", "samples": 1500},
-    {"world": "forgetting", "samples": 1500},
-    {"world": "heavy-tails", "samples": 1500},
-    {"world": "templates", "samples": 400, "templates": 2},
-    {"world": "templates", "samples": 400, "templates": 3},
-    {"world": "templates", "samples": 400, "templates": 4},
-    {"world": "templates", "samples": 1000, "templates": 8},
-    {"world": "two-kinds", "samples": 400},
-    {"world": "two-kinds", "samples": 1000},
-    {"world": "margin", "samples": 400},
-    {"world": "margin", "samples": 1500},
-    {"world": "blocks", "samples": 400},
-    {"world": "blocks", "samples": 1500},
+ROOT = Path(__file__).parents[1]
+DOCS, RAW = ROOT / "docs", ROOT / "runs" / "worlds.jsonl"
+FINDINGS: tuple[FindingName, ...] = get_args(FindingName)
+LAYERS = 2
+PLANTED = 10  # worlds planted for each share in one of at most 1,500 samples; more take too long
+NARROW = [
+    {"world": "two-pathways"},
+    {"world": "two-pathways", "noise": 1.0},
+    {"world": "two-pathways", "mixture": 0.2},
+    {"world": "two-pathways", "control": "displaces"},
+    {"world": "two-pathways", "control": "surer"},
+    {"world": "two-pathways", "control": "breaks"},
+    {"world": "two-pathways", "belief": 0.4},
+    {"world": "to-the-prior"},
+    {"world": "to-the-prior", "belief": 2.5},
+    {"world": "one-way"},
+    {"world": "uneven-kinds"},
+    {"world": "unlabelled-kinds"},
+    {"world": "one-mechanism"},
+    {"world": "noise"},
+    {"world": "no-effect"},
+    {"world": "shift"},
+    {"world": "shift", "strength": 1.0},
+    {"world": "continuum"},
+    {"world": "skewed"},
+    {"world": "forgetting"},
+    {"world": "heavy-tails"},
+    {"world": "coin-toss"},
+    {"world": "margin"},
+    {"world": "templates", "templates": 2},
+    {"world": "templates", "templates": 3},
+    {"world": "templates", "templates": 8},
+    {"world": "two-kinds"},
+    {"world": "interaction"},
+    {"world": "popularity"},
+    {"world": "finder-misses"},
+    {"world": "finder-misses", "missed": 0.5},
+    {"world": "blocks"},
 ]
-LARGE = 1500
-DEFAULTS = {"strength": 4.0, "noise": 0.5, "mixture": 0.5, "templates": 4}
-SEPARATIONS = (1.0, 2.0, 3.0, 3.5, 4.0, 5.0, 6.0, 8.0)
-MIXTURES = (0.5, 0.25)
-
-
-def judged(setting: dict, seeds: int, pool: ProcessPoolExecutor) -> list[Judged]:
-    """The same world from seed 0 on."""
-    truths = [Truth(**BASE, **setting, seed=seed) for seed in range(seeds)]
-    return list(pool.map(judge_world, truths))
-
-
-def row_of(setting: dict, found: list[Judged]) -> dict:
-    """Shares of the seeds, the main ones with their intervals."""
-    row = {"world": setting["world"], "true": setting["world"] in TRUE}
-    row |= DEFAULTS | setting | {"seeds": len(found)}
-    for name in ("paper_gap", "same_gap", "strict_gap"):
-        gaps = [getattr(j, name) for j in found]
-        row[name] = float(np.nanmean([g.value if isinstance(g, Estimate) else g for g in gaps]))
-    for name, hits in (
-        ("paper_holds", [j.paper_holds for j in found]),
-        ("strict_holds", [j.finding == "two-pathways" for j in found]),
-    ):
-        share = rate(hits)
-        row |= {name: share.value, f"{name}_low": share.low, f"{name}_high": share.high}
-    counts = pd.Series([j.finding for j in found]).value_counts()
-    return row | {"findings": "; ".join(f"{name} {count}" for name, count in counts.items())}
-
-
-def rates(seeds: int, pool: ProcessPoolExecutor) -> None:
-    """docs/worlds.csv."""
-    measured("worlds.csv", SETTINGS, seeds, pool)
-
-
-def measured(file: str, settings: list[dict], seeds: int, pool: ProcessPoolExecutor) -> list[dict]:
-    """A row per setting, written after every one; what the file holds already is kept."""
-    path = DOCS / file
-    rows = pd.read_csv(path).to_dict("records") if path.is_file() else []
-    for setting in settings:
-        count = seeds if setting["samples"] < LARGE else seeds // 2  # they take three times as long
-        alike = [row for row in rows if all(row.get(key) == setting[key] for key in setting)]
-        if any(row["seeds"] >= count for row in alike):
-            continue
-        rows.append(row_of(setting, judged(setting, count, pool)))
-        pd.DataFrame(rows).to_csv(path, index=False, float_format="%.4g")
-        print(rows[-1], flush=True)
-    return rows
-
-
-def power(seeds: int, pool: ProcessPoolExecutor) -> None:
-    """docs/power.csv and its figure: two pathways, by the distance of their humps."""
-    settings = [
-        {"world": "two-pathways", "samples": 400, "mixture": mixture, "noise": round(4.0 / far, 3)}
-        for mixture in MIXTURES
-        for far in SEPARATIONS
-    ]
-    table = pd.DataFrame(measured("power.csv", settings, seeds, pool))
-    draw(table.assign(separation=table["strength"] / table["noise"]))
-
-
-def page() -> None:
-    """Writes what was measured between the marks of docs/method.md."""
-    shown = {"world": "world", "samples": "n", "noise": "noise", "mixture": "share of Q"}
-    parts = {
-        "rates": ("worlds.csv", shown | {"templates": "templates", "seeds": "seeds"}),
-    }
-    text = (DOCS / "method.md").read_text(encoding="utf-8")
-    for name, (file, columns) in parts.items():
-        start, stop = f"<!-- {name} -->", f"<!-- end of {name} -->"
-        before, rest = text.split(start)
-        table = markdown(pd.read_csv(DOCS / file), columns) if (DOCS / file).is_file() else ""
-        text = f"{before}{start}\n{table}{stop}{rest.split(stop)[1]}"
-    (DOCS / "method.md").write_text(text, encoding="utf-8")
-
-
-def markdown(table: pd.DataFrame, columns: dict[str, str]) -> str:
-    """The rows as a table in Markdown, shares with their intervals."""
-    head = [
-        *columns.values(),
-        "paper mode: two",
-        "strict mode: two (95 % interval)",
-        "gap: paper, same probe, strict",
-        "findings",
-    ]
-    lines = [head, ["---"] * len(head)]
-    for row in table.to_dict("records"):
-        strict = " to ".join(f"{100 * row[f'strict_holds_{end}']:.1f}" for end in ("low", "high"))
-        said = [
-            f"{100 * row['paper_holds']:.0f} %",
-            f"{100 * row['strict_holds']:.1f} % ({strict})",
-        ]
-        gaps = ", ".join(f"{row[name]:.1f}" for name in ("paper_gap", "same_gap", "strict_gap"))
-        cells = [f"{row[name]}" for name in columns]
-        if row.get("true"):
-            cells[0] = f"**{cells[0]}**"
-        lines.append([*cells, *said, gaps, str(row["findings"])])
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-
-def draw(table: pd.DataFrame) -> None:
-    """docs/power.png."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(5, 3.8), layout="constrained")
-    ax = figure.subplots()
-    for mixture, part in table.groupby("mixture", sort=False):
-        (line,) = ax.plot(
-            part["separation"], 100 * part["strict_holds"], marker="o", ms=3,
-            label=f"strict mode, {mixture:.0%} of the samples are Q",
-        )  # fmt: skip
-        ends = (100 * part[f"strict_holds_{end}"] for end in ("low", "high"))
-        ax.fill_between(part["separation"], *ends, color=line.get_color(), alpha=0.15, lw=0)
-    half = table[table["mixture"] == 0.5]
-    ax.plot(
-        half["separation"], 100 * half["paper_holds"], color="grey", ls="--", label="paper mode"
+WIDE = [
+    {"world": world}
+    for world in (
+        "two-pathways", "to-the-prior", "uneven-kinds", "one-mechanism", "noise", "continuum",
+        "forgetting", "coin-toss", "margin", "two-kinds", "interaction", "finder-misses",
     )
-    ax.axhline(80, color="grey", lw=0.6, ls=":")
-    ax.set_xlabel("Distance of the two humps, in spreads of the knockout's noise")
-    ax.set_ylabel("Worlds called two pathways (%)")
-    figure.legend(loc="outside lower center", frameon=False, fontsize=8)  # clear of the curves
-    figure.savefig(DOCS / "power.png", dpi=160)
+]  # fmt: skip
+SETTINGS = [
+    {**setting, "width": width, "samples": n}
+    for width, n, some in (
+        (32, 400, NARROW),
+        (32, 1500, NARROW),
+        (576, 400, WIDE),
+        (576, 1500, WIDE),
+        (1536, 400, WIDE),
+        (1536, 1500, WIDE),
+        (32, 5000, WIDE),
+        (576, 5000, WIDE),
+        (1536, 5000, WIDE),
+    )
+    for setting in some
+]
+ON_STATES = [
+    {"world": "one-law"},
+    {"world": "two-pathways"},
+    {"world": "two-pathways", "lost": 0.5},
+    {"world": "two-pathways", "mixture": 0.2},
+    {"world": "coin-toss"},
+    {"world": "finder-misses", "missed": 0.3},
+    {"world": "relation"},
+    {"world": "popularity"},
+    {"world": "length"},
+    {"world": "interaction"},
+]
+DEFAULTS: dict[str, Any] = {
+    "states": "", "width": 32, "samples": 400, "strength": 4.0, "noise": 0.5, "mixture": 0.5,
+    "belief": 1.5, "templates": 4, "missed": 0.3, "control": "jolt", "lost": 1.0,
+}  # fmt: skip
+KEYS = ("world", *DEFAULTS)
+Job = tuple[dict[str, Any], int]
+
+
+def judge(job: Job, planted: int) -> dict[str, Any]:
+    """The finding of one world, as a line of the file."""
+    setting, seed = job
+    begun = time.process_time()
+    worlds = planted if setting["samples"] <= 1500 else 0
+    if setting["states"]:
+        found = judge_on_states(setting, seed, worlds)
+    else:
+        given = {k: v for k, v in setting.items() if k not in ("states", "lost")}
+        found = judge_world(Truth(layers=LAYERS, seed=seed, **given), worlds=worlds)
+    return {**setting, "seed": seed, **facts(found), "seconds": time.process_time() - begun}
+
+
+def judge_on_states(setting: dict[str, Any], seed: int, worlds: int) -> Judged:
+    """The finding of a law planted on a run's clean states."""
+    real = opened(setting["states"])
+    states = plant_law(
+        real, setting["world"], share=setting["mixture"], lost=setting["lost"],
+        missed=setting["missed"], seed=seed,
+    )  # fmt: skip
+    return judge_states(states, real.samples, config=replace(CONFIG, seed=seed), worlds=worlds)
+
+
+@lru_cache(maxsize=2)
+def opened(name: str) -> RealStates:
+    """The states of 'folder:dataset', read once in each process."""
+    folder, _, dataset = name.rpartition(":")
+    return real_states(RunView.open(Path(folder)), dataset)
+
+
+def facts(judged: Judged) -> dict[str, Any]:
+    """What is kept of a world."""
+    finding = judged.finding
+    return {
+        "finding": finding.name, "by": finding.by, "gap": finding.gap.value,
+        "low": finding.gap.low, "high": finding.gap.high, "same_gap": finding.same_gap,
+        "paper_gap": judged.paper_gap.value, "paper_holds": judged.paper_holds,
+        "power_half": finding.power["half"], "power_fifth": finding.power["fifth"],
+        "reliability": finding.examined.reliability,
+    }  # fmt: skip
+
+
+def measure(settings: list[dict[str, Any]], given: argparse.Namespace) -> None:
+    """Judge every world that the file lacks, seed by seed, until the time is up."""
+    known = {(*(row[key] for key in KEYS), row["seed"]) for row in raw_rows()}
+    full = [{"world": setting["world"], **DEFAULTS, **setting} for setting in settings]
+    jobs = iter(
+        (setting, seed)
+        for seed in range(given.seeds)
+        for setting in full
+        if (*(setting[key] for key in KEYS), seed) not in known
+    )
+    until = time.monotonic() + given.limit
+    RAW.parent.mkdir(exist_ok=True)
+    work = partial(judge, planted=given.planted)
+    with ProcessPoolExecutor(given.procs) as pool, RAW.open("a", encoding="utf-8") as file:
+        running = {pool.submit(work, job): job for job in islice(jobs, given.procs)}
+        while running:
+            done, _ = wait(running, return_when=FIRST_COMPLETED)
+            for future in done:
+                job = running.pop(future)
+                try:
+                    file.write(json.dumps(future.result()) + "\n")
+                    file.flush()
+                except UserError as error:  # a law that these samples cannot follow
+                    print(f"{job[0]['world']}, seed {job[1]}: {error}", flush=True)
+                if time.monotonic() < until and (following := next(jobs, None)) is not None:
+                    running[pool.submit(work, following)] = following
+
+
+def raw_rows() -> list[dict[str, Any]]:
+    """The worlds that were judged so far."""
+    if not RAW.is_file():
+        return []
+    return [json.loads(line) for line in RAW.read_text(encoding="utf-8").splitlines()]
+
+
+def summary() -> pd.DataFrame:
+    """One row for each setting: rates of the findings, the gap, its coverage, and the power."""
+    rows = pd.DataFrame(raw_rows())
+    return pd.DataFrame(
+        [summary_row(key, part) for key, part in rows.groupby(list(KEYS), sort=False, dropna=False)]
+    )
+
+
+def summary_row(key: tuple, part: pd.DataFrame) -> dict[str, Any]:
+    """One setting over its seeds."""
+    setting = dict(zip(KEYS, key, strict=True))
+    # The folder is of no use to a reader, and its name is.
+    folder, _, dataset = str(setting["states"]).rpartition(":")
+    setting["states"] = f"{Path(folder).name}:{dataset}" if folder else ""
+    real = bool(setting["states"])
+    true = setting["world"] == "two-pathways" if real else setting["world"] in TRUE
+    two = rate(part["finding"] == "two-pathways")
+    gap = part["gap"].mean()
+    known = part[np.isfinite(part["low"])]
+    return {
+        **setting,
+        "true": true,
+        "seeds": len(part),
+        **{name: (part["finding"] == name).mean() for name in FINDINGS},
+        "findings": counts(part["finding"]),
+        "by": counts(part.loc[part["finding"] == "explained", "by"]),
+        "strict_holds": two.value,
+        "strict_holds_low": two.low,
+        "strict_holds_high": two.high,
+        "paper_holds": part["paper_holds"].mean(),
+        "paper_gap": part["paper_gap"].mean(),
+        "same_gap": part["same_gap"].mean(),
+        "strict_gap": gap,
+        "coverage": ((known["low"] <= gap) & (gap <= known["high"])).mean(),
+        "power_half": part["power_half"].mean(),
+        "power_fifth": part["power_fifth"].mean(),
+        "seconds": part["seconds"].mean(),
+    }
+
+
+def counts(names: pd.Series) -> str:
+    """How often each name is there, the commonest first."""
+    return "; ".join(f"{name} {count}" for name, count in names.value_counts().items())
+
+
+def page(table: pd.DataFrame) -> None:
+    """docs/worlds.csv, and the table between the marks of docs/method.md."""
+    table.to_csv(DOCS / "worlds.csv", index=False, float_format="%.4g")
+    path, (start, stop) = DOCS / "method.md", ("<!-- rates -->", "<!-- end of rates -->")
+    text = path.read_text(encoding="utf-8")
+    if start in text:
+        before, rest = text.split(start)
+        made = f"{before}{start}\n{''.join(markdown(table))}{stop}{rest.split(stop)[1]}"
+        path.write_text(made, encoding="utf-8")
+
+
+def markdown(table: pd.DataFrame) -> Iterator[str]:
+    """The rows as a table in Markdown; worlds with pathways are in bold."""
+    head = ["world", "width", "n", "planted", "seeds", "paper mode: two",
+            "strict mode: two (95 % interval)", "findings", "gap", "coverage of its interval",
+            "printed power (half)"]  # fmt: skip
+    yield f"| {' | '.join(head)} |\n| {' | '.join(['---'] * len(head))} |\n"
+    for row in table.to_dict("records"):
+        own = [f"{k} {row[k]}" for k in KEYS[4:] if row[k] != DEFAULTS[k]]
+        by = f" (by {row['by']})" if row["by"] else ""
+        strict = " to ".join(f"{row[f'strict_holds_{end}']:.1%}" for end in ("low", "high"))
+        cells = [
+            f"**{row['world']}**" if row["true"] else row["world"],
+            row["states"] or str(row["width"]),
+            f"{row['samples']:,}",
+            ", ".join(own),
+            str(row["seeds"]),
+            f"{row['paper_holds']:.0%}",
+            f"{row['strict_holds']:.1%} ({strict})",
+            row["findings"] + by,
+            f"{row['strict_gap']:.1f}",
+            f"{row['coverage']:.0%}",
+            "" if np.isnan(row["power_half"]) else f"{row['power_half']:.0%}",
+        ]
+        yield f"| {' | '.join(cells)} |\n"
 
 
 def main() -> None:
-    """Which table, from how many seeds, on how many cores."""
+    """Which worlds, from how many seeds, on how many cores, for how long."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=["rates", "power", "page"])
-    parser.add_argument("--seeds", type=int, default=200)
-    parser.add_argument("--workers", type=int, default=os.cpu_count())
+    parser.add_argument("--seeds", type=int, default=100)
+    parser.add_argument("--procs", type=int, default=os.cpu_count())
+    parser.add_argument("--limit", type=float, default=float("inf"), help="seconds")
+    parser.add_argument("--planted", type=int, default=PLANTED, help="worlds for each power")
+    parser.add_argument("--worlds", default="", help="only these, joined by commas")
+    parser.add_argument("--widths", default="", help="only these, joined by commas")
+    parser.add_argument("--samples", default="", help="only these numbers, joined by commas")
+    parser.add_argument("--states", type=Path, help="plant laws on this run's clean states")
+    parser.add_argument("--page", action="store_true", help="write docs/worlds.csv and the page")
     given = parser.parse_args()
-    if given.what != "page":
-        with ProcessPoolExecutor(given.workers) as pool:
-            {"rates": rates, "power": power}[given.what](given.seeds, pool)
-    page()
+    if given.page:
+        return page(summary())
+    settings = SETTINGS
+    if given.states is not None:
+        view = RunView.open(given.states)
+        settings = [
+            {
+                **setting,
+                "states": f"{given.states.resolve()}:{name}",
+                "samples": len(opened(f"{given.states.resolve()}:{name}").z),
+                "width": opened(f"{given.states.resolve()}:{name}").states["clean"].shape[2],
+            }
+            for name in view.datasets
+            for setting in ON_STATES
+        ]
+    for option, key in (("worlds", "world"), ("widths", "width"), ("samples", "samples")):
+        if only := [part.strip() for part in getattr(given, option).split(",") if part.strip()]:
+            settings = [setting for setting in settings if str(setting[key]) in only]
+    measure(settings, given)
+    print(summary().to_string(max_colwidth=30))
 
 
 if __name__ == "__main__":

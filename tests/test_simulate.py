@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from anchorscope.run_folder.view import RunView
 from anchorscope.show.report.claims_table import claims_of
 from anchorscope.simulate import Truth, simulate, simulate_states
 from anchorscope.simulate.error_rates import Judged, judge_world
+from anchorscope.simulate.on_real_states import RealStates, plant_law
 from anchorscope.simulate.worlds import samples_of
 
 QUICK = Config(model="x", data=("simulated",), resamples=200, fold_seeds=2)
@@ -176,6 +178,62 @@ def test_mistakes_are_named(given, said):
         Truth(**given)
 
 
+def made_real(n: int = 300, width: int = 4) -> RealStates:
+    """States like those of a finished run, with a displacement that tells every sample apart."""
+    truth = Truth(samples=n, layers=2, width=width, seed=5)
+    made = simulate_states(truth)
+    samples = samples_of(truth, made)
+    return RealStates(
+        states={name: of.astype(np.float64) for name, of in made.states.items()},
+        samples=samples,
+        z=made.z,
+        covariates=labelled(samples, "simulated", QUICK).covariates,
+    )
+
+
+def along(real: RealStates, states: np.ndarray) -> np.ndarray:
+    """The states' belief: where they are between the class means of layer 2, [question]."""
+    clean = real.states["clean"][:, 1]
+    means = [clean[real.z == which].mean(axis=0) for which in (0, 1)]
+    axis = (means[1] - means[0]) / np.linalg.norm(means[1] - means[0])
+    return (states[:, 1] - (means[0] + means[1]) / 2) @ axis
+
+
+def test_one_law_gives_every_sample_the_displacement_of_another():
+    real = made_real()
+    planted = plant_law(real, "one-law", seed=1)
+    moved = planted["knockout"] - real.states["clean"]
+    own = real.states["knockout"] - real.states["clean"]
+    assert np.sort(moved.ravel()) == pytest.approx(np.sort(own.ravel()), abs=1e-4)
+    assert np.isclose(moved, own, atol=1e-4).all(axis=(1, 2)).mean() < 0.1
+
+
+def test_a_planted_share_loses_its_belief_in_every_cut_and_a_coin_in_none_twice():
+    real = made_real(n=1000)
+    belief = along(real, real.states["clean"])
+    strong = np.abs(belief) > 1.5
+
+    def lost(law: str, name: str, before: str) -> np.ndarray:
+        planted = plant_law(real, law, seed=2)  # type: ignore[arg-type]
+        moved = along(real, planted[name]) - along(real, planted[before])
+        return ((-moved / belief) > 0.5)[strong]
+
+    for law, least, most in (("two-pathways", 0.85, 1.0), ("coin-toss", 0.3, 0.7)):
+        first = lost(law, "knockout", "clean")
+        again = lost(law, "retest-knockout", "retest")
+        assert 0.35 < first.mean() < 0.65
+        assert least < (first == again).mean() < most
+    assert lost("finder-misses", "question", "clean").mean() > 0.85
+    assert lost("finder-misses", "knockout", "clean").mean() == pytest.approx(0.7, abs=0.12)
+
+
+def test_a_law_of_labels_that_do_not_vary_is_refused():
+    real = made_real()
+    same = replace(real.covariates, relation=np.full(len(real.z), "one"))
+    with pytest.raises(UserError, match="of one relation"):
+        plant_law(replace(real, covariates=same), "interaction")
+
+
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("runs") / "two"
@@ -187,6 +245,7 @@ def test_a_simulated_run_is_a_whole_run(done):
     assert json.loads((done / "run.json").read_text())["finished"] is True
     tables = {"layers", "probes", "controls", "spans", "strict", "findings", "claims", "truth"}
     tables |= {"answer_only", "awareness", "awareness_gap", "boundary", "boundary_model"}
+    tables |= {"control_layers"}
     assert {p.stem for p in (done / "tables").glob("*.csv")} == tables
     view = RunView.open(done)
     assert view.findings["untested"].tolist() == [""]  # every pass that the finding asks for

@@ -131,9 +131,12 @@ def worlds() -> go.Figure:
 def _world_name(row: Any) -> str:
     """The world in bold where it has pathways, and what tells it from others of its name."""
     name = f"<b>{row.world}</b>" if row.true else str(row.world)
+    more = {"states": "", "width": 32, "strength": 4.0, "belief": 1.5, "control": "jolt",
+            "missed": 0.3, "lost": 1.0, "mixture": 0.5, "templates": 4}  # fmt: skip
     facts = [f"n {row.samples}", f"noise {row.noise:g}"]
-    facts += [f"Q {row.mixture:.0%}"] if row.mixture != 0.5 else []
-    facts += [f"{row.templates} templates"] if row.world == "templates" else []
+    for column, usual in more.items():
+        value = getattr(row, column, usual)
+        facts += [f"{column} {value}"] if pd.notna(value) and value != usual else []
     return f"{name} ({', '.join(facts)})"
 
 
