@@ -100,7 +100,7 @@ def run(
 ) -> ClaimInputs:
     """A run whose Q samples fall to `depth` [layer] points and whose A samples stay."""
     rng = np.random.default_rng(0)
-    frames, verdicts, strict = [], [], []
+    frames, findings, strict = [], [], []
     for dataset, curve in depth.items():
         for mode in ("paper", "strict"):
             for layer, points in enumerate(curve, start=1):
@@ -122,12 +122,13 @@ def run(
         ends = {f"{n}{e}": math.nan for n in ("adds_gain", "answer_only_paper",
                 "answer_only_strict") for e in ("", "_low", "_high")}  # fmt: skip
         strict.append({"dataset": dataset, "layer": len(curve), **ends})
-        verdicts.append({"dataset": dataset, "layer": len(curve), "finding": finding,
-                         "gap": -1.0, "p": 0.4, "power": power})  # fmt: skip
+        findings.append({"dataset": dataset, "layer": len(curve), "finding": finding, "gap": -1.0,
+                         "gap_low": -2.0, "gap_high": 0.0, "dip_p": 0.4, "power_half": power,
+                         "power_fifth": power})  # fmt: skip
     return ClaimInputs(
         model=model, size=size, titles={name: name for name in depth},
         pathways=pd.concat(frames).astype({"z": int}), strict=pd.DataFrame(strict),
-        verdict=pd.DataFrame(verdicts), popularity={}, resamples=200,
+        findings=pd.DataFrame(findings), popularity={}, resamples=200,
     )  # fmt: skip
 
 
@@ -135,8 +136,8 @@ U = np.array([0, -10, -20, -40, -60, -60, -40, -30, -20, -20], dtype=float)
 FALL = np.linspace(0, -80, 10)
 
 
-def verdicts(table: pd.DataFrame, mode: str = "strict") -> dict[tuple[str, str], str]:
-    return {(r["claim"], r["dataset"]): r[f"{mode}_verdict"] for r in table.to_dict("records")}
+def decisions(table: pd.DataFrame, mode: str = "strict") -> dict[tuple[str, str], str]:
+    return {(r["claim"], r["dataset"]): r[f"{mode}_decision"] for r in table.to_dict("records")}
 
 
 def test_the_curves_are_those_of_pandas_pivot_whatever_the_order_of_the_rows():
@@ -171,7 +172,7 @@ def test_a_question_twice_at_a_layer_is_no_table():
 
 
 def test_shapes_are_told_apart():
-    found = verdicts(claims_table([run("m", {"u": U, "fall": FALL})]))
+    found = decisions(claims_table([run("m", {"u": U, "fall": FALL})]))
     assert (found["u-shape", "u"], found["keeps-falling", "u"]) == ("holds", "fails")
     assert (found["u-shape", "fall"], found["keeps-falling", "fall"]) == ("fails", "holds")
     assert found["deepest-in-middle", "u"] == "holds"
@@ -182,28 +183,31 @@ def test_shapes_are_told_apart():
     assert found["two-pathways", "u"] == "holds"
 
 
-@pytest.mark.parametrize("finding", ["one-mechanism", "kinds-of-question", "continuum", "too-few"])
+@pytest.mark.parametrize("finding", ["explained", "graded", "cannot-tell", "too-few"])
 def test_without_two_pathways_nothing_is_said_of_q_and_a(finding):
     """One dataset without them is enough for a claim that compares two."""
     table = claims_table([run("m", {"u": U, "fall": FALL}, finding=finding)])
     assert set(table["strict_decision"]) == {"not shown", "not measured"}
     assert {"holds", "fails"} <= set(table["paper_decision"])
     small, large = run("s", {"u": U}), run("l", {"u": 2 * U}, size=2.0, finding=finding)
-    found = verdicts(claims_table([small, large]))
+    found = decisions(claims_table([small, large]))
     assert found["larger-deeper", "u"] == "not shown"
 
 
 @pytest.mark.parametrize(
-    ("curve", "power", "decision"),
+    ("finding", "power", "decision"),
     [
-        (0.02 * U, 0.9, "fails"),  # 1.2 points at most, at every layer
-        (0.02 * U, 0.5, "not shown"),  # the clear case would have been missed as well
-        (U, 0.9, "not shown"),  # a gap is there; what it is was not shown
+        ("uniform", 0.9, "fails"),
+        ("uniform", 0.5, "not shown"),  # two groups would have been missed as well
+        ("graded", 0.9, "not shown"),  # samples differ, and two groups are not excluded
+        ("cannot-tell", 0.9, "not shown"),
+        ("two-pathways", 0.5, "holds"),
     ],
 )
-def test_two_pathways_fail_only_where_every_layer_excludes_a_gap(curve, power, decision):
-    table = claims_table([run("m", {"u": curve}, finding="one-mechanism", power=power)])
-    assert verdicts(table)["two-pathways", "u"] == decision
+def test_two_pathways_fail_only_where_the_alternative_is_excluded(finding, power, decision):
+    """A gap near zero excludes nothing: weak probes give one where there are pathways."""
+    table = claims_table([run("m", {"u": 0.02 * U}, finding=finding, power=power)])
+    assert decisions(table)["two-pathways", "u"] == decision
 
 
 def test_two_claims_on_one_number_count_once():
@@ -216,17 +220,17 @@ def test_claims_between_datasets_and_models_need_two():
     assert not {"datasets-follow", "deepest-dataset", "larger-deeper"} & set(one["claim"])
     small, large = run("small", {"u": U}), run("large", {"u": 1.3 * U}, size=9.0)
     both = claims_table([large, small])
-    assert verdicts(both)["larger-deeper", "u"] == "holds"
+    assert decisions(both)["larger-deeper", "u"] == "holds"
     turned = claims_table([run("small", {"u": 1.3 * U}), run("large", {"u": U}, size=9.0)])
-    assert verdicts(turned)["larger-deeper", "u"] == "fails"
-    alike = verdicts(claims_table([run("m", {"one": U, "two": 0.7 * U})]))
+    assert decisions(turned)["larger-deeper", "u"] == "fails"
+    alike = decisions(claims_table([run("m", {"one": U, "two": 0.7 * U})]))
     assert alike["datasets-follow", "one,two"] == alike["deepest-dataset", "one,two"] == "holds"
 
 
 def test_two_pathways_comes_first_and_paper_mode_believes_it():
-    table = claims_table([run("m", {"u": U}, finding="one-mechanism")])
+    table = claims_table([run("m", {"u": U}, finding="uniform")])
     first = table.iloc[0]
-    assert first["claim"] == "two-pathways" and first["finding"] == "one-mechanism"
+    assert first["claim"] == "two-pathways" and first["finding"] == "uniform"
     assert (first["paper_decision"], first["strict_decision"]) == ("holds", "not shown")
     assert first["paper_value"] == pytest.approx(-20, abs=0.5)
 
@@ -248,7 +252,7 @@ def test_contradicting_readings_get_verdicts_of_their_own():
         name: np.interp(np.arange(1, 17), [1, 10, 16], [-15, -55, -40]) for name in ("PopQA", "NQ")
     }
     table = claims_table([run("Llama-3.2-1B", deep)])
-    found = verdicts(table)
+    found = decisions(table)
     assert found["reading-000-Q-trough", "PopQA"] == "holds"
     assert found["reading-000-A-all-layers", "NQ"] == "holds"
     assert found["reading-000-Q-last", "NQ"] == "holds"

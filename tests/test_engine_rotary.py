@@ -101,13 +101,14 @@ def test_prompts_beyond_the_switch_are_refused_before_anything_runs(
     model = rotary_model(kind, 120)
     model.lm.save_pretrained(tmp_path / "model")
     tiny_tokenizer().save_pretrained(tmp_path / "model")
-    texts = ["Where does the Rhine end?", "Where does the river " + "very " * 30 + "long end?"]
+    texts = [f"Where does the river {name} end?" for name in ("Rhine", "Po", "Ob", "Ebro", "Inn")]
+    texts.append("Where does the river " + "very " * 30 + "long end?")
     rows = [{"id": str(n), "question": t, "answers": ["sea"]} for n, t in enumerate(texts)]
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
     monkeypatch.chdir(tmp_path)
     words = ["detect", "collect", "--model", "model", "--data", "rows.jsonl", "--shots", "0"]
     words += ["--prompt", "text", "--device", "cpu", "--dtype", "float32", "--out", "run"]
-    code, out, error = cli(*words, "--max-tokens", "8")
+    code, out, error = cli(*words, "--max-tokens", "8", "--shard", "1")
     said = " ".join((out + error).split())
     assert code == 2 and "reads rows of up to 120 tokens exactly" in said, said
     assert not list(tmp_path.glob("run/states/*/*"))

@@ -93,7 +93,7 @@ def test_flipped_labels_of_a_fold_leave_every_reading_of_that_fold_bit_for_bit(o
 
 def test_probabilities_of_a_run_are_right_under_a_penalty_that_makes_probes_shy(tmp_path):
     world = simulate_states(replace(TRUTH, samples=300, layers=1))
-    states = {name: world.states[name] for name in ("clean", "knockout", "random")}
+    states = {name: world.states[name] for name in ("clean", "knockout", "neutral")}
     config = Config(seed=3, resamples=100, fold_seeds=1, C=0.005)
     run = anc.analyse(states, world.z, out=tmp_path / "run", config=config)
     for mode, read in run.pathways.groupby("mode"):

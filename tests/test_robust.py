@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from anchorscope.pathways.two_pathways.finding import choose_layer, find
 from safetensors import safe_open
 
 from anchorscope.config import Config
 from anchorscope.pathways.strict_layer import StrictDraws, examine_layer
-from anchorscope.pathways.two_pathways.finding import choose_layer, find
 from anchorscope.pipeline.robust import table_of
 from anchorscope.probes.cross_fit import cross_fit
 from anchorscope.probes.folds import entity_folds

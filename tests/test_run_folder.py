@@ -190,9 +190,8 @@ def test_a_folder_of_the_first_format_is_continued(tmp_path):
     shutil.copytree(GOLDEN / "collected", run)
     (run / missing).unlink()
     info = json.loads((run / "run.json").read_text())
-    info["model"]["weights"] = weights_hash(
-        load_model(place / "model", device="cpu", dtype="float32").lm
-    )
+    model = load_model(place / "model", device="cpu", dtype="float32")
+    info["model"]["weights"] = weights_hash(model.lm)
     (run / "run.json").write_text(json.dumps(info | {"finished": False}))
     collect_here(place, "run", shard=64)
     after = contents(run)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from kit.show_fixture import make_run
-from kit.strict_fixture import FINDINGS, add_strict
+from kit.strict_fixture import NAMES, add_strict
 from test_claims import U
 from test_claims import run as inputs_of
 from typer.testing import CliRunner
@@ -99,7 +99,7 @@ def test_the_page_has_a_row_a_claim_and_every_verdict_in_its_cell(run: RunView) 
         words = []
         for mode in ("paper", "strict"):
             number = shown(row[f"{mode}_value"], "−")
-            words += [mode, row[f"{mode}_verdict"], *([number] if number else [])]
+            words += [mode, row[f"{mode}_decision"], *([number] if number else [])]
         assert seen[row["claim"], titles[row["dataset"]]] == words
 
 
@@ -126,7 +126,7 @@ def test_a_line_a_claim_and_every_verdict_below_its_dataset(run: RunView) -> Non
         halves = seen[row["claim"], "atlas, popqa, one, two" if several else row["dataset"]]
         for mode, half in zip(("paper", "strict"), halves, strict=True):
             number = shown(row[f"{mode}_value"], "-")
-            assert half == [*row[f"{mode}_verdict"].split(), *([number] if number else [])]
+            assert half == [*row[f"{mode}_decision"].split(), *([number] if number else [])]
 
 
 def test_the_print_has_as_many_lines_as_claims_and_headers(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_the_print_has_as_many_lines_as_claims_and_headers(tmp_path: Path) -> No
     lines = printed(run.path, "--no-statements")
     # Dataset, finding, modes, rule, claims, a blank; then the same without a finding.
     assert len(lines) == (4 + single + 1) + (3 + between + 1)
-    assert lines[1].split() == ["finding:", FINDINGS[0], "finding:", FINDINGS[1]]
+    assert lines[1].split() == ["finding:", NAMES[0], "finding:", NAMES[1]]
     whole = printed(run.path)
     assert whole[: len(lines)] == lines
     assert max(map(len, whole)) <= WIDTH

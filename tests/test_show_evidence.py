@@ -113,14 +113,14 @@ def test_a_dip_test_that_does_not_reject_shows_nothing(run: RunView) -> None:
     one = run.evidence["saliency"].assign(dip_p=0.6)
     split = run.evidence["saliency"]
     split = split.assign(dip_p=np.where(split["subset"] == "wrong", 0.6, 1e-4))
-    none = run.findings.assign(finding="shift")
+    none = run.findings.assign(finding="uniform")
     inputs = claim_inputs(run)
     for salient, paper, strict in (
         (one, "not shown", "not shown"), (split, "holds", "not shown"),
         (run.evidence["saliency"], "holds", "holds"),
     ):  # fmt: skip
         tables = dict(run.evidence) | {"saliency": salient}
-        changed = replace(inputs, evidence=tables, verdict=none)
+        changed = replace(inputs, evidence=tables, findings=none)
         found = claims_table([changed]).set_index("claim")
         said = found.loc["saliency-two-humps", ["paper_decision", "strict_decision"]].tolist()
         assert said == [paper, strict]

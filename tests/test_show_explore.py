@@ -103,9 +103,10 @@ def test_the_figure_holds_the_tables_numbers(simulated: RunView) -> None:
     rows = where(simulated.layers, dataset="simulated", mode="strict", pathway="Q")
     (curve,) = (of for of in head["curves"]["strict"] if of["pathway"] == "Q")
     assert curve["value"] == rows["delta_p"].tolist()
-    (control,) = (of for of in head["controls"] if of["control"] == "neutral")
-    assert control["value"] == where(simulated.controls, intervention="neutral")["delta_p"].tolist()
-    assert head["start"] == simulated.verdict["layer"].iloc[0]
+    rows = where(simulated.control_layers, mode="strict", pathway="A")
+    (control,) = (of for of in head["controls"]["strict"] if of["pathway"] == "A")
+    assert control["value"] == rows["delta_p"].tolist()
+    assert head["start"] == simulated.findings["layer"].iloc[0]
 
 
 def test_tokens_have_their_text_and_their_role(tmp_path: Path) -> None:

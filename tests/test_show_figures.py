@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from kit.show_fixture import make_run
-from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_hex
@@ -19,10 +18,11 @@ from matplotlib.patches import Rectangle
 from anchorscope.errors import UserError
 from anchorscope.run_folder.view import RunView, where
 from anchorscope.show import plot_controls, plot_delta_p, plot_probes, save_figure
+from anchorscope.show.curves import PALETTE, pale
 from anchorscope.show.figure_files import _dealt, _write
 
 FOUR = {"popqa": "PopQA", "triviaqa": "TriviaQA", "hotpotqa": "HotpotQA", "nq": "NQ"}
-TAB10 = [to_hex(color) for color in colormaps["tab10"].colors]  # type: ignore[attr-defined]
+PAIRS = [color for color in PALETTE for _ in "QA"]  # one colour a dataset; A is dashed
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def test_colours_styles_and_legend_follow_the_published_order(runs: list[RunView
     for ax in figure.axes:
         lines = curves(ax)
         assert list(lines) == expected
-        assert [to_hex(lines[name].get_color()) for name in expected] == TAB10[:8]
+        assert [to_hex(lines[name].get_color()) for name in expected] == PAIRS[:8]
         assert [lines[name].get_linestyle() for name in expected] == ["-", "--"] * 4
         assert ax.get_xlabel() == "Layer"
     assert figure.axes[0].get_ylabel() == "ΔP"
@@ -59,7 +59,7 @@ def test_colours_styles_and_legend_follow_the_published_order(runs: list[RunView
 
 def test_legend_handles_are_drawn_like_the_lines(runs: list[RunView]) -> None:
     handles = plot_delta_p(runs).legends[0].get_lines()
-    assert [to_hex(handle.get_color()) for handle in handles] == TAB10[:8]
+    assert [to_hex(handle.get_color()) for handle in handles] == PAIRS[:8]
     assert [handle.get_linestyle() for handle in handles] == ["-", "--"] * 4
 
 
@@ -80,13 +80,15 @@ def test_lines_and_bands_are_the_tables_numbers(runs: list[RunView], mode) -> No
         assert corners[:, 1].max() == first["delta_p_high"].max()
 
 
-def test_random_control_is_one_grey_line_per_dataset(runs: list[RunView]) -> None:
-    (ax, _) = plot_delta_p(runs).axes
-    grey = [line for line in ax.lines if line.get_label() == "_random"]
-    assert len(grey) == 4
-    rows = runs[0].controls.query("dataset == 'popqa' and intervention == 'neutral'")
-    np.testing.assert_array_equal(grey[0].get_ydata(), rows["delta_p"])
-    assert len({line.get_color() for line in grey}) == 1
+def test_control_is_its_own_q_and_a_in_a_pale_tone(runs: list[RunView]) -> None:
+    ax = plot_delta_p(runs[0], mode="paper").axes[0]
+    drawn = [line for line in ax.lines if line.get_label() == "_control"]
+    assert len(drawn) == 8
+    rows = runs[0].control_layers.query("dataset == 'popqa' and mode == 'paper'")
+    for line, pathway in zip(drawn, "QA", strict=False):
+        values = rows[rows["pathway"] == pathway]["delta_p"]
+        np.testing.assert_array_equal(line.get_ydata(), values)
+        assert to_hex(line.get_color()) == pale(PALETTE[0])
     assert any(list(line.get_ydata()) == [0, 0] for line in ax.lines)  # the line at zero
 
 
@@ -121,8 +123,8 @@ def test_more_than_four_datasets_have_colours_of_their_own(tmp_path: Path) -> No
     run = RunView.open(make_run(tmp_path / "run", datasets=names, layers=2, n=20))
     (ax,) = plot_delta_p(run).axes
     colors = [to_hex(line.get_color()) for line in curves(ax).values()]
-    assert colors[:10] == TAB10
-    assert len(set(colors)) == 20
+    assert colors == PAIRS[:20]
+    assert len(set(colors)) == 10
 
 
 def test_empty_groups_and_gaps_are_drawn_as_nothing(tmp_path: Path) -> None:

@@ -132,9 +132,8 @@ def test_three_sentences_open_the_report(tmp_path: Path) -> None:
         f"and {said[1]} on PopQA (layer {layers[1]})."
     )
     assert strict == (
-        "Strict mode, where another probe measures them, does not show two pathways (one mechanism "
-        "gives as much) on Atlas (gap 0.0 at layer 1); finds two pathways on PopQA (gap −1.2 at "
-        "layer 2)."
+        "Strict mode, where another probe measures them, finds a difference of degree, not two "
+        "groups on Atlas; finds two pathways on PopQA."
     )
 
 
@@ -167,7 +166,7 @@ def test_the_charts_hold_the_tables_numbers(run: RunView, page: Page) -> None:
         assert line["y"] == rows["delta_p"].tolist()
         assert [c[0] for c in line["customdata"]] == rows["n"].tolist()
         assert [c[1] for c in line["customdata"]] == rows["delta_p_low"].tolist()
-        assert line["line"]["color"] == "#2ca02c"
+        assert line["line"]["color"] == "#d55e00"
 
 
 def test_counts_are_those_of_the_samples(run: RunView, page: Page) -> None:

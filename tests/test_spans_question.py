@@ -272,6 +272,8 @@ ASKED_FOR = [
     ("Which Lloyd Webber musical premiered in 1993?", ["Lloyd Webber", "1993"],
      ["musical premiered"]),
     ("Where is Kanpur?", ["Kanpur"], []),
+    ("Where is Kanpur? Please tell me.", ["Kanpur"], []),
+    ("I would like to know: where is Kanpur?", ["Kanpur"], []),
 ]  # fmt: skip
 
 

@@ -56,16 +56,16 @@ def test_the_blocks_weights_are_those_of_a_real_model() -> None:
 
 
 def test_operations_are_twice_the_weights_by_the_tokens() -> None:
-    """Summed by hand: question, answer, five passes, the mass of attention, and the head."""
+    """Summed by hand: question, answer, seven passes, the mass of attention, and the head."""
     forecast = estimate(Config(), [SET], H200, size=SIZE, answer=4)
-    rows = 24 * (0.65 + 0.86 + 0.81) + (4 + 3) + (4 + 1)
-    tokens = 80 + 2048 * (20 + 4 + rows)
+    rows = 24 * (0.65 + 0.81 + 0.65) + (4 + 3) + (4 + 1)
+    tokens = 80 + 2048 * (20 + 4 + rows) + 500 * (24 * 1.65 + 4 + 1)
     assert forecast.tokens == pytest.approx(tokens)
     assert forecast.flops == pytest.approx(
         2e9 * (tokens + 2048 * 5) + 2e8 * 2048 * 5  # the answer's tokens and the first one
     )
-    assert forecast.passes == 5 * 2048
-    states = 2048 * 10 * 100 * 2 * 7  # clean, at the question's end, and five passes
+    assert forecast.passes == 5 * 2048 + 2 * 500
+    states = 2048 * 10 * 100 * 2 * 9  # clean, at the question's end, and seven passes
     assert forecast.disk == pytest.approx(states + 2048 * (2 * 10 * 40 + 2000) + 6e6)
 
 
@@ -235,4 +235,6 @@ def test_mistakes_in_verdicts_are_one_sentence(tmp_path: Path, text: str, words:
 def test_a_forecast_has_no_number_that_is_none() -> None:
     forecast = estimate(Config(evidence=("windows",)), [SET], hardware("cpu"), size=SIZE)
     assert all(math.isfinite(value) and value >= 0 for value in forecast.seconds.values())
-    assert forecast.passes == 2048 * (5 + 6 + 2)  # a window of 5 takes 6 rows, a single block 2
+    assert (
+        forecast.passes == 2048 * (5 + 6 + 2) + 2 * 500
+    )  # a window of 5 takes 6 rows, a single block 2

@@ -25,7 +25,7 @@ from anchorscope.simulate import Truth, simulate
 PIECES = ("patching", "answer-only", "saliency", "boundary", "awareness", "heads", "windows")
 STORED = ("clean", "knockout", "neutral", "question", "answer-only")
 STAND_INS = {  # what another run would have read from a model
-    "patch-matched": "question", "patch-other": "random", "patch-self": "clean",
+    "patch-matched": "question", "patch-other": "neutral", "patch-self": "clean",
     "window-5": "knockout", "single": "neutral", "question-only": "neutral",
 }  # fmt: skip
 

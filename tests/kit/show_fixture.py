@@ -32,7 +32,8 @@ def make_run(
     """
     titles = dict(datasets or {"atlas": "Atlas", "popqa": "PopQA"})
     rng = np.random.default_rng(seed)
-    samples, pathways, tables = [], [], {"layers": [], "probes": [], "controls": [], "spans": []}
+    samples, pathways = [], []
+    tables = {n: [] for n in ("layers", "control_layers", "probes", "controls", "spans")}
     for name in titles:
         rows = _samples(name, n, rng, question, answer)
         samples.append(rows)
@@ -43,6 +44,11 @@ def make_run(
                 table = _logits(usable, layer, mode, depth, size, rng)
                 pathways.append(table)
                 tables["layers"] += _effects(table, model, name, layer, mode, rng)
+                control = _logits(usable, layer, mode, 0.2 * depth, size, np.random.default_rng(9))
+                tables["control_layers"] += [
+                    {**row, "intervention": "neutral"}
+                    for row in _effects(control, model, name, layer, mode, rng)
+                ]
             tables["probes"].append(_probe(model, name, layer, layers, auroc, len(usable)))
             tables["controls"] += _controls(model, name, layer, depth, len(usable), rng)
         tables["spans"] += [

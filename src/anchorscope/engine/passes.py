@@ -17,6 +17,7 @@ CONTENT = Intervention(name="content", keys="content")
 QUESTION = Intervention(name="question", keys="question")
 ANSWER_ONLY = Intervention(name="answer-only", answer_only=True)
 # The same answer behind other worked examples and wording, as it is and knocked out.
+RETESTED = 500  # questions of each dataset at most
 RETEST = Intervention(name="retest", heads=(), retest=True)
 RETEST_KNOCKOUT = Intervention(name="retest-knockout", retest=True)
 

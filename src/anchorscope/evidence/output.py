@@ -14,6 +14,7 @@ import pandas as pd
 from anchorscope.engine.passes import CLEAN, KNOCKOUT, RETEST, RETEST_KNOCKOUT
 from anchorscope.evidence.groups import GROUPS
 from anchorscope.run_folder import table_columns
+from anchorscope.run_folder.view import values
 from anchorscope.stats.intervals import Draws, bootstrap_mean, rate
 
 PREDICTED = {"all": (0, 1), "right": (0,), "wrong": (1,)}
@@ -43,7 +44,7 @@ def output_table(
     for name, under in by_pass.items():
         if name == CLEAN.name:
             continue
-        before = by_pass.get(_BEFORE.get(name, CLEAN.name), under.iloc[:0])
+        before = by_pass[_BEFORE.get(name, CLEAN.name)]
         both = under.join(before.add_suffix("_before"), how="inner").join(groups.set_index("id"))
         for (predicted, classes), pathway in itertools.product(PREDICTED.items(), GROUPS):
             own = both.loc[both["prediction"].isin(classes) & _of_pathway(both, pathway)]
@@ -72,10 +73,12 @@ def associated_table(
     subject and property the model would have said something else. Of wrong answers these are the
     associated hallucinations (arXiv 2510.09033). `groups` has z beside the columns above.
     """
-    under = _by_pass(outputs, groups).get(KNOCKOUT.name)
+    by_pass = _by_pass(outputs, groups)
+    if KNOCKOUT.name not in by_pass:  # no question has a key that the run's knockout cuts
+        return pd.DataFrame(columns=list(table_columns.ASSOCIATED))
+    both = by_pass[KNOCKOUT.name].join(groups.set_index("id"))
     rows = []
-    for verdict, pathway in itertools.product(VERDICTS, GROUPS) if under is not None else ():
-        both = under.join(groups.set_index("id"))
+    for verdict, pathway in itertools.product(VERDICTS, GROUPS):
         own = both.loc[(both["z"] == VERDICTS[verdict]) & _of_pathway(both, pathway)]
         lost = (own["rank"] > 1).to_numpy(dtype=float)
         share = rate(lost, entity=own["entity"].to_numpy(dtype=str))
@@ -91,4 +94,5 @@ def _by_pass(outputs: pd.DataFrame, groups: pd.DataFrame) -> dict[str, pd.DataFr
 
 
 def _of_pathway(rows: pd.DataFrame, pathway: str) -> pd.Series:
-    return rows["pathway"].notna() if pathway == "all" else rows["pathway"] == pathway
+    of = values(rows, "pathway")
+    return of.notna() if pathway == "all" else of == pathway

@@ -306,10 +306,7 @@ def _name(
         return (
             "cannot-tell",
             "",
-            (
-                "had half of the samples lost their belief, this run would have shown two groups "
-                f"in {power['half']:.0%}"
-            ),
+            "two groups are not shown, and this run would have missed them too often",
         )
     if not cut.shown:
         return "cannot-tell", "", "the whole question moves the probe, its exact tokens do not"

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from anchorscope.answers.generate import Answerer
 from anchorscope.datasets.text import digest
 from anchorscope.engine.lease import Lease
+from anchorscope.engine.passes import RETESTED
 from anchorscope.engine.trunk import read_prefix, shared_prefix
 from anchorscope.errors import UserError
 from anchorscope.models import Model
@@ -25,7 +26,6 @@ from anchorscope.spans.entity import entity_of
 from anchorscope.spans.question import QuestionSpans
 
 TRIED = 16  # questions of each set
-RETESTED = 500  # questions of each set that are read a second time
 SLACK = 0.05  # chat turns may be this much worse: they are what an instructed model was made for
 
 

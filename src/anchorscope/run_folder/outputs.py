@@ -25,14 +25,14 @@ def load_outputs(
     Passes without files, as in runs of earlier versions and in states that were extracted
     elsewhere, are left out.
     """
-    ids = {sample.id for sample in samples}
+    ids = [sample.id for sample in samples]
     frames = [clean_output(samples)]
     for name in passes:
         files = [output_name(name, number) for number in range(shards)]
         for file in filter(store.has, files):
             rows = pd.read_parquet(store.file(file))
             frames.append(rows.loc[rows["id"].isin(ids)].assign(**{"pass": name}))
-    return pd.concat(frames, ignore_index=True)[list(OUTPUT_ROWS)]
+    return pd.concat(frames, ignore_index=True).reindex(columns=list(OUTPUT_ROWS))
 
 
 def clean_output(samples: Sequence[Sample]) -> pd.DataFrame:

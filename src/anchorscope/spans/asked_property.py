@@ -27,7 +27,9 @@ def property_spans(text: str, subject: Sequence[Span]) -> tuple[Span, ...]:
     ("further north") what is asked about them.
     """
     word, at = _asking_word(text)
-    runs = [run for run in _runs(text) if any(_names(text, word, subject) for word in run)]
+    clause = _clause(text, at)
+    runs = [run for run in _runs(text) if clause.start <= run[0].start < clause.stop]
+    runs = [run for run in runs if any(_names(text, word, subject) for word in run)]
     after = [run for run in runs if run[0].start >= at]
     if len(after) > 1 and word in ("what", "which") and _is_choice(text, subject):
         after = after[1:] if text[at : after[0][0].start].isspace() else after
@@ -51,6 +53,13 @@ def _asking_word(text: str) -> tuple[str, int]:
     naming = [pair for pair in asking if pair[0] in _NAMING]
     chosen = opening[:1] or naming[-1:] or asking[-1:]
     return chosen[0] if chosen else ("", 0)
+
+
+def _clause(text: str, at: int) -> Span:
+    """The part around a position that no mark parts: "Where is Oslo? Please tell me." has two."""
+    marks = [match.start() for match in re.finditer(r"[?!:;]", text)]
+    start = max((mark for mark in marks if mark < at), default=0)
+    return Span(start, min((mark for mark in marks if mark >= at), default=len(text)))
 
 
 def _is_choice(text: str, subject: Sequence[Span]) -> bool:

@@ -22,6 +22,7 @@ from anchorscope.engine.passes import (
     QUESTION,
     RETEST,
     RETEST_KNOCKOUT,
+    RETESTED,
     passes_of,
 )
 from anchorscope.evidence.pieces import passes_of_pieces
@@ -93,9 +94,16 @@ def estimate(
     """
     answer = min(config.max_tokens, ANSWER) if answer is None else answer
     cuts = (*passes_of(config), *passes_of_pieces(config))
-    rows = [row for cut in cuts for row in _rows(cut)]
+    rows = [row for cut in cuts if not cut.retest for row in _rows(cut)]
+    again = [row for cut in cuts if cut.retest for row in _rows(cut)]
     questions = sum(of.questions for of in sets)
-    tokens = sum(of.prefix + of.questions * _tokens(of.question, answer, rows) for of in sets)
+    retested = sum(min(RETESTED, of.questions) for of in sets)
+    tokens = sum(
+        of.prefix
+        + of.questions * (of.question + answer + _tokens(of.question, answer, rows))
+        + min(RETESTED, of.questions) * _tokens(of.question, answer, again)
+        for of in sets
+    )
     # Attention mass, for the neutral control, takes the answer once more and is no pass of its own.
     through = tokens + questions * (answer + 1)
     flops = 2 * size.block_weights * through + 2 * size.head_weights * questions * (answer + 1)
@@ -110,7 +118,7 @@ def estimate(
     }
     return Forecast(
         questions=questions,
-        passes=questions * len(rows),
+        passes=questions * len(rows) + retested * len(again),
         tokens=tokens,
         flops=flops,
         weights=size.bytes(config.dtype),
@@ -134,9 +142,8 @@ def _rows(cut: Intervention) -> list[tuple[float, float]]:
 
 
 def _tokens(question: float, answer: float, rows: Sequence[tuple[float, float]]) -> float:
-    """The tokens of one question: its answer and its rows."""
-    lengths = [s * (question + answer) + (0 if s else answer + more) for s, more in rows]
-    return question + answer + sum(lengths)
+    """The tokens of one question's rows."""
+    return sum(s * (question + answer) + (0 if s else answer + more) for s, more in rows)
 
 
 def _forward(

@@ -68,7 +68,7 @@ def _finding(row: Mapping[str, Any], head: Headline) -> list[Safe]:
     parts = [tag("h3", f"{head.title}: ", link)]
     half = float(row["power_half"])
     if name in ("cannot-tell", "graded", "uniform") and math.isfinite(half) and half < ENOUGH:
-        parts.append(tag("p", "This run cannot tell two groups from one. ", class_="box warn"))
+        parts.append(tag("p", "This run cannot tell two groups from one.", class_="box warn"))
     parts.append(tag("p", f"{_sentence(str(row['why']))} {_gap(row, head.unit)} {_power(row)}"))
     parts.append(tag("p", " ".join(sentences(head))))
     parts.append(five_answers(row, head.unit))
@@ -158,7 +158,7 @@ def five_answers(row: Mapping[str, Any], unit: str) -> Safe:
         ],
         ["5. What explains it?", e5],
     ]
-    return table(["Question", "Answer"], rows)
+    return table(["Question", "Answer"], rows, text_columns=2)
 
 
 def _ends(row: Mapping[str, Any], name: str, digits: int) -> str:
@@ -217,7 +217,7 @@ def _glossary() -> Safe:
         tag("summary", "What the findings mean, and what they assume"),
         tag("ul", *means),
         tag("p", said),
-        table(["Assumed", "Stressed by"], [list(pair) for pair in ASSUMPTIONS]),
+        table(["Assumed", "Stressed by"], [list(pair) for pair in ASSUMPTIONS], text_columns=2),
     )
 
 
