@@ -114,7 +114,7 @@ def test_the_tables_are_those_of_a_run_of_the_same_states(simulated, own):
         theirs_alone = ("adds", "null", "dip", "bic", "reliability", "kinds")
         kept = [name for name in numbers if not any(part in name for part in theirs_alone)]
         pd.testing.assert_frame_equal(mine[kept], theirs[kept], rtol=1e-9)
-    assert own.verdict["finding"].tolist() == simulated.verdict["finding"].tolist()
+    assert own.findings["finding"].tolist() == simulated.findings["finding"].tolist()
     assert set(own.controls["intervention"]) == {"knockout", "neutral", "answer-only"}
     tables = {"answer_only", "boundary", "boundary_model", "awareness", "awareness_gap"}
     assert set(own.evidence) == tables

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from anchorscope.pathways.two_pathways.finding import choose_layer, find
 from safetensors import safe_open
 
 from anchorscope.config import Config
-from anchorscope.pathways.strict_layer import StrictDraws, examine_layer
+from anchorscope.pathways.band import best_layer
+from anchorscope.pathways.parts import READ
 from anchorscope.pipeline.robust import table_of
 from anchorscope.probes.cross_fit import cross_fit
 from anchorscope.probes.folds import entity_folds
@@ -23,13 +23,14 @@ from anchorscope.probes.readings import Readings
 from anchorscope.run_folder.table_columns import ROBUST
 from anchorscope.run_folder.view import RunView
 from anchorscope.simulate import Truth, simulate
+from anchorscope.simulate.error_rates import judge_states
 
 QUICK = Config(model="x", data=("simulated",), resamples=100, fold_seeds=1)
 TWO = Truth(samples=320, layers=2, width=16)
 ONE = replace(TWO, world="one-mechanism")
 VARIANTS = ["as run", "C=0.75", "C=12", "folds=3", "folds=10", "fold-seed=1"]
 VARIANTS += ["flipped=2%", "flipped=5%", "flipped=10%", "half"]
-GAPS = ["paper_gap", "same_gap", "strict_gap", "null_low", "null_high"]
+GAPS = ["paper_gap", "same_gap", "strict_gap", "gap_low", "gap_high"]
 
 
 def files(folder: Path) -> dict[str, tuple[int, bytes]]:
@@ -66,7 +67,7 @@ def test_one_row_for_each_choice(two):
     assert tuple(two.robust.columns) == ROBUST
     assert list(two.robust["variant"]) == VARIANTS
     assert list(two.robust["n"]) == [320] * 9 + [160]
-    assert (two.robust["agrees"] == (two.robust["finding"] == two.verdict["finding"][0])).all()
+    assert (two.robust["agrees"] == (two.robust["finding"] == two.findings["finding"][0])).all()
 
 
 def test_added_to_a_finished_run_nothing_else_is_computed(two, before):
@@ -80,10 +81,10 @@ def test_added_to_a_finished_run_nothing_else_is_computed(two, before):
 
 
 def test_the_first_row_is_the_run(two):
-    own, verdict, strict = row(two, "as run"), two.verdict.loc[0], two.strict
-    (at,) = strict.index[strict["layer"] == verdict["layer"]]
-    assert (own["layer"], own["n"], own["finding"]) == tuple(verdict[["layer", "n", "finding"]])
-    told = [strict.loc[at, "paper_gap"], *verdict[["same_gap", "gap", "null_low", "null_high"]]]
+    own, finding, strict = row(two, "as run"), two.findings.loc[0], two.strict
+    (at,) = strict.index[strict["layer"] == finding["layer"]]
+    assert (own["layer"], own["n"], own["finding"]) == tuple(finding[["layer", "n", "finding"]])
+    told = [strict.loc[at, "paper_gap"], *finding[["same_gap", "gap", "gap_low", "gap_high"]]]
     assert list(own[GAPS]) == pytest.approx(told, abs=1e-9)
 
 
@@ -93,16 +94,16 @@ def test_the_first_row_is_the_run(two):
 )
 def test_a_row_is_what_a_run_with_that_option_says(two, tmp_path, variant, otherwise):
     run = simulate(TWO, out=tmp_path / "run", config=replace(QUICK, **otherwise, evidence=()))
-    verdict = run.findings.loc[0]
+    finding = run.findings.loc[0]
     said = row(two, variant)
-    assert (said["layer"], said["finding"]) == (verdict["layer"], verdict["finding"])
-    told = list(verdict[["same_gap", "gap", "null_low", "null_high"]])
+    assert (said["layer"], said["finding"]) == (finding["layer"], finding["finding"])
+    told = list(finding[["same_gap", "gap", "gap_low", "gap_high"]])
     assert list(said[GAPS[1:]]) == pytest.approx(told, abs=1e-9)
 
 
 def states_of(view: RunView, ids: tuple[str, ...]) -> dict[str, np.ndarray]:
     states = {}
-    for name in ("clean", "knockout", "neutral"):
+    for name in READ:
         with safe_open(view.path / "states" / name / "00000.safetensors", "numpy") as file:
             stored = json.loads(file.metadata()["ids"])
             states[name] = file.get_tensor("states")[[stored.index(id) for id in ids]]
@@ -110,11 +111,12 @@ def states_of(view: RunView, ids: tuple[str, ...]) -> dict[str, np.ndarray]:
 
 
 def test_half_of_the_data_is_read_like_a_run_of_its_own(two):
-    """All layers at once, from a list of entities drawn here."""
+    """All layers at once and in memory, from a list of entities drawn here."""
     entities = sorted(set(two.samples["entity"]))
     drawn = np.random.default_rng(0).permutation(len(entities))[: len(entities) // 2]
     kept = {entities[n] for n in drawn}
-    answers = labelled([s for s in two.answers if s.question.entity in kept], "simulated", QUICK)
+    samples = [s for s in two.answers if s.question.entity in kept]
+    answers = labelled(samples, "simulated", QUICK)
     readings, _ = cross_fit(
         states_of(two, answers.ids),
         ids=answers.ids,
@@ -123,10 +125,8 @@ def test_half_of_the_data_is_read_like_a_run_of_its_own(two):
         entity=answers.entities,
         C=3.0,
     )
-    layer = choose_layer(readings)
-    draws = StrictDraws(seed=0, resamples=100)
-    covariates = answers.covariates
-    finding = find([examine_layer(readings, layer, draws, covariates=covariates, closely=True)])
+    layer = best_layer(readings)
+    finding = judge_states(states_of(two, answers.ids), samples, config=QUICK).finding
     said = row(two, "half")
     assert (said["layer"], said["n"], said["finding"]) == (layer, len(answers.ids), finding.name)
     told = [_paper_gap(readings, layer), finding.same_gap, *finding.gap[:3]]
@@ -155,7 +155,7 @@ def test_flipped_verdicts_are_the_median_of_three_draws(two):
         drawn = np.random.default_rng((0, 10, draw)).choice(320, size=32, replace=False)
         z[drawn] = 1 - z[drawn]
         readings, _ = cross_fit(states, ids=ids, z=z, fold=fold, entity=entity, C=3.0)
-        layers.append(choose_layer(readings))
+        layers.append(best_layer(readings))
         gaps.append(_paper_gap(readings, layers[-1]))
     said = row(two, "flipped=10%")
     assert said["paper_gap"] == pytest.approx(np.median(gaps), abs=1e-9)
@@ -163,7 +163,7 @@ def test_flipped_verdicts_are_the_median_of_three_draws(two):
 
 
 def test_two_pathways_stand_under_nearly_all_choices(two):
-    assert list(two.verdict["finding"]) == ["two-pathways"]
+    assert list(two.findings["finding"]) == ["two-pathways"]
     assert two.robust["agrees"].sum() >= len(VARIANTS) - 2
     said = f"The finding is the same under {two.robust['agrees'].sum() - 1} of 9 other choices"
     assert f"{said} (tables/robust.csv)." in (two.path / "report.html").read_text()
@@ -172,7 +172,8 @@ def test_two_pathways_stand_under_nearly_all_choices(two):
 def test_one_mechanism_is_never_two_pathways(tmp_path):
     view = simulate(ONE, out=tmp_path / "one", config=replace(QUICK, robust=True, evidence=()))
     assert "two-pathways" not in set(view.robust["finding"])
-    assert Counter(view.robust["finding"])["one-mechanism"] >= len(VARIANTS) - 2
+    (own,) = view.findings["finding"]
+    assert Counter(view.robust["finding"])[own] >= len(VARIANTS) - 2
 
 
 def test_the_command_says_it(cli, tmp_path):
@@ -190,8 +191,8 @@ def test_the_command_says_it(cli, tmp_path):
 def test_draws_of_a_choice_are_one_row_and_the_finding_is_that_of_most():
     start = {"dataset": "d", "layer": 4, "n": 200}
     gaps = dict.fromkeys(GAPS, -3.0)
-    rows = [{"variant": "as run", **start, **gaps, "finding": "shift"}]
-    for layer, gap, finding in ((3, -1.0, "shift"), (9, -7.0, "margin"), (5, -2.0, "shift")):
+    rows = [{"variant": "as run", **start, **gaps, "finding": "graded"}]
+    for layer, gap, finding in ((3, -1.0, "graded"), (9, -7.0, "explained"), (5, -2.0, "graded")):
         drawn = start | dict.fromkeys(GAPS, gap) | {"layer": layer, "finding": finding}
         rows.append({"variant": "flipped=2%", **drawn})
     rows.append({"variant": "half", "dataset": "d", "n": 30, "finding": "too-few"})
