@@ -166,7 +166,8 @@ def smallest_found(
     sizes = np.linspace(least, most, worlds - worlds // 2)
     hits = [found(size, number) for number, size in enumerate(sizes)]
     value, low, high = _crossing(sizes, np.array(hits), least=least, most=most)
-    closer = np.linspace(*np.clip([low, 2 * value - low], least, most), worlds // 2)
+    around = np.clip([low, 2 * value - low], least, most)
+    closer = np.linspace(around[0], around[1], worlds // 2)
     hits += [found(size, number + len(sizes)) for number, size in enumerate(closer)]
     sizes = np.concatenate([sizes, closer])
     value, low, high = _crossing(sizes, np.array(hits), least=least, most=most)

@@ -57,7 +57,7 @@ def real_states(run: RunView, dataset: str) -> RealStates:
         for name in _PASSES
         if name in bank.names
     }
-    cut = np.isfinite(states["knockout"]).all(axis=(1, 2))
+    cut = np.asarray(np.isfinite(states["knockout"]).all(axis=(1, 2)))
     by_id = {sample.id: sample for sample in run.answers}
     return RealStates(
         states={name: of[cut] for name, of in states.items()},
@@ -146,10 +146,10 @@ def _dose(covariates: Covariates, law: Law, share: float, rng: np.random.Generat
 
 
 def _half_of_relations(covariates: Covariates, rng: np.random.Generator) -> np.ndarray:
-    names = np.unique(covariates.relation) if covariates.relation is not None else np.array([""])
-    if len(names) < 2:
+    relation = covariates.relation
+    if relation is None or len(names := np.unique(relation)) < 2:
         raise UserError("This run's questions are of one relation. Plant another law on it.")
-    return np.isin(covariates.relation, rng.permutation(names)[: len(names) // 2])
+    return np.isin(relation, rng.permutation(names)[: len(names) // 2])
 
 
 def _above_middle(values: np.ndarray, name: str) -> np.ndarray:

@@ -36,9 +36,9 @@ def simulate(
 
     Examples:
         >>> from anchorscope.simulate import Truth, simulate
-        >>> run = simulate(Truth(world="one-mechanism", layers=1), out="runs/world")
+        >>> run = simulate(Truth(world="two-pathways", layers=1), out="runs/world")
         >>> run.findings["finding"].tolist()
-        ['uniform']
+        ['two-pathways']
 
     """
     config = config or config_of(truth)
