@@ -305,7 +305,7 @@ def test_groups_of_a_missed_span_are_gone_under_the_whole_question():
 def test_a_world_without_groups_is_named_by_what_the_run_could_have_seen():
     examined = [examine(made_band(n=N, lost=0.6), DRAWS)]
     weak, strong = ({"half": half, "fifth": half} for half in (0.79, 0.8))
-    assert find(examined, weak).name == "cannot-tell" and "79%" in find(examined, weak).why
+    assert find(examined, weak).name == "cannot-tell"
     assert find(examined, strong).name in ("uniform", "graded")
     assert find(examined, {"half": np.nan, "fifth": np.nan}).name == "cannot-tell"
 
