@@ -48,7 +48,7 @@ def cpu_fast_paths(model: Model) -> Iterator[None]:
 def without_onednn(dtype: torch.dtype) -> Iterator[None]:
     """Torch without oneDNN where products of this dtype are faster so, until the block ends."""
     arm = platform.machine().lower() in ("aarch64", "arm64") and sys.platform == "linux"
-    before = torch.backends.mkldnn.enabled
+    before = bool(torch.backends.mkldnn.enabled)
     off = arm and dtype == torch.float32 and not cpu_has_bfloat16()
     _switch_onednn(on=before and not off)
     try:
