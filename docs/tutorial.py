@@ -177,7 +177,7 @@ two_laws = simulate(Truth(world="two-pathways", layers=2), out="runs/two-pathway
 # %%
 rows = []
 for world in (one_law, two_laws):
-    finding = world.verdict.iloc[0]
+    finding = world.findings.iloc[0]
     strict = world.strict[world.strict["layer"] == finding["layer"]].iloc[0]
     rows.append(
         {

@@ -223,7 +223,7 @@ def test_python_of_own_states_runs(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     made: dict[str, Any] = {}
     exec(compile(code.replace('out="runs/states")', small), "own-states.md", "exec"), made)
-    assert len(made["run"].verdict) == 1
+    assert len(made["run"].findings) == 1
     assert (tmp_path / "runs" / "states" / "report.html").stat().st_size > 10_000
 
 

@@ -198,7 +198,9 @@ def test_the_disk_that_was_announced_is_the_disk_that_was_taken(done):
     asked = len(pd.read_parquet(done / "samples.parquet"))
     shape = (info["model"]["blocks"], info["model"]["width"])
     passes = len(list((done / "states").iterdir()))
-    assert sum(sizes) == pytest.approx(state_bytes(asked, *shape, passes), rel=0.05)
+    announced = state_bytes(asked, *shape, passes)
+    # Some questions have no other content words, and so no state in that pass.
+    assert 0.8 * announced <= sum(sizes) <= 1.05 * announced
 
 
 @pytest.mark.slow

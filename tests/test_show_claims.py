@@ -146,7 +146,7 @@ def test_the_print_has_as_many_lines_as_claims_and_headers(tmp_path: Path) -> No
     for row in table.to_dict("records"):
         if row["claim"] != "two-pathways":
             assert f"{row['claim']} {row['statement']}" in legend
-    assert "samples fall into two pathways (gap of Q and A at layer 1 / 2)" in legend
+    assert "samples fall into two pathways (gap of Q and A)" in legend
 
 
 def test_no_verdict_is_wrapped_where_the_terminal_is_narrow(run: RunView) -> None:

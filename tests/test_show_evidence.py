@@ -131,7 +131,7 @@ def test_the_claims_about_detectors_stand_with_the_others(run: RunView, tmp_path
     """After `detect eval` wrote them into the run's folder; of its own datasets alone."""
     folder = tmp_path / "run"
     shutil.copytree(run.path, folder)
-    ends = {"value": -0.04, "verdict": "fails", "low": -0.07, "high": -0.01, "p": 0.01}
+    ends = {"value": -0.04, "decision": "fails", "low": -0.07, "high": -0.01, "p": 0.01}
     rows = [
         {"claim": claim, "statement": f"{claim} is said", "source": "text", "dataset": dataset}
         | {f"strict_{name}": value for name, value in ends.items()}

@@ -70,7 +70,7 @@ def test_study_csv_has_a_row_for_each_model_and_dataset(studied) -> None:
     assert set(table[table["state"] == "failed"]["error"]) == {f"RuntimeError: {BROKEN}"}
     for row in table[table["state"] == "finished"].to_dict("records"):
         view = RunView.open(out / row["folder"])
-        (found,) = view.verdict[view.verdict["dataset"] == row["dataset"]].to_dict("records")
+        (found,) = view.findings[view.findings["dataset"] == row["dataset"]].to_dict("records")
         assert (row["finding"], row["layer"], row["n"]) == (
             found["finding"], found["layer"], found["n"],
         )  # fmt: skip

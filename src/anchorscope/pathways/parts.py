@@ -140,7 +140,7 @@ def finding_from(of: Asked, results: Mapping[tuple[str, Any], Any]) -> Finding:
             results["redrawn", ""],
             results["bands", ""],
         ),
-        same_gap=float(np.nanmean([same_gap(band, unit=unit) for band in bands])),
+        same_gap=gap_with_interval([same_gap(band, unit=unit) for band in bands]).value,
     )
 
 
@@ -213,9 +213,9 @@ def band_of_folds(
         workers=1,
     )
     places = range(1, len(band) + 1)
-    moved = np.nanmean(
-        np.square(states[KNOCKOUT.name].astype(np.float64) - states[CLEAN.name]).sum(axis=2), axis=0
-    )
+    away = states[KNOCKOUT.name].astype(np.float64) - states[CLEAN.name]
+    read = np.isfinite(away).all(axis=(1, 2))
+    moved = np.square(away[read]).sum(axis=2).mean(axis=0) if read.any() else np.ones(len(of.band))
     return read_band(
         readings,
         places,
