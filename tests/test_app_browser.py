@@ -42,15 +42,17 @@ def test_the_answer_grows_token_by_token_and_ends_as_it_is_read(desk: Desk) -> N
 
 def test_ask_then_cut_and_keep_a_token(tab, desk: Desk) -> None:
     ask(tab, OSLO)
-    settled(tab, "#first", "Oslo")
+    settled(tab, "#first", "countryOslo")
     asked = list(desk.stream(OSLO, "atlas"))[-1]
     one = desk.read(asked, Choices(), "strict")
     assert tab.locator("#first .big b").first.inner_text() == f"{one.wrong.probability:.0%}"
     assert tab.locator("#first .group").inner_text() == one.pathway.pathway
     line = tab.locator('#first path[data-pass="knockout"]')
     before = line.get_attribute("d")
+    tab.locator("#first button.token", has_text=re.compile("^W$")).first.click()
+    settled(tab, "#first", "WcountryOslo")
     tab.locator("#first button.token", has_text=re.compile("^y$")).first.click()  # of "country"
-    settled(tab, "#first", "yOslo")
+    settled(tab, "#first", "WcountrOslo")
     cut = tuple(int(t) for t in tab.locator("#first [aria-pressed=true]").evaluate_all(
         "tokens => tokens.map(t => t.dataset.token)"))  # fmt: skip
     chosen = desk.read(asked, Choices(cut=cut), "strict")
@@ -58,7 +60,7 @@ def test_ask_then_cut_and_keep_a_token(tab, desk: Desk) -> None:
     assert float(numbers[0]) == pytest.approx(chosen.beliefs["knockout"][one.layer - 1], abs=0.0051)
     assert line.get_attribute("d") != before
     tab.locator("#again").click()
-    settled(tab, "#first", "Oslo")
+    settled(tab, "#first", "countryOslo")
     assert line.get_attribute("d") == before
 
 
@@ -71,10 +73,10 @@ def test_the_keyboard_asks_and_cuts_and_keeps_its_place(tab) -> None:
     number = token.get_attribute("data-token")
     token.focus()
     tab.keyboard.press("Enter")
-    settled(tab, "#first", "slo")
+    settled(tab, "#first", "countryslo")
     tab.wait_for_function(f"document.activeElement.dataset.token === '{number}'")
     tab.keyboard.press("Space")
-    settled(tab, "#first", "Oslo")
+    settled(tab, "#first", "countryOslo")
 
 
 def test_the_same_question_about_another_subject_stands_beside(tab, desk: Desk) -> None:
@@ -84,10 +86,10 @@ def test_the_same_question_about_another_subject_stands_beside(tab, desk: Desk) 
     tab.locator("#second svg.beliefs").wait_for()
     assert tab.locator("#first .asked").inner_text() == OSLO
     assert tab.locator("#second .asked").inner_text() == OSLO.replace("Oslo", "Rome")
-    settled(tab, "#second", "Rome")
+    settled(tab, "#second", "countryRome")
     tab.locator("#second button.token", has_text=re.compile("^R$")).first.click()
-    settled(tab, "#second", "ome")
-    settled(tab, "#first", "Oslo")  # the other side stays as it is
+    settled(tab, "#second", "countryome")
+    settled(tab, "#first", "countryOslo")  # the other side stays as it is
     tab.get_by_label(visits.PATCH).check()
     tab.locator('#first path[data-pass="patch"]').wait_for(state="attached")
     assert tab.locator('#second path[data-pass="patch"]').count() == 0
@@ -143,7 +145,7 @@ def test_no_click_is_lost_while_a_step_still_runs(tab) -> None:
     tab.evaluate("""() => [...document.querySelectorAll("#first button.token")]
       .filter(token => ["W", "h"].includes(token.innerText)).slice(0, 2)
       .forEach(token => token.click())""")
-    settled(tab, "#first", "WhOslo")
+    settled(tab, "#first", "WhcountryOslo")
 
 
 def test_visitors_do_not_see_each_other(browser, address) -> None:
@@ -157,8 +159,8 @@ def test_visitors_do_not_see_each_other(browser, address) -> None:
         assert tab.locator("#first .asked").inner_text() == text
     pairs[0][0].locator("#first button.token", has_text=re.compile("^O$")).first.click()
     pairs[1][0].locator("#first button.token", has_text=re.compile("^B$")).first.click()
-    settled(pairs[0][0], "#first", "slo")
-    settled(pairs[1][0], "#first", "ern")
+    settled(pairs[0][0], "#first", "countryslo")
+    settled(pairs[1][0], "#first", "countryern")
     for tab, heard in pairs:
         tab.context.close()
         assert heard.errors == []
