@@ -95,7 +95,15 @@ pd.concat([run.findings for run in runs])[
 
 # %%
 pd.concat([run.claims for run in runs])[
-    ["claim", "model", "dataset", "paper_value", "paper_decision", "strict_value", "strict_decision"]
+    [
+        "claim",
+        "model",
+        "dataset",
+        "paper_value",
+        "paper_decision",
+        "strict_value",
+        "strict_decision",
+    ]
 ].round(2)
 
 # %% [markdown]

@@ -10,6 +10,7 @@ draw adds these up.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import cast
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
@@ -18,7 +19,7 @@ from scipy.special import expit
 from anchorscope.config import Balance, Delta
 from anchorscope.pathways.band import SIDES, Band, band_error, band_within, read_band
 from anchorscope.pathways.effects import delta_p
-from anchorscope.probes.folds import training_rows
+from anchorscope.probes.folds import ProbeName, training_rows
 from anchorscope.probes.labelled import Covariates
 from anchorscope.probes.many_fits import class_weights, fit_many
 from anchorscope.probes.readings import Readings
@@ -33,8 +34,8 @@ BANDS = 30  # draws of the entities, for the band they choose
 
 def strict_gap(band: Band, *, unit: Delta = "points") -> float:
     """Mean ΔP (side b) of samples that side a flips less that of the others; NaN for one group."""
-    sides = [(band.side(p), band.side(p, "knockout")) for p in SIDES]
-    return _gap(*sides, np.ones(band.n), unit)
+    a, b = ((band.side(p), band.side(p, "knockout")) for p in SIDES)
+    return _gap(a, b, np.ones(band.n), unit)
 
 
 def same_gap(band: Band, *, unit: Delta = "points") -> float:
@@ -113,14 +114,14 @@ def _drawn_gap(
     unit: Delta,
 ) -> float:
     """The gap where each part counts `times` [part], and so each sample `weight` [question]."""
-    sides = [
+    a, b = (
         (
             band.side(p) + moved[p][0] @ (1 - times),
             band.side(p, "knockout") + moved[p][1] @ (1 - times),
         )
         for p in SIDES
-    ]
-    return _gap(*sides, weight.astype(float), unit)
+    )
+    return _gap(a, b, weight.astype(float), unit)
 
 
 def _gap(
@@ -154,7 +155,9 @@ def _one_layer(
     """How a layer's logits move when each part is left out, [clean or cut, question, part]."""
     z, fold = band.z.astype(np.float64), band.fold
     folds = np.unique(fold)
-    learns = np.array([training_rows(fold, held_out=int(f), probe=probe) for f in folds])
+    learns = np.array(
+        [training_rows(fold, held_out=int(f), probe=cast(ProbeName, probe)) for f in folds]
+    )
     weights = class_weights(z, learns, balance)
     y_all = np.broadcast_to(z, weights.shape)
     coefficients, intercepts = fit_many(x, y_all, weights, np.full(len(folds), float(C)))

@@ -215,7 +215,8 @@ def band_of_folds(
     places = range(1, len(band) + 1)
     away = states[KNOCKOUT.name].astype(np.float64) - states[CLEAN.name]
     read = np.isfinite(away).all(axis=(1, 2))
-    moved = np.square(away[read]).sum(axis=2).mean(axis=0) if read.any() else np.ones(len(of.band))
+    lengths = np.square(away[read]).sum(axis=2)
+    moved = lengths.mean(axis=0).tolist() if read.any() else [1.0] * len(band)
     return read_band(
         readings,
         places,

@@ -145,17 +145,23 @@ def _finding(choice: Choice) -> Row:
     asked = asked_of(model="", config=config, answers=answers, readings=readings, bank=bank)
     finding = whole_finding(asked)
     clean, cut = (readings.at(asked.layer, "paper", name) for name in ("clean", "knockout"))
-    paper = pd.Series(delta_p(clean, cut)).groupby(flips(clean, cut)).mean()
+    effect, flipped = delta_p(clean, cut), flips(clean, cut) == 1
     return {
         "layer": asked.layer,
         "n": finding.examined.n,
-        "paper_gap": float(paper.get(1.0, np.nan) - paper.get(0.0, np.nan)),
+        "paper_gap": _mean(effect[flipped]) - _mean(effect[~flipped]),
         "same_gap": finding.same_gap,
         "strict_gap": finding.gap.value,
         "gap_low": finding.gap.low,
         "gap_high": finding.gap.high,
         "finding": finding.name,
     }
+
+
+def _mean(values: np.ndarray) -> float:
+    """The mean of the known values; NaN where there is none."""
+    known = values[np.isfinite(values)]
+    return float(known.mean()) if len(known) else np.nan
 
 
 def _readings(bank: StateBank, names: Sequence[str], answers: Labelled, config: Config) -> Readings:
