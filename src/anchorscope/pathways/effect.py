@@ -22,6 +22,7 @@ from anchorscope.stats.intervals import (
 )
 
 NOTHING = Estimate(np.nan, np.nan, np.nan, 0)
+_SURE = 0.975  # share of the draws in which the whole question must have an effect
 _TESTS = 3  # logits within each ŷ, and flips, share the 5 %
 
 
@@ -88,7 +89,7 @@ def share_of_question(band: Band, intervention: str, draws: Draws) -> Estimate:
     )
     drawn = drawn_sums(parts, seed=draws.seed, resamples=draws.resamples, entity=band.entity)
     part, whole = parts.sum(axis=0)
-    if not whole < 0:
+    if not (whole < 0 and (drawn[:, 1] < 0).mean() >= _SURE):  # a share of nothing says nothing
         return Estimate(np.nan, np.nan, np.nan, band.n)
     with np.errstate(divide="ignore", invalid="ignore"):
         ratios = np.where(drawn[:, 1] < 0, drawn[:, 0] / drawn[:, 1], np.nan)
