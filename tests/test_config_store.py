@@ -160,4 +160,4 @@ def test_run_json_is_readable_json(tmp_path: Path):
     store.save_info({"title": "Δ"})
     said = json.loads((tmp_path / "run/run.json").read_text(encoding="utf-8"))
     assert len(said.pop("checksum")) == 64
-    assert said == {"identity": ONE, "finished": False, "format": 2, "title": "Δ"}
+    assert said == {"identity": ONE, "finished": False, "format": 3, "title": "Δ"}

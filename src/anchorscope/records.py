@@ -13,6 +13,15 @@ Verdict = Literal["right", "wrong", "abstain"]
 Pathway = Literal["Q", "A"]
 Mode = Literal["paper", "strict"]
 MODES: tuple[Mode, ...] = get_args(Mode)
+FindingName = Literal[
+    "two-pathways",
+    "explained",
+    "graded",
+    "uniform",
+    "no-effect",
+    "cannot-tell",
+    "too-few",
+]
 
 
 class Span(NamedTuple):

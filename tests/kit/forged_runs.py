@@ -80,7 +80,7 @@ def _without(*columns: str) -> Change:
 
 SAMPLES, LAYERS, PROBES = "samples.parquet", "tables/layers.csv", "tables/probes.csv"
 CONTROLS, PATHWAYS, STRICT = "tables/controls.csv", "tables/pathways.parquet", "tables/strict.csv"
-VERDICT, CLAIMS, SPANS = "tables/findings.csv", "tables/claims.csv", "tables/spans.csv"
+FINDINGS, CLAIMS, SPANS = "tables/findings.csv", "tables/claims.csv", "tables/spans.csv"
 FORGERIES: dict[str, Callable[[Path], None]] = {
     # samples.parquet
     "samples: ids doubled": _table(SAMPLES, _doubled),
@@ -149,13 +149,19 @@ FORGERIES: dict[str, Callable[[Path], None]] = {
     "pathways: empty": _table(PATHWAYS, _empty),
     "strict: empty": _table(STRICT, _empty),
     "strict: κ is text": _cells(STRICT, "kappa", "x", row=None),
-    "verdict: a finding of another word": _cells(VERDICT, "finding", "surely"),
-    "verdict: layer -1": _cells(VERDICT, "layer", -1),
-    "verdict: layer 10^9": _cells(VERDICT, "layer", 10**9),
-    "verdict: a dataset that run.json lacks": _cells(VERDICT, "dataset", "elsewhere"),
-    "verdict: empty": _table(VERDICT, _empty),
-    "verdict: rows doubled": _table(VERDICT, _doubled),
-    "verdict: the p-value is text": _cells(VERDICT, "p", "x", row=None),
+    "findings: a finding of another word": _cells(FINDINGS, "finding", "surely"),
+    "findings: a reason of another word": _cells(FINDINGS, "by", "the moon"),
+    "findings: the band is text": _cells(FINDINGS, "layers", "low"),
+    "findings: the band is empty": _cells(FINDINGS, "layers", ""),
+    "findings: the band goes to 10^9": _cells(FINDINGS, "layers", f"1 {10**9}"),
+    "findings: column layer is missing": _table(FINDINGS, _without("layer")),
+    "findings: column why is missing": _table(FINDINGS, _without("why")),
+    "findings: layer -1": _cells(FINDINGS, "layer", -1),
+    "findings: layer 10^9": _cells(FINDINGS, "layer", 10**9),
+    "findings: a dataset that run.json lacks": _cells(FINDINGS, "dataset", "elsewhere"),
+    "findings: empty": _table(FINDINGS, _empty),
+    "findings: rows doubled": _table(FINDINGS, _doubled),
+    "findings: the p-value is text": _cells(FINDINGS, "effect_p", "x", row=None),
     "claims: a decision of another word": _cells(CLAIMS, "paper_decision", "surely", row=None),
     "claims: a claim of another name": _cells(CLAIMS, "claim", "moon", row=None),
     "claims: values are text": _cells(CLAIMS, "paper_value", "x", row=None),

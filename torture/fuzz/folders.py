@@ -25,7 +25,16 @@ from torture.fuzz.target import Target
 from torture.fuzz.texts import part, seeded, text, value
 
 PLACE = Path(tempfile.mkdtemp(prefix="fuzz-folders-"))
-TABLES = ("layers", "probes", "controls", "strict", "verdict", "claims", "spans", "detector_claims")
+TABLES = (
+    "layers",
+    "probes",
+    "controls",
+    "strict",
+    "findings",
+    "claims",
+    "spans",
+    "detector_claims",
+)
 PATHS = ("../x", "/etc/passwd", "states/../../x", "~/x", "a\x00b", "C:\\x", "x" * 300, "")
 
 

@@ -23,13 +23,16 @@ FINDERS = ("auto", "given", "rules", "all")
 
 
 def check_question(given: tuple[str, list[str], str]) -> None:
-    """Sorted spans inside the question that do not touch; none holds white space alone."""
+    """Sorted spans inside the question; of the subject, or of the property, no two touch."""
     asked, subjects, reply = one_line(given[0]), given[1], given[2]
     inside = tuple(s for s in subjects if s and s in asked)
     question = Question(id="q", dataset="d", text=asked, answers=("a",), subjects=inside)
     for finder in FINDERS:
         (found,) = find_spans([question], finder=finder)
-        _check_spans(found.spans, asked)
+        for spans in (found.subject_spans, found.property_spans):
+            _check_spans(spans, asked)
+        assert found.spans == tuple(sorted((*found.subject_spans, *found.property_spans)))
+        assert all(a.stop <= b.start for a, b in pairwise(found.spans)), found  # they may touch
         assert isinstance(entity_of(question, found), str)
     _check_spans(read_reply(asked, reply), asked)
     words(asked), normalised(asked)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -26,19 +26,10 @@ from anchorscope.pathways.two_groups import (
     look_for_groups,
     with_groups,
 )
-from anchorscope.records import Estimate
+from anchorscope.records import Estimate, FindingName
 from anchorscope.run_folder import table_columns
 from anchorscope.stats.intervals import ALPHA, Draws, Z
 
-FindingName = Literal[
-    "two-pathways",
-    "explained",
-    "graded",
-    "uniform",
-    "no-effect",
-    "cannot-tell",
-    "too-few",
-]
 FEWEST = 150  # usable samples below which there is no finding
 ENOUGH = 0.8  # power below which what was not shown could not have been seen
 Key = tuple[Within, Road]

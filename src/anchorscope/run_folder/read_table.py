@@ -125,16 +125,29 @@ def _checked(table: pd.DataFrame, file: Path, known: Known) -> pd.DataFrame:
     if "dataset" in table and "claim" not in table:
         require_among(table, file, "dataset", known.datasets)
     if key is not None:
-        most = known.blocks or float("inf")
-        layers = table["layer"].unique()
-        odd = [layer for layer in layers if not (1 <= layer <= most and layer % 1 == 0)]
-        if odd:
-            raise senseless(file, f"it has a layer {odd[0]}")
+        _require_layers(table["layer"].unique(), file, known)
+        for band in table.get("layers", ()):
+            _require_layers(_numbers(band, file), file, known)
         require_once(table, file, key)
         for column, accepted in table_columns.WORDS.items():
             if column in table:
                 require_among(table, file, column, accepted)
     return table
+
+
+def _require_layers(layers: Collection[float], file: Path, known: Known) -> None:
+    most = known.blocks or float("inf")
+    odd = [layer for layer in layers if not (1 <= layer <= most and layer % 1 == 0)]
+    if odd:
+        raise senseless(file, f"it has a layer {odd[0]}")
+
+
+def _numbers(band: str, file: Path) -> list[int]:
+    """The layers of a band, as '7 8 9' names them."""
+    words = band.split()
+    if not words or not all(word.isdecimal() and len(word) < 10 for word in words):
+        raise senseless(file, f"its layers '{in_a_line(band, 60)}' are no numbers")
+    return [int(word) for word in words]
 
 
 def _read(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import get_args
 
-from anchorscope.records import MODES, Verdict
+from anchorscope.records import MODES, FindingName, Verdict
 
 Columns = tuple[str, ...]
 
@@ -73,12 +73,13 @@ KEYS: Mapping[str, Columns] = {
     "probes": _names("dataset layer"),
     "controls": _names("dataset layer intervention"),
     "strict": _names("dataset layer"),
-    "verdict": _names("dataset"),
+    "findings": _names("dataset"),
     "pathways": _names("id layer mode"),
 }
 # What these columns hold in the tables above; a sample may be in neither group.
 WORDS: Mapping[str, tuple[object, ...]] = {
     "mode": MODES, "pathway": ("Q", "A", None), "z": (0, 1), "prediction": (0, 1),
+    "finding": get_args(FindingName), "by": ("", "belief", "kinds", "finder"),
 }  # fmt: skip
 
 # The pieces of evidence as --evidence names them, each with its tables. A piece is a module of

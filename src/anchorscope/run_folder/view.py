@@ -132,7 +132,8 @@ class RunView:
     @cached_property
     def findings(self) -> pd.DataFrame:
         """The finding of every dataset, and the answers to the five questions behind it."""
-        table, about = self._table("findings", table_columns.FINDINGS), ["dataset", "layer"]
+        columns, about = table_columns.FINDINGS + table_columns.FINDINGS_MORE, ["dataset", "layer"]
+        table = self._table("findings", columns)
         lacking = table.merge(self.strict[about], how="left", on=about, indicator=True)
         if set(lacking["_merge"]) != {"both"}:
             raise senseless(self.path / "tables/findings.csv", "strict.csv lacks a layer it names")
