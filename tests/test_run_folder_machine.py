@@ -15,8 +15,8 @@ from hypothesis.stateful import run_state_machine_as_test
 from kit.folder_machine import IDENTITY, FolderMachine
 from kit.power import Died, Disk
 
+from anchorscope.errors import UserError
 from anchorscope.run_folder import store, whole
-from anchorscope.run_folder.info import Damaged
 from anchorscope.run_folder.store import Store
 from anchorscope.run_folder.whole import Written
 
@@ -150,10 +150,10 @@ MUTANTS = (
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__.strip("_"))
 def test_a_store_that_is_broken_is_found(mutant: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each mutant of the store fails an assertion of the machine, or leaves a damaged run.json."""
+    """Each mutant fails an assertion of the machine, or leaves no run that can be opened."""
     mutant(monkeypatch)
     asked = settings(SETTINGS, max_examples=200, phases=[Phase.generate], database=None)
-    with pytest.raises((AssertionError, Damaged)):
+    with pytest.raises((AssertionError, UserError)):
         run_state_machine_as_test(FolderMachine, settings=asked)
 
 

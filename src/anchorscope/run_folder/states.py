@@ -23,6 +23,7 @@ from anchorscope.run_folder.store import Store
 _KEPT_BYTES = 2**29
 _DTYPES = {"F16": "<f2", "F32": "<f4", "F64": "<f8"}  # what safetensors calls them
 _NAMES = {of: name for name, of in _DTYPES.items()}
+_MOST_NUMBERS = 2**24  # layers × width of one question
 _Rows = slice | list[int]
 _ONE_AT_A_TIME = threading.Lock()  # for a caller who asks joblib for threads instead
 
@@ -158,6 +159,8 @@ def _opened(path: Path) -> tuple[Any, list[str]]:
             raise ValueError("it does not hold one state for each of its ids")
         if not all(shape[1:]) or states.get_dtype() not in _DTYPES:
             raise ValueError("its states have no numbers")
+        if math.prod(shape[1:]) > _MOST_NUMBERS:  # a shard without a question may claim any width
+            raise ValueError("its states have more numbers than those of any model")
     except (SafetensorError, OSError, LookupError, TypeError, ValueError, RecursionError) as error:
         raise _no_states(path, error) from error
     return file, ids

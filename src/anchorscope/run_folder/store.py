@@ -71,6 +71,11 @@ class Store:
         before = _begun(path)
         if before is not None:
             _refuse_other(path, before.get("identity", {}), identity)
+            if before.get("format", 1) < FORMAT:
+                raise UserError(
+                    f"{path} was begun by an earlier version, which cut the flow from other tokens "
+                    "of a question. It is read as it is, and not continued: choose another --out."
+                )
         if path.is_dir():
             sync_folders(path)
         store = cls(path, remote=remote)
