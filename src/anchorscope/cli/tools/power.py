@@ -53,6 +53,11 @@ def power(
         if name not in view.datasets:
             raise unknown("dataset", name, view.datasets)
     powers = []
+    _ = (
+        view.findings,
+        view.probes,
+        view.answers,
+    )  # what is wrong with them is said before anything else
     for name in names:
         with Bar() as bar:
             bar.note(f"{name}: planting worlds ...")
