@@ -90,7 +90,7 @@ figure
 
 # %%
 pd.concat([run.findings for run in runs])[
-    ["model", "dataset", "layer", "n", "gap", "null_low", "null_high", "finding", "power"]
+    ["model", "dataset", "n", "gap", "gap_low", "gap_high", "finding", "by", "power_half"]
 ].round(2)
 
 # %%

@@ -125,8 +125,8 @@ def _checked(table: pd.DataFrame, file: Path, known: Known) -> pd.DataFrame:
     if "dataset" in table and "claim" not in table:
         require_among(table, file, "dataset", known.datasets)
     if key is not None:
-        _require_layers(table["layer"].unique(), file, known)
-        for band in table.get("layers", ()):
+        _require_layers(set(table["layer"].tolist()), file, known)
+        for band in table["layers"].tolist() if "layers" in table else ():
             _require_layers(_numbers(band, file), file, known)
         require_once(table, file, key)
         for column, accepted in table_columns.WORDS.items():
