@@ -183,15 +183,6 @@ def test_cited_tests_exist(name: str) -> None:
         assert re.search(rf"^def {test}\(" if test else "^def test_", source, re.MULTILINE), test
 
 
-def test_ci_runs_every_slow_test() -> None:
-    """Most promises of docs/guarantees.md about kills and workers are shown by slow tests."""
-    steps = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
-    assert "make test" in steps and "make test-slow" in steps
-    make = (ROOT / "Makefile").read_text(encoding="utf-8")
-    (command,) = re.findall(r"^test-slow:.*\n\t(.+)$", make, re.MULTILINE)
-    assert "pytest -m slow" in command and "tests/" not in command
-
-
 def sessions() -> list[tuple[str, str]]:
     """The commands of docs/errors.md in their order, each with the output that the page shows."""
     text = "".join(blocks(ROOT / "docs" / "errors.md", "console"))
