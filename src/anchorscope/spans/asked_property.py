@@ -14,6 +14,7 @@ _NAMING = word_set("what which whose how")
 _ASKING = _NAMING | word_set("who whom when where why")
 # A noun that stands for the one behind it: "the name of the ship", "what kind of bird".
 _LIGHT = word_set("name names named called kind kinds type types sort sorts term word")
+_LONGEST = 2000  # characters of a text in which a property is looked for
 
 
 def property_spans(text: str, subject: Sequence[Span]) -> tuple[Span, ...]:
@@ -26,6 +27,8 @@ def property_spans(text: str, subject: Sequence[Span]) -> tuple[Span, ...]:
     further north, Oslo or Rome?") the noun behind "which" says what the two are, and the next run
     ("further north") what is asked about them.
     """
+    if len(text) > _LONGEST:  # no question: the search grows with the square of the words
+        return ()
     word, at = _asking_word(text)
     clause = _clause(text, at)
     runs = [run for run in _runs(text) if clause.start <= run[0].start < clause.stop]
