@@ -21,7 +21,6 @@ from anchorscope.run_folder.store import Store
 from anchorscope.run_folder.whole import Written
 
 SETTINGS = settings(
-    derandomize=True,
     max_examples=int(os.environ.get("MACHINE_EXAMPLES", "10")),
     stateful_step_count=25,
     deadline=None,

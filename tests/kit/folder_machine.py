@@ -127,7 +127,8 @@ class FolderMachine(RuleBasedStateMachine):
         if self.finished and not before:
             assert {*self.kept} - self.unmarked <= {*read_listing(self.path).all}
         for name in self.unmarked & {"tables/layers.csv"}:
-            if name in read_listing(self.path).all:
+            torn = (self.path / "markers" / f"{name}.json").exists()
+            if name in read_listing(self.path).all and not torn:
                 self.unmarked.discard(name)  # listed as it is: tables may have no marker
 
     @precondition(lambda self: self.kept)
