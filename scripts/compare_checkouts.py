@@ -23,7 +23,7 @@ import pandas as pd
 
 RUN = "run --evidence all --ablate spans,where,layers --limit {limit} --out {out}/run"
 DETECTORS = "detect eval {out}/run --methods probe,mop,pr,min-log-prob,auto --out {out}/detectors"
-OTHER = {"run.json", "manifest.jsonl", "report.html"}  # times, versions, layout
+OTHER = {"run.json", "run-copy.json", "manifest.jsonl", "report.html"}  # times, versions, layout
 CLIP = re.compile(rb"\bp[0-9a-f]{10}\b")
 CLOCKS = {"ms", "ms_per_answer"}  # columns that hold a time
 

@@ -186,7 +186,7 @@ def test_bad_input_gets_a_friendly_line(tab) -> None:
 def test_a_visitor_with_the_password_gets_in(browser, desk: Desk) -> None:
     with served(desk, password="correct horse") as address:
         tab = browser.new_context().new_page()
-        tab.set_default_timeout(15_000)
+        tab.set_default_timeout(45_000)
         tab.goto(address)
         tab.get_by_label("username").fill("anchorscope")
         tab.get_by_label("password").fill("wrong horse")

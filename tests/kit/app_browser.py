@@ -13,7 +13,7 @@ def visit(browser: Any, address: str, **options: Any) -> tuple[Any, Heard]:
     """A tab of a visitor of their own, ready."""
     size = options.pop("viewport", {"width": 1400, "height": 1000})
     tab, heard = browser.new_context(viewport=size, **options).new_page(), Heard()
-    tab.set_default_timeout(15_000)
+    tab.set_default_timeout(45_000)
     heard.listen(tab)
     tab.goto(address)
     tab.locator("#first .box").wait_for()
