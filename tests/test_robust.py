@@ -15,7 +15,7 @@ from safetensors import safe_open
 from anchorscope.config import Config
 from anchorscope.pathways.band import best_layer
 from anchorscope.pathways.parts import READ
-from anchorscope.pipeline.robust import table_of
+from anchorscope.pipeline.variants import table_of
 from anchorscope.probes.cross_fit import cross_fit
 from anchorscope.probes.folds import entity_folds
 from anchorscope.probes.labelled import labelled

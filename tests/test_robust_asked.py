@@ -13,17 +13,14 @@ from kit.tiny import tiny_lm, tiny_tokenizer
 from safetensors import safe_open
 
 from anchorscope.config import Config
-from anchorscope.engine.lease import Lease
 from anchorscope.engine.passes import passes_of
 from anchorscope.models import Model, load_model
-from anchorscope.pipeline import robust_asked
-from anchorscope.pipeline.model import load
-from anchorscope.pipeline.prepare import prepare
+from anchorscope.pipeline import variants
+from anchorscope.pipeline.executor import open_reader
+from anchorscope.pipeline.read_states import read_states
 from anchorscope.pipeline.request import resolve
-from anchorscope.pipeline.robust import Choice, robust_tables, row_of
-from anchorscope.pipeline.robust_asked import WORDINGS, Wording, ask_otherwise
-from anchorscope.pipeline.shard import ask_and_read
-from anchorscope.pipeline.stages import Run
+from anchorscope.pipeline.stages import Run, stored_answers
+from anchorscope.pipeline.variants import WORDINGS, Variant, Wording, read_reworded, row_of
 from anchorscope.records import Question
 from anchorscope.run_folder.store import Store
 
@@ -53,12 +50,11 @@ def begun(model: Model, text: str, out: Path, config: Config = CONFIG) -> Run:
     return Run(store=Store.open(out, identity), config=config, sets=sets)
 
 
-def asked(model: Model, run: Run, *, otherwise: bool) -> list[Choice]:
+def asked(model: Model, run: Run, *, otherwise: bool) -> list[Variant]:
     """The run's own answers, then those asked otherwise."""
-    with Lease(load(run, model)) as lease:
-        shards = prepare(run, lease)
-        samples = ask_and_read(run, lease, shards, passes_of(run.config))
-        return ask_otherwise(run, lease, shards, samples) if otherwise else []
+    with open_reader(run, model) as reader:
+        read_states(run, reader, passes_of(run.config))
+        return read_reworded(run, reader) if otherwise else []
 
 
 @pytest.fixture(scope="module")
@@ -67,8 +63,8 @@ def run(model: Model, tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 @pytest.fixture(scope="module")
-def choices(model: Model, run: Run) -> dict[str, Choice]:
-    return {choice.variant: choice for choice in asked(model, run, otherwise=True)}
+def choices(model: Model, run: Run) -> dict[str, Variant]:
+    return {choice.name: choice for choice in asked(model, run, otherwise=True)}
 
 
 def states(folder: Path, name: str) -> dict[str, np.ndarray]:
@@ -101,8 +97,8 @@ def test_asked_again_is_a_run_of_questions_written_so(
     """Answers, exact tokens and states against a run of questions that were written here."""
     config = replace(CONFIG, prompt=prompt, finder="given")
     other = begun(model, text, tmp_path / "run", config)
-    with Lease(load(other, model)) as lease:
-        own = ask_and_read(other, lease, prepare(other, lease), passes_of(config))
+    asked(model, other, otherwise=False)
+    own = [sample for number in range(2) for sample in stored_answers(other.store, number)]
     for sample, expected in zip(choices[variant].samples, own, strict=True):
         assert sample == expected
         ids = [sample.prompt_ids[i] for i in sample.exact_question]
@@ -131,10 +127,10 @@ def test_once_asked_nothing_is_asked_again(model, run, choices):
 
 
 def test_no_more_than_the_cap_and_no_style_that_the_model_lacks(tmp_path, monkeypatch):
-    monkeypatch.setattr(robust_asked, "CAP", 5)
+    monkeypatch.setattr(variants, "CAP", 5)
     bare = load_model(tiny_lm("llama"), tokenizer=tiny_tokenizer())
     run = begun(bare, "Where is {}?", tmp_path / "run")
-    few = {choice.variant: len(choice.samples) for choice in asked(bare, run, otherwise=True)}
+    few = {choice.name: len(choice.samples) for choice in asked(bare, run, otherwise=True)}
     assert few == {v: 5 if "wording" in v else 7 for v in VARIANTS if v != "prompt=chat"}
 
 
@@ -143,7 +139,8 @@ def test_too_few_answers_are_a_row_that_says_so(choices, run):
     assert row_of(choices["prompt=chat"]) == {
         "variant": "prompt=chat", "dataset": "c", "n": usable, "finding": "too-few"
     }  # fmt: skip
-    table = robust_tables(run, (), list(choices.values()), datasets=["c"])["robust"]
+    samples = [sample for number in range(2) for sample in stored_answers(run.store, number)]
+    table = variants.robust_table(run, samples, list(choices.values()))
     assert list(table["variant"])[-len(VARIANTS) :] == VARIANTS
     assert table["layer"].isna().all() and set(table["finding"]) == {"too-few"}
 
@@ -158,5 +155,5 @@ def test_too_few_answers_are_a_row_that_says_so(choices, run):
     ],
 )
 def test_a_wording_keeps_names_as_they_are(text, subjects, said):
-    assert Wording(name="tell", before="Tell: ").of(text, subjects) == said
-    assert Wording(name="after", after=" Now.").of(text, subjects) == f"{text} Now."
+    assert Wording(name="tell", before="Tell: ").apply(text, subjects) == said
+    assert Wording(name="after", after=" Now.").apply(text, subjects) == f"{text} Now."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -16,9 +17,9 @@ from safetensors.numpy import load_file, save_file
 
 from anchorscope.config import Config
 from anchorscope.errors import UserError
+from anchorscope.pipeline import executor
 from anchorscope.pipeline import model as model_of_a_run
-from anchorscope.pipeline.spread import local
-from anchorscope.pipeline.spread.machine import check_spread, environment_of
+from anchorscope.pipeline.executor import check_spread, worker_environment
 from anchorscope.pipeline.stages import Run
 from anchorscope.progress import Quiet
 from anchorscope.run_folder.store import Store
@@ -51,21 +52,24 @@ def test_a_killed_worker_is_replaced_and_nothing_changes(place):
     process = collect(place, "--out", "killed", "--workers", "2")
     kill(next(workers_of(process)), signal.SIGKILL)
     said = finish(process)
-    assert "worker 1 was lost" in said
+    assert "a worker was lost" in said
     assert same(place, "killed")
 
 
 def test_a_worker_that_dies_every_time_ends_in_one_sentence(place, monkeypatch):
     """Every process really dies when it gets its task; no more than three are started for it."""
-    monkeypatch.setattr(local, "_COMMAND", "import os, sys; sys.stdin.buffer.read(1); os._exit(9)")
-    started, popen = [], subprocess.Popen
+    started: list[object] = []
 
-    def start(*given, **options):
-        started.append(given)
-        assert len(started) < 9, "a lost worker is replaced without end"
-        return popen(*given, **options)
+    class Dying(executor.ProcessPoolExecutor):
+        def __init__(self, *given, **options):
+            started.append(self)
+            assert len(started) < 9, "a lost worker is replaced without end"
+            super().__init__(*given, **options)
 
-    monkeypatch.setattr(local.subprocess, "Popen", start)
+        def submit(self, work):
+            return super().submit(os._exit, 9)
+
+    monkeypatch.setattr(executor, "ProcessPoolExecutor", Dying)
     with pytest.raises(UserError, match="ended 3 workers, so the run stops") as error:
         collect_here(place, "dying", workers=1)
     assert "run the same command again" in str(error.value) and len(started) == 3
@@ -133,11 +137,11 @@ def test_each_worker_has_its_own_gpu(monkeypatch):
     monkeypatch.setattr("torch.cuda.device_count", lambda: 4)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7,5,3,1")
     config = Config(workers=2, gpus_per_worker=2)
-    given = [environment_of(config, place, 2)["CUDA_VISIBLE_DEVICES"] for place in range(2)]
+    given = [worker_environment(config, place, 2)["CUDA_VISIBLE_DEVICES"] for place in range(2)]
     assert given == ["7,5", "3,1"]
     with pytest.raises(UserError, match="up to 2 workers here"):
-        environment_of(config, 0, 3)
-    assert "OMP_NUM_THREADS" in environment_of(Config(workers=2, device="cpu"), 0, 2)
+        worker_environment(config, 0, 3)
+    assert "OMP_NUM_THREADS" in worker_environment(Config(workers=2, device="cpu"), 0, 2)
 
 
 def test_a_worker_that_joins_takes_the_proof_of_the_first(tmp_path, monkeypatch):

@@ -14,7 +14,7 @@ from kit.rivers import GOLDEN, collect_here, rivers
 
 from anchorscope.detect.deployed.detector import Detector
 from anchorscope.detect.deployed.saved import _checksum
-from anchorscope.pipeline.checks.recompute import plain_layers
+from anchorscope.pipeline.recompute import plain_layers
 from anchorscope.run_folder.view import RunView
 
 

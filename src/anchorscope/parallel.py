@@ -126,7 +126,7 @@ class OwnProcess:
     """
 
     def __init__(self, count: int = 1) -> None:
-        begin = partial(_begin_own, os.getpid())
+        begin = partial(begin_own_process, os.getpid())
         self._executor = ProcessPoolExecutor(max_workers=count, initializer=begin)
 
     def __enter__(self) -> OwnProcess:
@@ -155,11 +155,11 @@ class OwnProcess:
         return result
 
 
-def _begin_own(parent: int) -> None:
-    """What such a process does first."""
+def begin_own_process(parent: int) -> None:
+    """Begin a process that keeps what it holds, and ends with its parent."""
     follow(parent)
     # loky ends a worker that holds 300 MB more than after its first call, and starts another. What
-    # this one holds, torch and a context of CUDA, it would have to make again.
+    # this one holds, a model, it would have to make again.
     process_executor._USE_PSUTIL = False
 
 

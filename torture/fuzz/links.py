@@ -17,7 +17,7 @@ from anchorscope.detect.deployed.detector import Detector
 from anchorscope.detect.deployed.saved import FILES
 from anchorscope.detect.deployed.verify import verify_detector
 from anchorscope.errors import UserError
-from anchorscope.pipeline.reuse.take_over import check_reuse
+from anchorscope.pipeline.variants import check_reuse
 from anchorscope.run_folder.checks.verify import verify_run
 from anchorscope.run_folder.states import save_states
 from anchorscope.run_folder.store import Store

@@ -89,4 +89,4 @@ def _reweightings(config: Config) -> tuple[Intervention, ...]:
     return reweightings()
 
 
-PIECE = Piece(tables=lambda inputs: {}, passes=_reweightings, read=read_p_true)
+PIECE = Piece(tables=lambda inputs: {}, passes=_reweightings, stages=("P(True)",), read=read_p_true)

@@ -221,4 +221,10 @@ def _across(tables: Tables, config: Config) -> Tables:
     return {"heads_agreement": agreement}
 
 
-PIECE = Piece(tables=_tables, across=_across, rows=("heads",), read_with_probes=_read)
+PIECE = Piece(
+    tables=_tables,
+    across=_across,
+    rows=("heads",),
+    stages=("single heads", "top heads"),
+    read_with_probes=_read,
+)

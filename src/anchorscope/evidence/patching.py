@@ -296,4 +296,4 @@ def _tables(inputs: PieceInputs) -> Tables:
     }
 
 
-PIECE = Piece(tables=_tables, probed=PATCHES, read=read_patched)
+PIECE = Piece(tables=_tables, probed=PATCHES, stages=("patching",), read=read_patched)

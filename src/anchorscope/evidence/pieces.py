@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +18,6 @@ from anchorscope.config import Config, Delta, unit_of
 from anchorscope.engine.interventions import Intervention
 from anchorscope.engine.passes import passes_of
 from anchorscope.parallel import in_parallel
-from anchorscope.probes.at_once import side_by_side
 from anchorscope.probes.labelled import Covariates
 from anchorscope.probes.readings import Readings
 from anchorscope.records import Shot
@@ -101,6 +99,7 @@ class Piece:
     loads: tuple[str, ...] = ()  # states that its tables are made from
     needs_abstained: bool = False
     rows: tuple[str, ...] = ()  # what it stores sample by sample, evidence/<name>, for its tables
+    stages: tuple[str, ...] = ()  # in which it reads the model, each of them shard by shard
     read: Callable[[Shards, PromptMaker], None] | None = None  # what needs no probe
     read_with_probes: Callable[[Shards, Mapping[str, HeldOut], Config], None] | None = None
 
@@ -129,44 +128,23 @@ def probed_of(config: Config) -> tuple[str, ...]:
     return (*read, *(name for piece in pieces for name in piece.probed))
 
 
-def evidence_tables(
-    names: Sequence[str],
-    inputs: Sequence[PieceInputs],
-    *,
-    done: Mapping[str, Sequence[Tables]] | None = None,
-) -> Tables:
-    """The tables of the pieces asked for, by name, all datasets together.
-
-    `done` are the `part_tables` of datasets that have theirs already.
-    """
-    pieces, done = [piece_of(name) for name in names], done or {}
-    parts = {**done, **part_tables(names, [of for of in inputs if of.dataset not in done])}
+def evidence_tables(names: Sequence[str], inputs: PieceInputs) -> Tables:
+    """The tables of the pieces with these names, of one dataset; parts each in a process."""
+    pieces = [piece_of(name) for name in names]
+    parts = [part for piece in pieces if piece.parts for part in piece.parts(inputs)]
+    made = in_parallel(lambda part: part(), parts) if parts else []
     frames: dict[str, list[pd.DataFrame]] = {}
-    for tables in (
-        *(tables for of in inputs for tables in parts[of.dataset]),
-        *(piece.tables(of) for of in inputs for piece in pieces if piece.tables),
-    ):
+    for tables in (*made, *(piece.tables(inputs) for piece in pieces if piece.tables)):
         for name, table in tables.items():
             frames.setdefault(name, []).append(table)
-    tables = {name: pd.concat(of, ignore_index=True) for name, of in frames.items()}
-    for piece in pieces:
-        if piece.across is not None and len(inputs) > 1:
-            tables |= piece.across(tables, inputs[0].config)
-    return tables
+    return {name: pd.concat(rows, ignore_index=True) for name, rows in frames.items()}
 
 
-def piece_parts(names: Sequence[str], inputs: PieceInputs) -> list[Part]:
-    """The parts of pieces for one dataset; a GPU may have made their fits, side by side."""
-    makers = [piece.parts for piece in map(piece_of, names) if piece.parts]
-    of_pieces = side_by_side([partial(make, inputs) for make in makers])
-    return [part for parts in of_pieces for part in parts]
-
-
-def part_tables(names: Sequence[str], inputs: Sequence[PieceInputs]) -> dict[str, list[Tables]]:
-    """What the parts of pieces give, part by part, by dataset; each part in a process."""
-    parts = [(of.dataset, part) for of in inputs for part in piece_parts(names, of)]
-    made = in_parallel(lambda part: part(), [part for _, part in parts])
-    by_dataset: dict[str, list[Tables]] = {of.dataset: [] for of in inputs}
-    for (dataset, _), tables in zip(parts, made, strict=True):
-        by_dataset[dataset].append(tables)
-    return by_dataset
+def evidence_across(tables: Tables, config: Config) -> Tables:
+    """The tables that compare datasets, from those of all datasets together."""
+    return {
+        name: table
+        for piece in pieces_of(config)
+        if piece.across is not None
+        for name, table in piece.across(tables, config).items()
+    }

@@ -231,4 +231,6 @@ def _tables(inputs: PieceInputs) -> Tables:
     return {"saliency": saliency_table(inputs.rows["saliency"], z, model=inputs.model, **how)}
 
 
-PIECE = Piece(tables=_tables, rows=("saliency",), read_with_probes=read_saliency)
+PIECE = Piece(
+    tables=_tables, rows=("saliency",), stages=("saliency",), read_with_probes=read_saliency
+)

@@ -37,18 +37,6 @@ def stored_rows(store: Store, piece: str, dataset: str, *, shards: int) -> pd.Da
     return cast(pd.DataFrame, rows.loc[rows["dataset"] == dataset]).reset_index(drop=True)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Part:
-    """The part of the shards that one process reads, in one stage or in all."""
-
-    numbers: frozenset[int]
-    stage: str | None = None
-
-
-class PartDone(Exception):
-    """The one stage that was asked for is done: what comes after it needs the other shards."""
-
-
 @dataclass
 class Shards:
     """The model, the run folder, and the samples of each of its shards."""
@@ -58,8 +46,7 @@ class Shards:
     samples: Sequence[Sequence[Sample]]  # by shard: of one dataset each, in the files' order
     seed: int
     progress: Progress = field(default_factory=Quiet)
-    part: Part | None = None  # None: every shard, in every stage
-    elsewhere: Callable[[str, Sequence[int]], None] | None = None  # who reads a stage's shards
+    only: tuple[str, int] | None = None  # the one stage and shard to read; None: all
     _prefix: dict[str, Prefix] = field(default_factory=dict, repr=False)
 
     def of_dataset(self, name: str) -> list[Sample]:
@@ -88,23 +75,16 @@ class Shards:
 
         Samples without a state under the clean pass are left out, as everywhere.
         """
-        if self.part is not None and self.part.stage not in (None, stage):
-            return
-        numbers = [
-            n for n in range(len(self.samples)) if self.part is None or n in self.part.numbers
-        ]
+        numbers = range(len(self.samples))
+        if self.only is not None:
+            numbers = [self.only[1]] if self.only[0] == stage else []
         self.progress.start(stage, sum(len(self.samples[n]) for n in numbers))
-        if self.elsewhere is not None:
-            self.elsewhere(stage, numbers)
-            return
         for number in numbers:
             shard = self.samples[number]
             if not all(self.store.has(name) for name in files(number)):
                 read = [s for s in shard if s.exact_answer and s.exact_question]
                 work(number, shard[0].question.dataset, read)
             self.progress.advance(len(shard))
-        if self.part is not None and self.part.stage is not None:
-            raise PartDone
 
     def save_states(self, name: str, number: int, states: Mapping[str, np.ndarray]) -> None:
         """Stores states [layer, width] by id under an intervention's name."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,8 +13,8 @@ from anchorscope.engine.lease import Lease, Read
 from anchorscope.engine.transfer import to_host
 from anchorscope.inspection.prompts import RunPrompts
 from anchorscope.models import Model
-from anchorscope.pipeline.asking.mark import mark_answer
 from anchorscope.pipeline.prompts import Prompted
+from anchorscope.pipeline.read_states import mark_answer
 from anchorscope.records import Sample
 
 # Told of each answer token when it has been fed: its id, and its states [layer, width].
@@ -73,7 +73,7 @@ def ask(prompts: RunPrompts, text: str, heard: OnToken | None = None) -> Asked:
         )
     (answer,) = answered.answers
     stacked = np.stack(states) if states else np.empty((0, model.blocks, model.parts.width))
-    # Without accepted answers nobody can judge: the sample is then neither right nor wrong.
-    verdict = None if prompt.question.answers else "abstain"
-    sample = mark_answer(model, prompt, answer, verdict=verdict)
+    if not prompt.question.answers:  # no judge: the sample is neither right nor wrong
+        prompt = replace(prompt, verdict="abstain")
+    sample = mark_answer(model, prompt, answer)
     return Asked(prompt=prompt, sample=sample, states=stacked)

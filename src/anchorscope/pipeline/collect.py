@@ -10,23 +10,25 @@ from typing import Any
 
 from anchorscope.config import Config
 from anchorscope.detect.sampled.draw import draw_answers
+from anchorscope.engine.interventions import Intervention
 from anchorscope.engine.lease import Lease
-from anchorscope.engine.passes import CAUGHT
+from anchorscope.engine.passes import CAUGHT, knockout_of
 from anchorscope.errors import UserError
+from anchorscope.evidence.pieces import piece_of
 from anchorscope.evidence.shards import Shards
-from anchorscope.pipeline.checks.early import check_place
-from anchorscope.pipeline.evidence import read_pieces
+from anchorscope.pipeline.early import check_place
+from anchorscope.pipeline.executor import check_spread, open_reader, threads_of_run
 from anchorscope.pipeline.model import load_again
+from anchorscope.pipeline.read_evidence import read_pieces
+from anchorscope.pipeline.read_states import read_states
 from anchorscope.pipeline.request import Questions, command_of, resolve
-from anchorscope.pipeline.shard import ask_and_read, stored_answers
-from anchorscope.pipeline.spread.by_rank import COLLECTED, collected_passes, read_of_rank
-from anchorscope.pipeline.spread.lend import lent
-from anchorscope.pipeline.spread.machine import as_begun, check_spread
-from anchorscope.pipeline.stages import Run
+from anchorscope.pipeline.stages import Run, stored_answers
 from anchorscope.progress import Progress, Quiet
 from anchorscope.run_folder.samples import to_frame
 from anchorscope.run_folder.store import Store
 from anchorscope.run_folder.view import RunView
+
+COLLECTED = ("detectors",)  # the pieces of evidence that a folder for detectors has
 
 
 def collect(
@@ -48,21 +50,29 @@ def collect(
     store = Store.open(out, identity | {"only": "detectors"})
     run = Run(store=store, config=config, sets=sets, progress=progress or Quiet())
     if config.rank is not None:
-        read_of_rank(run, model)
+        _read(run, model)
     elif not (store.info.get("finished") and run.whole()):
         with store.owned(withdraw=True):
             store.save_info({"command": command_of(config, store.path, verb="detect collect")})
-            _collect(run, model)
+            shards = _read(run, model)
+            samples = [s for number in range(shards) for s in stored_answers(store, number)]
+            store.write("samples.parquet", to_frame(samples).to_parquet)
+            store.save_info({"finished": True})
     return store.path
 
 
-def _collect(run: Run, model: Any) -> None:
-    with lent(run, model) as (run, lease, shards):
-        samples = ask_and_read(run, lease, shards, collected_passes(run.config))
-        read_pieces(run, lease, shards, samples, COLLECTED)
-    frame = to_frame(samples)
-    run.store.write("samples.parquet", frame.to_parquet)
-    run.store.save_info({"finished": True})
+def collected_passes(config: Config) -> list[Intervention]:
+    """The passes of a folder for detectors."""
+    more = (cut for name in COLLECTED for cut in piece_of(name).passes(config))
+    return [knockout_of(config), *more]
+
+
+def _read(run: Run, model: Any) -> int:
+    """Read what detectors learn from; gives the number of shards."""
+    with open_reader(run, model) as reader:
+        read_states(run, reader, collected_passes(run.config))
+        read_pieces(run, reader, COLLECTED)
+    return reader.count
 
 
 def add_samples(
@@ -115,6 +125,6 @@ def _draw(run: Run, model: Any, how: dict[str, Any]) -> None:
     count = len(list((run.store.path / "answers").glob("*.parquet")))
     answered = [stored_answers(run.store, number) for number in range(count)]
     config, info = run.config, run.store.info
-    with as_begun(config, info), Lease(load_again(run, model)) as lease, run.stage("sampled"):
+    with threads_of_run(config, info), Lease(load_again(run, model)) as lease, run.stage("sampled"):
         shards = Shards(lease, run.store, answered, seed=config.seed, progress=run.progress)
         draw_answers(shards, **how, max_tokens=config.max_tokens)

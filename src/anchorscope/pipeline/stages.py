@@ -1,42 +1,30 @@
-"""A run as a value, and the seconds of its stages."""
+"""A run as a value, the seconds of its stages, and what its steps see of the model."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pandas as pd
 
 from anchorscope.config import Config
 from anchorscope.engine.halvings import HALVED
 from anchorscope.progress import Progress, Quiet
-from anchorscope.records import QuestionSet
+from anchorscope.records import QuestionSet, Sample
 from anchorscope.run_folder.info import COPY
 from anchorscope.run_folder.listing import MARKERS, check_files
+from anchorscope.run_folder.samples import from_frame
 from anchorscope.run_folder.store import Store
 
-
-class Workers(Protocol):
-    """Other processes that have the model, as the stages see them."""
-
-    def read(
-        self,
-        run: Run,
-        shards: Sequence[Any],
-        passes: Sequence[Any],
-        exact_question: Mapping[str, tuple[int, ...]] | None,
-    ) -> int: ...
-
-    def read_piece(
-        self,
-        run: Run,
-        piece: str,
-        layers: Mapping[str, int] | None,
-        sizes: Sequence[int],
-        stage: str,
-        numbers: Sequence[int],
-    ) -> None: ...
+if TYPE_CHECKING:  # no torch for processes that only analyse
+    from anchorscope.engine.lease import Lease
+    from anchorscope.evidence.shards import Shards
+    from anchorscope.pipeline.prepare import Shard
+    from anchorscope.pipeline.read_states import ShardReader
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +35,6 @@ class Run:
     config: Config
     sets: Sequence[QuestionSet]
     progress: Progress = field(default_factory=Quiet)
-    hands: Workers | None = None  # who computes shards; None: this process
 
     @property
     def datasets(self) -> list[str]:
@@ -105,3 +92,51 @@ class Run:
             whole = stage.get(unit, 0) + more
             stage[unit] = int(whole) if unit == "tokens" else round(whole, 2)
         self.store.save_info({"stages": stages | {name: stage}})
+
+
+def answers_name(number: int) -> str:
+    """The name of a shard's samples in the run folder."""
+    return f"answers/{number:05d}.parquet"
+
+
+def stored_answers(store: Store, number: int) -> list[Sample]:
+    """The samples of a shard that are on disk."""
+    return from_frame(pd.read_parquet(store.file(answers_name(number))))
+
+
+@dataclass
+class Worker:
+    """A process that has the model, the run that it reads for, and what its tasks share."""
+
+    run: Run
+    lease: Lease
+    reader: ShardReader | None = None
+    evidence: Shards | None = None
+
+    def finish(self) -> None:
+        """Wait until the files of all tasks are written."""
+        if self.reader is not None:
+            self.reader.finish()
+
+
+class Task(Protocol):
+    """Work for any process that has the model: a small value that travels, never states."""
+
+    def __call__(self, worker: Worker) -> Any: ...
+
+
+class Map(Protocol):
+    """Do tasks, anywhere: the number and result of each as it is done, its files on disk."""
+
+    def __call__(self, tasks: Sequence[Task]) -> Iterator[tuple[int, Any]]: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reader:
+    """What the steps of a run see of its model, whichever processes have it."""
+
+    lease: Lease  # of a model without weights where other processes have the real one
+    folder: Path  # of the run
+    shards: Sequence[Shard]  # to read: all of the run's, or one rank's share
+    count: int  # of all shards of the run
+    map: Map

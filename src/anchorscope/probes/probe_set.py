@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -62,6 +62,11 @@ class ProbeSet:
     @property
     def width(self) -> int:
         return self.weights.shape[3]
+
+    def at_layer(self, layer: int) -> ProbeSet:
+        """The probes of layer k alone, from 1."""
+        one = slice(layer - 1, layer)
+        return replace(self, weights=self.weights[:, :, one], intercept=self.intercept[:, :, one])
 
     def logits(self, states: np.ndarray, fold: np.ndarray) -> np.ndarray:
         """The logit of z = 1 that every probe gives, [probe, question, layer].

@@ -12,9 +12,10 @@ from pathlib import Path
 import pandas as pd
 
 from anchorscope.config import Config
-from anchorscope.pipeline.from_states import describe, publish, write_tables
-from anchorscope.pipeline.robust import TABLE, robust_tables, write_robust
+from anchorscope.pipeline.analyse import Dataset, analyse
+from anchorscope.pipeline.publish import describe, publish
 from anchorscope.pipeline.stages import Run
+from anchorscope.pipeline.variants import ROBUST_TABLE, robust_table
 from anchorscope.probes.labelled import labelled
 from anchorscope.progress import Progress, Quiet
 from anchorscope.records import Sample
@@ -43,7 +44,7 @@ def simulate(
     """
     config = config or config_of(truth)
     store = Store.open(out, {"simulate": asdict(truth), **config.identity()})
-    asked = config.robust and not store.has(TABLE)
+    asked = config.robust and not store.has(ROBUST_TABLE)
     if store.info.get("finished") and not asked:
         return RunView.open(store.path)
     world = simulate_states(truth)
@@ -53,7 +54,8 @@ def simulate(
         if not store.info.get("finished"):
             _analyse(run, truth, world, samples)
         if asked:
-            write_robust(store, robust_tables(run, samples, datasets=["simulated"]))
+            table = robust_table(run, samples, [])
+            store.write(ROBUST_TABLE, partial(table.to_csv, index=False))
         return publish(run)
 
 
@@ -70,7 +72,7 @@ def _analyse(run: Run, truth: Truth, world: Simulated, samples: Sequence[Sample]
         save_states(store, shard_name(name, 0), ids, world.states[name])
     _describe(store, truth, config)
     answers = labelled(samples, "simulated", config)
-    write_tables(run, samples, answers, passes=INTERVENTIONS)
+    analyse(run, [Dataset(samples=samples, answers=answers, shards=1)])
     _save_truth(store, world, ids)
     store.save_info({"stages": {"simulate": {"seconds": round(time.monotonic() - begun, 2),
                                              "tokens": 0}}})  # fmt: skip

@@ -85,7 +85,7 @@ def _of_run(folder: Path, *, deep: bool) -> Iterator[Checked]:
         yield checked
     if deep and not wrong:  # from damaged files nothing would be learnt
         from anchorscope.cli.bar import Bar, quiet_libraries
-        from anchorscope.pipeline.checks.recompute import recomputed
+        from anchorscope.pipeline.recompute import recomputed
 
         quiet_libraries()
         with Bar() as bar:

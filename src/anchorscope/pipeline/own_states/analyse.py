@@ -13,10 +13,12 @@ import numpy as np
 
 from anchorscope.config import CHEAP, Config, default_of
 from anchorscope.errors import UserError
-from anchorscope.pipeline.from_states import describe, publish, write_tables
+from anchorscope.pipeline.analyse import Dataset
+from anchorscope.pipeline.analyse import analyse as analyse_stored
 from anchorscope.pipeline.own_states.arrays import StoredArray, arrays_of
 from anchorscope.pipeline.own_states.check import FACTS, NEEDED, OPTIONAL, check_arrays
 from anchorscope.pipeline.own_states.samples import facts_of, labelled_facts, samples_of
+from anchorscope.pipeline.publish import describe, publish
 from anchorscope.pipeline.stages import Run
 from anchorscope.progress import Progress, Quiet
 from anchorscope.run_folder.states import save_blocks, shard_name
@@ -103,7 +105,7 @@ def _analyse(run: Run, arrays: Mapping[str, StoredArray], *, name: str, source: 
     dataset = {"name": name, "title": name, "questions": len(samples), "dropped": {}}
     describe(store, config, command=_command(source, config, store.path), model=model,
              dataset=dataset)  # fmt: skip
-    write_tables(run, samples, answers, passes=[_pass_name(of) for of in passes[1:]])
+    analyse_stored(run, [Dataset(samples=samples, answers=answers, shards=1)])
     return publish(run)
 
 

@@ -1,4 +1,4 @@
-"""One shard of questions through the model: answered, judged, marked, and read.
+"""Read the states of a run, a shard of questions at a time: answer, judge, locate, intervene.
 
 The answers, the clean states and the states under interventions of a batch come from one trunk.
 Each file is saved when it is there, so that a shard is the most a kill can cost.
@@ -6,16 +6,20 @@ Each file is saved when it is there, so that a shard is the most a kill can cost
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import zip_longest
-from typing import Protocol
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+from torch import Tensor
 
-from anchorscope.answers.generate import Answered, Answerer
+from anchorscope.answers.generate import Answered, Answerer, answer_offsets
+from anchorscope.answers.judge import judge
+from anchorscope.answers.kind import kind_of_answer
 from anchorscope.engine.attention_mass import Mass, comes_with_answers, with_mass
 from anchorscope.engine.batches import Budget, in_batches
 from anchorscope.engine.decode import states_bytes
@@ -30,86 +34,91 @@ from anchorscope.engine.output import COLUMNS
 from anchorscope.engine.passes import CAUGHT
 from anchorscope.engine.read import read_rows_with_output
 from anchorscope.engine.rows import Row, row_for, unchanged_row
+from anchorscope.engine.transfer import Arriving, sent
 from anchorscope.engine.trunk import Prefix, Trunk, grow_trunk, read_prefix
-from anchorscope.pipeline.asking.aside import Aside
-from anchorscope.pipeline.asking.blocks import Block, Blocks, by_pass, caught
-from anchorscope.pipeline.asking.mark import mark_answer
+from anchorscope.models import Model
 from anchorscope.pipeline.prepare import Shard
 from anchorscope.pipeline.prompts import Prompted
-from anchorscope.pipeline.stages import Run
-from anchorscope.records import Sample
+from anchorscope.pipeline.stages import Reader, Run, Worker, answers_name, stored_answers
+from anchorscope.records import Answer, Sample
 from anchorscope.run_folder.outputs import output_name
-from anchorscope.run_folder.samples import from_frame, to_frame
+from anchorscope.run_folder.samples import to_frame
 from anchorscope.run_folder.states import save_states, shard_name
 from anchorscope.run_folder.store import Store
 from anchorscope.run_folder.writer import Writer
+from anchorscope.spans.answer import answer_span
+from anchorscope.spans.characters import tokens_of
 
 
-class OnDataset(Protocol):
-    """Hears that all samples of a dataset are read; they are in the first `shards` of the run."""
+@dataclass(frozen=True, kw_only=True)
+class ReadShard:
+    """The task of answering one shard and reading it under some passes; gives the tokens fed."""
 
-    def __call__(self, samples: Sequence[Sample], *, shards: int) -> None: ...
+    folder: str  # from the run's folder: "." or, where questions are asked again, a folder inside
+    shard: Shard
+    passes: tuple[Intervention, ...]
+    exact_question: Mapping[str, tuple[int, ...]] | None  # E_Q instead of the samples' own
+
+    def __str__(self) -> str:
+        return f"Shard {self.shard.number}"
+
+    def __call__(self, worker: Worker) -> int:
+        store, config = worker.run.store, worker.run.config
+        folder = Path(os.path.normpath(store.path / self.folder))
+        reader = worker.reader
+        # The reader of the task before has read the worked examples in front of the questions.
+        if reader is None or (reader.store.path, reader.passes) != (folder, self.passes):
+            worker.finish()
+            reader = worker.reader = ShardReader(
+                lease=worker.lease,
+                store=store if folder == store.path else Store(folder, info=store.info),
+                answerer=Answerer(worker.lease.model, max_tokens=config.max_tokens),
+                passes=self.passes,
+                seed=config.seed,
+            )
+        reader.exact_question = self.exact_question
+        before = reader.tokens
+        reader.read(self.shard)
+        return reader.tokens - before
 
 
-def ask_and_read(
+def read_states(
     run: Run,
-    lease: Lease,
-    shards: Sequence[Shard],
+    reader: Reader,
     passes: Sequence[Intervention],
     *,
     name: str = "answers and states",
+    shards: Sequence[Shard] | None = None,
     exact_question: Mapping[str, tuple[int, ...]] | None = None,
-    on_dataset: OnDataset | None = None,
-) -> list[Sample]:
-    """Every question answered and read under each pass, a shard at a time.
+) -> None:
+    """Answer every question and read it under each pass, a shard at a time.
 
-    What is on disk is not done again. `exact_question` reads the same answers with other exact
-    question tokens, by question id. `on_dataset` hears of every dataset when its files are there;
-    the next one is being read by then.
+    What is on disk is not done again. `shards`: others than the reader's own, as for questions
+    asked again. `exact_question`: the same answers with other exact question tokens, by id.
     """
-    samples: list[Sample] = []
+    shards = reader.shards if shards is None else shards
+    folder = os.path.relpath(run.store.path, reader.folder)
+
+    def exact(shard: Shard) -> dict[str, tuple[int, ...]] | None:
+        ids = (prompt.question.id for prompt in shard.prompts)
+        return None if exact_question is None else {id: exact_question[id] for id in ids}
+
+    tasks = [
+        ReadShard(folder=folder, shard=shard, passes=tuple(passes), exact_question=exact(shard))
+        for shard in shards
+    ]
     run.progress.start(name, sum(map(len, shards)))
     with run.stage(name) as stage:
-        if run.hands is not None:
-            stage["tokens"] = run.hands.read(run, shards, passes, exact_question)
-            return [
-                sample for shard in shards for sample in stored_answers(run.store, shard.number)
-            ]
-        reader = ShardReader(
-            lease=lease,
-            store=run.store,
-            answerer=Answerer(lease.model, max_tokens=run.config.max_tokens),
-            passes=passes,
-            seed=run.config.seed,
-            exact_question=exact_question,
-        )
-        with reader:
-            for shard, after in zip_longest(shards, shards[1:]):
-                samples += reader.samples(shard)
-                stage["tokens"] = reader.tokens
-                run.progress.advance(len(shard))
-                if on_dataset is not None and (not after or after.dataset != shard.dataset):
-                    own = [s for s in samples if s.question.dataset == shard.dataset]
-                    reader.writer.soon(partial(on_dataset, own, shards=shard.number + 1))
-    return samples
-
-
-def answers_name(number: int) -> str:
-    """The name of a shard's samples in the run folder."""
-    return f"answers/{number:05d}.parquet"
-
-
-def stored_answers(store: Store, number: int) -> list[Sample]:
-    """The samples of a shard that are on disk."""
-    return from_frame(pd.read_parquet(store.file(answers_name(number))))
+        for number, tokens in reader.map(tasks):
+            stage["tokens"] += tokens
+            run.progress.advance(len(shards[number]))
 
 
 @dataclass
 class ShardReader:
-    """What stays the same over the shards that one process computes.
+    """Read shards under the same passes in one process.
 
-    A shard's files are written while the next one is computed; all are there when the `with`
-    block ends.
+    A shard's files are written while the next one is computed; all are there after `finish`.
     """
 
     lease: Lease
@@ -123,30 +132,25 @@ class ShardReader:
     prefix: Prefix = field(init=False)
     retest_prefix: Prefix = field(init=False)
     writer: Writer = field(init=False)
-    aside: Aside = field(init=False)
     _coming: list[Block] = field(init=False, default_factory=list, repr=False)
 
     def __post_init__(self) -> None:
         self.budget = Budget.of(self.lease.model)
         self.prefix = self.retest_prefix = Prefix((), None)
-
-    def __enter__(self) -> ShardReader:
         self.writer = Writer()
-        self.aside = Aside(apart=self.lease.model.device.type != "cpu").__enter__()
-        return self
 
-    def __exit__(self, *error: object) -> None:
-        self.aside.__exit__(*error)
-        self.writer.close()
+    def finish(self) -> None:
+        """Wait until all files are written."""
+        self.writer.wait()
 
-    def samples(self, shard: Shard) -> list[Sample]:
-        """The samples of one shard, its files on their way; what is on disk is not done again."""
+    def read(self, shard: Shard) -> None:
+        """Read one shard, its files on their way; what is on disk is not done again."""
         answers = answers_name(shard.number)
         missing = [cut for cut in self.passes if not self._has_pass(cut, shard)]
         answered = self.store.has(answers) and all(self._has(name, shard) for name in CAUGHT)
         stored = stored_answers(self.store, shard.number) if answered else None
         if stored is not None and not missing:
-            return stored
+            return
         self.prefix = self._shared(self.prefix, shard.prefix)
         # All passes again where one is missing: rounding depends on what shares a batch, and a
         # continued run must equal an unbroken one to the last digit.
@@ -161,7 +165,6 @@ class ShardReader:
             if cut.has_output:
                 self.writer.soon(partial(self._write_output, cut.name, shard, states[cut.name]))
             self.writer.soon(self._file(cut.name, shard, states[cut.name]))
-        return samples
 
     def _shared(self, before: Prefix, ids: tuple[int, ...]) -> Prefix:
         """The tokens in front of a dataset's questions, read once for all its shards."""
@@ -191,14 +194,12 @@ class ShardReader:
                 self._intervene(trunk, own, passes, states, _mass(answered, samples))
             else:
                 assert answered is not None
-                verdicts = self.aside.judge(batch, answered.answers)
                 pairs = zip(batch, answered.answers, strict=True)
-                samples = [mark_answer(self.lease.model, p, a, verdict="abstain") for p, a in pairs]
+                samples = [mark_answer(self.lease.model, p, a) for p, a in pairs]
+                by_id |= {sample.id: sample for sample in samples}
                 self._coming = first.add(caught(samples, answered), before=self._coming)
                 own = [self._positions(sample) for sample in samples]
                 self._intervene(trunk, own, passes, states, answered.mass)
-                for sample, verdict in zip(samples, verdicts(), strict=True):
-                    by_id[sample.id] = replace(sample, verdict=verdict)
             del trunk, answered  # before the next batch has its own
         return [by_id[p.question.id] for p in prompts], first, states
 
@@ -359,3 +360,97 @@ def _mass(answered: Answered | None, samples: Sequence[Sample]) -> Mass | None:
     pairs = zip(answered.answers, samples, strict=True)
     same = all(now.token_ids == then.answer.token_ids for now, then in pairs)
     return answered.mass if same else None
+
+
+class Block(NamedTuple):
+    """The states of some questions, which a GPU may still be making."""
+
+    ids: list[str]
+    states: Arriving  # [question, layer, width]
+    output: Tensor | None = None  # [question, 3], the model's own; None where the pass has none
+
+
+class Blocks:
+    """The blocks of each pass, in the order they came."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._of: dict[str, list[Block]] = {name: [] for name in names}
+
+    def __getitem__(self, name: str) -> list[Block]:
+        return self._of[name]
+
+    def add(self, blocks: Mapping[str, Block], *, before: Sequence[Block]) -> list[Block]:
+        """Takes one block of each pass; a GPU then keeps none of those `before`.
+
+        It has done them by now, and goes on with these while the next ones are prepared.
+        """
+        for block in before:
+            block.states.settle()
+        for name, block in blocks.items():
+            self._of[name].append(block)
+        return list(blocks.values())
+
+
+def caught(samples: Sequence[Sample], answered: Answered) -> dict[str, Block]:
+    """States by name, of each sample that has a probe position; empty where none has one."""
+    rows = [n for n, s in enumerate(samples) if s.exact_answer and s.exact_question]
+    if not rows:
+        return {}
+    assert answered.also is not None
+    last = [samples[n].exact_answer[-1] - len(samples[n].prompt_ids) for n in rows]
+    device = answered.states.device
+    at = sent(rows, device)
+    states = (answered.states[at, sent(last, device)], answered.also[at])
+    ids = [samples[n].id for n in rows]
+    return {name: Block(ids, Arriving(of)) for name, of in zip(CAUGHT, states, strict=True)}
+
+
+def by_pass(
+    passes: Sequence[Intervention],
+    ids: Sequence[str],
+    batch: Sequence[Row],
+    states: Tensor,
+    output: Tensor | None,
+) -> dict[str, Block]:
+    """States [row, layer, width] and output [row, 3] of a batch, pass by pass.
+
+    `ids` are those of the questions that the batch is about.
+
+    Row by row they would have to be put together again to be written.
+    """
+    blocks = {}
+    for cut in passes:
+        own = [n for n, row in enumerate(batch) if row.intervention is cut]
+        if own:
+            named = [ids[batch[n].number] for n in own]
+            at = sent(own, states.device)
+            own_output = None if output is None else output[at]
+            blocks[cut.name] = Block(named, Arriving(states[at]), own_output)
+    return blocks
+
+
+def mark_answer(model: Model, prompt: Prompted, answer: Answer) -> Sample:
+    """Judge an answer, and find its entity without a look at the gold answer.
+
+    A verdict that comes with the prompt replaces the judge's, who needs accepted answers.
+    """
+    question = prompt.question
+    span = answer_span(answer.text, question=question.text)
+    tokens = tokens_of([span], answer_offsets(model, answer)) if span else ()
+    entity = answer.text[span.start : span.stop] if span else answer.text
+    verdict = prompt.verdict or judge(answer.text, question.answers, question=question.text)
+    return Sample(
+        question=question,
+        answer=answer,
+        verdict=verdict,
+        finder=prompt.spans.finder,
+        spans=prompt.spans.spans,
+        answer_span=span,
+        prompt_ids=prompt.prompt_ids,
+        question_tokens=prompt.question_tokens,
+        exact_question=prompt.exact_question,
+        exact_answer=tuple(len(prompt.prompt_ids) + token for token in tokens),
+        kind=kind_of_answer(entity),
+        property_spans=prompt.spans.property_spans,
+        content_tokens=prompt.content_tokens,
+    )

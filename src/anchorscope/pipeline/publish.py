@@ -1,20 +1,16 @@
-"""From states in a run folder to its tables, figures and report, where no model is at hand."""
+"""Describe a run that has no model, and publish any run: figures, report, the mark of the end."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 import pandas as pd
 
 from anchorscope.config import Config
-from anchorscope.pipeline.analyse import pathway_tables, save, train_and_read
-from anchorscope.pipeline.evidence import tables_of_evidence
 from anchorscope.pipeline.stages import Run
-from anchorscope.probes.labelled import Labelled
-from anchorscope.records import Sample
 from anchorscope.run_folder import table_columns
 from anchorscope.run_folder.identity import git_revision, versions
 from anchorscope.run_folder.store import Store
@@ -40,20 +36,14 @@ def describe(
     store.write("tables/spans.csv", partial(empty.to_csv, index=False))
 
 
-def write_tables(
-    run: Run, samples: Sequence[Sample], answers: Labelled, *, passes: Sequence[str]
-) -> None:
-    """Every table of a run from the one shard of states of each pass."""
-    readings = train_and_read(run, [answers], passes=passes)
-    tables = pathway_tables(run, [answers], readings)
-    tables |= tables_of_evidence(run, [answers], readings, samples, shards=1)
-    save(run, samples, [answers], tables)
-
-
-def publish(run: Run) -> RunView:
-    """The figures and the report, and the run marked as finished."""
-    view = RunView.open(run.store.path, unfinished_ok=True)
-    write_figures(view)
-    write_report(view)
-    run.store.save_info({"finished": True})
+def publish(run: Run, **extras: list[str]) -> RunView:
+    """Write the figures and the report, and mark the run as finished, with what it has beside."""
+    with run.stage("report"):
+        view = RunView.open(run.store.path, unfinished_ok=True)
+        write_figures(view)
+        if find_spec("plotly") is None:
+            run.progress.note("report.html needs the package plotly, which is not here: left out")
+        else:
+            write_report(view)
+    run.store.save_info({"finished": True, **extras})
     return RunView.open(run.store.path)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,17 +19,10 @@ import pandas as pd
 from safetensors.numpy import load_file
 
 from anchorscope.config import Config
-from anchorscope.evidence.pieces import probed_of
-from anchorscope.pipeline.ablate import ablation_tables
-from anchorscope.pipeline.analyse import output_tables, pathway_tables, save, train_and_read
-from anchorscope.pipeline.evidence import tables_of_evidence
+from anchorscope.pipeline.analyse import analyse, stored_datasets
 from anchorscope.pipeline.prepare import spans_table
-from anchorscope.pipeline.shard import stored_answers
-from anchorscope.pipeline.stages import Run
-from anchorscope.probes.at_once import CORES, fits_on
-from anchorscope.probes.labelled import labelled
+from anchorscope.pipeline.stages import Run, stored_answers
 from anchorscope.progress import Progress, Quiet
-from anchorscope.records import Sample
 from anchorscope.run_folder.checks.verify import AGAIN, Checked
 from anchorscope.run_folder.listing import MANIFEST, MARKERS
 from anchorscope.run_folder.samples import to_frame
@@ -38,8 +31,8 @@ from anchorscope.run_folder.view import RunView
 
 _INPUTS = ("answers", "states", "outputs", "evidence")
 _ROUNDING = 1e-6  # relative; more is another number
-# The same of fits that a GPU made and the cores make again: two scores next to each other may come
-# in the other order, and an AUROC of few samples counts every pair.
+# The same of a run of an earlier version whose fits a GPU made: two scores next to each other may
+# come in the other order, and an AUROC of few samples counts every pair.
 _OTHER_PLACE = 1e-3
 
 
@@ -52,26 +45,13 @@ def recomputed(path: Path, *, progress: Progress | None = None) -> Iterator[Chec
     with tempfile.TemporaryDirectory() as place:
         again = Path(place)
         _link(view.path, again)
-        device = _fit_device(view)
-        with fits_on(device):
-            _compute(view, again, progress or Quiet())
-        rounding = _ROUNDING if device == view.info.get("fits_on") else _OTHER_PLACE
+        _compute(view, again, progress or Quiet())
+        rounding = _OTHER_PLACE if view.info.get("fits_on") else _ROUNDING
         files = sorted(p for p in again.rglob("*") if p.is_file() and _made(p.relative_to(again)))
         for file in files:
             yield _compared(view.path, again, file.relative_to(again).as_posix(), rounding)
     if "only" not in view.info.get("identity", {}):
         yield plain_layers(view)
-
-
-def _fit_device(view: RunView) -> str | None:
-    """The GPU on which the run's fits were made, where there is one here too."""
-    device = view.info.get("fits_on")
-    if not device or device == CORES:
-        return None
-    import torch
-
-    there = torch.device(str(device)).type != "cuda" or torch.cuda.is_available()
-    return str(device) if there else None
 
 
 def _link(path: Path, again: Path) -> None:
@@ -102,17 +82,7 @@ def _compute(view: RunView, again: Path, progress: Progress) -> None:
     if "only" in view.info.get("identity", {}):
         run.store.write("samples.parquet", to_frame(samples).to_parquet)
     else:
-        _analyse(run, view.datasets, samples, shards)
-
-
-def _analyse(run: Run, datasets: Sequence[str], samples: Sequence[Sample], shards: int) -> None:
-    answers = [labelled(samples, dataset, run.config) for dataset in datasets]
-    readings = train_and_read(run, answers, passes=probed_of(run.config))
-    tables = pathway_tables(run, answers, readings)
-    tables |= tables_of_evidence(run, answers, readings, samples, shards=shards)
-    tables |= ablation_tables(run, answers, shards=shards)
-    tables |= output_tables(run, answers, samples, tables, shards=shards)
-    save(run, samples, answers, tables)
+        analyse(run, stored_datasets(run))
 
 
 def _compared(path: Path, again: Path, name: str, rounding: float) -> Checked:

@@ -1,1 +1,0 @@
-"""What becomes of an answer: it is judged, and its entity found."""

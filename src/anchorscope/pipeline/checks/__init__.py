@@ -1,1 +1,0 @@
-"""What must fail, said before a run starts; and its tables, computed once more after it."""

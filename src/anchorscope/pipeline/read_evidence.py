@@ -1,0 +1,100 @@
+"""Read further evidence of the model: pieces that need no probe, and those that read with one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from anchorscope.evidence.pieces import passes_of_pieces, piece_of
+from anchorscope.evidence.shards import HeldOut, Shards
+from anchorscope.pathways.band import best_layer
+from anchorscope.pipeline.analyse import Dataset
+from anchorscope.pipeline.prepare import prompt_maker
+from anchorscope.pipeline.read_states import read_states
+from anchorscope.pipeline.stages import Reader, Run, Worker, answers_name, stored_answers
+from anchorscope.probes.labelled import labelled
+from anchorscope.probes.probe_set import ProbeSet
+from anchorscope.probes.readings import Readings
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadPiece:
+    """The task of reading one stage of a piece of evidence on one shard."""
+
+    piece: str
+    stage: str
+    number: int  # of the shard
+    shards: int  # of the run
+    layers: Mapping[str, int] | None  # by dataset, where held-out probes read
+
+    def __str__(self) -> str:
+        return f"Shard {self.number} ({self.stage})"
+
+    def __call__(self, worker: Worker) -> None:
+        run, piece = worker.run, piece_of(self.piece)
+        if worker.evidence is None:
+            run.store.fetch()
+            samples = [stored_answers(run.store, number) for number in range(self.shards)]
+            worker.evidence = Shards(worker.lease, run.store, samples, seed=run.config.seed)
+        shards = replace(worker.evidence, only=(self.stage, self.number))
+        if self.layers is None:
+            assert piece.read is not None
+            piece.read(shards, prompt_maker(run, worker.lease))
+        else:
+            assert piece.read_with_probes is not None
+            held_out = {name: _held_out(run, shards, name, k) for name, k in self.layers.items()}
+            piece.read_with_probes(shards, held_out, run.config)
+
+
+def read_evidence(run: Run, reader: Reader) -> None:
+    """Read what needs no probe: further passes over the same answers, and what pieces read."""
+    if passes := passes_of_pieces(run.config):
+        read_states(run, reader, passes, name="further passes")
+    read_pieces(run, reader, run.config.evidence)
+
+
+def read_pieces(run: Run, reader: Reader, names: Sequence[str]) -> None:
+    """Read what these pieces need of the model before there are probes.
+
+    Donors, and the tokens in front of the questions, come from all answers of a dataset.
+    """
+    pieces = [name for name in names if piece_of(name).read is not None]
+    if pieces and not all(run.store.has(answers_name(number)) for number in range(reader.count)):
+        run.progress.note("further evidence waits for the answers of the other ranks")
+        return
+    for name in pieces:
+        _read_stages(run, reader, name, layers=None)
+
+
+def read_with_probes(
+    run: Run, reader: Reader, datasets: Sequence[Dataset], readings: Mapping[str, Readings]
+) -> None:
+    """Read with the probes that never saw the question: saliency, heads."""
+    layers = {dataset.name: best_layer(readings[dataset.name]) for dataset in datasets}
+    for name in run.config.evidence:
+        if piece_of(name).read_with_probes is not None:
+            _read_stages(run, reader, name, layers=layers)
+
+
+def _read_stages(run: Run, reader: Reader, piece: str, *, layers: Mapping[str, int] | None) -> None:
+    sizes = {shard.number: len(shard) for shard in reader.shards}
+    with run.stage("evidence"):
+        for stage in piece_of(piece).stages:
+            run.progress.start(stage, sum(sizes.values()))
+            run.store.send_rest()
+            tasks = [
+                ReadPiece(
+                    piece=piece, stage=stage, number=number, shards=reader.count, layers=layers
+                )
+                for number in sizes
+            ]
+            for number, _ in reader.map(tasks):
+                run.progress.advance(sizes[tasks[number].number])
+
+
+def _held_out(run: Run, shards: Shards, dataset: str, layer: int) -> HeldOut:
+    """The stored probes of a layer, as they hold out each question of a dataset."""
+    answers = labelled(shards.of_dataset(dataset), dataset, run.config)
+    fold = {id: int(f) for id, f in zip(answers.ids, answers.fold, strict=True)}
+    probes = ProbeSet.load(run.store.file(f"probes/{dataset}"))
+    return HeldOut(probes=probes, fold=fold, layer=layer)

@@ -1,1 +1,0 @@
-"""A run spread over processes and machines: the same shards, computed by whoever is free."""

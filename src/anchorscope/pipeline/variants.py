@@ -1,0 +1,500 @@
+"""The run, chosen otherwise: ablate.csv, robust.csv, and a run that reuses another's states.
+
+Each row is the finding that a run made otherwise would have. `--ablate` reads the same answers
+under another knockout, with the run's own probes. `--robust` starts from folds and probes: with
+other settings, other verdicts or half of the data, and, where the model is at hand, with questions
+asked in other words. `--reuse` makes a run whose verdicts differ from a finished one's.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median, median_low
+from typing import Any, Literal, get_args
+
+import numpy as np
+import pandas as pd
+
+from anchorscope.answers.judge import judge
+from anchorscope.config import Config, Finder
+from anchorscope.engine.interventions import Intervention
+from anchorscope.engine.passes import CAUGHT, CLEAN, KNOCKOUT, knockout_of, passes_of
+from anchorscope.errors import UserError, unknown
+from anchorscope.models.prompts import has_chat
+from anchorscope.parallel import in_parallel
+from anchorscope.pathways.effects import delta_p, flips
+from anchorscope.pathways.parts import READ, asked_of, draws_of, whole_finding
+from anchorscope.pipeline.prepare import Shard, cut_into_shards, exact_question_by, style_of
+from anchorscope.pipeline.prompts import Prompted, prompts_of
+from anchorscope.pipeline.read_states import read_states
+from anchorscope.pipeline.stages import Reader, Run, answers_name, stored_answers
+from anchorscope.probes.cross_fit import cross_fit
+from anchorscope.probes.labelled import Labelled, labelled
+from anchorscope.probes.probe_set import ProbeSet
+from anchorscope.probes.readings import Readings
+from anchorscope.records import Question, QuestionSet, Sample, Shot, Span
+from anchorscope.run_folder import table_columns
+from anchorscope.run_folder.links import check_inside
+from anchorscope.run_folder.outputs import output_name
+from anchorscope.run_folder.samples import to_frame
+from anchorscope.run_folder.states import StateBank, shard_name
+from anchorscope.run_folder.store import Store, read_info
+from anchorscope.spans.question import QuestionSpans
+from anchorscope.stats.intervals import difference_of_means
+
+AS_RUN = "as run"
+ROBUST_TABLE = "tables/robust.csv"
+FOLDS = (3, 5, 10)  # of these the ones that the run does not have
+FLIPPED = (2, 5, 10)  # percent of the verdicts
+DRAWS = 3  # of which verdicts are flipped; a row is their median
+CAP = 1000  # questions of each set that are asked again: the first ones, whose order is random
+Ablation = Literal["spans", "where", "layers"]
+_FINDERS: tuple[Finder, ...] = ("rules", "all")
+_OTHERWISE = (("where", "pre"), ("where", "post"), ("layers", "cumulative"),
+              ("layers", "window:5"), ("layers", "single"))  # fmt: skip
+_MIDDLE = ("paper_gap", "same_gap", "strict_gap", "gap_low", "gap_high")
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variant:
+    """One way to come to a finding: from which samples and states, with which config."""
+
+    name: str  # as the table writes it
+    dataset: str
+    config: Config
+    samples: Sequence[Sample]  # of the dataset
+    folder: Path  # whose states
+    knockout: str = KNOCKOUT.name  # the pass that is read as the knockout
+    stored_probes: bool = False  # the run's own probes read; else others are trained
+
+
+def row_of(variant: Variant) -> Row:
+    """The finding of a variant; `too-few` where the answers do not do for its probes."""
+    try:
+        answers = labelled(variant.samples, variant.dataset, variant.config)
+        return _row(variant, answers)
+    except UserError:
+        usable = sum(sample.usable for sample in variant.samples)
+        return {
+            "variant": variant.name, "dataset": variant.dataset, "n": usable, "finding": "too-few",
+        }  # fmt: skip
+
+
+def _row(variant: Variant, answers: Labelled) -> Row:
+    config = variant.config
+    bank = StateBank(variant.folder, list(answers.ids)).renamed({KNOCKOUT.name: variant.knockout})
+    # The retest was read with the run's own knockout.
+    own = variant.knockout == KNOCKOUT.name
+    names = [n for n in READ if n in bank.names and (own or not n.startswith("retest"))]
+    readings = _readings(variant, bank, names, answers)
+    inputs = asked_of(model="", config=config, answers=answers, readings=readings, bank=bank)
+    finding = whole_finding(inputs)
+    clean, cut = (readings.at(inputs.layer, "paper", n) for n in (CLEAN.name, KNOCKOUT.name))
+    paper = difference_of_means(delta_p(clean, cut), flips(clean, cut) == 1, draws_of(config))
+    return {
+        "variant": variant.name,
+        "dataset": variant.dataset,
+        "layer": inputs.layer,
+        "n": finding.examined.n,
+        "paper_gap": paper.value,
+        "paper_low": paper.low,
+        "paper_high": paper.high,
+        "paper_decision": _decision(paper.low, paper.high),
+        "same_gap": finding.same_gap,
+        "strict_gap": finding.gap.value,
+        "gap_low": finding.gap.low,
+        "gap_high": finding.gap.high,
+        "strict_decision": "holds" if finding.name == "two-pathways" else "not shown",
+        "finding": finding.name,
+    }
+
+
+def _decision(low: float, high: float) -> str:
+    return "holds" if high < 0 else "fails" if low > 0 else "undecided"
+
+
+def _readings(
+    variant: Variant, bank: StateBank, names: Sequence[str], answers: Labelled
+) -> Readings:
+    """The readings of all layers, one in memory at a time."""
+    stored = None
+    if variant.stored_probes:
+        stored = ProbeSet.load(variant.folder / "probes" / variant.dataset)
+    logits: dict[str, list[np.ndarray]] = {name: [] for name in names}
+    probes: tuple[str, ...] = ()
+    for layer in range(1, bank.layers + 1):
+        states = {name: bank.layer(name, layer)[:, None] for name in names}
+        if stored is None:
+            read, _ = cross_fit(
+                states,
+                ids=answers.ids,
+                z=answers.z,
+                fold=answers.fold,
+                entity=answers.entities,
+                dataset=answers.dataset,
+                C=variant.config.C,
+                balance=variant.config.balance,
+                workers=1,
+            )
+            found, probes = read.logits, read.probes
+        else:
+            of_layer, probes = stored.at_layer(layer), stored.probes
+            found = {name: of_layer.logits(values, answers.fold) for name, values in states.items()}
+        for name in names:
+            logits[name].append(found[name])
+    return Readings(
+        ids=answers.ids,
+        z=answers.z,
+        fold=answers.fold,
+        probes=probes,
+        logits={name: np.concatenate(layers, axis=2) for name, layers in logits.items()},
+        entity=answers.covariates.entity,
+    )
+
+
+# --ablate: the same answers under another knockout.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ablated:
+    """One choice made otherwise, and the knockout that goes with it."""
+
+    name: str  # as the table writes it
+    intervention: Intervention
+    finder: Finder | None = None  # another finder of the exact question tokens
+
+
+def ablated_choices(config: Config) -> list[Ablated]:
+    """Every other value of the choices that the config names for ablation."""
+    for choice in config.ablate:
+        if choice not in get_args(Ablation):
+            raise unknown("choice to ablate", choice, get_args(Ablation))
+    choices = []
+    as_run = knockout_of(config)
+    for finder in _FINDERS if "spans" in config.ablate else ():
+        cut = replace(as_run, name=f"knockout-spans-{finder}")
+        choices.append(Ablated(name=f"spans={finder}", intervention=cut, finder=finder))
+    for choice, value in _OTHERWISE:
+        if choice in config.ablate and value != getattr(as_run, choice):
+            name = f"knockout-{choice}-{value.replace(':', '')}"
+            cut = replace(as_run, **{"name": name, choice: value})
+            choices.append(Ablated(name=f"{choice}={value}", intervention=cut))
+    return choices
+
+
+def read_ablated(run: Run, reader: Reader) -> None:
+    """Read the same answers once more under each knockout of `--ablate`."""
+    for choice in ablated_choices(run.config):
+        finder = choice.finder
+        exact = None if finder is None else exact_question_by(run, reader.lease, finder)
+        passes = [choice.intervention]
+        read_states(run, reader, passes, name=choice.name, exact_question=exact)
+
+
+def ablation_table(run: Run, samples: Sequence[Sample], dataset: str) -> pd.DataFrame:
+    """The rows of ablate.csv of a dataset, the run itself first."""
+    as_run = replace(_as_run(run, samples, dataset), stored_probes=True)
+    variants = [
+        as_run,
+        *(
+            replace(as_run, name=choice.name, knockout=choice.intervention.name)
+            for choice in ablated_choices(run.config)
+        ),
+    ]
+    rows = in_parallel(row_of, variants)
+    return pd.DataFrame(rows, columns=list(table_columns.ABLATION))
+
+
+# --robust: from folds and probes on.
+
+
+def robust_table(run: Run, samples: Sequence[Sample], reworded: Sequence[Variant]) -> pd.DataFrame:
+    """robust.csv: for each dataset the run itself, stored states chosen otherwise, and `reworded`.
+
+    `reworded` are the variants that needed the model.
+    """
+    with run.stage("robust"):
+        variants: list[Variant] = []
+        for dataset in dict.fromkeys(sample.question.dataset for sample in samples):
+            own = [sample for sample in samples if sample.question.dataset == dataset]
+            variants += variants_of_states(_as_run(run, own, dataset))
+            variants += [variant for variant in reworded if variant.dataset == dataset]
+        run.progress.start("other choices", len(variants))
+        rows = in_parallel(row_of, variants, progress=lambda *_: run.progress.advance())
+        return table_of(rows)
+
+
+def _as_run(run: Run, samples: Sequence[Sample], dataset: str) -> Variant:
+    return Variant(
+        name=AS_RUN, dataset=dataset, config=run.config, samples=samples, folder=run.store.path
+    )
+
+
+def variants_of_states(as_run: Variant) -> list[Variant]:
+    """The run as it is, and every choice that needs nothing but its stored states."""
+    config, samples = as_run.config, as_run.samples
+    configs: dict[str, Config] = {}
+    for C in (config.C / 4, config.C * 4):
+        configs[f"C={C:g}"] = replace(config, C=C)
+    for folds in FOLDS:
+        if folds != config.folds:
+            configs[f"folds={folds}"] = replace(config, folds=folds)
+    # The run's own sets of folds have the seeds before this one.
+    seed = config.seed + config.fold_seeds
+    configs[f"fold-seed={seed}"] = replace(config, seed=seed)
+    variants = [replace(as_run, name=name, config=other) for name, other in configs.items()]
+    for percent in FLIPPED:
+        for draw in range(DRAWS):
+            flipped = flip_verdicts(samples, percent, seed=(config.seed, percent, draw))
+            variants.append(replace(as_run, name=f"flipped={percent}%", samples=flipped))
+    half = half_of_entities(samples, seed=config.seed)
+    return [as_run, *variants, replace(as_run, name="half", samples=half)]
+
+
+def flip_verdicts(
+    samples: Sequence[Sample], percent: int, *, seed: tuple[int, ...]
+) -> list[Sample]:
+    """The samples with this share of the usable verdicts turned round, drawn at random."""
+    usable = [number for number, sample in enumerate(samples) if sample.usable]
+    rng = np.random.default_rng(seed)
+    drawn = rng.choice(usable, size=round(len(usable) * percent / 100), replace=False)
+    flipped = list(samples)
+    for number in drawn:
+        verdict = "right" if samples[number].verdict == "wrong" else "wrong"
+        flipped[number] = replace(samples[number], verdict=verdict)
+    return flipped
+
+
+def half_of_entities(samples: Sequence[Sample], *, seed: int) -> list[Sample]:
+    """The samples about one half of the entities, drawn at random."""
+    entities = sorted({sample.question.entity for sample in samples})
+    rng = np.random.default_rng(seed)
+    kept = {entities[n] for n in rng.permutation(len(entities))[: len(entities) // 2]}
+    return [sample for sample in samples if sample.question.entity in kept]
+
+
+def table_of(rows: Sequence[Row]) -> pd.DataFrame:
+    """The table: draws of one variant as one row, and whether it agrees with the run's own."""
+    draws: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        draws.setdefault((row["dataset"], row["variant"]), []).append(row)
+    merged = [_median(some) for some in draws.values()]
+    own = {row["dataset"]: row["finding"] for row in merged if row["variant"] == AS_RUN}
+    table = [row | {"agrees": row["finding"] == own[row["dataset"]]} for row in merged]
+    frame = pd.DataFrame(table, columns=list(table_columns.ROBUST))
+    return frame.astype({"layer": "Int64", "n": "Int64"})
+
+
+def _median(rows: Sequence[Row]) -> Row:
+    """Medians of the numbers, and the finding of most draws (the first of equals)."""
+    (finding, _), *_ = Counter(row["finding"] for row in rows).most_common()
+    merged: Row = {name: rows[0][name] for name in ("variant", "dataset")}
+    for name in ("layer", "n", *_MIDDLE):
+        values = [row[name] for row in rows if name in row and np.isfinite(row[name])]
+        if values:
+            merged[name] = median(values) if name in _MIDDLE else median_low(values)
+    return {**merged, "finding": finding}
+
+
+# --robust: what the model must be asked for.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wording:
+    """Words around a question; they hold nothing of what it asks about."""
+
+    name: str
+    before: str = ""
+    after: str = ""
+
+    def apply(self, text: str, subjects: Sequence[str] = ()) -> str:
+        """The question in these words, its subjects as they were."""
+        first = text.split(maxsplit=1)[0] if text.strip() else ""
+        named = any(subject and text.startswith(subject) for subject in subjects)
+        if self.before and first.lower() in _QUESTION_WORDS and not named:
+            text = text[0].lower() + text[1:]
+        return f"{self.before}{text}{self.after}"
+
+
+_QUESTION_WORDS = (
+    "what", "which", "who", "whose", "whom", "where", "when", "why", "how", "in", "on", "of", "is",
+)  # fmt: skip
+AS_WRITTEN = Wording(name="as written")
+WORDINGS = (
+    Wording(name="could-you-tell-me", before="Could you tell me: "),
+    Wording(name="i-would-like-to-know", before="I would like to know: "),
+    Wording(name="please-tell-me", after=" Please tell me."),
+)
+
+
+def read_reworded(run: Run, reader: Reader) -> list[Variant]:
+    """Every variant that the model is needed for, its states on disk.
+
+    Another finder reads the very same answers. Style and wording ask the questions again, into
+    robust/<variant> in the run folder, which keeps answers and states as a run folder does.
+    """
+    variants = _other_finders(run, reader)
+    style = style_of(run, reader.lease).name
+    other = "text" if style == "chat" else "chat"
+    if other == "text" or has_chat(reader.lease.model):
+        variants += _ask_again(run, reader, f"prompt={other}", AS_WRITTEN, other)
+    for wording in WORDINGS:
+        variants += _ask_again(run, reader, f"wording={wording.name}", wording, style)
+    return variants
+
+
+def _other_finders(run: Run, reader: Reader) -> list[Variant]:
+    """The same answers with the exact tokens of the other finders, by dataset."""
+    spans = replace(run, config=replace(run.config, ablate=("spans",)))
+    read_ablated(spans, reader)
+    variants = []
+    by_dataset = _stored_samples(run, reader.shards)
+    for choice in ablated_choices(spans.config):
+        for dataset, samples in by_dataset.items():
+            if {sample.finder for sample in samples} != {choice.finder}:  # else the run's own
+                variant = replace(_as_run(run, samples, dataset), name=f"finder={choice.finder}")
+                variants.append(replace(variant, knockout=choice.intervention.name))
+    return variants
+
+
+def _ask_again(run: Run, reader: Reader, name: str, wording: Wording, style: str) -> list[Variant]:
+    """The questions asked again, by dataset; nothing where they cannot be asked so."""
+    try:
+        shards = _shards_again(run, reader, wording, style)
+    except UserError as error:
+        run.progress.note(f"{name} is left out: {error}")
+        return []
+    counts = f"{sum(map(len, shards))} of {sum(map(len, reader.shards))}"
+    run.progress.note(f"{name}: {counts} questions are asked again")
+    # What identifies the run identifies this part of it too; the cap decides what is asked.
+    identity = run.store.info["identity"] | {"asked": name, "cap": CAP}
+    inner = replace(run, store=Store.open(run.store.path / "robust" / name, identity))
+    passes = [cut for cut in passes_of(run.config) if cut.name in READ]
+    with run.stage("asked again"):
+        read_states(inner, reader, passes, name=name, shards=shards)
+    return [
+        replace(_as_run(inner, samples, dataset), name=name)
+        for dataset, samples in _stored_samples(inner, shards).items()
+    ]
+
+
+def _stored_samples(run: Run, shards: Sequence[Shard]) -> dict[str, list[Sample]]:
+    """The samples of these shards that are on disk, by dataset."""
+    samples: dict[str, list[Sample]] = {}
+    for shard in shards:
+        samples.setdefault(shard.dataset, []).extend(stored_answers(run.store, shard.number))
+    return samples
+
+
+def _shards_again(run: Run, reader: Reader, wording: Wording, style: str) -> list[Shard]:
+    """The first questions of each set in other words or another style, in shards of their own."""
+    again: list[Shard] = []
+    for questions in run.sets:
+        own = [shard for shard in reader.shards if shard.dataset == questions.name]
+        before = [prompt for shard in own for prompt in shard.prompts][:CAP]
+        # The spans move with the words in front, and are not searched again.
+        spans = [_moved(prompt.spans, len(wording.before)) for prompt in before]
+        prompts = prompts_of(
+            reader.lease.model,
+            _reworded(questions, before, wording),
+            spans,
+            style=style,
+            shots=run.config.shots,
+        )
+        size = run.store.info["shard"]
+        again += cut_into_shards(prompts, questions.name, size, first=len(again))
+    return again
+
+
+def _moved(marked: QuestionSpans, by: int) -> QuestionSpans:
+    def moved(spans: Sequence[Span]) -> tuple[Span, ...]:
+        return tuple(Span(start + by, stop + by) for start, stop in spans)
+
+    return replace(marked, spans=moved(marked.spans), property_spans=moved(marked.property_spans))
+
+
+def _reworded(questions: QuestionSet, prompts: Sequence[Prompted], wording: Wording) -> QuestionSet:
+    """The set with its questions, and the worked examples in front of them, in other words."""
+
+    def reworded(question: Question) -> Question:
+        return replace(question, text=wording.apply(question.text, question.subjects))
+
+    shots = [Shot(question=wording.apply(s.question), answer=s.answer) for s in questions.shots]
+    return replace(
+        questions, questions=tuple(reworded(p.question) for p in prompts), shots=tuple(shots)
+    )
+
+
+# --reuse: a state does not know its verdict.
+
+
+def check_reuse(source: str | None, identity: Mapping[str, Any]) -> None:
+    """Raise a UserError where that run is not there, or differs in more than its verdicts."""
+    if source is None:
+        return
+    folder = Path(source).expanduser()
+    check_inside(folder)
+    info = read_info(folder)
+    if not isinstance(info, dict) or not info.get("finished"):
+        raise UserError(f"--reuse {source} is no finished run on this machine. Give its folder.")
+    theirs = info.get("identity", {})
+    differ = [n for n in {*theirs, *identity} - {"verdicts"} if theirs.get(n) != identity.get(n)]
+    if differ:
+        raise UserError(
+            f"--reuse {source} differs in more than the verdicts ({', '.join(sorted(differ))}). "
+            "Ask for the same otherwise, or leave --reuse out."
+        )
+
+
+def copy_reused(run: Run, shards: Sequence[Shard]) -> None:
+    """Copy the answers and states of the run that --reuse names, under the verdicts of this one."""
+    if run.config.reuse is None:
+        return
+    folder = Path(run.config.reuse).expanduser()
+    _check_same_states(run, read_info(folder) or {})
+    source = Store(folder)
+    names = (*CAUGHT, *(cut.name for cut in passes_of(run.config)))
+    for shard in shards:
+        if run.store.has(answers_name(shard.number)):
+            continue
+        for file in (
+            file_of(n, shard.number) for n in names for file_of in (output_name, shard_name)
+        ):
+            if source.has(file) and not run.store.has(file):
+                _copy(source, run.store, file)
+        verdicts = {prompt.question.id: prompt.verdict for prompt in shard.prompts}
+        samples = []
+        for sample in stored_answers(source, shard.number):
+            question = sample.question
+            verdict = verdicts[sample.id]
+            verdict = verdict or judge(sample.answer.text, question.answers, question=question.text)
+            samples.append(replace(sample, verdict=verdict))
+        run.store.write(answers_name(shard.number), to_frame(samples).to_parquet)
+    run.progress.note(f"answers and states are those of {folder}")
+
+
+def _check_same_states(run: Run, info: Mapping[str, Any]) -> None:
+    theirs, ours = info.get("model", {}), run.store.info["model"]
+    depends_on = ("weights", "dtype", "prompt", "device")
+    differ = [name for name in depends_on if theirs.get(name) != ours.get(name)]
+    differ += ["shard"] if info.get("shard") != run.store.info["shard"] else []
+    if differ:
+        raise UserError(
+            f"--reuse {run.config.reuse} was computed otherwise ({', '.join(differ)}), so its "
+            "states are not those of this run. Leave --reuse out, and choose another --out."
+        )
+
+
+def _copy(source: Store, store: Store, name: str) -> None:
+    """Copy a file under the same name, checked and marked as one that was written here."""
+
+    def write(target: Any) -> None:
+        with source.file(name).open("rb") as file:
+            shutil.copyfileobj(file, target, 1 << 20)
+
+    store.write(name, write)
