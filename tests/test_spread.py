@@ -18,11 +18,7 @@ from safetensors.numpy import load_file, save_file
 from anchorscope.config import Config
 from anchorscope.errors import UserError
 from anchorscope.pipeline import executor
-from anchorscope.pipeline import model as model_of_a_run
 from anchorscope.pipeline.executor import check_spread, worker_environment
-from anchorscope.pipeline.stages import Run
-from anchorscope.progress import Quiet
-from anchorscope.run_folder.store import Store
 
 NAMED = re.compile(r"worker (\d) of \d is process (\d+)")
 
@@ -142,21 +138,3 @@ def test_each_worker_has_its_own_gpu(monkeypatch):
     with pytest.raises(UserError, match="up to 2 workers here"):
         worker_environment(config, 0, 3)
     assert "OMP_NUM_THREADS" in worker_environment(Config(workers=2, device="cpu"), 0, 2)
-
-
-def test_a_worker_that_joins_takes_the_proof_of_the_first(tmp_path, monkeypatch):
-    """Of the same weights, with the same versions; else it proves the model itself."""
-    place, proofs = rivers(tmp_path), []
-    folder = collect_here(place, "alone")
-    monkeypatch.chdir(place)
-    store = Store(folder)
-    config = Config.restore(store.info["config"])
-    run = Run(store=store, config=config, sets=(), progress=Quiet())
-    monkeypatch.setattr(model_of_a_run, "require_understood", lambda m, **_: proofs.append(m))
-    model_of_a_run.load(run, None, joins=True)
-    assert not proofs
-    model_of_a_run.load(run, None)
-    assert len(proofs) == 1
-    run.store.save_info({"versions": {"torch": "another"}})
-    model_of_a_run.load(run, None, joins=True)
-    assert len(proofs) == 2

@@ -44,7 +44,8 @@ from anchorscope.parallel import begin_own_process, default_workers
 from anchorscope.pipeline.analyse import analyse_dataset, stored_dataset, train_probes
 from anchorscope.pipeline.model import load
 from anchorscope.pipeline.prepare import Shard, prepare
-from anchorscope.pipeline.stages import Reader, Run, Task, Worker, answers_name
+from anchorscope.pipeline.read_states import Reader, Task, Worker
+from anchorscope.pipeline.stages import Run, answers_name
 from anchorscope.records import QuestionSet
 from anchorscope.run_folder.owner import Busy
 from anchorscope.run_folder.remote import remote_of
@@ -315,7 +316,7 @@ class ModelProcess:
     def _open(self, info: dict[str, Any]) -> Worker:
         run = _run_of(self.job, info)
         set_threads(run.config, info)
-        lease = Lease(load(run, None, joins=True))
+        lease = Lease(load(run, None))
         lease.__enter__()  # until the process ends
         compare_fixed_prompt(run.store, lease)
         return Worker(run, lease)

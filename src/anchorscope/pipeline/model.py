@@ -44,24 +44,23 @@ _LEAST, _OPERATIONS = 64, 1 << 43  # of a shard on a CPU: one to two minutes the
 _TOKENS = 64  # of a question with its answer and interventions, about
 
 
-def load(run: Run, model: Any, *, joins: bool = False) -> Model:
+def load(run: Run, model: Any) -> Model:
     """The model, proved to be understood, and the same as when the run began.
 
-    `model`, where it is not None, stands above what the config names. `joins`: another process of
-    this run may have proved it already; that counts on a CPU, with the same versions.
+    `model`, where it is not None, replaces the one that the config names.
     """
     with run.stage("model"):
-        return _load(run, model, joins)
+        return _load(run, model)
 
 
 def load_again(run: Run, model: Any) -> Model:
     """The model of answers that are on disk, for more to be read; run.json stays as it is."""
     with run.stage("model"):
-        return _same_model(run, model, False)[0]
+        return _same_model(run, model)[0]
 
 
-def _load(run: Run, asked: Any, joins: bool) -> Model:
-    model, facts = _same_model(run, asked, joins)
+def _load(run: Run, asked: Any) -> Model:
+    model, facts = _same_model(run, asked)
     check_grouping(run.config.grouping, model.blocks)
     run.progress.note(f"{model.name}: {model.why}")
     _check_room(run, model)
@@ -69,7 +68,7 @@ def _load(run: Run, asked: Any, joins: bool) -> Model:
     return model
 
 
-def _same_model(run: Run, asked: Any, joins: bool) -> tuple[Model, dict[str, Any]]:
+def _same_model(run: Run, asked: Any) -> tuple[Model, dict[str, Any]]:
     """The model, and what tells its weights apart: those of the run, if it has begun."""
     c, store = run.config, run.store
     with _kernels_tried(c, asked):
@@ -82,8 +81,7 @@ def _same_model(run: Run, asked: Any, joins: bool) -> tuple[Model, dict[str, Any
             adapter=c.adapter,
         )
     weights = weights_hash(model.lm)
-    if not (joins and _proved(model, weights, store.info)):
-        require_understood(model, weights=weights)
+    require_understood(model, weights=weights)
     facts = {"weights": weights, "dtype": str(model.dtype).removeprefix("torch.")}
     before = store.info.get("model", facts)
     _bound(model, before, c.batch_tokens)
@@ -110,13 +108,6 @@ def _try_kernels(config: Config) -> None:
     if there is not None and choice.spread is None:
         device = torch.zeros((), device=choice.device).device  # with its number
         try_early(there, device, choice.dtype)
-
-
-def _proved(model: Model, weights: str, info: dict[str, Any]) -> bool:
-    """Whether run.json tells of the same proof: it describes no model that was not understood."""
-    before = info.get("model", {})
-    alike = before.get("device") == str(model.device) and info.get("versions") == versions()
-    return model.device.type == "cpu" and alike and before.get("weights") == weights
 
 
 def _bound(model: Model, before: dict[str, Any], tokens: int | None) -> None:

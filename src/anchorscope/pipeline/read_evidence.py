@@ -10,8 +10,8 @@ from anchorscope.evidence.shards import HeldOut, Shards
 from anchorscope.pathways.band import best_layer
 from anchorscope.pipeline.analyse import Dataset
 from anchorscope.pipeline.prepare import prompt_maker
-from anchorscope.pipeline.read_states import read_states
-from anchorscope.pipeline.stages import Reader, Run, Worker, answers_name, stored_answers
+from anchorscope.pipeline.read_states import Reader, Worker, read_states
+from anchorscope.pipeline.stages import Run, answers_name, stored_answers
 from anchorscope.probes.labelled import labelled
 from anchorscope.probes.probe_set import ProbeSet
 from anchorscope.probes.readings import Readings

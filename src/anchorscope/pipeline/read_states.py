@@ -7,11 +7,11 @@ Each file is saved when it is there, so that a shard is the most a kill can cost
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pandas as pd
@@ -36,10 +36,11 @@ from anchorscope.engine.read import read_rows_with_output
 from anchorscope.engine.rows import Row, row_for, unchanged_row
 from anchorscope.engine.transfer import Arriving, sent
 from anchorscope.engine.trunk import Prefix, Trunk, grow_trunk, read_prefix
+from anchorscope.evidence.shards import Shards
 from anchorscope.models import Model
 from anchorscope.pipeline.prepare import Shard
 from anchorscope.pipeline.prompts import Prompted
-from anchorscope.pipeline.stages import Reader, Run, Worker, answers_name, stored_answers
+from anchorscope.pipeline.stages import Run, answers_name, stored_answers
 from anchorscope.records import Answer, Sample
 from anchorscope.run_folder.outputs import output_name
 from anchorscope.run_folder.samples import to_frame
@@ -48,6 +49,44 @@ from anchorscope.run_folder.store import Store
 from anchorscope.run_folder.writer import Writer
 from anchorscope.spans.answer import answer_span
 from anchorscope.spans.characters import tokens_of
+
+
+@dataclass
+class Worker:
+    """A process that has the model, the run that it reads for, and what its tasks share."""
+
+    run: Run
+    lease: Lease
+    reader: ShardReader | None = None
+    evidence: Shards | None = None
+
+    def finish(self) -> None:
+        """Wait until the files of all tasks are written."""
+        if self.reader is not None:
+            self.reader.finish()
+
+
+class Task(Protocol):
+    """Work for any process that has the model: a small value that travels, never states."""
+
+    def __call__(self, worker: Worker) -> Any: ...
+
+
+class Map(Protocol):
+    """Do tasks, anywhere: the number and result of each as it is done, its files on disk."""
+
+    def __call__(self, tasks: Sequence[Task]) -> Iterator[tuple[int, Any]]: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reader:
+    """What the steps of a run see of its model, whichever processes have it."""
+
+    lease: Lease  # of a model without weights where other processes have the real one
+    folder: Path  # of the run
+    shards: Sequence[Shard]  # to read: all of the run's, or one rank's share
+    count: int  # of all shards of the run
+    map: Map
 
 
 @dataclass(frozen=True, kw_only=True)

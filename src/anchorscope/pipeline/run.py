@@ -14,9 +14,9 @@ from anchorscope.pipeline import analyse, executor, variants
 from anchorscope.pipeline.early import check_run
 from anchorscope.pipeline.publish import publish
 from anchorscope.pipeline.read_evidence import read_evidence, read_with_probes
-from anchorscope.pipeline.read_states import read_states
+from anchorscope.pipeline.read_states import Reader, read_states
 from anchorscope.pipeline.request import Questions, resolve
-from anchorscope.pipeline.stages import Reader, Run
+from anchorscope.pipeline.stages import Run
 from anchorscope.progress import Progress, Quiet
 from anchorscope.records import QuestionSet, Sample
 from anchorscope.run_folder.store import Store

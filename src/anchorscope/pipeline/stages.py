@@ -1,4 +1,4 @@
-"""A run as a value, the seconds of its stages, and what its steps see of the model."""
+"""A run as a value, and the seconds of its stages."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
 
 import pandas as pd
 
@@ -19,12 +17,6 @@ from anchorscope.run_folder.info import COPY
 from anchorscope.run_folder.listing import MARKERS, check_files
 from anchorscope.run_folder.samples import from_frame
 from anchorscope.run_folder.store import Store
-
-if TYPE_CHECKING:  # no torch for processes that only analyse
-    from anchorscope.engine.lease import Lease
-    from anchorscope.evidence.shards import Shards
-    from anchorscope.pipeline.prepare import Shard
-    from anchorscope.pipeline.read_states import ShardReader
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,41 +94,3 @@ def answers_name(number: int) -> str:
 def stored_answers(store: Store, number: int) -> list[Sample]:
     """The samples of a shard that are on disk."""
     return from_frame(pd.read_parquet(store.file(answers_name(number))))
-
-
-@dataclass
-class Worker:
-    """A process that has the model, the run that it reads for, and what its tasks share."""
-
-    run: Run
-    lease: Lease
-    reader: ShardReader | None = None
-    evidence: Shards | None = None
-
-    def finish(self) -> None:
-        """Wait until the files of all tasks are written."""
-        if self.reader is not None:
-            self.reader.finish()
-
-
-class Task(Protocol):
-    """Work for any process that has the model: a small value that travels, never states."""
-
-    def __call__(self, worker: Worker) -> Any: ...
-
-
-class Map(Protocol):
-    """Do tasks, anywhere: the number and result of each as it is done, its files on disk."""
-
-    def __call__(self, tasks: Sequence[Task]) -> Iterator[tuple[int, Any]]: ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class Reader:
-    """What the steps of a run see of its model, whichever processes have it."""
-
-    lease: Lease  # of a model without weights where other processes have the real one
-    folder: Path  # of the run
-    shards: Sequence[Shard]  # to read: all of the run's, or one rank's share
-    count: int  # of all shards of the run
-    map: Map

@@ -30,8 +30,8 @@ from anchorscope.pathways.effects import delta_p, flips
 from anchorscope.pathways.parts import READ, asked_of, draws_of, whole_finding
 from anchorscope.pipeline.prepare import Shard, cut_into_shards, exact_question_by, style_of
 from anchorscope.pipeline.prompts import Prompted, prompts_of
-from anchorscope.pipeline.read_states import read_states
-from anchorscope.pipeline.stages import Reader, Run, answers_name, stored_answers
+from anchorscope.pipeline.read_states import Reader, read_states
+from anchorscope.pipeline.stages import Run, answers_name, stored_answers
 from anchorscope.probes.cross_fit import cross_fit
 from anchorscope.probes.labelled import Labelled, labelled
 from anchorscope.probes.probe_set import ProbeSet

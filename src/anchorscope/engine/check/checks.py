@@ -17,6 +17,7 @@ from anchorscope.engine.check.measure import measure
 from anchorscope.engine.check.packs import check_far, check_long, check_pack
 from anchorscope.engine.check.precision import can_be_float32, in_float32
 from anchorscope.engine.check.stock import Stock, stock_pass, stock_states
+from anchorscope.engine.check.stored_proof import load_proof, save_proof
 from anchorscope.engine.check.trial import Trial
 from anchorscope.engine.fused import can_fuse
 from anchorscope.engine.interventions import Intervention, window_of
@@ -186,23 +187,26 @@ _HASHES: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()  # of weights, 
 
 
 def require_understood(model: Model, *, weights: str | None = None) -> None:
-    """An error that names the failed checks, where there are any; once a process and weights.
+    """Raise a UserError that names the failed checks; a model is proved once, and that is kept.
 
-    `weights` is their hash, where it is known already.
+    `weights` is their hash, where it was computed already.
     """
     if weights is not None:
         _HASHES[model.lm] = weights
-    proved = _PROVED.get(_key(model))
+    key = _key(model)
+    proved = _PROVED.get(key) or load_proof(model, _HASHES[model.lm])
     if proved is not None:
+        _PROVED[key] = proved
         note_again(model.lm, proved)  # the same weights may have been loaded again
         return
     failed = [check for check in check_model(model, pack=_SHORT) if not check.ok]
     if failed:
-        said = "; ".join(f"{check.name}: no ({check.seen})" for check in failed)
+        seen = "; ".join(f"{check.name}: no ({check.seen})" for check in failed)
         raise UserError(
-            f"{model.name} is not understood, so its numbers would mean nothing: {said}. "
+            f"{model.name} is not understood, so its numbers would mean nothing: {seen}. "
             f"`anchorscope doctor --model {model.source}` shows every check."
         )
+    save_proof(model, _HASHES[model.lm], _PROVED[key])
 
 
 def _key(model: Model) -> tuple[str, ...]:

@@ -107,15 +107,21 @@ def check_pack(model: Model, limit: float, *, most: int | None) -> tuple[str, bo
             tokens //= 2
         else:
             return name, False, f"rows of a pack change each other by {far:.1e}"
-    proved = Proved(
-        tokens,
-        near=lambda a, b: distance(a, b) < limit,
-        more=lambda lease, more: _packed(lease, more) < limit,
-    )
+    proved = proved_up_to(tokens, limit=limit)
     note(model.lm, replace(noted, proved=proved, largest=None if tokens == full else tokens))
     if tokens == full:
         return name, True, f"{tokens:,} tokens, difference {far:.1e}"
     return name, True, f"the model looks at places in a pack: kept to {tokens:,} tokens"
+
+
+def proved_up_to(tokens: int, *, limit: float) -> Proved:
+    """The proof of packs up to so many tokens; rounding moves a state by less than `limit`."""
+    return Proved(
+        tokens,
+        limit,
+        near=lambda a, b: distance(a, b) < limit,
+        more=lambda lease, more: _packed(lease, more) < limit,
+    )
 
 
 def _packed(lease: Lease, tokens: int) -> float:

@@ -46,6 +46,7 @@ class Proved(NamedTuple):
     """Up to how many tokens the rows of a pack were seen not to change one another."""
 
     tokens: int
+    limit: float  # what rounding may move a state by
     near: Callable[[Tensor, Tensor], bool]  # whether states are the same but for rounding
     more: Callable[[Any, int], bool]  # whether made-up packs of a lease are right up to so many
 
