@@ -28,8 +28,8 @@ from anchorscope.pipeline import run as run_module
 from anchorscope.pipeline.checks import recompute
 from anchorscope.pipeline.spread import beside
 from anchorscope.pipeline.spread.spent import Spent, shared_out
-from anchorscope.probes import fit_process
-from anchorscope.probes.fit_process import FitProcess
+from anchorscope.probes import at_once
+from anchorscope.probes.at_once import FitProcess
 
 DATA = ("north", "south")
 ASKED = (
@@ -177,7 +177,7 @@ def test_a_process_of_fits_that_is_killed_leaves_them_to_the_cores(apart, here, 
     def killed(device: str) -> bool:
         os._exit(9)
 
-    monkeypatch.setattr(fit_process, "_can_fit", killed)
+    monkeypatch.setattr(at_once, "_can_fit", killed)
     monkeypatch.setattr(run_module, "fit_device", lambda lease: "cpu")
     monkeypatch.setattr(beside, "WHERE", "everywhere")
     code, _, error = cli(*ASKED, "--out", "killed")
