@@ -16,9 +16,8 @@ from anchorscope.evidence import awareness
 from anchorscope.evidence.pieces import PieceInputs, evidence_tables
 from anchorscope.pathways.refit import Mahalanobis, distances
 from anchorscope.probes import at_once
-from anchorscope.probes.at_once import fits_of_layers, fits_on, of_layers, stop_fits
+from anchorscope.probes.at_once import FitProcess, fits_of_layers, fits_on, of_layers, stop_fits
 from anchorscope.probes.cross_fit import fit_and_read_layer, training_parts
-from anchorscope.probes.fit_process import FitProcess
 from anchorscope.probes.fold_probes import fold_logits, label_tasks, task_request
 from anchorscope.probes.labelled import Covariates
 from anchorscope.probes.many_fits import Request, class_weights, fit_many

@@ -1,16 +1,16 @@
-"""Claims about the curves of one dataset, each a number of the curve and a region for it."""
+"""Claims about the ΔP curves of one dataset, each a number of the curves and a region for it."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
-from anchorscope.claims.decision import Claim, Measured, Region, from_draws
-from anchorscope.claims.inputs import ClaimInputs, Curves
-from anchorscope.records import MODES
+from anchorscope.claims.decision import DatasetClaim, Measured, Region, from_draws
+from anchorscope.claims.inputs import ClaimInputs
+from anchorscope.records import Mode
 
 NEAR = 10.0  # points that still count as near zero
 FAR = 20.0  # points that count as far below
@@ -54,88 +54,79 @@ def recovery(q: np.ndarray, a: np.ndarray) -> np.ndarray:
     return curve[..., -1] - _quiet(np.nanmin, curve)
 
 
+def deepest_layer(q: np.ndarray, a: np.ndarray) -> np.ndarray:
+    """The layer in the middle of Q's lowest stretch, from 1; NaN where no layer is known."""
+    curve = smooth(q)
+    place = np.where(np.isnan(curve), np.inf, curve).argmin(axis=-1)
+    layer = place + (q.shape[-1] - curve.shape[-1]) / 2 + 1
+    return np.where(np.isnan(curve).all(axis=-1), np.nan, layer)
+
+
 def depth_of_deepest(q: np.ndarray, a: np.ndarray) -> np.ndarray:
     """Where Q is lowest, from 0 (first layer) to 1 (last)."""
-    curve = smooth(q)
-    depths = np.where(np.isnan(curve), np.inf, curve)
-    place = (depths.argmin(axis=-1) + (q.shape[-1] - curve.shape[-1]) / 2 + 1) / q.shape[-1]
-    return np.where(np.isnan(curve).all(axis=-1), np.nan, place)
+    return deepest_layer(q, a) / q.shape[-1]
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Curve:
-    name: str
-    statement: str
-    statistic: Statistic
-    region: Region
-    shares_number_of: str = ""
+def measure_curve(
+    run: ClaimInputs, dataset: str, mode: Mode, *, statistic: Statistic, region: Region
+) -> Measured:
+    """A statistic of the curves with its draws, against a region."""
+    curves = run.curves[dataset, mode]
+    value = float(statistic(curves.q, curves.a))
+    return from_draws(value, statistic(curves.drawn_q, curves.drawn_a), region)
+
+
+def _curve(
+    claim: str, statement: str, statistic: Statistic, region: Region, *, shares_number_of: str = ""
+) -> DatasetClaim:
+    return DatasetClaim(
+        claim=claim,
+        statement=statement,
+        source="figure",
+        measure=partial(measure_curve, statistic=statistic, region=region),
+        shares_number_of=shares_number_of,
+    )
 
 
 CURVES = (
-    _Curve(
-        name="a-near-zero",
-        statement=f"A-Anchored stays within {NEAR:.0f} of zero, at its furthest layer too",
-        statistic=furthest_a,
-        region=Region(low=-NEAR, high=NEAR),
+    _curve(
+        "a-near-zero",
+        f"A-Anchored stays within {NEAR:.0f} of zero, at its furthest layer too",
+        furthest_a,
+        Region(low=-NEAR, high=NEAR),
     ),
-    _Curve(
-        name="q-far-below",
-        statement=f"Q-Anchored lies {FAR:.0f} or more below A-Anchored from the middle layer on",
-        statistic=later_gap,
-        region=Region(high=-FAR),
+    _curve(
+        "q-far-below",
+        f"Q-Anchored lies {FAR:.0f} or more below A-Anchored from the middle layer on",
+        later_gap,
+        Region(high=-FAR),
     ),
-    _Curve(
-        name="start-near-zero",
-        statement=f"both start within {NEAR:.0f} of zero at layer 1",
-        statistic=start,
-        region=Region(low=-NEAR, high=NEAR),
+    _curve(
+        "start-near-zero",
+        f"both start within {NEAR:.0f} of zero at layer 1",
+        start,
+        Region(low=-NEAR, high=NEAR),
     ),
-    _Curve(
-        name="u-shape",
-        statement=f"Q-Anchored rises again by {RECOVERY:.0f} or more after its deepest layers",
-        statistic=recovery,
-        region=Region(low=RECOVERY),
+    _curve(
+        "u-shape",
+        f"Q-Anchored rises again by {RECOVERY:.0f} or more after its deepest layers",
+        recovery,
+        Region(low=RECOVERY),
     ),
-    _Curve(
-        name="keeps-falling",
-        statement=f"Q-Anchored ends within {RECOVERY:.0f} of its deepest layers",
-        statistic=recovery,
-        region=Region(high=RECOVERY),
+    _curve(
+        "keeps-falling",
+        f"Q-Anchored ends within {RECOVERY:.0f} of its deepest layers",
+        recovery,
+        Region(high=RECOVERY),
         shares_number_of="u-shape",
     ),
-    _Curve(
-        name="deepest-in-middle",
-        statement="Q-Anchored is deepest between a third and three quarters of the depth",
-        statistic=depth_of_deepest,
-        region=Region(low=MIDDLE[0], high=MIDDLE[1]),
+    _curve(
+        "deepest-in-middle",
+        "Q-Anchored is deepest between a third and three quarters of the depth",
+        depth_of_deepest,
+        Region(low=MIDDLE[0], high=MIDDLE[1]),
     ),
 )
-
-
-def curve_claims(run: ClaimInputs) -> Iterator[Claim]:
-    """The claims of CURVES for every dataset."""
-    for curve in CURVES:
-        for dataset in run.titles:
-            measured = {
-                mode: read_curve(run.curves[dataset, mode], curve.statistic, curve.region)
-                for mode in MODES
-            }
-            yield Claim(
-                claim=curve.name,
-                statement=curve.statement,
-                source="figure",
-                model=run.model,
-                dataset=dataset,
-                paper=measured["paper"],
-                strict=measured["strict"],
-                shares_number_of=curve.shares_number_of,
-            )
-
-
-def read_curve(curves: Curves, statistic: Statistic, region: Region) -> Measured:
-    """A statistic of the curves with its draws, against a region."""
-    value = float(statistic(curves.q, curves.a))
-    return from_draws(value, statistic(curves.drawn_q, curves.drawn_a), region)
 
 
 def _quiet(reduce: Callable[..., np.ndarray], values: np.ndarray) -> np.ndarray:

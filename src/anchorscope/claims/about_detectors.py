@@ -1,4 +1,4 @@
-"""The published claims about detectors, and what the paired comparison makes of each."""
+"""The published claims about detectors, decided by their paired comparison with the probe."""
 
 from __future__ import annotations
 
@@ -22,33 +22,27 @@ def detector_claims(table: pd.DataFrame) -> pd.DataFrame:
     if "vs_probe" not in table.columns:
         return pd.DataFrame()
     rows = []
-    for (claim, (detector, statement)), dataset in _each(table):
-        own = table[(table["detector"] == detector) & (table["dataset"] == dataset)]
-        if len(own):
-            row = {"claim": claim, "statement": statement, "source": "text", "dataset": dataset}
-            rows.append(row | _readings(own.set_index("split").to_dict("index")))
+    for claim, (detector, statement) in CLAIMS.items():
+        for dataset in dict.fromkeys(table["dataset"]):
+            own = table[(table["detector"] == detector) & (table["dataset"] == dataset)]
+            if len(own):
+                row = {"claim": claim, "statement": statement, "source": "text", "dataset": dataset}
+                by_split = own.set_index("split").to_dict("index")
+                for mode, split in _MODES.items():
+                    if split in by_split:
+                        row |= _columns(mode, by_split[split])
+                rows.append(row)
     return pd.DataFrame(rows)
 
 
-def _each(table: pd.DataFrame) -> list[tuple[tuple[str, tuple[str, str]], str]]:
-    names = list(dict.fromkeys(table["dataset"]))
-    return [(claim, name) for claim in CLAIMS.items() for name in names]
-
-
-def _readings(by_split: dict[Any, dict[Any, Any]]) -> dict[str, Any]:
-    """Value, interval, Holm's p and decision in both modes."""
-    found: dict[str, Any] = {}
-    for mode, split in _MODES.items():
-        row = by_split.get(split)
-        if row is not None:
-            value, p = float(row["vs_probe"]), float(row["vs_probe_p"])
-            ends = {"low": row["vs_probe_low"], "high": row["vs_probe_high"]}
-            told = {"value": value, "decision": _decision(value, p), **ends, "p": p}
-            found |= {f"{mode}_{name}": of for name, of in told.items()}
-    return found
-
-
-def _decision(value: float, p: float) -> str:
-    if not math.isfinite(p) or p >= ALPHA:
-        return "undecided"
-    return "holds" if value > 0 else "fails"
+def _columns(mode: str, row: dict[Any, Any]) -> dict[str, Any]:
+    """Value, decision, interval and Holm's p of one mode."""
+    value, p = float(row["vs_probe"]), float(row["vs_probe_p"])
+    decision = "holds" if value > 0 else "fails"
+    return {
+        f"{mode}_value": value,
+        f"{mode}_decision": decision if math.isfinite(p) and p < ALPHA else "undecided",
+        f"{mode}_low": row["vs_probe_low"],
+        f"{mode}_high": row["vs_probe_high"],
+        f"{mode}_p": p,
+    }

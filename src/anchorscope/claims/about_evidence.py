@@ -1,4 +1,4 @@
-"""Claims from the other evidence: patching, answer-only, abstentions, self-awareness.
+"""Claims about the groups Q and A, and from patching, answer-only, heads and the other evidence.
 
 Each is read at the chosen layer. Paper mode compares all samples; strict mode takes the strict
 groups and compares within each predicted class, averaged by size.
@@ -6,37 +6,39 @@ groups and compares within each predicted class, averaged by size.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
 
-from anchorscope.claims.decision import Claim, Measured, Region, both, from_estimate
+from anchorscope.claims.decision import (
+    DatasetClaim,
+    Decision,
+    Measured,
+    Region,
+    both,
+    from_draws,
+    from_estimate,
+)
 from anchorscope.claims.inputs import ClaimInputs
-from anchorscope.records import Estimate
-from anchorscope.stats.intervals import difference, weighted
+from anchorscope.records import Estimate, Mode
+from anchorscope.stats.intervals import Draws, difference, difference_of_means, weighted
 
-PREDICTED = ("predicted-right", "predicted-wrong")
+ENOUGH = 0.8  # the least power at which what was not found is excluded
+PREDICTED = {"predicted-right": 0, "predicted-wrong": 1}
 PATCH, OTHER_TOKENS = ("patch-matched", "patch-random"), "patch-other"
-BASELINES = ("signed-logit", "margin", "simple")
+SIMPLER = ("signed-logit", "margin", "simple")  # predictors that the state must beat
+TOP = "top4"
+ABOVE, BELOW, BETTER_THAN_CHANCE = Region(low=0.0), Region(high=0.0), Region(low=0.5)
 NOTHING = Estimate(np.nan, np.nan, np.nan, 0)
+Columns = tuple[str, str, str]  # value, low, high
+DELTA_P: Columns = ("delta_p", "delta_p_low", "delta_p_high")
 
 
-def evidence_claims(run: ClaimInputs) -> Iterator[Claim]:
-    """The claims that the run's evidence can speak to; answer-only always, it costs nothing."""
-    claims: tuple[Callable[[ClaimInputs, str], Claim | None], ...] = (
-        _patching, _answer_only, _abstention, _awareness,
-    )  # fmt: skip
-    for claim in claims:
-        for dataset in run.titles:
-            found = claim(run, dataset)
-            if found is not None:
-                yield found
-
-
-def row_of(table: pd.DataFrame, columns: tuple[str, str, str], **equal: Any) -> Estimate:
-    """The row with these values as an estimate; NaN where there is none."""
+def row_of(table: pd.DataFrame, columns: Columns, **equal: Any) -> Estimate:
+    """The first row with these values as an estimate; NaN where there is none."""
     keep = np.ones(len(table), dtype=bool)
     for name, value in equal.items():
         keep &= np.asarray(table[name] == value)
@@ -47,114 +49,273 @@ def row_of(table: pd.DataFrame, columns: tuple[str, str, str], **equal: Any) -> 
     return Estimate(value, low, high, int(table["n"].iloc[first]))
 
 
-def within(of: Callable[[str], Estimate]) -> Estimate:
-    """The mean of an estimate over the predicted classes that have one, by size."""
-    found = [of(subset) for subset in PREDICTED]
-    return weighted([e for e in found if np.isfinite(e[:3]).all()])
-
-
-def _gap(table: pd.DataFrame, columns: tuple[str, str, str], **equal: Any) -> Estimate:
+def gap_of(table: pd.DataFrame, columns: Columns, **equal: Any) -> Estimate:
+    """The row of Q less that of A."""
     q, a = (row_of(table, columns, pathway=which, **equal) for which in ("Q", "A"))
     return difference(q, a)
 
 
-def _patching(run: ClaimInputs, dataset: str) -> Claim | None:
+def within(estimate_of: Callable[[str], Estimate]) -> Estimate:
+    """The mean of an estimate over the predicted classes that have one, by size."""
+    found = [estimate_of(subset) for subset in PREDICTED]
+    return weighted([e for e in found if np.isfinite(e[:3]).all()])
+
+
+def by_mode(mode: Mode, estimate_of: Callable[[str], Estimate]) -> Estimate:
+    """The estimate of all samples in paper mode, within the predicted classes in strict mode."""
+    return estimate_of("all") if mode == "paper" else within(estimate_of)
+
+
+def _two_pathways(run: ClaimInputs, dataset: str, mode: Mode) -> Measured:
+    """Paper mode asks only whether its own groups differ; strict mode follows the finding."""
+    row = run.finding_of(dataset)
+    if mode == "strict":
+        gap = Estimate(*(float(row[name]) for name in ("gap", "gap_low", "gap_high")), n=0)
+        measured, p = from_estimate(gap, BELOW), float(row["dip_p"])
+        return replace(measured, p_holds=p, decided_elsewhere=_decision(row))
+    curves, layer = run.curves[dataset, mode], int(row["layer"]) - 1
+    value = float((curves.q - curves.a)[layer])
+    return from_draws(value, (curves.drawn_q - curves.drawn_a)[:, layer], BELOW)
+
+
+def _decision(row: Mapping[str, Any]) -> Decision:
+    """Strict mode's decision on two pathways.
+
+    `fails` needs the alternative excluded: one law for all samples, in a run that would have seen
+    a half and a fifth of them lose their belief. A gap near zero excludes nothing.
+    """
+    if row["finding"] == "two-pathways":
+        return "holds"
+    seen = float(row["power_half"]) >= ENOUGH and float(row["power_fifth"]) >= ENOUGH
+    if row["finding"] in ("uniform", "no-effect") and seen:
+        return "fails"
+    return "not shown"
+
+
+def _difference_of_groups(
+    run: ClaimInputs, rows: pd.DataFrame, values: np.ndarray, mode: Mode
+) -> Estimate:
+    """The mean of some values [row] over Q less that over A."""
+    q = np.asarray(rows["pathway"] == "Q", dtype=float)
+    predicted = np.asarray(rows["prediction"], dtype=float)
+    entity = run.entities(rows["id"].tolist())
+    draws = Draws(seed=run.seed, resamples=run.resamples)
+
+    def among(subset: str) -> Estimate:
+        part = predicted == PREDICTED[subset] if subset in PREDICTED else np.ones(len(q), bool)
+        return difference_of_means(values[part], q[part], draws, entity=entity[part])
+
+    return by_mode(mode, among)
+
+
+def _accuracy(run: ClaimInputs, dataset: str, mode: Mode) -> Measured:
+    """In strict mode the group must also predict z beyond what is known anyway."""
+    rows = run.samples(dataset, mode)
+    right = 1.0 - np.asarray(rows["z"], dtype=float)
+    gap = from_estimate(_difference_of_groups(run, rows, right, mode), ABOVE)
+    if mode == "paper":
+        return gap
+    ends = (float(run.layer_of(dataset)["adds_gain" + end]) for end in ("", "_low", "_high"))
+    return both(gap, from_estimate(Estimate(*ends, n=0), ABOVE))
+
+
+def _popularity(run: ClaimInputs, dataset: str, mode: Mode) -> Measured | None:
+    rows = run.samples(dataset, mode)
+    ids = rows["id"].tolist()  # one by one, texts of a column take long
+    popularity = np.array([run.popularity.get(str(id), np.nan) for id in ids], dtype=float)
+    logs = np.log10(np.where(popularity > 0, popularity, np.nan))
+    if mode == "paper" and not np.isfinite(logs).any():
+        return None
+    return from_estimate(_difference_of_groups(run, rows, logs, mode), ABOVE)
+
+
+def _patching(run: ClaimInputs, dataset: str, mode: Mode) -> Measured | None:
     """In strict mode the gap must also exceed that of a patch of as many other tokens."""
     rows = run.evidence_at("patching", dataset)
     if rows.empty:
         return None
     patch = next((name for name in PATCH if name in set(rows["intervention"])), PATCH[0])
+    named: dict[str, Any] = {"intervention": patch, "mode": mode}
     columns = ("flip_rate", "flip_low", "flip_high")
-
-    def inside(name: str) -> Estimate:
-        return within(
-            lambda subset: _gap(rows, columns, intervention=name, mode="strict", subset=subset)
-        )
-
-    strict = from_estimate(inside(patch), Region(low=0.0))
-    gaps = run.evidence_at("patching_gap", dataset)
-    if len(gaps):
-        ends = ("gap", "gap_low", "gap_high")
-        of = {"intervention": patch, "less": OTHER_TOKENS, "mode": "strict"}
-        beyond = within(lambda subset: row_of(gaps, ends, subset=subset, **of))
-        strict = both(strict, from_estimate(beyond, Region(low=0.0)))
-    elif OTHER_TOKENS in set(rows["intervention"]):  # a run of an earlier version: not as pairs
-        beyond = difference(inside(patch), inside(OTHER_TOKENS))
-        strict = both(strict, from_estimate(beyond, Region(low=0.0)))
-    paper = _gap(rows, columns, intervention=patch, mode="paper", subset="all")
-    said = "another subject’s exact tokens flip the verdict on Q more often than on A (share)"
-    return _claim(run, dataset, "patching-flips-q", said,
-                  from_estimate(paper, Region(low=0.0)), strict)  # fmt: skip
+    flips = from_estimate(by_mode(mode, lambda s: gap_of(rows, columns, subset=s, **named)), ABOVE)
+    if mode == "paper":
+        return flips
+    gaps, ends = run.evidence_at("patching_gap", dataset), ("gap", "gap_low", "gap_high")
+    if gaps.empty:
+        return None
+    beyond = within(lambda s: row_of(gaps, ends, subset=s, less=OTHER_TOKENS, **named))
+    return both(flips, from_estimate(beyond, ABOVE))
 
 
-def _answer_only(run: ClaimInputs, dataset: str) -> Claim:
+def _answer_only(run: ClaimInputs, dataset: str, mode: Mode) -> Measured:
     """From answer_only.csv; without it from strict.csv, which compares all samples."""
     rows = run.evidence_at("answer_only", dataset)
     if rows.empty:
-        at = run.layer_of(dataset)
-        names = {mode: f"answer_only_{mode}" for mode in ("paper", "strict")}
-        gaps = {m: Estimate(*(float(at[n + end]) for end in ("", "_low", "_high")), n=0)
-                 for m, n in names.items()}  # fmt: skip
-        paper, strict = gaps["paper"], gaps["strict"]
+        row, name = run.layer_of(dataset), f"answer_only_{mode}"
+        gap = Estimate(*(float(row[name + end]) for end in ("", "_low", "_high")), n=0)
     else:
-        columns = ("delta_p", "delta_p_low", "delta_p_high")
-        paper = _gap(rows, columns, mode="paper", subset="all")
-        strict = within(lambda subset: _gap(rows, columns, mode="strict", subset=subset))
-    said = "leaving the question out lowers Q more than A"
-    readings = (from_estimate(gaps, Region(high=0.0)) for gaps in (paper, strict))
-    return _claim(run, dataset, "answer-only-moves-q", said, *readings)
+        gap = by_mode(mode, lambda s: gap_of(rows, DELTA_P, mode=mode, subset=s))
+    return from_estimate(gap, BELOW)
 
 
-def _abstention(run: ClaimInputs, dataset: str) -> Claim | None:
+def _abstention(run: ClaimInputs, dataset: str, mode: Mode) -> Measured | None:
     rows = run.evidence_at("boundary", dataset)
     if rows.empty or "abstention" not in set(rows["measure"]):
         return None
-    columns = ("value", "low", "high")
-
-    def gap(mode: str, subset: str) -> Estimate:
-        return row_of(rows, columns, mode=mode, subset=subset, measure="abstention", pathway="Q-A")
-
-    strict = within(lambda subset: gap("strict", subset))
-    said = "the model abstains less often on Q than on A (share)"
-    readings = (from_estimate(e, Region(high=0.0)) for e in (gap("paper", "all"), strict))
-    return _claim(run, dataset, "q-abstains-less", said, *readings)
+    named = {"measure": "abstention", "pathway": "Q-A", "mode": mode}
+    gap = by_mode(mode, lambda s: row_of(rows, ("value", "low", "high"), subset=s, **named))
+    return from_estimate(gap, BELOW)
 
 
-def _awareness(run: ClaimInputs, dataset: str) -> Claim | None:
+def _awareness(run: ClaimInputs, dataset: str, mode: Mode) -> Measured | None:
     """In strict mode the state must also beat logit, margin, popularity and length."""
     rows = run.evidence_at("awareness", dataset)
     if rows.empty:
         return None
-    columns = ("auroc", "low", "high")
 
-    def inside(predictor: str) -> Estimate:
-        return within(
-            lambda subset: row_of(rows, columns, mode="strict", subset=subset, predictor=predictor)
-        )
+    def auroc(predictor: str) -> Estimate:
+        named = {"mode": mode, "predictor": predictor}
+        return by_mode(mode, lambda s: row_of(rows, ("auroc", "low", "high"), subset=s, **named))
 
-    paper = row_of(rows, columns, mode="paper", subset="all", predictor="state")
-    state, simpler = inside("state"), [inside(name) for name in BASELINES]
-    best = max(simpler, key=lambda e: np.nan_to_num(e.value, nan=-1.0))
-    gain = difference(state, best)
+    state = from_estimate(auroc("state"), BETTER_THAN_CHANCE)
+    if mode == "paper":
+        return state
     gaps = run.evidence_at("awareness_gap", dataset)
-    if len(gaps):  # on the same samples: compared as pairs
-        ends, less = ("gap", "low", "high"), BASELINES[simpler.index(best)]
-        gain = within(lambda subset: row_of(gaps, ends, mode="strict", subset=subset, less=less))
-    strict = both(from_estimate(state, Region(low=0.5)), from_estimate(gain, Region(low=0.0)))
-    said = "the clean state tells Q from A (AUROC)"
-    return _claim(run, dataset, "state-knows-pathway", said,
-                  from_estimate(paper, Region(low=0.5)), strict)  # fmt: skip
+    if gaps.empty:
+        return None
+    best = max(SIMPLER, key=lambda name: np.nan_to_num(auroc(name).value, nan=-1.0))
+    named = {"mode": mode, "less": best}
+    gain = within(lambda s: row_of(gaps, ("gap", "low", "high"), subset=s, **named))
+    return both(state, from_estimate(gain, ABOVE))
 
 
-def _claim(
-    run: ClaimInputs, dataset: str, name: str, said: str, paper: Measured, strict: Measured
-) -> Claim:
-    return Claim(
-        claim=name,
-        statement=said,
+def _saliency(run: ClaimInputs, dataset: str, mode: Mode) -> Measured | None:
+    """Paper mode asks about all answers, strict mode about right and about wrong ones.
+
+    Two humps need a dip test that rejects and a BIC for two, in the weakest of the rows. A dip
+    test that does not reject is no sign of one hump.
+    """
+    table = run.evidence_of("saliency", dataset)
+    if table.empty:
+        return None
+    keep = (table["loss"] == "probe") & (table["source"] == "exact")
+    summed = np.array([str(layer) in ("", "nan") for layer in table["layer"]])  # over the layers
+    used = cast(pd.DataFrame, table.loc[keep & summed]).to_dict("records")
+    subsets = ("all",) if mode == "paper" else ("right", "wrong")
+    rows = [row for row in used if row["subset"] in subsets and np.isfinite(float(row["dip_p"]))]
+    if len(rows) < len(subsets):
+        return Measured()
+    bic = min(float(row["bic"]) for row in rows)
+    p = max(float(row["dip_p"]) for row in rows) if bic > 0 else 1.0
+    # Half, because a claim that can be decided either way is tested at twice its p.
+    return Measured(value=bic, p_holds=p / 2, p_fails=1.0, otherwise="not shown")
+
+
+def _heads(run: ClaimInputs, dataset: str, mode: Mode) -> Measured | None:
+    """Paper mode takes the strongest head and its number from the same questions.
+
+    Strict mode takes the four strongest heads, ranked on other questions than they are measured on.
+    """
+    table = run.evidence_of("heads", dataset)
+    if table.empty:
+        return None
+    named = table["set"].fillna("")
+    rows = table.loc[named == ("" if mode == "paper" else TOP)]
+    if mode == "paper":
+        rows = rows.loc[rows["delta_p"] == rows["delta_p"].min()]
+    return from_estimate(row_of(cast(pd.DataFrame, rows), ("delta_p", "low", "high")), BELOW)
+
+
+def _window_blocks(run: ClaimInputs, dataset: str) -> str:
+    """The first window of blocks that was read, like "window:5"; "" where none was."""
+    table = run.evidence_at("windows", dataset)
+    blocks: Sequence[Any] = () if table.empty else table["layers"].tolist()
+    return next((str(name) for name in blocks if str(name).startswith("window:")), "")
+
+
+def _windows(run: ClaimInputs, dataset: str, mode: Mode) -> Measured | None:
+    """Whether the blocks just below the layer do what all blocks up to it do."""
+    blocks = _window_blocks(run, dataset)
+    if not blocks:
+        return None
+    table = run.evidence_at("windows", dataset)
+    return from_estimate(gap_of(table, DELTA_P, layers=blocks, mode=mode), BELOW)
+
+
+def _window_statement(run: ClaimInputs, dataset: str) -> str:
+    width = _window_blocks(run, dataset).removeprefix("window:")
+    return f"cutting only the {width} blocks up to the layer lowers Q more than A"
+
+
+FIRST = (
+    DatasetClaim(
+        claim="two-pathways",
+        statement="samples fall into two pathways (gap of Q and A)",
+        source="figure",
+        measure=_two_pathways,
+        primary=True,
+    ),
+)
+GROUPS = (
+    DatasetClaim(
+        claim="q-knows",
+        statement="Q samples are answered right more often than A samples (share)",
         source="paper",
-        model=run.model,
-        dataset=dataset,
-        paper=paper,
-        strict=strict,
-    )
+        measure=_accuracy,
+    ),
+    DatasetClaim(
+        claim="q-popular",
+        statement="Q samples ask about more popular subjects (powers of ten)",
+        source="paper",
+        measure=_popularity,
+    ),
+)
+EVIDENCE = (
+    DatasetClaim(
+        claim="patching-flips-q",
+        statement="another subject’s exact tokens flip the verdict on Q more often than on A "
+        "(share)",
+        source="paper",
+        measure=_patching,
+    ),
+    DatasetClaim(
+        claim="answer-only-moves-q",
+        statement="leaving the question out lowers Q more than A",
+        source="paper",
+        measure=_answer_only,
+    ),
+    DatasetClaim(
+        claim="q-abstains-less",
+        statement="the model abstains less often on Q than on A (share)",
+        source="paper",
+        measure=_abstention,
+    ),
+    DatasetClaim(
+        claim="state-knows-pathway",
+        statement="the clean state tells Q from A (AUROC)",
+        source="paper",
+        measure=_awareness,
+    ),
+)
+FLOW = (
+    DatasetClaim(
+        claim="saliency-two-humps",
+        statement="the saliency of the exact question tokens has two humps (BIC, one less two)",
+        source="paper",
+        measure=_saliency,
+        about_groups=False,
+    ),
+    DatasetClaim(
+        claim="heads-carry",
+        statement="cutting the strongest heads alone (one; four, ranked elsewhere) lowers ΔP",
+        source="paper",
+        measure=_heads,
+        about_groups=False,
+    ),
+    DatasetClaim(
+        claim="window-moves-q",
+        statement=_window_statement,
+        source="paper",
+        measure=_windows,
+    ),
+)

@@ -24,7 +24,7 @@ def dataset_claims(run: ClaimInputs) -> Iterator[Claim]:
         run,
         "datasets-follow",
         f"the Q curves of all datasets follow one another (least correlation {ALIKE} or more)",
-        lambda curves: _least_correlation(curves),
+        _least_correlation,
         Region(low=ALIKE),
     )
     yield _deepest_dataset(run)
@@ -116,7 +116,7 @@ def _least_correlation(curves: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def _correlation(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Pearson's along the layers that both know."""
+    """Pearson's correlation along the layers that both have."""
     both = np.isfinite(x) & np.isfinite(y)
     n = np.maximum(both.sum(axis=-1, keepdims=True), 1)
     x, y = (np.where(both, v - np.where(both, v, 0).sum(-1, keepdims=True) / n, 0) for v in (x, y))

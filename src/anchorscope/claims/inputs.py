@@ -1,4 +1,4 @@
-"""What the claims are read from: the tables of a run, and its curves drawn again and again."""
+"""The inputs of the claims: the tables of a run, and its ΔP curves with bootstrap draws."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Curves:
 
 @dataclass(frozen=True)
 class ClaimInputs:
-    """One run as the claims see it."""
+    """The tables of one run that claims are decided from."""
 
     model: str
     size: float  # grows with the model: blocks times width squared
@@ -61,15 +61,20 @@ class ClaimInputs:
         at = (self.strict["dataset"] == dataset) & (self.strict["layer"] == layer)
         return {str(key): value for key, value in self.strict[at].iloc[0].items()}
 
-    def evidence_at(self, name: str, dataset: str) -> pd.DataFrame:
-        """The rows of another table of evidence at the chosen layer; empty without the table."""
+    def evidence_of(self, name: str, dataset: str) -> pd.DataFrame:
+        """A dataset's rows of a table of evidence; empty without the table."""
         table = self.evidence.get(name)
-        if table is None or "layer" not in table:
+        if table is None:
+            return pd.DataFrame()
+        return cast(pd.DataFrame, table.loc[table["dataset"] == dataset])
+
+    def evidence_at(self, name: str, dataset: str) -> pd.DataFrame:
+        """A dataset's rows of a table of evidence at the chosen layer."""
+        table = self.evidence_of(name, dataset)
+        if "layer" not in table:
             return pd.DataFrame()
         layer = self.finding_of(dataset)["layer"]
-        return cast(
-            pd.DataFrame, table.loc[(table["dataset"] == dataset) & (table["layer"] == layer)]
-        )
+        return cast(pd.DataFrame, table.loc[table["layer"] == layer])
 
     def samples(self, dataset: str, mode: Mode) -> pd.DataFrame:
         """The rows of pathways.parquet at the chosen layer."""
@@ -118,7 +123,7 @@ class ClaimInputs:
 
 @dataclass(frozen=True)
 class _Cells:
-    """Where the rows of a table lie in one of questions and layers, in the order of both.
+    """The places of a table's rows in one of questions and layers, in the order of both.
 
     pandas' `pivot` gives the same, and looks for the places again for every column.
     """
@@ -142,7 +147,7 @@ class _Cells:
 def from_tables(
     info: Mapping[str, Any], tables: Mapping[str, pd.DataFrame], samples: pd.DataFrame
 ) -> ClaimInputs:
-    """A run as the claims see it, from run.json, its tables by name, and its samples."""
+    """The inputs of a run's claims, from run.json, its tables by name, and its samples."""
     model, config = info["model"], info.get("config") or {}
     popular = samples.dropna(subset=["popularity"])
     titles = {str(d["name"]): str(d.get("title") or d["name"]) for d in info["datasets"]}
@@ -164,7 +169,7 @@ def from_tables(
 
 
 def _entity_by_id(samples: pd.DataFrame) -> dict[str, str]:
-    """What each question is about; nothing for runs that do not say."""
+    """The entity of each question that has one."""
     if "entity" not in samples:
         return {}
     named = zip(samples["id"], samples["entity"], strict=True)

@@ -1,4 +1,4 @@
-"""claims.csv: every claim with its number and its verdict in both modes."""
+"""claims.csv: every claim with its number and its decision in both modes."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from anchorscope.claims.about_curves import curve_claims
-from anchorscope.claims.about_evidence import evidence_claims
-from anchorscope.claims.about_flow import flow_claims
-from anchorscope.claims.about_groups import group_claims, two_pathways
+from anchorscope.claims.about_curves import CURVES
+from anchorscope.claims.about_evidence import EVIDENCE, FIRST, FLOW, GROUPS
 from anchorscope.claims.comparisons import dataset_claims, model_claims
-from anchorscope.claims.decision import Claim, Measured
+from anchorscope.claims.decision import Claim, Measured, decided
 from anchorscope.claims.inputs import ClaimInputs
 from anchorscope.claims.published import reading_claims
 from anchorscope.records import MODES
@@ -32,10 +30,10 @@ def claims_table(
     pathways is the question the run is for, and is answered at its own level.
 
     In strict mode a claim about Q and A needs Q and A. Where two pathways are not shown on one of
-    its datasets, its number is what one mechanism, a kind of question or a continuum gives as
-    well, and the claim is `not shown`, whichever side of its bound the number lies on.
+    its datasets, one mechanism, a kind of question or a continuum gives its number as well, and the
+    claim is `not shown`, on whichever side of its bound the number is.
     """
-    claims = list(_claims(runs, [runs] if compared is None else compared))
+    claims = _claims(runs, [runs] if compared is None else compared)
     columns = {mode: _columns([getattr(claim, mode) for claim in claims], claims) for mode in MODES}
     without = _without_pathways(runs)
     for place, claim in enumerate(claims):
@@ -67,19 +65,18 @@ def _without_pathways(runs: Sequence[ClaimInputs]) -> set[tuple[str, str]]:
 
 
 def _places(claim: Claim) -> set[tuple[str, str]]:
-    """Model and dataset of every curve that a claim speaks of."""
+    """Model and dataset of every curve that a claim is about."""
     return set(itertools.product(claim.model.split(", "), claim.dataset.split(",")))
 
 
-def _claims(
-    runs: Sequence[ClaimInputs], compared: Sequence[Sequence[ClaimInputs]]
-) -> itertools.chain[Claim]:
-    families = (
-        two_pathways, curve_claims, dataset_claims, group_claims, evidence_claims, flow_claims,
-        reading_claims,
-    )  # fmt: skip
-    each = (family(run) for family in families for run in runs)
-    return itertools.chain(*each, *(model_claims(group) for group in compared))
+def _claims(runs: Sequence[ClaimInputs], compared: Sequence[Sequence[ClaimInputs]]) -> list[Claim]:
+    """All claims in the order of claims.csv: family by family, each for all runs."""
+    claims = [c for family in (FIRST, CURVES) for run in runs for c in decided(run, family)]
+    claims += [claim for run in runs for claim in dataset_claims(run)]
+    for family in (GROUPS, EVIDENCE, FLOW):
+        claims += [claim for run in runs for claim in decided(run, family)]
+    claims += [claim for run in runs for claim in decided(run, reading_claims(run))]
+    return claims + [claim for group in compared for claim in model_claims(group)]
 
 
 def _columns(readings: Sequence[Measured], claims: Sequence[Claim]) -> dict[str, list]:
@@ -93,7 +90,7 @@ def _columns(readings: Sequence[Measured], claims: Sequence[Claim]) -> dict[str,
     for place in map(int, np.flatnonzero(twin)):
         claim = claims[place]
         p[place] = corrected[claim.shares_number_of, claim.model, claim.dataset]
-    # A first claim settled elsewhere brings the one p-value that speaks for it.
+    # A claim that is decided elsewhere has one p-value, for holding.
     for place, reading in enumerate(readings):
         if reading.decided_elsewhere is not None:
             p[place] = reading.p_holds

@@ -7,10 +7,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from anchorscope.config import Balance
-from anchorscope.probes.curvature import Array, namespace, solved_lower, to_numpy
 from anchorscope.probes.fold_probes import fit_fold_probes, label_tasks, task_request
 from anchorscope.probes.folds import training_rows
-from anchorscope.probes.many_fits import DEFAULT_C, Made, Request
+from anchorscope.probes.many_fits import (
+    DEFAULT_C,
+    Array,
+    Made,
+    Request,
+    namespace,
+    solved_lower,
+    to_numpy,
+)
 from anchorscope.records import Estimate
 from anchorscope.stats.ranking import auroc_interval
 from anchorscope.stats.whole_rows import known_rows

@@ -1,7 +1,10 @@
-"""The fits of many layers made at once on a GPU, for parts that other processes then finish.
+"""Make the fits of many layers at once on a GPU, in processes of their own.
 
 A layer's fits are hundreds of short steps, and a short step takes a GPU the time of starting its
-kernels. So one process makes the fits of all layers there, and the others count.
+kernels. So the fits of all layers are made there together, and the processes that analyse layers
+take them over. In the model's own process fits and passes would wait for each other: both are short
+steps of Python between kernels. One fitting process would idle half of its time, while it opens
+states.
 """
 
 from __future__ import annotations
@@ -16,26 +19,60 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from anchorscope.probes.curvature import Array, to_numpy
-from anchorscope.probes.fit_process import FitProcess
-from anchorscope.probes.many_fits import Made, Request, fit_many
+from anchorscope.parallel import OwnProcess
+from anchorscope.probes.many_fits import Array, Made, Request, fit_many, to_numpy
 
 Result = TypeVar("Result")
-_PROCESS: ContextVar[FitProcess | None] = ContextVar("fits_on", default=None)
-# Of states in double precision at once: a share of the GPU's memory, most of which the passes of a
-# model have; the fits take about four times as much. Not of what is free, so that two runs on like
-# GPUs fit alike.
-_SHARE, _BYTES = 64, 2**28
-CORES = "cores"  # in run.json, where a GPU was to make fits and could not make all of them
 There = Callable[[np.ndarray], Array]  # the same numbers on the device, in double precision
-Ask = Callable[[int], tuple[np.ndarray, Request | None]]  # of a layer: its states, and the fits
+Ask = Callable[[int], tuple[np.ndarray, Request | None]]  # layer -> its states, and the fits
+CORES = "cores"  # in run.json, where a GPU was to make fits and could not make all of them
+_COUNT = 2  # processes
+_ROOM = 2**32  # bytes of the GPU that must be free beside what the model's passes hold
+# Bytes of states in double precision that are fitted at once: a share of the GPU's memory, most of
+# which the model's passes have; the fits take about four times as much. A share of what is free
+# would let two runs on like GPUs fit differently.
+_SHARE, _BYTES = 64, 2**28
+
+
+class FitProcess:
+    """The processes that make fits on a device, until the `with` block ends.
+
+    Several threads may use them; each process does one thing at a time.
+    """
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+        self.lacking = False  # whether some work could not be done there
+        self._process = OwnProcess(_COUNT)
+
+    def __enter__(self) -> FitProcess:
+        begin = self._process.__enter__().begin
+        self._can_fit = [begin(partial(_can_fit, self.device)) for _ in range(_COUNT)]
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """End the processes, whatever they are doing."""
+        self._process.stop()
+
+    def made(self, work: Callable[[], Result]) -> Result | None:
+        """The result of `work` there; None where the processes or their GPU cannot do it."""
+        able = all(can_fit() for can_fit in self._can_fit)
+        result = self._process.begin(partial(_result_or_none, work))() if able else None
+        self.lacking |= result is None
+        return result
+
+
+_PROCESS: ContextVar[FitProcess | None] = ContextVar("fits_on", default=None)
 
 
 @contextmanager
 def fits_on(device: str | None) -> Iterator[None]:
-    """`fits_of_layers` makes fits on the device, in a process of their own; None: it makes none.
+    """Let `fits_of_layers` and `of_layers` use a device in this block; None: they return nothing.
 
-    Holds for this thread and for those that take over its context.
+    Holds for this thread and for those that copy its context.
     """
     if device is None:
         yield
@@ -49,7 +86,7 @@ def fits_on(device: str | None) -> Iterator[None]:
 
 
 def fitted_on() -> str | None:
-    """The device that made the fits; `cores` where it could not make all; None: nobody asked it."""
+    """The device that made the fits; `cores` where it could not make all; None without one."""
     process = _PROCESS.get()
     if process is None:
         return None
@@ -57,17 +94,17 @@ def fitted_on() -> str | None:
 
 
 def stop_fits() -> None:
-    """Ends the process that makes fits; who waits for one makes it alone."""
+    """End the processes that make fits; their callers then get none."""
     process = _PROCESS.get()
     if process is not None:
         process.stop()
 
 
 def fits_of_layers(ask: Ask, layers: Sequence[int]) -> dict[int, Made]:
-    """The fits of each layer that `ask` tells of, [fit, width] and [fit], by layer.
+    """The fits that `ask` names for each layer, [fit, width] and [fit], by layer.
 
-    Empty where no GPU is to make them, where it has no memory left, or where states are no numbers:
-    then whoever needs the fits of a layer makes them, or says what is wrong.
+    Empty without a GPU, where its memory is full, or where states are not finite: then the caller
+    makes the fits of a layer, or says what is wrong.
     """
 
     def fits(there: There, most: int) -> Iterator[tuple[int, Made]]:
@@ -80,17 +117,39 @@ def fits_of_layers(ask: Ask, layers: Sequence[int]) -> dict[int, Made]:
 def of_layers(
     work: Callable[[There, int], np.ndarray], layers: Sequence[int]
 ) -> dict[int, np.ndarray]:
-    """What `work` makes of each layer with tensors that are `there`; empty likewise."""
+    """The result of `work` on tensors that are `there`, by layer; empty in the same cases."""
     return _on_device(lambda there, _: ((layer, work(there, layer)) for layer in layers))
 
 
 def side_by_side(works: Sequence[Callable[[], Result]]) -> list[Result]:
-    """What each work gives that may ask for fits; they wait for them at the same time."""
+    """The results of works that may wait for fits, all of them at the same time."""
     if _PROCESS.get() is None or len(works) < 2:
         return [work() for work in works]
     with ThreadPoolExecutor(len(works), current_thread().name) as pool:
         begun = [pool.submit(copy_context().run, work) for work in works]
-        return [of.result() for of in begun]
+        return [future.result() for future in begun]
+
+
+def _can_fit(device: str) -> bool:
+    """Whether the device takes another process and has room for it."""
+    import torch
+
+    try:
+        torch.zeros(1, device=device)
+        return torch.device(device).type != "cuda" or torch.cuda.mem_get_info(device)[0] > _ROOM
+    except (RuntimeError, AssertionError):  # no such GPU, or one process has it to itself
+        return False
+
+
+def _result_or_none(work: Callable[[], Result]) -> Result | None:
+    """The result of `work`; None where memory runs out or states are not finite."""
+    import torch
+
+    torch.set_num_threads(1)
+    try:
+        return work()
+    except (torch.OutOfMemoryError, torch.linalg.LinAlgError):  # type: ignore[reportPrivateImportUsage]
+        return None
 
 
 def _on_device(work: Callable[[There, int], Iterable[tuple[int, Any]]]) -> dict[int, Any]:
@@ -99,6 +158,13 @@ def _on_device(work: Callable[[There, int], Iterable[tuple[int, Any]]]) -> dict[
         return {}
     device = process.device
     return process.made(lambda: dict(work(partial(_to, device), _most(device)))) or {}
+
+
+def _to(device: str, values: np.ndarray) -> Array:
+    """The numbers in double precision on the device, to which they travel as they are stored."""
+    import torch
+
+    return torch.from_numpy(values).to(device).double()
 
 
 def _most(device: str) -> int:
@@ -113,49 +179,40 @@ def _most(device: str) -> int:
 def _chunks(
     ask: Ask, layers: Sequence[int], most: int
 ) -> Iterator[dict[int, tuple[np.ndarray, Request]]]:
-    """States and requests of layers that go together: as many questions, and not too many bytes."""
+    """Layers that are fitted together: states of one shape, of `most` bytes in all."""
     chunk: dict[int, tuple[np.ndarray, Request]] = {}
     for layer in layers:
         states, request = ask(layer)
         if request is None:
             continue
-        alike = all(of.shape == states.shape for of, _ in chunk.values())
-        if not alike or 8 * states.size * (len(chunk) + 1) > most:
-            yield from [chunk] if chunk else []
+        alike = all(other.shape == states.shape for other, _ in chunk.values())
+        if chunk and not (alike and 8 * states.size * (len(chunk) + 1) <= most):
+            yield chunk
             chunk = {}
         chunk[layer] = states, request
-    yield from [chunk] if chunk else []
+    if chunk:
+        yield chunk
 
 
 def _fit(there: There, chunk: Mapping[int, tuple[np.ndarray, Request]]) -> dict[int, Made]:
-    """The fits of layers whose states have one shape."""
+    """The fits of layers whose states have one shape.
+
+    Layers may have different numbers of fits, where a class is too small in one of them: they are
+    filled up with fits of y = 1/2, which have converged before their first step.
+    """
     requests = [request for _, request in chunk.values()]
     most = max(len(request.C) for request in requests)
+    fill = Request(y=0.5, weights=1.0, C=1.0)  # type: ignore[arg-type]
+    padded = [
+        np.stack([
+            np.pad(part, [(0, most - len(part)), (0, 0)][: part.ndim], constant_values=value)
+            for part in parts
+        ])
+        for parts, value in zip(zip(*requests, strict=True), fill, strict=True)
+    ]  # fmt: skip
     states = there(np.stack([states for states, _ in chunk.values()]))
-    padded = [np.stack(of) for of in zip(*(_padded(of, most) for of in requests), strict=True)]
     coefficients, intercept = map(to_numpy, fit_many(states, *map(there, padded)))
-    counts = (len(request.C) for request in requests)
     return {
-        layer: (of[:count], shift[:count])
-        for layer, of, shift, count in zip(chunk, coefficients, intercept, counts, strict=True)
+        layer: (coefficients[place, : len(request.C)], intercept[place, : len(request.C)])
+        for place, (layer, (_, request)) in enumerate(chunk.items())
     }
-
-
-def _padded(request: Request, most: int) -> Request:
-    """The request with fits that have converged before their first step, `most` in all.
-
-    Layers may ask for different numbers of fits: a class may be too small in one of them.
-    """
-    more = ((0, most - len(request.C)), (0, 0))
-    return Request(
-        y=np.pad(request.y, more, constant_values=0.5),
-        weights=np.pad(request.weights, more, constant_values=1.0),
-        C=np.pad(request.C, more[0], constant_values=1.0),
-    )
-
-
-def _to(device: str, of: np.ndarray) -> Array:
-    """The numbers in double precision on the device, to which they travel as they are stored."""
-    import torch
-
-    return torch.from_numpy(of).to(device).double()

@@ -1,7 +1,7 @@
 """Cross-fitting: every probe of every layer, trained, calibrated and read on held-out questions.
 
-Whatever makes the probes of a held-out fold, Platt's line included, is given the questions of the
-other folds alone: neither a state nor a label of the fold can reach the fold's own readings.
+The probes of a held-out fold, Platt's line included, are made from the questions of the other folds
+alone: neither a state nor a label of the fold can reach the fold's own readings.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from anchorscope.probes.many_fits import (
     to_single,
 )
 from anchorscope.probes.probe_set import ProbeSet
-from anchorscope.probes.readings import Readings, check_layer, check_states, read
+from anchorscope.probes.readings import Readings, check_layer, check_states
 from anchorscope.run_folder.states import StateBank
 
 
@@ -53,66 +53,46 @@ def cross_fit(
     """Readings of all questions under all interventions, and the probes that gave them.
 
     `states` maps an intervention to [question, layer, width] (memory-mapped is fine: one layer
-    is converted at a time). Probes learn from the "clean" states alone. `calibrate`: logits go
+    is converted at a time). Probes learn from the "clean" states alone. `calibrate` passes logits
     through Platt's line, so that their probabilities are right on held-out questions. The line is
     fitted within a probe's training questions, those of one `entity` [question] held out together
     (None: every question has its own).
     """
     z, fold = np.asarray(z), np.asarray(fold)
     check_states(states, ids=ids, z=z, fold=fold)
-    _check_folds(fold)
+    present = np.unique(fold)
+    if len(present) < 3 or not np.array_equal(present, np.arange(len(present))):
+        raise UserError(
+            f"Folds are {present.tolist()}; accepted: 0, 1, 2, ... without a gap, at least three. "
+            "Make them with entity_folds on these very questions."
+        )
     check_enough(z, fold, dataset=dataset)
-    probes = fit_probes(
-        states["clean"],
-        z=z,
-        fold=fold,
-        entity=ids if entity is None else entity,
-        C=C,
-        balance=balance,
-        calibrate=calibrate,
-        workers=workers,
-        progress=progress,
+
+    def fit_layer(layer: int) -> tuple[ProbeSet, dict[str, np.ndarray]]:
+        return fit_and_read_layer(
+            {name: own[:, layer - 1] for name, own in states.items()},
+            layer=layer,
+            ids=ids,
+            z=z,
+            fold=fold,
+            entity=entity,
+            C=C,
+            balance=balance,
+            calibrate=calibrate,
+        )
+
+    numbers = range(1, states["clean"].shape[1] + 1)
+    layers = in_parallel(fit_layer, numbers, workers=workers, progress=progress)
+    probes = stacked([probes for probes, _ in layers])
+    logits = {name: np.stack([read[name] for _, read in layers], axis=2) for name in states}
+    readings = Readings(
+        ids=tuple(ids),
+        z=z.astype(np.int64),
+        fold=fold.astype(np.int64),
+        probes=probes.probes,
+        logits=logits,
     )
-    return read(probes, states, ids=ids, z=z, fold=fold), probes
-
-
-def fit_probes(
-    clean: np.ndarray,
-    *,
-    z: np.ndarray,
-    fold: np.ndarray,
-    entity: Sequence[str],
-    C: float = DEFAULT_C,
-    balance: Balance = "weights",
-    calibrate: bool = True,
-    workers: int | None = None,
-    progress: OnDone | None = None,
-) -> ProbeSet:
-    """The probes trained on clean states [question, layer, width], for each fold held out."""
-    parts = training_parts(z, fold, entity=entity, C=C, balance=balance, calibrate=calibrate)
-
-    def fit_layer(layer: int) -> tuple[np.ndarray, np.ndarray]:
-        return _fit_layer(clean[:, layer], parts)
-
-    layers = range(clean.shape[1])
-    fitted = in_parallel(fit_layer, layers, workers=workers, progress=progress)
-    return ProbeSet(
-        probes=PROBES,
-        weights=np.stack([weights for weights, _ in fitted], axis=2),
-        intercept=np.stack([intercept for _, intercept in fitted], axis=2),
-        n_train=learners(fold).sum(axis=2),
-        C=float(C),
-        balance=balance,
-        calibrated=calibrate,
-    )
-
-
-def learners(fold: np.ndarray) -> np.ndarray:
-    """Who learns from what, [probe, fold, question] bool."""
-    held_out = range(int(fold.max()) + 1)
-    return np.array(
-        [[training_rows(fold, held_out=of, probe=probe) for of in held_out] for probe in PROBES]
-    )
+    return readings, probes
 
 
 def fit_and_read_layer(
@@ -125,46 +105,61 @@ def fit_and_read_layer(
     entity: Sequence[str] | None = None,
     C: float = DEFAULT_C,
     balance: Balance = "weights",
+    calibrate: bool = True,
     fits: Sequence[Made | None] | None = None,
 ) -> tuple[ProbeSet, dict[str, np.ndarray]]:
     """The probes of layer k alone, and their logits [probe, question] under every pass.
 
-    `states` maps a pass to the layer's states [question, width]. The same as `cross_fit` gives of
-    that layer: for callers who hold a layer at a time. `fits` are those that `training_parts` asks
-    for, fold by fold, where they were made before.
+    `states` maps a pass to the layer's states [question, width]. `fits` are those that
+    `training_parts` requests, fold by fold, where a GPU has made them.
     """
-    for name, of in states.items():
-        check_layer(of, name=name, layer=layer, ids=ids)
+    for name, own in states.items():
+        check_layer(own, name=name, layer=layer, ids=ids)
     about = ids if entity is None else entity
-    parts = training_parts(z, fold, entity=about, C=C, balance=balance)
-    weights, intercept = _fit_layer(states["clean"], parts, fits)
+    parts = training_parts(z, fold, entity=about, C=C, balance=balance, calibrate=calibrate)
+    weights, intercept = _fit_layer(states["clean"], parts, fits or [None] * len(parts))
+    learns = [[training_rows(fold, held_out=f, probe=p) for f in range(len(parts))] for p in PROBES]
     probes = ProbeSet(
         probes=PROBES,
         weights=weights[:, :, None],
         intercept=intercept[:, :, None],
-        n_train=learners(fold).sum(axis=2),
+        n_train=np.array(learns).sum(axis=2),
         C=float(C),
         balance=balance,
-        calibrated=True,
+        calibrated=calibrate,
     )
-    logits = {name: probes.logits(of[:, None], fold)[:, :, 0] for name, of in states.items()}
+    logits = {name: probes.logits(own[:, None], fold)[:, :, 0] for name, own in states.items()}
     return probes, logits
+
+
+def probes_of_layer(
+    bank: StateBank, layer: int, passes: Sequence[str], **options: Any
+) -> tuple[ProbeSet, dict[str, np.ndarray]]:
+    """`fit_and_read_layer` on the states of these passes in a run folder."""
+    return fit_and_read_layer({n: bank.layer(n, layer) for n in passes}, layer=layer, **options)
+
+
+def stacked(layers: Sequence[ProbeSet]) -> ProbeSet:
+    """The probes of single layers as those of all layers, in their order."""
+    weights = np.concatenate([probes.weights for probes in layers], axis=2)
+    intercept = np.concatenate([probes.intercept for probes in layers], axis=2)
+    return replace(layers[0], weights=weights, intercept=intercept)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingPart:
-    """What the probes of a held-out fold are made from: the questions of all other folds.
+    """The questions outside a held-out fold, and the fits that its probes need.
 
     Behind the fit of each kind of probe come those of its inner probes, which calibrate it: the
     same questions less an inner fold.
     """
 
-    rows: np.ndarray  # [question] bool; what follows is of these questions alone
+    rows: np.ndarray  # [question] bool; the other fields are about these questions alone
     z: np.ndarray  # [training question]
     learns: np.ndarray  # [probe, training question] bool
     inner: np.ndarray | None  # the inner fold of each [training question]; None: no calibration
     calibrates: np.ndarray  # [probe] bool; not where all of a class are in one inner fold
-    request: Request  # the fits, of each kind of probe: the probe, then its inner probes
+    request: Request  # the fits of each kind of probe: the probe, then its inner probes
 
 
 def training_parts(
@@ -176,7 +171,7 @@ def training_parts(
     balance: Balance,
     calibrate: bool = True,
 ) -> list[TrainingPart]:
-    """The training part of each held-out fold, with the fits that it asks for on a layer."""
+    """The training part of each held-out fold, with the fits that it requests on a layer."""
     inner = inner_folds(entity) if calibrate else None
     return [
         _training_part(np.asarray(z), fold, held_out, inner, C=C, balance=balance)
@@ -215,30 +210,13 @@ def _training_part(
     )
 
 
-def probes_of_layer(
-    bank: StateBank, layer: int, passes: Sequence[str], **how: Any
-) -> tuple[ProbeSet, dict[str, np.ndarray]]:
-    """`fit_and_read_layer` on the states of these passes in a run folder."""
-    return fit_and_read_layer({n: bank.layer(n, layer) for n in passes}, layer=layer, **how)
-
-
-def stacked(layers: Sequence[ProbeSet]) -> ProbeSet:
-    """The probes of single layers as those of all layers, in their order."""
-    weights = np.concatenate([of.weights for of in layers], axis=2)
-    intercept = np.concatenate([of.intercept for of in layers], axis=2)
-    return replace(layers[0], weights=weights, intercept=intercept)
-
-
 def _fit_layer(
-    x: np.ndarray,
-    parts: Sequence[TrainingPart],
-    fits: Sequence[Made | None] | None = None,
+    x: np.ndarray, parts: Sequence[TrainingPart], fits: Sequence[Made | None]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Weights [probe, fold, width] and intercepts [probe, fold] of a layer x [question, width]."""
-    made = fits or [None] * len(parts)
     by_fold = [
-        _fit_part(np.asarray(x[part.rows], dtype=np.float64), part, of)
-        for part, of in zip(parts, made, strict=True)
+        _fit_part(np.asarray(x[part.rows], dtype=np.float64), part, made)
+        for part, made in zip(parts, fits, strict=True)
     ]
     weights, intercept = zip(*by_fold, strict=True)
     return np.stack(weights, axis=1), np.stack(intercept, axis=1)
@@ -256,12 +234,3 @@ def _fit_part(x: np.ndarray, part: TrainingPart, fits: Made | None) -> Made:
         slope, shift = np.where(part.calibrates, [slope, shift], [[1.0], [0.0]])
         weights, intercept = weights * slope[:, None], intercept * slope + shift
     return to_single(weights, intercept, x, part.learns)
-
-
-def _check_folds(fold: np.ndarray) -> None:
-    present = np.unique(fold)
-    if len(present) < 3 or not np.array_equal(present, np.arange(len(present))):
-        raise UserError(
-            f"Folds are {present.tolist()}; accepted: 0, 1, 2, ... without a gap, at least three. "
-            "Make them with entity_folds on these very questions."
-        )

@@ -1,4 +1,4 @@
-"""Who learns from what: folds disjoint by entity or at random, and each probe's training part."""
+"""Folds, disjoint by entity or at random, and the questions each probe is trained on."""
 
 from __future__ import annotations
 
@@ -72,21 +72,18 @@ def check_enough(z: np.ndarray, fold: np.ndarray, *, dataset: str = "The data") 
     do = "Ask more questions, or use data that this model gets right less or more often."
     if min(wrong, right) < MIN_OVERALL:
         raise UserError(f"{counts}; probes need at least {MIN_OVERALL} of each. {do}")
-    fewest = min(_fewest(z, fold, held_out, probe) for held_out in _folds(fold) for probe in PROBES)
+    folds = int(fold.max()) + 1
+    parts = (
+        z[training_rows(fold, held_out=held_out, probe=probe)]
+        for held_out in range(folds)
+        for probe in PROBES
+    )
+    fewest = min(int(np.sum(part == value)) for part in parts for value in (0, 1))
     if fewest < MIN_PER_CLASS:
         raise UserError(
-            f"{counts}, but one of the {len(_folds(fold))} folds leaves a probe only {fewest} of a "
+            f"{counts}, but one of the {folds} folds leaves a probe only {fewest} of a "
             f"class to learn from; it needs {MIN_PER_CLASS}. {do}"
         )
-
-
-def _folds(fold: np.ndarray) -> range:
-    return range(int(fold.max()) + 1)
-
-
-def _fewest(z: np.ndarray, fold: np.ndarray, held_out: int, probe: ProbeName) -> int:
-    labels = z[training_rows(fold, held_out=held_out, probe=probe)]
-    return int(min(np.sum(labels == 0), np.sum(labels == 1)))
 
 
 def _check_entities(entities: Sequence[str], folds: int) -> None:
@@ -117,7 +114,7 @@ def _fill_empty(home: dict[str, int], hashes: dict[str, int], folds: int) -> Non
     for fold in range(folds):
         if not members[fold]:
             fullest = max(members, key=lambda other: len(members[other]))
-            # Chosen by hash, not by place, so that the order of the questions has no say.
+            # Chosen by hash, not by place: the order of the questions does not matter.
             moved = max(members[fullest], key=lambda entity: hashes[entity])
             members[fullest].remove(moved)
             members[fold].append(moved)

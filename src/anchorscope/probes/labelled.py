@@ -16,7 +16,7 @@ from anchorscope.records import Sample
 
 @dataclass(frozen=True)
 class Covariates:
-    """What is known of each question beside its states, [question] each."""
+    """Properties of each question beside its states, [question] each."""
 
     log_popularity: np.ndarray  # powers of ten; NaN where unknown
     prompt_length: np.ndarray  # tokens
@@ -32,9 +32,8 @@ class Covariates:
 
     def take(self, rows: np.ndarray) -> Covariates:
         """Those of some questions."""
-        values = {f.name: getattr(self, f.name) for f in fields(self)}
-        taken: dict[str, Any] = {k: v if v is None else v[rows] for k, v in values.items()}
-        return Covariates(**taken)
+        values: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
+        return Covariates(**{k: v if v is None else v[rows] for k, v in values.items()})
 
 
 @dataclass(frozen=True, kw_only=True)

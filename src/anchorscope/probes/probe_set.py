@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 FORMAT = 2
-_SUM_OF_LOSSES = 1  # the format whose C is against the sum of the losses; nothing is calibrated
 _WEIGHTS, _ABOUT = "probes.safetensors", "probes.json"
 _ARRAYS = ("weights", "intercept", "n_train")
 
@@ -86,7 +85,7 @@ class ProbeSet:
     def mean_logits(self, states: np.ndarray) -> np.ndarray:
         """The same of questions that no probe learnt from: the mean over the folds' probes.
 
-        A mean of linear probes is the probe of the mean weights; it wavers less than one fold's
+        A mean of linear probes is the probe of the mean weights; it varies less than one fold's
         probe, so it flips a little less by noise.
         """
         weights = self.weights.mean(axis=1, dtype=np.float64)  # [probe, layer, width]
@@ -130,28 +129,22 @@ class ProbeSet:
         folder = Path(folder)
         try:
             about = json.loads((folder / _ABOUT).read_text(encoding="utf-8"))
-            if about["format"] not in (_SUM_OF_LOSSES, FORMAT):
+            if about["format"] != FORMAT:
                 raise _unreadable(folder, f"format {about['format']} is not {FORMAT}")
-            if about["sha256"] != _digest(folder / _WEIGHTS):
+            if about["sha256"] != hashlib.sha256((folder / _WEIGHTS).read_bytes()).hexdigest():
                 raise _unreadable(folder, f"{_WEIGHTS} is not the file {_ABOUT} was written for")
             arrays = load_file(folder / _WEIGHTS)
-            old = about["format"] == _SUM_OF_LOSSES
             return cls(
                 probes=tuple(about["probes"]),
-                # Of the first kind of probe; the others learnt from fewer.
-                C=about["C"] * float(arrays["n_train"][0].mean()) if old else about["C"],
+                C=about["C"],
                 balance=about["balance"],
-                calibrated=not old and about["calibrated"],
+                calibrated=about["calibrated"],
                 **{name: arrays[name] for name in _ARRAYS},
             )
         except FileNotFoundError as error:
             raise _unreadable(folder, f"{Path(error.filename).name} is missing") from error
         except (OSError, ValueError, SafetensorError, KeyError, TypeError) as error:
             raise _unreadable(folder, f"a file is damaged ({error})") from error
-
-
-def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _unreadable(folder: Path, why: str) -> UserError:

@@ -1,4 +1,4 @@
-"""What probes say: the logit each one gives each question it never saw."""
+"""Readings: the logit that each probe gives each question it was not trained on."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NO_CLASS = -1  # neither right nor wrong, and in no fold
 
 @dataclass(frozen=True, kw_only=True)
 class Readings:
-    """Logits of z = 1 (wrong) that each probe gives each question it never saw."""
+    """Logits of z = 1 (wrong) that each probe gives each question it was not trained on."""
 
     ids: tuple[str, ...]
     z: np.ndarray  # [question] int, 1 = wrong, 0 = right
@@ -42,7 +42,7 @@ class Readings:
 
     @property
     def entity_by_id(self) -> dict[str, str]:
-        """What each question is about, by its id; the id itself where nothing is known."""
+        """The entity of each question, by its id; the id itself where none is known."""
         entity = self.ids if self.entity is None else self.entity.tolist()
         return dict(zip(self.ids, entity, strict=True))
 
@@ -80,8 +80,18 @@ def read(
     that held f out.
     """
     check_states(states, ids=ids, z=z, fold=fold)
-    _check_fit(probes, states["clean"], fold)
-    logits = {name: probes.logits(of, np.asarray(fold)) for name, of in states.items()}
+    folds, layers, width = probes.folds, probes.layers, probes.width
+    clean = states["clean"]
+    if clean.shape[1:] != (layers, width) or fold.min() < 0 or fold.max() >= folds:
+        raise UserError(
+            f"The probes are for {layers} layers of width {width} and folds 0 to {folds - 1}; "
+            f"given were {clean.shape[1]} layers of width {clean.shape[2]} and folds "
+            f"{fold.min()} to {fold.max()}. Use the probes of this model and dataset."
+        )
+    for layer in range(layers):
+        for name, own in states.items():
+            check_layer(own[:, layer], name=name, layer=layer + 1, ids=ids)
+    logits = {name: probes.logits(own, np.asarray(fold)) for name, own in states.items()}
     return Readings(
         ids=tuple(ids),
         z=np.asarray(z, dtype=np.int64),
@@ -102,17 +112,21 @@ def read_abstained(
 
     They have no class to learn, so no probe was trained on them and every fold's may read them.
     """
-    logits = {name: probes.mean_logits(of) for name, of in states.items()}
-    nothing = np.full(len(ids), NO_CLASS)
+    none = np.full(len(ids), NO_CLASS)
     return Readings(
-        ids=tuple(ids), z=nothing, fold=nothing, probes=probes.probes, logits=logits, entity=entity
+        ids=tuple(ids),
+        z=none,
+        fold=none,
+        probes=probes.probes,
+        logits={name: probes.mean_logits(own) for name, own in states.items()},
+        entity=entity,
     )
 
 
 def check_states(
     states: Mapping[str, np.ndarray], *, ids: Sequence[str], z: np.ndarray, fold: np.ndarray
 ) -> None:
-    """Raise a UserError where states, ids, labels and folds do not fit together."""
+    """Raise a UserError where states, ids, labels and folds are not of the same questions."""
     if "clean" not in states:
         raise UserError(f"States of the clean pass are missing; given: {', '.join(states)}.")
     if not len(ids) == len(z) == len(fold) or len(set(ids)) != len(ids):
@@ -123,25 +137,12 @@ def check_states(
     if not np.isin(z, (0, 1)).all():
         raise UserError(f"Labels are {np.unique(z)}; accepted: 1 (wrong) and 0 (right).")
     shape = states["clean"].shape
-    for name, of in states.items():
-        if of.shape != shape or len(shape) != 3 or shape[0] != len(ids):
+    for name, own in states.items():
+        if own.shape != shape or len(shape) != 3 or shape[0] != len(ids):
             raise UserError(
-                f"States under '{name}' are {of.shape}; expected [question, layer, width] with "
+                f"States under '{name}' are {own.shape}; expected [question, layer, width] with "
                 f"{len(ids)} questions, as under 'clean' {shape}."
             )
-    for layer in range(shape[1]):
-        for name, of in states.items():
-            check_layer(of[:, layer], name=name, layer=layer + 1, ids=ids)
-
-
-def _check_fit(probes: ProbeSet, clean: np.ndarray, fold: np.ndarray) -> None:
-    folds, layers, width = probes.folds, probes.layers, probes.width
-    if clean.shape[1:] != (layers, width) or fold.min() < 0 or fold.max() >= folds:
-        raise UserError(
-            f"The probes are for {layers} layers of width {width} and folds 0 to {folds - 1}; "
-            f"given were {clean.shape[1]} layers of width {clean.shape[2]} and folds "
-            f"{fold.min()} to {fold.max()}. Use the probes of this model and dataset."
-        )
 
 
 def check_layer(x: np.ndarray, *, name: str, layer: int, ids: Sequence[str]) -> None:
@@ -149,8 +150,8 @@ def check_layer(x: np.ndarray, *, name: str, layer: int, ids: Sequence[str]) -> 
     finite = finite_rows(x)
     if finite.all():
         return
-    # Under an intervention a state that is NaN throughout says "there is none"; a state that is
-    # broken in part never does, and the clean pass must be whole.
+    # Under an intervention a state that is NaN throughout means "there is none"; a state that is
+    # broken in part never does, and the clean pass must be complete.
     absent = np.isnan(x).all(axis=1) if name != "clean" else np.zeros(len(x), dtype=bool)
     broken = np.flatnonzero(~finite & ~absent)
     if len(broken):
