@@ -1,4 +1,4 @@
-"""From states in a run folder to its tables, figures and report, where no model is at hand."""
+"""Write tables, figures and report from states in a run folder, without a model."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from anchorscope.show import write_figures, write_report
 def describe(
     store: Store, config: Config, *, command: str, model: dict[str, Any], dataset: dict[str, Any]
 ) -> None:
-    """run.json, in the words of a real run, and the table of spans, which has no rows."""
+    """Write run.json as a run with a model does, and an empty table of spans."""
     store.save_info(
         {
             "config": asdict(config),
@@ -43,7 +43,7 @@ def describe(
 def write_tables(
     run: Run, samples: Sequence[Sample], answers: Labelled, *, passes: Sequence[str]
 ) -> None:
-    """Every table of a run from the one shard of states of each pass."""
+    """Write every table of a run from the one shard of states of each pass."""
     readings = train_and_read(run, [answers], passes=passes)
     tables = pathway_tables(run, [answers], readings)
     tables |= tables_of_evidence(run, [answers], readings, samples, shards=1)
@@ -51,7 +51,7 @@ def write_tables(
 
 
 def publish(run: Run) -> RunView:
-    """The figures and the report, and the run marked as finished."""
+    """Write the figures and the report, mark the run as finished, and return it."""
     view = RunView.open(run.store.path, unfinished_ok=True)
     write_figures(view)
     write_report(view)
