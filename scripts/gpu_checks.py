@@ -78,7 +78,7 @@ def built(config: LlamaConfig, device: str, dtype: torch.dtype) -> Any:
 
 def split(lm: Any, *, gpu: bool) -> Any:
     """A half of the blocks on the GPU, the rest in main memory, as --device balanced does it."""
-    from anchorscope.models.spread import spread_out
+    from anchorscope.models.device import spread_out
 
     size = sum(p.numel() * p.element_size() for p in lm.parameters())
     half = size * 6 // 10

@@ -7,15 +7,21 @@ from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
 
-from anchorscope.pipeline.study.told import as_markdown
 from anchorscope.records import MODES
 from anchorscope.run_folder.view import records
 from anchorscope.show.report.claims_table import short
 from anchorscope.show.report.words import number, percent
+
+
+def as_markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table as a page has it."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def findings(folder: Path) -> str:

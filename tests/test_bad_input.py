@@ -210,7 +210,7 @@ def test_a_panel_with_a_long_title_has_files_of_a_name_that_a_file_can_have(tmp_
 
 
 def test_a_model_called_na_keeps_its_name_in_the_costs_of_a_study(tmp_path):
-    from anchorscope.pipeline.study.overview import _costs
+    from anchorscope.pipeline.study.study import read_costs
 
     (tmp_path / "costs.csv").write_text("model,seconds\nNA,1\n007,\n1e5,3\n")
-    assert _costs(tmp_path / "costs.csv")["model"].tolist() == ["NA", "007", "1e5"]
+    assert read_costs(tmp_path / "costs.csv")["model"].tolist() == ["NA", "007", "1e5"]

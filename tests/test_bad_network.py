@@ -11,8 +11,8 @@ from urllib.error import URLError
 import pytest
 
 from anchorscope.errors import UserError, in_a_line
-from anchorscope.models import bundled
-from anchorscope.models.weights import web
+from anchorscope.models import web
+from anchorscope.models.locate import bundled_on_hub
 from torture.fuzz import network
 from torture.fuzz.broken_server import KINDS, Lie
 
@@ -78,7 +78,7 @@ def test_a_hub_that_answers_nonsense_does_not_serve_the_bundled_model(monkeypatc
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "ENDPOINT", served(b"nonsense"))
-    assert bundled.on_hub() is False  # http.client.BadStatusLine before
+    assert bundled_on_hub() is False  # http.client.BadStatusLine before
 
 
 def test_what_a_server_said_is_shown_as_one_line_without_controls():

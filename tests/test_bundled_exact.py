@@ -64,7 +64,7 @@ def test_one_pass_equals_the_loop_over_every_k(bundled, marks):
 def test_a_second_start_reads_the_converted_weights(bundled, tmp_path, monkeypatch):
     """The GGUF file is not opened again once its folder is there."""
     monkeypatch.setattr(
-        "anchorscope.models.gguf.convert._convert", lambda *args: pytest.fail("converted again")
+        "anchorscope.models.gguf._convert", lambda *args: pytest.fail("converted again")
     )
     again = load_model("bundled", device="cpu", dtype="float32")
     ours, theirs = (next(iter(m.lm.parameters())) for m in (bundled, again))

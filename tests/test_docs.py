@@ -82,11 +82,6 @@ def test_the_help_page_is_what_the_commands_say() -> None:
     assert (ROOT / "docs" / "help.md").read_text(encoding="utf-8") == made
 
 
-def test_the_tables_of_scale_are_what_the_plan_says() -> None:
-    made = runpy.run_path(str(ROOT / "scripts" / "scale_tables.py"))["page"]()
-    assert (ROOT / "docs" / "scale.md").read_text(encoding="utf-8") == made
-
-
 def anchors(page: Path) -> set[str]:
     """The names that a page's headings can be linked by."""
     text = FENCE.sub("", page.read_text(encoding="utf-8"))

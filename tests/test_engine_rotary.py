@@ -15,7 +15,7 @@ from anchorscope.engine.check import check_model
 from anchorscope.engine.interventions import Intervention
 from anchorscope.errors import UserError
 from anchorscope.models import load_model
-from anchorscope.models.rotary import rotary_switch
+from anchorscope.models.parts import rotary_switch
 
 _SIZES = {
     "vocab_size": 300, "hidden_size": 48, "num_hidden_layers": 4, "num_attention_heads": 4,
@@ -88,7 +88,7 @@ def test_the_doctor_tries_the_last_position_that_is_read(kind):
 
 
 def test_the_doctor_refuses_a_switch_that_no_config_names(monkeypatch):
-    monkeypatch.setattr("anchorscope.models.rotary.rotary_switch", lambda lm: None)
+    monkeypatch.setattr("anchorscope.models.parts.rotary_switch", lambda lm: None)
     monkeypatch.setattr("anchorscope.engine.lease.rotary_switch", lambda lm: None)
     checks = {check.name: check for check in check_model(rotary_model("longrope", 64))}
     assert not checks["a row far from the others changes none of them"].ok

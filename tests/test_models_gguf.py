@@ -11,9 +11,8 @@ from kit.tiny_gguf import write_gguf
 
 from anchorscope.errors import UserError
 from anchorscope.models import load_model
-from anchorscope.models.converted_folder import folder_of, seal_folder
-from anchorscope.models.gguf.convert import _put
-from anchorscope.models.gguf.tokens import Around, read_header
+from anchorscope.models.gguf import Around, _put, read_header, seal_folder
+from anchorscope.models.locate import folder_of
 from anchorscope.models.prompts import first_tokens, has_chat, stop_ids
 
 

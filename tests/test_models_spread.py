@@ -19,7 +19,7 @@ from anchorscope.engine.read import read_from_clean
 from anchorscope.engine.rows import row_for
 from anchorscope.engine.trunk import grow_trunk, read_prefix
 from anchorscope.models import load_model
-from anchorscope.models.spread import read_spread, spread_out
+from anchorscope.models.device import read_spread, spread_out
 from anchorscope.run_folder.identity import weights_hash
 
 CUTS = {

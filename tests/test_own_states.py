@@ -20,9 +20,8 @@ import anchorscope as anc
 from anchorscope.cli import main
 from anchorscope.config import Config
 from anchorscope.pipeline.own_states import arrays as reading
-from anchorscope.pipeline.own_states.arrays import arrays_of
-from anchorscope.pipeline.own_states.check import check_arrays
-from anchorscope.pipeline.own_states.samples import facts_of
+from anchorscope.pipeline.own_states.analyse import facts_of
+from anchorscope.pipeline.own_states.arrays import check_arrays, open_arrays, read_rows
 from anchorscope.probes.folds import entity_folds
 from anchorscope.run_folder.states import StateBank, load_states, save_blocks, shard_name
 from anchorscope.run_folder.store import Store
@@ -163,11 +162,11 @@ def test_every_kind_of_file_holds_the_same(tmp_path):
     columns = {n: np.asfortranarray(of) for n, of in numbers.items()}
     np.savez(tmp_path / "columns.npz", **columns, entity=ENTITY.astype("S"))
     save_file(numbers, tmp_path / "a.safetensors", metadata=text)
-    hashes = {check_arrays(arrays_of(file)) for file in tmp_path.iterdir()}
-    assert hashes == {check_arrays(arrays_of(arrays))}
+    hashes = {check_arrays(open_arrays(file)) for file in tmp_path.iterdir()}
+    assert hashes == {check_arrays(open_arrays(arrays))}
     coded = numbers | {"entity": np.arange(N) // 2}
     save_file(coded, tmp_path / "codes.safetensors")
-    facts = facts_of(arrays_of(tmp_path / "codes.safetensors"), dataset="d", limit=None, seed=0)
+    facts = facts_of(open_arrays(tmp_path / "codes.safetensors"), dataset="d", limit=None, seed=0)
     assert facts.text("entity")[:4] == ["0", "0", "1", "1"]
 
 
@@ -175,10 +174,9 @@ def test_bfloat16_is_read_as_it_is(tmp_path):
     tensors = {n: torch.tensor(of) for n, of in made().items() if n != "entity"}
     tensors |= {n: of.to(torch.bfloat16) for n, of in tensors.items() if n != "z"}
     save_tensors(tensors, tmp_path / "half.safetensors")
-    read = arrays_of(tmp_path / "half.safetensors")
+    read = open_arrays(tmp_path / "half.safetensors")
     check_arrays(read)
-    assert read["clean"].dtype == "bfloat16"
-    assert np.array_equal(next(read["clean"].blocks()), tensors["clean"].float().numpy())
+    assert np.array_equal(read_rows(read["clean"], 0, N), tensors["clean"].float().numpy())
 
 
 def broken(**changes) -> dict[str, np.ndarray]:
@@ -287,7 +285,7 @@ def test_one_layer_without_extras_is_enough(tmp_path):
 
 
 def test_a_larger_limit_extends_a_smaller_one():
-    arrays = arrays_of(made())
+    arrays = open_arrays(made())
     few, more = (facts_of(arrays, dataset="d", limit=n, seed=1).id for n in (40, 80))
     assert set(few) < set(more) and len(few) == 40
 
@@ -304,9 +302,10 @@ def test_states_are_never_held_whole(tmp_path, monkeypatch):
     store, ids = Store.open(tmp_path / "run", {}), [f"q{i}" for i in range(8000)]
     clean = whole["clean"]
     tracemalloc.start()
-    arrays = arrays_of(tmp_path / "x.npz")
+    arrays = open_arrays(tmp_path / "x.npz")
     check_arrays(arrays)
-    save_blocks(store, shard_name("clean", 0), ids, shape, arrays["clean"].blocks())
+    blocks = (read_rows(arrays["clean"], at, at + 64) for at in range(0, 8000, 64))
+    save_blocks(store, shard_name("clean", 0), ids, shape, blocks)
     back = load_states(store, "clean", ids, 1)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()

@@ -19,7 +19,7 @@ from packaging.version import Version
 import anchorscope
 from anchorscope.errors import UserError
 from anchorscope.models import load_model
-from anchorscope.models.quantised import check_no_code
+from anchorscope.models.load import check_no_code
 from anchorscope.pipeline.study.file import study_of
 from anchorscope.run_folder.listing import read_manifest, read_markers
 from anchorscope.run_folder.remote import Remote
@@ -179,7 +179,7 @@ def test_code_that_a_config_names_is_refused(tmp_path, nested):
         (tmp_path / "config.json").write_text(json.dumps(content))
 
     write("sdpa")
-    check_no_code(str(tmp_path), {})
+    check_no_code(str(tmp_path))
     write("evil/kernels")
     with pytest.raises(UserError, match=r"names code of its own .*not run"):
         load_model(str(tmp_path), device="cpu")

@@ -1,55 +1,69 @@
-"""A study's file, the check of it, and the plan, against numbers from elsewhere."""
+"""A study's file, the check of it, and the plan: tokens, FLOPs, bytes, and hours once measured."""
 
 from __future__ import annotations
 
 import csv
 import json
-import math
 from pathlib import Path
 
 import pytest
 from kit.study_fixture import Maker, tiny_study
 from kit.tiny import CONFIGS, tiny_lm, tiny_tokenizer
+from transformers import AutoConfig
 
 from anchorscope.answers.given_verdicts import read_verdicts, verdicts_hash
 from anchorscope.config import Config
 from anchorscope.datasets import load_questions
 from anchorscope.errors import UserError
 from anchorscope.pipeline.request import resolve
-from anchorscope.pipeline.study.check import check_study
-from anchorscope.pipeline.study.file import read_study, shipped, study_of
-from anchorscope.pipeline.study.hardware import hardware, reached
-from anchorscope.pipeline.study.known import KNOWN, known_config
-from anchorscope.pipeline.study.plan import estimate
-from anchorscope.pipeline.study.sizes import Size, size_from
-from anchorscope.pipeline.study.tokens import TokenCount, count_tokens
+from anchorscope.pipeline.study.file import Size, read_study, shipped, study_of
+from anchorscope.pipeline.study.plan import (
+    SetTokens,
+    count_tokens,
+    estimate,
+    plan_rows,
+    plan_study,
+    size_from,
+)
+from anchorscope.run_folder.info import info_text
 
-# Weights as the makers state them on the models' pages.
+# Weights as the makers state them on the models' pages, and the shapes of the published configs.
 STATED = {
     "Llama-3.2-1B": 1_235_814_400,
-    "Llama-3.2-3B": 3_212_749_824,
-    "Meta-Llama-3-8B": 8_030_261_248,
-    "Meta-Llama-3-70B": 70_553_706_496,
-    "Mistral-7B-v0.1": 7_241_732_096,
     "Mistral-7B-v0.3": 7_248_023_552,
-    "Qwen3-8B": 8_190_735_360,
     "Qwen3-32B": 32_762_123_264,
 }
+SHAPES = {
+    "Llama-3.2-1B": {
+        "model_type": "llama", "num_hidden_layers": 16, "hidden_size": 2048,
+        "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 64,
+        "intermediate_size": 8192, "vocab_size": 128256, "tie_word_embeddings": True,
+    },
+    "Mistral-7B-v0.3": {
+        "model_type": "mistral", "num_hidden_layers": 32, "hidden_size": 4096,
+        "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 14336,
+        "vocab_size": 32768,
+    },
+    "Qwen3-32B": {
+        "model_type": "qwen3", "num_hidden_layers": 64, "hidden_size": 5120,
+        "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 128,
+        "intermediate_size": 25600, "vocab_size": 151936,
+    },
+}  # fmt: skip
 SIZE = Size(blocks=10, width=100, block_weights=10**9, head_weights=10**8, weights=12 * 10**8)
-SET = TokenCount(dataset="a", questions=2048, prefix=80, question=20.0, counted=True)
-H200 = hardware("h200")
+SET = SetTokens(dataset="a", questions=2048, prefix=80, question=20.0, counted=True)
 
 
-@pytest.mark.parametrize("name", KNOWN)
-def test_a_models_size_is_the_one_its_makers_state(name: str) -> None:
-    size = size_from(known_config(f"org/{name}-Instruct"))
+@pytest.mark.parametrize("name", STATED)
+def test_size_of_a_config_is_the_one_its_makers_state(name: str) -> None:
+    shape = SHAPES[name]
+    size = size_from(AutoConfig.for_model(**shape))
     assert size.weights == STATED[name]
-    shape = KNOWN[name]
     assert (size.blocks, size.width) == (shape["num_hidden_layers"], shape["hidden_size"])
     assert size.head_weights == shape["vocab_size"] * shape["hidden_size"]
 
 
-def test_the_blocks_weights_are_those_of_a_real_model() -> None:
+def test_block_weights_are_those_of_a_real_model() -> None:
     lm = tiny_lm("qwen3")
     blocks = sum(p.numel() for name, p in lm.named_parameters() if ".layers." in name)
     assert size_from(CONFIGS["qwen3"]()).block_weights == blocks
@@ -57,67 +71,59 @@ def test_the_blocks_weights_are_those_of_a_real_model() -> None:
 
 def test_operations_are_twice_the_weights_by_the_tokens() -> None:
     """Summed by hand: question, answer, seven passes, the mass of attention, and the head."""
-    forecast = estimate(Config(), [SET], H200, size=SIZE, answer=4)
-    rows = 24 * (0.65 + 0.81 + 0.65) + (4 + 3) + (4 + 1)
-    tokens = 80 + 2048 * (20 + 4 + rows) + 500 * (24 * 1.65 + 4 + 1)
-    assert forecast.tokens == pytest.approx(tokens)
-    assert forecast.flops == pytest.approx(
-        2e9 * (tokens + 2048 * 5) + 2e8 * 2048 * 5  # the answer's tokens and the first one
+    cost = estimate(Config(max_tokens=2), [SET], SIZE)
+    rows = 22 * (0.65 + 0.81 + 0.65) + (2 + 3) + (2 + 1)
+    tokens = 80 + 2048 * (20 + 2 + rows) + 500 * (22 * 1.65 + 2 + 1)
+    assert cost.tokens == pytest.approx(tokens)
+    assert cost.flops == pytest.approx(
+        2e9 * (tokens + 2048 * 3) + 2e8 * 2048 * 3  # the answer's tokens and the first one
     )
-    assert forecast.passes == 5 * 2048 + 2 * 500
+    assert cost.passes == 5 * 2048 + 2 * 500
     states = 2048 * 10 * 100 * 2 * 9  # clean, at the question's end, and seven passes
-    assert forecast.disk == pytest.approx(states + 2048 * (2 * 10 * 40 + 2000) + 6e6)
+    assert cost.disk == pytest.approx(states + 2048 * (2 * 10 * 40 + 2000) + 6e6)
 
 
-def test_more_gpus_shorten_what_they_can() -> None:
-    one, four, many = (
-        estimate(Config(shard=256), [SET], hardware("h200", gpus), size=SIZE) for gpus in (1, 4, 64)
-    )
-    states = "answers and states"
-    assert four.seconds[states] == pytest.approx(one.seconds[states] / 4)
-    assert many.seconds[states] == pytest.approx(one.seconds[states] / 8)  # eight shards
-    assert one.seconds["analysis"] == four.seconds["analysis"]
-    assert one.gpu_hours < four.gpu_hours < many.gpu_hours
-    assert four.gpu_hours == pytest.approx(4 * sum(four.seconds.values()) / 3600)
+def test_a_window_takes_a_row_for_each_block_of_it() -> None:
+    cost = estimate(Config(evidence=("windows",)), [SET], SIZE)
+    assert cost.passes == 2048 * (5 + 6 + 2) + 2 * 500  # a window of 5: 6 rows, a block: 2
 
 
-def test_a_model_larger_than_a_device_takes_several() -> None:
-    big = size_from(known_config("Meta-Llama-3-70B"))
-    assert estimate(Config(), [SET], hardware("h100"), size=big).devices == 3
-    assert estimate(Config(), [SET], H200, size=big).devices == 2
-
-
-def test_what_was_measured_is_what_is_forecast() -> None:
-    """docs/performance.md: whole jobs on one H200, and the share of a product's rate."""
-    for name, share in (
-        ("Llama-3.2-1B", 0.35), ("Llama-3.2-3B", 0.44), ("Qwen3-8B", 0.53), ("Qwen3-32B", 0.70),
-    ):  # fmt: skip
-        size = size_from(known_config(name))
-        assert reached(size.block_weights, H200) == pytest.approx(share, abs=0.005)
-    assert 0.03 <= reached(1e8, H200) < 0.35
-    assert reached(1e12, H200) == 0.70
+def test_hours_are_those_of_the_measured_speed(tmp_path: Path) -> None:
+    """None before the first shard; then seconds a token by the tokens that are left."""
+    study = tiny_study(tmp_path, {"small": Maker("llama")}, {"small": SIZE})
+    (fresh,) = plan_study(study, tmp_path / "out").runs
+    assert fresh.hours is None and plan_rows(plan_study(study, tmp_path / "out"))[0][-1] == ""
+    assert fresh.cost is not None
+    folder = tmp_path / "out" / "small"
+    folder.mkdir(parents=True)
+    stage = {"seconds": 7200.0, "tokens": fresh.cost.tokens / 3}
+    (folder / "run.json").write_bytes(info_text({"stages": {"answers and states": stage}}))
+    plan = plan_study(study, tmp_path / "out")
+    assert plan.runs[0].hours == pytest.approx(4) and plan_rows(plan)[0][-1] == "4.00"
+    (problem,) = plan_study(study, tmp_path / "out", max_hours=3).problems
+    assert "needs about 4.0 hours more, and --max-hours is 3" in problem
 
 
 def test_tokens_are_counted_by_the_tokenizer_where_it_is_there() -> None:
     questions = load_questions("atlas", limit=20)
-    (counted,) = count_tokens([questions], tiny_tokenizer(), shots=4)  # one token a byte
+    counted = count_tokens(questions, tiny_tokenizer(), shots=4)  # one token a byte
     turns = [len(f"Q: {q.text}\nA:".encode()) for q in questions]
     assert counted.question == sum(turns) / 20
     assert counted.prefix == sum(
         len(f"Q: {s.question}\nA: {s.answer}\n\n".encode()) for s in questions.shots
     )
-    (estimated,) = count_tokens([questions], None, shots=0)
+    estimated = count_tokens(questions, None, shots=0)
     assert (estimated.counted, estimated.prefix) == (False, 0)
 
 
 def test_the_shipped_studies_are_what_they_say() -> None:
-    assert list(shipped()) == ["paper", "quick", "replication", "seeds"]
-    seeds = read_study("seeds")
-    assert {p: [m.name for m in models] for p, models in seeds.panels.items()} == {
+    assert list(shipped()) == ["paper", "published", "quick", "replication"]
+    published = read_study("published")
+    assert {p: [m.name for m in models] for p, models in published.panels.items()} == {
         "Llama-3.2": ["Llama-3.2-1B", "Llama-3.2-3B"],
         "Qwen3": ["Qwen3-8B", "Qwen3-32B"],
     }
-    assert seeds.data == ("popqa", "triviaqa", "hotpotqa", "nq")
+    assert published.data == ("popqa", "triviaqa", "hotpotqa", "nq")
     for name in shipped():
         study = read_study(name)
         for model in study.models:
@@ -126,7 +132,7 @@ def test_the_shipped_studies_are_what_they_say() -> None:
     assert read_study("replication").config(read_study("replication").models[0]).limit is None
 
 
-def test_places_and_options_stand_above_the_file() -> None:
+def test_places_and_options_override_the_file() -> None:
     study = read_study("replication").with_places({"popqa": "p.jsonl", "SmolLM2-135M": "m"})
     study = study.with_options({"limit": 7, "evidence": "none"})
     config = study.config(study.models[0])
@@ -168,29 +174,29 @@ def test_everything_wrong_is_said_at_once_and_nothing_is_made(cli, tmp_path: Pat
     assert not out.exists()
 
 
-def test_disk_memory_and_hours_are_asked_for_first(tmp_path: Path) -> None:
+def test_disk_and_memory_are_checked_first(tmp_path: Path) -> None:
     maker = {"small": Maker("llama")}
-    huge = Size(blocks=80, width=10**9, block_weights=10**12, head_weights=1, weights=10**12)
+    huge = Size(blocks=80, width=10**9, block_weights=10**12, head_weights=1, weights=10**15)
     study = tiny_study(tmp_path, maker, {"small": huge})
-    checked = check_study(study, tmp_path / "out", H200, max_hours=0.01)
-    said = " ".join(checked.problems)
-    assert "GB free, and the run folders need about" in said
-    assert "small: its weights take 2000.0 GB, and one device has 141 GB" in said
-    assert "--max-hours is 0.01" in said
+    problems = " ".join(plan_study(study, tmp_path / "out").problems)
+    assert "GB free, and the run folders need about" in problems
+    assert "small: its weights take 2000000.0 GB, and one device has" in problems
+    assert plan_study(study, tmp_path / "out", check_machine=False).problems == []
     study = tiny_study(tmp_path, maker, {"small": SIZE})
-    assert check_study(study, tmp_path / "out", H200).problems == []
+    assert plan_study(study, tmp_path / "out").problems == []
 
 
 def test_plan_prints_the_cost_of_each_model(cli, tmp_path: Path) -> None:
-    file = tmp_path / "two.toml"
-    file.write_text(
-        'data = ["atlas"]\n[options]\nlimit = 50\n[[models]]\nmodel = "meta-llama/Llama-3.2-1B"\n'
-        '[[models]]\nmodel = "Qwen/Qwen3-8B"\n'
-    )
-    code, out, _ = cli("study", file, "--plan", "--gpus", 2, "--gpu-kind", "h100")
+    lines = ['data = ["atlas"]', "[options]", "limit = 50"]
+    for name in ("llama", "qwen3"):
+        tiny_lm(name).save_pretrained(tmp_path / name)
+        lines += ["[[models]]", f"model = '{tmp_path / name}'"]
+    (tmp_path / "two.toml").write_text("\n".join(lines))
+    code, out, _ = cli("study", tmp_path / "two.toml", "--plan", "--out", tmp_path / "out")
     assert code == 0
-    for words in ("Llama-3.2-1B", "2.47 GB", "all to do", "GPU-hours", "On 2 × h100", "estimated"):
+    for words in ("llama", "qwen3", "all to do", "FLOPs", "hours left", "estimated"):
         assert words in out
+    assert not (tmp_path / "out").exists()
 
 
 def test_verdicts_are_known_by_their_content(tmp_path: Path) -> None:
@@ -230,11 +236,3 @@ def test_mistakes_in_verdicts_are_one_sentence(tmp_path: Path, text: str, words:
     file.write_text(text)
     with pytest.raises(UserError, match=words):
         resolve("m", load_questions("atlas", limit=3), Config(verdicts=str(file)))
-
-
-def test_a_forecast_has_no_number_that_is_none() -> None:
-    forecast = estimate(Config(evidence=("windows",)), [SET], hardware("cpu"), size=SIZE)
-    assert all(math.isfinite(value) and value >= 0 for value in forecast.seconds.values())
-    assert (
-        forecast.passes == 2048 * (5 + 6 + 2) + 2 * 500
-    )  # a window of 5 takes 6 rows, a single block 2

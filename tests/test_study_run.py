@@ -11,7 +11,7 @@ import pytest
 from kit.study_fixture import DATA, Maker, tiny_study
 from kit.tiny import CONFIGS
 
-from anchorscope.pipeline.study.sizes import size_from
+from anchorscope.pipeline.study.plan import size_from
 from anchorscope.pipeline.study.study import study
 from anchorscope.run_folder.view import RunView
 
@@ -150,6 +150,13 @@ def test_the_same_call_goes_on(studied) -> None:
     assert (makers["small"].calls, makers["large"].calls) == (1, 1)
     assert (out / "small" / "tables" / "layers.csv").stat().st_mtime_ns == before
     assert set(pd.read_csv(out / "study.csv")["state"]) == {"finished"}
+
+
+def test_no_model_starts_once_max_hours_are_spent(tmp_path: Path) -> None:
+    maker = Maker("llama")
+    result = study(tiny_study(tmp_path, {"small": maker}), out=tmp_path / "out", max_hours=0.0)
+    assert "not started, since --max-hours is 0" in result.errors["small"]
+    assert maker.calls == 0 and (tmp_path / "out" / "study.html").is_file()
 
 
 @pytest.mark.slow

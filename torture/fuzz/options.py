@@ -11,7 +11,6 @@ from typing import Any
 
 from anchorscope.config import Config
 from anchorscope.pipeline.study.file import (
-    check_names,
     read_options,
     read_study,
     study_of,
@@ -63,7 +62,8 @@ def check_study(given: dict[str, Any]) -> None:
     """A study whose models have folders of their own, inside its folder."""
     study = study_of(given, "study.toml")
     for model in study.models:
-        assert "/" not in model.name and model.name not in ("", ".", "..")
+        assert "/" not in model.name and "\x00" not in model.name
+        assert model.name not in ("", ".", "..", "figures")
         study.config(model)
 
 
@@ -93,21 +93,9 @@ def _written(r: Random) -> str:
     return f"{r.choice(NAMES)}={r.choice((part(r), json.dumps(part(r)), str(r.randint(-9, 9))))}"
 
 
-def check_folder(given: list[str]) -> None:
-    check_names(given, "a study")
-    for name in given:
-        assert "/" not in name and "\x00" not in name and name not in ("", ".", "..", "figures")
-
-
 TARGETS = (
     Target(name="options", inputs=seeded(_options), check=check_config, share=10),
     Target(name="options, typed", inputs=seeded(_written), check=check_value, share=6),
     Target(name="studies", inputs=seeded(_study), check=check_study, share=8),
     Target(name="study files", inputs=seeded(_toml), check=check_toml, share=4),
-    Target(
-        name="folders of studies",
-        inputs=seeded(lambda r: [part(r) for _ in range(r.randint(1, 3))]),
-        check=check_folder,
-        share=5,
-    ),
 )

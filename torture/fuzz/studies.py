@@ -14,7 +14,7 @@ import pandas as pd
 from kit.show_fixture import make_run
 from kit.strict_fixture import add_strict
 
-from anchorscope.pipeline.study.overview import COSTS, STUDY, study_claims
+from anchorscope.pipeline.study.study import COSTS, STUDY, study_claims
 from anchorscope.run_folder.view import RunView
 from anchorscope.show.delta_p import plot_delta_p
 from anchorscope.show.study import page as study_page

@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from anchorscope.pipeline.own_states.arrays import arrays_of
-from anchorscope.pipeline.own_states.check import check_arrays
+from anchorscope.pipeline.own_states.arrays import check_arrays, open_arrays
 from anchorscope.run_folder.states import StateBank, load_states
 from anchorscope.run_folder.store import Store
 from torture.fuzz.target import Target
@@ -83,7 +82,7 @@ def check_arrays_of(given: tuple[bytes, str]) -> None:
     file.write_bytes(data)
     tracemalloc.start()
     try:
-        check_arrays(arrays_of(file))
+        check_arrays(open_arrays(file))
     finally:
         most = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()

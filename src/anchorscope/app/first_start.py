@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from anchorscope.config import Config
 from anchorscope.models import Model
-from anchorscope.models.converted_folder import cache_folder
 from anchorscope.pipeline.run import run
 from anchorscope.progress import Progress
 from anchorscope.run_folder.identity import weights_hash
+from anchorscope.run_folder.remote import cache_folder
 from anchorscope.run_folder.view import RunView
 
 # Enough for probes that tell right from wrong answers, and small enough for a first start.

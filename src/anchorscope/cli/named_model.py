@@ -10,7 +10,7 @@ import typer
 
 from anchorscope.config import help_of
 from anchorscope.errors import UserError
-from anchorscope.models.weights.catalogue import WEIGHTS
+from anchorscope.models.locate import WEIGHTS
 
 if TYPE_CHECKING:
     from anchorscope.models import Model

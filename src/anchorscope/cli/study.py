@@ -14,13 +14,12 @@ from anchorscope.config import help_of
 from anchorscope.errors import UserError
 
 if TYPE_CHECKING:
-    from anchorscope.pipeline.study.check import Checked
-    from anchorscope.pipeline.study.hardware import Hardware
+    from anchorscope.pipeline.study.plan import Plan
 
 
 def study(
     file: Annotated[
-        str, typer.Argument(help="A .toml file, or quick, seeds, paper, or replication.")
+        str, typer.Argument(help="A .toml file, or quick, published, paper, or replication.")
     ],
     out: Annotated[
         Path | None, typer.Option(help="The study's folder; runs/<study> if not given.")
@@ -50,47 +49,45 @@ def study(
     world_size: Annotated[
         int | None, typer.Option(help="How many ranks there are; needed with the rank.")
     ] = None,
-    gpus: Annotated[
-        int | None, typer.Option(help="GPUs to plan for; this machine's if not given.")
-    ] = None,
-    gpu_kind: Annotated[
-        str | None, typer.Option(help="Kind to plan for: h200, h100, a100, a100-40, l40s, or cpu.")
-    ] = None,
     drop_states: Annotated[
         bool, typer.Option("--drop-states", help="Remove the states of each run that is finished.")
     ] = False,
     max_hours: Annotated[
-        float | None, typer.Option(help="Do not start if the plan needs more hours.")
+        float | None,
+        typer.Option(help="Start no model once so many hours are spent, or begun runs need more."),
     ] = None,
 ) -> None:
-    """Runs every model of a study on all its datasets, and writes a summary, study.html.
+    """Run every model of a study on all its datasets, and write a summary, study.html.
 
     The whole study is checked before it starts. A model that fails does not stop the others; the
     same command continues a stopped study. Exit code 1 if a model failed.
     """
     from anchorscope.cli.bar import Bar, quiet_libraries
-    from anchorscope.pipeline.study.check import check_study, this_machine
-    from anchorscope.pipeline.study.file import read_study
+    from anchorscope.cli.run import limit_of
+    from anchorscope.pipeline.study.file import read_study, value_of
+    from anchorscope.pipeline.study.plan import plan_study
     from anchorscope.pipeline.study.study import study as run_study
 
-    given = {"limit": limit and _limit(limit), "workers": workers, "ray": ray}
-    given |= {
+    typed = {
+        "limit": limit and (limit_of(limit) or "all"),
+        "workers": workers,
+        "ray": ray,
         "rank": rank,
         "world_size": world_size,
         "trust_remote_code": trust_remote_code or None,
     }
-    options = {name: value for name, value in given.items() if value is not None}
-    asked = read_study(file).with_places(_pairs(place or [], "--place"))
-    asked = asked.with_options(options | _options(option or []))
+    options: dict[str, Any] = {name: value for name, value in typed.items() if value is not None}
+    # Values as TOML reads them; what it cannot read is text.
+    options |= {name: value_of(text) for name, text in _pairs(option or [], "--option").items()}
+    chosen = read_study(file).with_places(_pairs(place or [], "--place")).with_options(options)
     folder = out or Path("runs") / Path(file).stem
-    on = this_machine(gpus, gpu_kind)
     quiet_libraries()
     if plan:
-        show_plan(check_study(asked, folder, on, here=False), on)
+        show_plan(plan_study(chosen, folder, check_machine=False))
         return
     with Bar() as bar:
         result = run_study(
-            asked, out=folder, on=on, max_hours=max_hours, drop_states=drop_states, progress=bar
+            chosen, out=folder, max_hours=max_hours, drop_states=drop_states, progress=bar
         )
     if rank is not None:
         echo(
@@ -100,19 +97,13 @@ def study(
     else:
         echo(f"Study: {result.path / 'study.html'}")
     if result.errors:
-        names, count = ", ".join(result.errors), len(result.errors)
+        names, count = ", ".join(result.errors), f"{len(result.errors)} of {len(chosen.models)}"
         echo(
-            f"{count} of {len(asked.models)} models failed ({names}): study.csv and study.html say "
+            f"{count} models failed ({names}): study.csv and study.html say "
             "why. The same command tries them again.",
             err=True,
         )
         raise typer.Exit(1)
-
-
-def _limit(text: str) -> int | str:
-    from anchorscope.cli.run import limit_of
-
-    return "all" if text == "all" else limit_of(text) or "all"
 
 
 def _pairs(texts: list[str], flag: str) -> dict[str, str]:
@@ -123,28 +114,18 @@ def _pairs(texts: list[str], flag: str) -> dict[str, str]:
     return {name.strip(): value.strip() for name, _, value in pairs}
 
 
-def _options(texts: list[str]) -> dict[str, Any]:
-    """Options with their values as TOML reads them; what it cannot read is text."""
-    from anchorscope.pipeline.study.file import value_of
+def show_plan(plan: Plan) -> None:
+    """Print the plan as a table, what it rests on, and what is wrong."""
+    from anchorscope.pipeline.study.plan import COLUMNS, plan_notes, plan_rows
 
-    return {name: value_of(text) for name, text in _pairs(texts, "--option").items()}
-
-
-def show_plan(checked: Checked, on: Hardware) -> None:
-    """Prints the plan as a table, the totals, what it rests on, and what is wrong."""
-    from anchorscope.pipeline.study.told import COLUMNS, notes, plan_rows
-
-    console, rows = Terminal(), plan_rows(checked)
-    work, time = COLUMNS[1:7], COLUMNS[7:]  # two tables: one would be wider than a terminal
-    for names in (work, time):
-        table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
-        table.add_column(COLUMNS[0])
-        for name in names:
-            table.add_column(name, justify="right", no_wrap=True)
-        for row in rows:
-            table.add_row(row[0], *(row[COLUMNS.index(name)] for name in names))
-        console.print(table)
-        console.print()
-    for note in notes(checked, on):
+    console = Terminal()
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for number, name in enumerate(COLUMNS):
+        table.add_column(name, justify="right" if number else "left", no_wrap=number > 0)
+    for row in plan_rows(plan):
+        table.add_row(*row)
+    console.print(table)
+    console.print()
+    for note in plan_notes(plan):
         console.print(note, markup=False, soft_wrap=True)
-    checked.require_sound()
+    plan.require_sound()

@@ -23,7 +23,7 @@ from anchorscope.engine.memory import Memory
 from anchorscope.engine.on_cpu import cpu_fast_paths
 from anchorscope.engine.own_attention import replace_own
 from anchorscope.models import Model
-from anchorscope.models.rotary import rotary_switch, row_too_long
+from anchorscope.models.parts import rotary_switch, row_too_long
 
 
 class Read(NamedTuple):

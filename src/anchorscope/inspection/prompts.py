@@ -14,8 +14,8 @@ from anchorscope.engine.trunk import Prefix, shared_prefix
 from anchorscope.errors import UserError
 from anchorscope.evidence.patching_donors import subject_span
 from anchorscope.models import Model
+from anchorscope.models.parts import longest_row
 from anchorscope.models.prompts import Prompt
-from anchorscope.models.rotary import longest_row
 from anchorscope.pipeline.prompts import Prompted
 from anchorscope.records import Question, Sample, Span
 from anchorscope.run_folder.identity import weights_hash, weights_remark

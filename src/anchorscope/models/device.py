@@ -1,16 +1,18 @@
-"""Which device and number format this machine is best at, and why."""
+"""Choose a device and a dtype, and spread a model over several devices."""
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, get_args
+import weakref
+from tempfile import TemporaryDirectory
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from anchorscope.errors import UserError, unknown
 
 DType = Literal["auto", "float32", "bfloat16", "float16"]
-
-
+Memory = dict[int | str, int | str] | None  # bytes that a device may hold; None: what is free
 BALANCED = "balanced"  # over all devices, and main memory and disk where they do not suffice
 
 
@@ -30,8 +32,7 @@ def choose(device: str = "auto", dtype: str = "auto") -> Choice:
     chosen, because = _device(device)
     spread = BALANCED if device == BALANCED else None
     if dtype != "auto":
-        said = f"{because}; {dtype} as asked"
-        return Choice(chosen, getattr(torch, dtype), said, spread)
+        return Choice(chosen, getattr(torch, dtype), f"{because}; {dtype} as asked", spread)
     if chosen.startswith("cuda"):
         fast = torch.cuda.is_bf16_supported(including_emulation=False)
         reason = "the GPU has bfloat16 units" if fast else "the GPU has no bfloat16 units"
@@ -55,28 +56,74 @@ def cpu_has_amx() -> bool:
     return _cpu_has("amx_bf16", "_is_amx_tile_supported")
 
 
-def _cpu_has(capability: str, before: str = "") -> bool:
-    """Whether torch says so; `before` is what to ask where it has no public list, up to 2.11."""
-    known = getattr(torch.cpu, "get_capabilities", dict)()
-    return bool(known.get(capability)) or getattr(torch.cpu, before, bool)()
+def _cpu_has(capability: str, private_test: str = "") -> bool:
+    """Whether torch lists the capability; up to 2.11 it has private tests instead of a list."""
+    capabilities = getattr(torch.cpu, "get_capabilities", dict)()
+    return bool(capabilities.get(capability)) or getattr(torch.cpu, private_test, bool)()
 
 
-def _device(asked: str) -> tuple[str, str]:
-    if asked == BALANCED:
+def _device(name: str) -> tuple[str, str]:
+    """The device that a name stands for, and the reason in words."""
+    if name == BALANCED:
         return _device("auto")[0], "spread over the devices as asked"
-    if asked == "auto":
+    if name == "auto":
         if torch.cuda.is_available():
             return "cuda", "a GPU is there"
         if torch.backends.mps.is_available():
             return "mps", "an Apple GPU is there"
         return "cpu", "no GPU is there"
     try:
-        torch.empty(1, device=asked)
+        torch.empty(1, device=name)
     except (RuntimeError, AssertionError) as error:
         raise UserError(
-            f"Device '{asked}' cannot be used: {str(error).splitlines()[0]} "
+            f"Device '{name}' cannot be used: {str(error).splitlines()[0]} "
             "Accepted: auto, balanced (one model over all devices, by accelerate's device_map), "
             "cpu, cuda, cuda:N, mps, as far as this machine has them; --workers N has each GPU run "
             "a copy of the model."
         ) from error
-    return asked, f"{asked} as asked"
+    return name, f"{name} as asked"
+
+
+# --- One model over several devices, by accelerate ---
+
+
+def read_spread(place: str, *, memory: Memory = None, **options: Any) -> PreTrainedModel:
+    """The model, read straight onto all devices; what they cannot hold stays on disk."""
+    folder = TemporaryDirectory(prefix="anchorscope-")
+    lm = AutoModelForCausalLM.from_pretrained(
+        place, device_map="auto", max_memory=memory, offload_folder=folder.name, **options
+    )
+    weakref.finalize(lm, folder.cleanup)
+    return lm
+
+
+def spread_out(lm: Any, *, memory: Memory = None) -> Any:
+    """Dispatch a model that is whole in main memory over all devices, in place."""
+    from accelerate import dispatch_model, infer_auto_device_map
+    from accelerate.utils import get_balanced_memory
+
+    whole: dict[str, Any] = {"no_split_module_classes": list(lm._no_split_modules or ())}
+    free: Any = memory or get_balanced_memory(lm, **whole)
+    folder = TemporaryDirectory(prefix="anchorscope-")
+    places = infer_auto_device_map(lm, max_memory=free, **whole)
+    dispatch_model(lm, places, offload_dir=folder.name)
+    weakref.finalize(lm, folder.cleanup)
+    return lm
+
+
+def first_device(lm: Any) -> torch.device:
+    """The device of a model's embedding, which takes the tokens; its weights may be offloaded."""
+    embedding = lm.get_input_embeddings()
+    hook = getattr(embedding, "_hf_hook", None)
+    hooks: Any = getattr(hook, "hooks", (hook,))
+    for hook in hooks:
+        if getattr(hook, "execution_device", None) is not None:
+            return torch.device(hook.execution_device)
+    return next(embedding.parameters()).device
+
+
+def devices_of(lm: Any) -> str:
+    """The devices that hold the model's weights, in words: "cuda:0, cuda:1, disk"."""
+    places = getattr(lm, "hf_device_map", {}).values()
+    names = dict.fromkeys(f"cuda:{p}" if isinstance(p, int) else str(p) for p in places)
+    return ", ".join(names) or str(first_device(lm))

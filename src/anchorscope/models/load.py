@@ -1,8 +1,9 @@
-"""A model by name: a hub id, a folder, a .gguf file, `bundled`, or one that is already loaded."""
+"""Load a model: a hub id, a folder, a .gguf file, `bundled`, or one that is already loaded."""
 
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -12,17 +13,34 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PretrainedConfig,
+    PreTrainedModel,
+)
 
 from anchorscope.errors import UserError, in_a_line, user_path
-from anchorscope.models import bundled
-from anchorscope.models.adapter import adapter_name, merged
-from anchorscope.models.device import BALANCED, Choice, choose
-from anchorscope.models.gguf.convert import converted
+from anchorscope.models.device import (
+    BALANCED,
+    Choice,
+    choose,
+    devices_of,
+    first_device,
+    read_spread,
+    spread_out,
+)
+from anchorscope.models.gguf import convert_once
+from anchorscope.models.locate import (
+    BUNDLED,
+    HOW_TO_GET,
+    HUB_ID,
+    WEIGHTS,
+    bundled_on_hub,
+    find_model,
+)
 from anchorscope.models.parts import Parts, find_parts
-from anchorscope.models.quantised import check_no_code, check_plain, is_quantised
-from anchorscope.models.spread import devices_of, first_device, read_spread, spread_out
-from anchorscope.models.weights.catalogue import WEIGHTS
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +96,7 @@ def load_model(
 
     """
     if not isinstance(model, str | Path):
-        return _loaded(model, tokenizer, None if adapter is None else str(adapter))
+        return _wrap(model, tokenizer, None if adapter is None else str(adapter))
     if trust_remote_code:
         log.warning(
             "Code that comes with %s will be run on this machine, with your rights "
@@ -89,7 +107,10 @@ def load_model(
     options = {"revision": revision, "trust_remote_code": trust_remote_code}
     change = None if adapter is None else str(adapter)
     lm, tokenizer = _read(place, str(model), choice, options, change)
-    name = name if change is None else f"{name} + {adapter_name(change)}"
+    if change is not None:
+        path = user_path(change)
+        last = path.resolve().name if path.is_dir() else change.rstrip("/").split("/")[-1]
+        name = f"{name} + {last}"
     why = choice.why + (f"; on {devices_of(lm)}" if choice.spread == BALANCED else "")
     log.info("%s on %s", name, why)
     return Model(
@@ -102,18 +123,6 @@ def load_model(
         why=why,
         adapter=change,
     )
-
-
-def _loaded(model: Any, tokenizer: Any, adapter: str | None) -> Model:
-    """A model that is loaded already; it is never changed, so an adapter must be in it."""
-    if isinstance(model, Model) and adapter in (None, model.adapter):
-        return model
-    if adapter is not None or isinstance(model, Model):
-        raise UserError(
-            f"The adapter '{adapter}' was given beside a loaded model, which stays as it is. "
-            "Give the model's name and the adapter: load_model(name, adapter=adapter)."
-        )
-    return _wrap(_plain(model), tokenizer)
 
 
 def _plain(model: nn.Module) -> PreTrainedModel:
@@ -137,8 +146,16 @@ def _plain(model: nn.Module) -> PreTrainedModel:
     return model
 
 
-def _wrap(lm: PreTrainedModel, tokenizer: Any) -> Model:
-    """A model the caller already has; its weights, device and dtype stay as they are."""
+def _wrap(model: Any, tokenizer: Any, adapter: str | None) -> Model:
+    """A model that the caller has loaded; its weights, device and dtype stay as they are."""
+    if isinstance(model, Model) and adapter in (None, model.adapter):
+        return model
+    if adapter is not None or isinstance(model, Model):
+        raise UserError(
+            f"The adapter '{adapter}' was given beside a loaded model, which stays as it is. "
+            "Give the model's name and the adapter: load_model(name, adapter=adapter)."
+        )
+    lm = _plain(model)
     name = str(lm.config.name_or_path or type(lm).__name__)
     if tokenizer is None:
         raise UserError(
@@ -157,34 +174,18 @@ def _wrap(lm: PreTrainedModel, tokenizer: Any) -> Model:
 
 
 def _locate(model: str) -> tuple[str, str]:
-    """Where `from_pretrained` finds the model, and the name that figures write."""
-    if model == "bundled":
-        file = bundled.bundled_file()
-        if file is None and not bundled.on_hub():
-            raise UserError(bundled.HOW_TO_GET)
-        return (str(converted(file)) if file else bundled.HUB_ID), bundled.NAME
-    if (known := WEIGHTS.get(model)) is not None:
-        if (file := known.local()) is None:
-            raise UserError(f"{known.title} is not here. Get it: anchorscope get {known.name}")
-        return str(converted(file)), known.title
-    path = user_path(model)
-    if path.suffix == ".gguf":
-        if not path.is_file():
-            raise UserError(f"There is no file {path}. Give the path of a .gguf file.")
-        return str(converted(path)), path.stem
-    if path.is_dir():
-        if not (path / "config.json").exists():
-            raise UserError(
-                f"The folder {path} holds no config.json. Give a folder written by "
-                "`save_pretrained`, a .gguf file, a hub id, or `bundled`."
-            )
-        return str(path), path.resolve().name
-    if path.exists() or len(model.split("/")) > 2 or model.startswith((".", "/", "~")):
-        raise UserError(
-            f"'{model}' is neither a model folder nor a .gguf file. "
-            "Accepted: a hub id (org/name), a folder, a .gguf file, or `bundled`."
-        )
-    return model, model.split("/")[-1]
+    """The place for `from_pretrained`, and the name that figures write; may convert a file."""
+    found = find_model(model)
+    if found == HUB_ID and model == "bundled":
+        if not bundled_on_hub():
+            raise UserError(HOW_TO_GET)
+        return HUB_ID, BUNDLED.title
+    if isinstance(found, str):
+        return found, found.split("/")[-1]
+    if found.suffix == ".gguf":
+        title = WEIGHTS[model].title if model in WEIGHTS else found.stem
+        return str(convert_once(found)), title
+    return str(found), found.resolve().name
 
 
 def _read(
@@ -192,7 +193,7 @@ def _read(
 ) -> tuple[Any, Any]:
     try:
         if not options["trust_remote_code"]:
-            check_no_code(place, options)
+            check_no_code(place, revision=options["revision"])
         with _tokenizer(place, options) as tokenizer:
             lm = _weights(place, choice, options, adapter)
             return lm, tokenizer.result()
@@ -202,12 +203,12 @@ def _read(
         raise _too_large(choice.device) from error
     except Exception as error:  # a folder or an answer that makes no sense ends in any error
         if given == "bundled":
-            raise UserError(bundled.HOW_TO_GET) from error
+            raise UserError(HOW_TO_GET) from error
         raise unreadable(given, error, trusted=options["trust_remote_code"]) from error
 
 
 def unreadable(given: str, error: Exception, *, trusted: bool) -> UserError:
-    """What went wrong, and what to do; where it is the model's own code, how to have it run."""
+    """The error for a model that cannot be loaded; for its own code, the option that runs it."""
     advice = (
         "Accepted: a hub id (org/name) that can be reached from here, a folder, a .gguf file, "
         "or `bundled`."
@@ -222,7 +223,7 @@ def unreadable(given: str, error: Exception, *, trusted: bool) -> UserError:
 
 @contextmanager
 def _tokenizer(place: str, options: dict[str, Any]) -> Iterator[Future[Any]]:
-    """The tokenizer to be, read by another thread while this one waits for the weights.
+    """The tokenizer, read by another thread while this one waits for the weights.
 
     Code that comes with a model may not expect that: then it is read first.
     """
@@ -234,28 +235,28 @@ def _tokenizer(place: str, options: dict[str, Any]) -> Iterator[Future[Any]]:
 
 
 def _weights(place: str, choice: Choice, options: dict[str, Any], adapter: str | None) -> Any:
-    """The model, its adapter merged into it, where it was chosen to lie."""
-    options = {**options, "dtype": choice.dtype}
+    """The model on its device, its adapter merged into it."""
     if choice.spread == BALANCED and adapter is None:
-        return read_spread(place, **options)
-    straight = choice.spread is None and _straight(place, choice, options, adapter)
-    there = {"device_map": choice.device} if straight else {}
-    lm: Any = AutoModelForCausalLM.from_pretrained(place, **options, **there)
+        return read_spread(place, dtype=choice.dtype, **options)
+    # Straight onto the device, without a copy in main memory; an adapter is merged first. Packed
+    # weights must be read so, since some cannot be sent to another device.
+    on_gpu = adapter is None and torch.device(choice.device).type == "cuda"
+    straight = choice.spread is None and (on_gpu or _is_quantised(place, options))
+    lm: Any = AutoModelForCausalLM.from_pretrained(
+        place, dtype=choice.dtype, device_map=choice.device if straight else None, **options
+    )
     check_plain(lm)
     if adapter is not None:
-        lm = merged(lm, adapter)
+        lm = _merge_adapter(lm, adapter)
     if choice.spread == BALANCED:
         return spread_out(lm)
     return lm if straight else lm.to(choice.device)
 
 
-def _straight(place: str, choice: Choice, options: dict[str, Any], adapter: str | None) -> bool:
-    """Whether weights are read onto their device, without a copy of them in main memory.
-
-    Packed ones must be, since some cannot be sent to another device. An adapter is merged first.
-    """
-    whole = adapter is None and torch.device(choice.device).type == "cuda"
-    return whole or is_quantised(place, options)
+def _is_quantised(place: str, options: dict[str, Any]) -> bool:
+    """Whether the model's own files say that its weights are quantised."""
+    config = AutoConfig.from_pretrained(place, **options)
+    return getattr(config, "quantization_config", None) is not None
 
 
 def _too_large(device: str) -> UserError:
@@ -269,10 +270,98 @@ def _too_large(device: str) -> UserError:
 
 
 def _with_offsets(tokenizer: Any, name: str) -> Any:
-    """The same tokenizer, if it tells which characters a token covers: spans cannot do without."""
+    """The same tokenizer; an error where it cannot say which characters a token covers."""
     if not getattr(tokenizer, "is_fast", False):
         raise UserError(
             f"The tokenizer of {name} ({type(tokenizer).__name__}) gives no character offsets. "
             "A fast tokenizer (one with a tokenizer.json) is needed."
         )
     return tokenizer
+
+
+def _merge_adapter(lm: PreTrainedModel, adapter: str) -> PreTrainedModel:
+    """Add a PEFT adapter's change to the weights of its base model, in place."""
+    try:
+        from peft import PeftModel
+    except ImportError:
+        raise UserError(
+            f"The adapter '{adapter}' needs peft: pip install 'anchorscope[adapters]'."
+        ) from None
+    path = user_path(adapter)
+    place = str(path) if path.is_dir() else adapter
+    try:
+        with warnings.catch_warnings():
+            # Weights the file lacks would stay as they were drawn: the base under another name.
+            warnings.filterwarnings("error", message=".*missing adapter keys")
+            merged: Any = PeftModel.from_pretrained(lm, place)
+        if merged.active_peft_config.is_prompt_learning:
+            kind = merged.active_peft_config.peft_type
+            raise ValueError(f"{kind.value} adds tokens and changes no weights.")
+        return merged.merge_and_unload()
+    except (OSError, ValueError, KeyError, RuntimeError, UserWarning) as error:
+        base = Path(str(lm.config.name_or_path or type(lm).__name__)).name
+        reason = " ".join(str(error).split())[:240].rstrip(".: ")
+        raise UserError(
+            f"The adapter '{adapter}' could not be merged into {base}: {reason}. "
+            "Accepted: a folder or a hub id (org/name) with an adapter_config.json, made by peft "
+            "for this very model, of a kind that changes weights (LoRA and its relatives)."
+        ) from error
+
+
+# --- Models that cannot be used ---
+
+
+def check_no_code(place: str, *, revision: str | None = None) -> None:
+    """Raise a UserError where config.json names code to compute a model's attention or experts.
+
+    transformers before 5.3 fetches and runs it without being asked to trust it, where the package
+    `kernels` is installed (CVE-2026-4372); later ones leave these fields out.
+    """
+    content, _ = PretrainedConfig.get_config_dict(place, revision=revision)
+    waiting: list[Any] = [content]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, dict):
+            # A name with a slash is a repository; "sdpa" and the like are transformers' own.
+            for name, value in part.items():
+                if str(name).endswith("_implementation_internal") and "/" in str(value):
+                    raise UserError(
+                        f"The config.json of '{place}' names code of its own ({name}), which is "
+                        "not run. Take that field out, or another model."
+                    )
+        if isinstance(part, dict | list):
+            waiting += part.values() if isinstance(part, dict) else part
+
+
+def check_plain(lm: nn.Module) -> None:
+    """Raise a UserError where a model is compiled or rounds its activations by batch."""
+    name = type(lm).__name__
+    for module in lm.modules():
+        if _compiled(module):
+            raise UserError(
+                f"Parts of this {name} are compiled, and their attention cannot be replaced. Give "
+                "the model before `torch.compile`."
+            )
+        if _rounds_activations(module):
+            raise UserError(
+                f"This {name} rounds its activations to a few bits as well as its weights, by "
+                "steps that depend on what else is in the batch, so no state would come out "
+                "twice. Give the model itself, or one with quantised weights alone."
+            )
+
+
+def _compiled(module: nn.Module) -> bool:
+    own = module.__dict__.get("forward")
+    return (
+        type(module).__name__ == "OptimizedModule"
+        or getattr(module, "_compiled_call_impl", None) is not None
+        or hasattr(own, "_torchdynamo_orig_callable")
+    )
+
+
+def _rounds_activations(module: nn.Module) -> bool:
+    """Dynamic quantisation, by torch in a module of its own, by torchao in its weight."""
+    weight: Any = module._parameters.get("weight")
+    inner = getattr(weight, "act_quant_kwargs", None)
+    linear = type(weight).__name__.startswith("LinearActivation")  # torchao before 0.14
+    return "ao.nn.quantized" in type(module).__module__ or inner is not None or linear

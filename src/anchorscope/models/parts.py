@@ -1,9 +1,11 @@
-"""One name for the same part in every architecture, found by shape rather than by model name."""
+"""Find the parts of a decoder by shape rather than by model name, and how long its rows may be."""
 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from torch import nn
 from transformers import PreTrainedModel
@@ -23,7 +25,7 @@ class Parts:
 
 
 def find_parts(lm: PreTrainedModel) -> Parts:
-    """The parts of a causal language model; an error says what was looked for and not found."""
+    """The parts of a causal language model; an error where one of them is not found."""
     config = lm.config.get_text_config()
     decoder = lm.get_decoder()
     head = lm.get_output_embeddings()
@@ -58,3 +60,58 @@ def _attention(block: nn.Module) -> nn.Module:
         "information flows around the attention layers there, and a knockout could not stop it. "
         "Give a model whose blocks all attend through transformers' masks."
     )
+
+
+# --- Rotary embeddings whose angles depend on the length of the whole pass ---
+
+
+def rotary_switch(lm: nn.Module) -> int | None:
+    """The longest row, in tokens, before the rotary angles of all rows of its pass change.
+
+    None where they depend on positions alone. `longrope` (Phi-3 and later) takes other frequencies
+    for a pass that is longer than the length it was first trained on, `dynamic` for one longer than
+    its window.
+    """
+    return min((switch for module in lm.modules() for switch in _switches(module)), default=None)
+
+
+def longest_row(lm: nn.Module) -> int | None:
+    """The most tokens of a prompt and its answer together; None where the model names no bound."""
+    config: Any = getattr(lm, "config", None)
+    window = getattr(config and config.get_text_config(), "max_position_embeddings", None)
+    bounds = (window, rotary_switch(lm))
+    return min((bound for bound in bounds if bound is not None), default=None)
+
+
+def check_row(lm: nn.Module, name: str, tokens: int) -> None:
+    """Raise a UserError where a row of so many tokens would change the angles of others."""
+    switch = rotary_switch(lm)
+    if switch is not None and tokens > switch:
+        raise row_too_long(name, switch, tokens)
+
+
+def row_too_long(name: str, switch: int, tokens: int) -> UserError:
+    """The error for a row beyond the switch."""
+    return UserError(
+        f"{name} reads rows of up to {switch} tokens exactly: in longer passes its rotary "
+        f"embedding turns every row by other angles. {tokens} were given. Shorten the "
+        "question, give fewer --shots, or lower --max-tokens."
+    )
+
+
+def _switches(module: Any) -> Iterator[int]:
+    """The bounds of one rotary embedding, one for each kind of layer that has its own."""
+    kinds = module.__dict__.get("rope_type")
+    config = getattr(module, "config", None)
+    if kinds is None or config is None:
+        return
+    parameters = getattr(config, "rope_parameters", None) or {}
+    # Some models have a kind for each type of layer.
+    for layer, kind in (kinds if isinstance(kinds, dict) else {None: kinds}).items():
+        own = (parameters if layer is None else parameters.get(layer)) or {}
+        if kind == "longrope":
+            name = "original_max_position_embeddings"
+            yield own.get(name) or getattr(config, name, None) or config.max_position_embeddings
+        elif "dynamic" in str(kind):
+            # At exactly its window, transformers keeps what a longer pass has left behind.
+            yield module.original_max_seq_len - 1

@@ -15,7 +15,7 @@ from anchorscope.config import Config
 from anchorscope.engine.passes import CAUGHT, passes_of
 from anchorscope.errors import UserError, user_path
 from anchorscope.evidence.pieces import passes_of_pieces
-from anchorscope.pipeline.study.sizes import read_shape
+from anchorscope.models.locate import read_shape
 from anchorscope.probes.folds import MIN_OVERALL, entity_folds
 from anchorscope.records import QuestionSet, Verdict
 from anchorscope.run_folder.checks.room import check_room, check_writable, disk_bytes

@@ -28,10 +28,10 @@ from anchorscope.errors import UserError
 from anchorscope.evidence.pieces import passes_of_pieces
 from anchorscope.models import Model, load_model
 from anchorscope.models.device import choose
+from anchorscope.models.locate import config_on_disk
 from anchorscope.pathways.grouping import check_grouping
 from anchorscope.pipeline.request import command_of, described
 from anchorscope.pipeline.stages import Run
-from anchorscope.pipeline.study.sizes import config_on_disk
 from anchorscope.run_folder.checks.room import check_room, disk_bytes
 from anchorscope.run_folder.identity import git_revision, versions, weights_hash, weights_remark
 

@@ -13,7 +13,7 @@ from anchorscope.answers.given_verdicts import count, read_verdicts
 from anchorscope.config import Finder
 from anchorscope.engine.lease import Lease
 from anchorscope.evidence.pieces import PromptMaker
-from anchorscope.models.rotary import check_row
+from anchorscope.models.parts import check_row
 from anchorscope.pipeline.prompts import (
     Prompted,
     Style,

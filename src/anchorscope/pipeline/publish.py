@@ -21,7 +21,7 @@ from anchorscope.show import write_figures, write_report
 def describe(
     store: Store, config: Config, *, command: str, model: dict[str, Any], dataset: dict[str, Any]
 ) -> None:
-    """run.json, in the words of a real run, and the table of spans, which has no rows."""
+    """Write run.json as a run with a model does, and an empty table of spans."""
     store.save_info(
         {
             "config": asdict(config),

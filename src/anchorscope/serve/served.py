@@ -11,7 +11,7 @@ import numpy as np
 from anchorscope.detect.deployed.detector import Detector
 from anchorscope.detect.deployed.located import Scored
 from anchorscope.models import Model
-from anchorscope.models.rotary import longest_row
+from anchorscope.models.parts import longest_row
 from anchorscope.serve.deltas import Deltas
 from anchorscope.serve.listen import listening
 from anchorscope.serve.protocol import usage_of

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from anchorscope.cli.terminal import echo
-from anchorscope.models.weights.catalogue import WEIGHTS
+from anchorscope.models.locate import WEIGHTS
 
 
 def get(
@@ -20,8 +20,8 @@ def get(
     the name, and nothing needs a network.
     """
     from anchorscope.cli.bar import Bar
-    from anchorscope.models.weights.get import get as fetch
+    from anchorscope.models.fetch import fetch_weights
 
     with Bar() as bar:
-        file = fetch(name, progress=bar)
+        file = fetch_weights(name, progress=bar)
     echo(str(file))

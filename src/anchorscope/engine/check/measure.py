@@ -18,7 +18,7 @@ from anchorscope.engine.limits.bounds import bounds_within, kind_of, note, noted
 from anchorscope.engine.rows import read_batch, row_for
 from anchorscope.engine.trunk import grow_trunk, read_prefix
 from anchorscope.models import Model
-from anchorscope.models.rotary import longest_row
+from anchorscope.models.parts import longest_row
 
 _TOKENS, _PREFIX = 1024, 1024
 _OWN = 1 << 30  # bytes of a GPU that CUDA and its libraries take for themselves, about

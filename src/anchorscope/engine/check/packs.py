@@ -24,7 +24,7 @@ from anchorscope.engine.memory import Growing
 from anchorscope.engine.passes import KNOCKOUT
 from anchorscope.engine.trunk import grow_trunk, read_prefix
 from anchorscope.models import Model
-from anchorscope.models.rotary import longest_row
+from anchorscope.models.parts import longest_row
 
 # Arithmetic that a check may cost, in multiplications and additions: seconds on two cores.
 _COST = {"cpu": 1e12, "cuda": 5e15}

@@ -1,1 +1,1 @@
-"""States that somebody else extracted: read from a file, checked, and analysed as a run's."""
+"""Analyse states that were extracted elsewhere."""

@@ -1,34 +1,48 @@
-"""Own states to a finished run folder: checked, stored, and read as a run's are."""
+"""Analyse states that were extracted elsewhere: check and store them, and write a run's tables."""
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from anchorscope.answers.kind import kind_of_answer
 from anchorscope.config import CHEAP, Config, default_of
+from anchorscope.datasets.text import digest
 from anchorscope.errors import UserError
 from anchorscope.pipeline.analyse import Dataset
 from anchorscope.pipeline.analyse import analyse as analyse_stored
-from anchorscope.pipeline.own_states.arrays import StoredArray, arrays_of
-from anchorscope.pipeline.own_states.check import FACTS, NEEDED, OPTIONAL, check_arrays
-from anchorscope.pipeline.own_states.samples import facts_of, labelled_facts, samples_of
+from anchorscope.pipeline.own_states.arrays import (
+    FACTS,
+    NEEDED,
+    OPTIONAL,
+    Array,
+    Arrays,
+    block_size,
+    check_arrays,
+    open_arrays,
+    read_rows,
+    values,
+)
 from anchorscope.pipeline.publish import describe, publish
 from anchorscope.pipeline.stages import Run
+from anchorscope.probes.labelled import Covariates, Labelled, in_folds
 from anchorscope.progress import Progress, Quiet
+from anchorscope.records import Answer, Question, Sample, Span
 from anchorscope.run_folder.states import save_blocks, shard_name
 from anchorscope.run_folder.store import Store
 from anchorscope.run_folder.view import RunView
 
-# The fields of a config that speak of states and not of a model; the command has them as options.
+# The fields of a config that need no model; the command has them as options.
 OPTIONS = (
     "seed", "grouping", "delta", "folds", "fold_seeds", "C", "balance", "resamples", "evidence",
 )  # fmt: skip
+_MISSING = {"", "nan", "None"}
 
 
 def analyse(
@@ -68,16 +82,16 @@ def analyse(
     if unknown := set(facts) - set(FACTS):
         raise UserError(f"Nothing is known of {', '.join(sorted(unknown))}. Facts are: "
                         f"{', '.join(FACTS)}.")  # fmt: skip
-    arrays = arrays_of(states) | arrays_of({"z": z, **facts})
-    arrays = {name.replace("-", "_"): of for name, of in arrays.items()}
+    arrays = open_arrays(states) | open_arrays({"z": z, **facts})
+    arrays = {name.replace("-", "_"): array for name, array in arrays.items()}
     if "random" in arrays and "neutral" not in arrays:
         arrays["neutral"] = arrays.pop("random")
     if "question" in arrays and len(arrays["question"].shape) == 3:
         arrays["question_pass"] = arrays.pop("question")
-    used = (*NEEDED, *OPTIONAL, "z", *FACTS)
-    if left := sorted(set(arrays) - set(used)):
-        progress.note(f"not used: {', '.join(left)}")
-    name = _name(states)
+    if unused := sorted(set(arrays) - {*NEEDED, *OPTIONAL, "z", *FACTS}):
+        progress.note(f"not used: {', '.join(unused)}")
+    stem = "states" if isinstance(states, Mapping) else Path(states).stem
+    name = re.sub(r"[^\w.-]+", "-", stem).strip("-").lower() or "states"
     config = _config(config, title=title or name, name=name, limit=limit)
     store = Store.open(out, {"states": check_arrays(arrays), **config.identity()})
     run = Run(store=store, config=config, sets=(), progress=progress)
@@ -87,19 +101,25 @@ def analyse(
         return _analyse(run, arrays, name=name, source=states)
 
 
-def _analyse(run: Run, arrays: Mapping[str, StoredArray], *, name: str, source: Any) -> RunView:
+def _analyse(run: Run, arrays: Arrays, *, name: str, source: Any) -> RunView:
     config, store = run.config, run.store
     facts = facts_of(arrays, dataset=name, limit=config.limit, seed=config.seed)
-    answers = labelled_facts(facts, dataset=name, config=config)
-    samples = samples_of(facts, dataset=name, entities=answers.entities)
-    passes = [of for of in (*NEEDED, *OPTIONAL) if of in arrays]
+    answers = _labelled(facts, dataset=name, config=config)
+    samples = _samples(facts, dataset=name, entities=answers.entities)
+    passes = {
+        array.removesuffix("_pass").replace("_", "-"): arrays[array]
+        for array in (*NEEDED, *OPTIONAL)
+        if array in arrays
+    }
     _, layers, width = arrays["clean"].shape
+    shape = (len(facts.id), layers, width)
     with run.stage("states"):
-        for of in passes:
-            shape, file = (len(facts.id), layers, width), shard_name(_pass_name(of), 0)
+        for intervention, array in passes.items():
+            file = shard_name(intervention, 0)
             if not store.has(file):
-                save_blocks(store, file, facts.id, shape, _rows(arrays[of], facts.rows))
-    model = {"name": config.model, "blocks": layers, "width": width, "dtype": arrays["clean"].dtype,
+                save_blocks(store, file, facts.id, shape, _used_rows(array, facts.rows))
+    dtype = str(arrays["clean"].dtype).removeprefix("torch.")
+    model = {"name": config.model, "blocks": layers, "width": width, "dtype": dtype,
              "device": "none", "prompt": "none",
              "why": "states that were extracted elsewhere, no model"}  # fmt: skip
     dataset = {"name": name, "title": name, "questions": len(samples), "dropped": {}}
@@ -109,41 +129,30 @@ def _analyse(run: Run, arrays: Mapping[str, StoredArray], *, name: str, source: 
     return publish(run)
 
 
-def _pass_name(array: str) -> str:
-    """What a run calls the pass whose states an array holds."""
-    return array.removesuffix("_pass").replace("_", "-")
-
-
 def _config(config: Config, *, title: str, name: str, limit: int | None) -> Config:
-    """The choices that speak of states; those that speak of a model stay at their defaults."""
+    """The config with its options for states; those for a model stay at their defaults."""
     needs_model = [piece for piece in config.evidence if piece not in CHEAP]
     if needs_model or config.ablate:
-        asked = ", ".join([*needs_model, *config.ablate])
+        named = ", ".join([*needs_model, *config.ablate])
         raise UserError(
-            f"{asked} cannot be read from states alone: the model is needed. Accepted as evidence: "
+            f"{named} cannot be read from states alone: the model is needed. Accepted as evidence: "
             f"none, or of {', '.join(CHEAP)}."
         )
     chosen = {option: getattr(config, option) for option in OPTIONS}
     return replace(Config(model=title, data=(name,), limit=limit), **chosen)
 
 
-def _name(states: str | Path | Mapping[str, Any]) -> str:
-    """The short name of the data: the file's, as a word."""
-    stem = "states" if isinstance(states, Mapping) else Path(states).stem
-    return re.sub(r"[^\w.-]+", "-", stem).strip("-").lower() or "states"
-
-
-def _rows(array: StoredArray, rows: np.ndarray) -> Iterator[np.ndarray]:
+def _used_rows(array: Array, rows: np.ndarray) -> Iterator[np.ndarray]:
     """The states of the samples used, in float32, a block at a time."""
-    keep, at = np.zeros(array.shape[0], dtype=bool), 0
-    keep[rows] = True
-    for block in array.blocks():
-        yield block[keep[at : at + len(block)]].astype(np.float32)
-        at += len(block)
+    size = block_size(array)
+    for start in range(0, len(array), size):
+        block = read_rows(array, start, start + size)
+        inside = rows[(rows >= start) & (rows < start + size)] - start
+        yield block[inside].astype(np.float32)
 
 
 def _command(source: Any, config: Config, out: Path) -> str:
-    """The line that asks for this analysis again."""
+    """The command, or the Python call, that repeats this analysis."""
     if isinstance(source, Mapping):
         return f"anchorscope.analyse(states, out={str(out)!r})"
     words = ["anchorscope", "analyse", str(source), "--title", config.model]
@@ -158,3 +167,100 @@ def _command(source: Any, config: Config, out: Path) -> str:
                 (",".join(value) or "none") if name == "evidence" else str(value),
             ]
     return shlex.join([*words, "--out", str(out)])
+
+
+# --- Samples and labels from the facts ---
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """The facts of each sample used, [sample] each; None where a fact was not given."""
+
+    rows: np.ndarray  # which of the samples given are used, in their order
+    id: list[str]
+    z: np.ndarray
+    columns: Mapping[str, list[Any] | None]
+
+    def text(self, name: str) -> list[str]:
+        """A fact as text, "" where it is missing."""
+        column = self.columns[name] or [""] * len(self.id)
+        return ["" if str(value) in _MISSING else str(value) for value in column]
+
+    def number(self, name: str) -> np.ndarray:
+        """A fact as numbers, NaN where it is missing."""
+        column = self.columns[name]
+        return np.full(len(self.id), np.nan) if column is None else np.array(column, dtype=float)
+
+
+def facts_of(arrays: Arrays, *, dataset: str, limit: int | None, seed: int) -> Facts:
+    """The facts of the samples used: all, or those of the smallest hash of seed and id."""
+    n = len(arrays["clean"])
+    columns = {name: values(arrays[name]) if name in arrays else None for name in FACTS}
+    ids = [f"{dataset}:own:{id}" for id in columns["id"] or range(n)]
+    ranked = sorted(range(n), key=lambda row: (digest(seed, ids[row]), ids[row]))
+    rows = np.array(sorted(ranked[:limit]))
+    z = np.array(values(arrays["z"]), dtype=np.int64)[rows]
+    used = {k: None if column is None else [column[row] for row in rows]
+            for k, column in columns.items()}  # fmt: skip
+    return Facts(rows=rows, id=[ids[row] for row in rows], z=z, columns=used)
+
+
+def _labelled(facts: Facts, *, dataset: str, config: Config) -> Labelled:
+    """Class, fold and covariates of the samples; a sample without an entity has its own."""
+    entity = [name or id for name, id in zip(facts.text("entity"), facts.id, strict=True)]
+    length, popularity = facts.number("length"), facts.number("popularity")
+    with np.errstate(divide="ignore", invalid="ignore"):
+        powers = np.log10(np.where(popularity > 0, popularity, np.nan))
+    kinds, relations = _kinds(facts), facts.columns["relation"]
+    covariates = Covariates(
+        log_popularity=powers,
+        prompt_length=np.zeros(len(length)) if np.isnan(length).all() else length,
+        relation=None if relations is None else np.array(facts.text("relation")),
+        kind=np.array(kinds) if any(kinds) else None,
+        exact_tokens=None
+        if facts.columns["exact_tokens"] is None
+        else facts.number("exact_tokens"),
+        entity=np.array(entity),
+    )
+    return in_folds(dataset=dataset, ids=facts.id, z=facts.z, covariates=covariates, config=config)
+
+
+def _samples(facts: Facts, *, dataset: str, entities: Sequence[str]) -> list[Sample]:
+    """A row of samples.parquet for each; a question without text is shown by its id."""
+    texts = [text or id for text, id in zip(facts.text("question"), facts.id, strict=True)]
+    popularity = facts.number("popularity")
+    columns = (facts.id, texts, facts.text("answer"), facts.text("relation"), _kinds(facts))
+    return [
+        Sample(
+            question=Question(
+                id=id,
+                dataset=dataset,
+                text=text,
+                answers=(),
+                relation=relation or None,
+                popularity=None if np.isnan(popularity[row]) else float(popularity[row]),
+                entity=entities[row],
+            ),
+            answer=Answer(
+                id=id, text=reply, token_ids=(), log_probs=(), first_entropy=np.nan, finished=True
+            ),
+            verdict="wrong" if facts.z[row] else "right",
+            finder="own states",
+            spans=(),
+            answer_span=Span(0, len(reply)) if reply else None,
+            # Stand-ins for positions that are not known: they mark the sample as usable.
+            prompt_ids=(0, 1),
+            question_tokens=(1,),
+            exact_question=(1,),
+            exact_answer=(2,),
+            kind=kind,
+        )
+        for row, (id, text, reply, relation, kind) in enumerate(zip(*columns, strict=True))
+    ]
+
+
+def _kinds(facts: Facts) -> list[str]:
+    """The kind of each answer: as given, else by the form of its text, else unknown ("")."""
+    if facts.columns["kind"] is not None:
+        return facts.text("kind")
+    return [kind_of_answer(reply) if reply else "" for reply in facts.text("answer")]

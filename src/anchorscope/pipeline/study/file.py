@@ -1,10 +1,10 @@
-"""A study as a value: models, datasets and options, from a TOML file or one that is shipped."""
+"""Read a study: its models, datasets and options, from a TOML file or one that is shipped."""
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from importlib import resources
 from pathlib import Path
@@ -12,22 +12,23 @@ from typing import Any
 
 from anchorscope.config import EVIDENCE, Config
 from anchorscope.errors import UserError, unknown, user_path
-from anchorscope.pipeline.study.sizes import Size
 
 _KEYS = ("title", "data", "options", "models")
-_OWN = ("model", "name", "panel")  # of a model; all else are options of its run
+_MODEL_KEYS = ("model", "name", "panel")  # every other key of a model is an option of its run
 _SET_BY_STUDY = ("model", "data")
+_RESERVED = ("figures", "errors")  # folders of the study itself
 _TRUST = "trust_remote_code"  # for a person to say, never for a file
 
 
 @dataclass(frozen=True, kw_only=True)
-class Made:
-    """A model that Python makes when its turn comes, and what the plan may know of it."""
+class Size:
+    """The size of a model, as far as the cost of a run depends on it."""
 
-    make: Callable[[], Any]  # gives what `load_model` takes: a model, or model and tokenizer
-    size: Size | None = None
-    tokenizer: Any = None
-    answer: float | None = None  # tokens of an answer on average
+    blocks: int
+    width: int
+    block_weights: int  # of all blocks: each token goes through them
+    head_weights: int  # only where a token is chosen
+    weights: int  # all of them, tied ones once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +39,9 @@ class StudyModel:
     model: str  # as `anchorscope run --model` takes it
     panel: str
     options: Mapping[str, Any] = field(default_factory=dict)
-    made: Made | None = None  # instead of `model`, which is then a name only
+    # Makes the model when its turn comes, as `load_model` takes it; `model` is then a name only.
+    make: Callable[[], Any] | None = None
+    size: Size | None = None  # of a model that `make` makes, for the plan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +54,7 @@ class Study:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def config(self, model: StudyModel) -> Config:
-        """What the run of this model is asked for."""
+        """The config of this model's run."""
         options = {**self.options, **model.options}
         return Config(**read_options(options), model=model.model, data=self.data)
 
@@ -72,7 +75,7 @@ class Study:
         return replace(self, models=tuple(models), data=tuple(places.get(d, d) for d in self.data))
 
     def with_options(self, options: Mapping[str, Any]) -> Study:
-        """The same study with options that stand above those of the file."""
+        """The same study with options that override those of the file."""
         models = [
             replace(m, options={k: v for k, v in m.options.items() if k not in options})
             for m in self.models
@@ -81,7 +84,7 @@ class Study:
 
 
 def read_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options as a file writes them, as `Config` takes them; its names alone are accepted."""
+    """Options as `Config` takes them, from those of a file; other names are an error."""
     accepted = [f.name for f in fields(Config) if f.name not in _SET_BY_STUDY]
     read: dict[str, Any] = {}
     for name, value in options.items():
@@ -97,7 +100,7 @@ def read_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def shipped() -> dict[str, Any]:
-    """The studies that come with the package, by name."""
+    """The files of the studies that come with the package, by name."""
     folder = resources.files("anchorscope.pipeline.study") / "shipped"
     return {
         file.name.removesuffix(".toml"): file
@@ -120,7 +123,7 @@ def read_study(place: str | Path) -> Study:
 
 
 def _toml(text: str) -> dict[str, Any]:
-    """The content of a TOML text; a ValueError (too deep: RecursionError) where it is none."""
+    """The content of a TOML text; ValueError or, nested too deeply, RecursionError otherwise."""
     if sys.version_info >= (3, 11):
         import tomllib
     else:  # the same parser, before it came with Python
@@ -129,11 +132,12 @@ def _toml(text: str) -> dict[str, Any]:
 
 
 def study_of(content: Mapping[str, Any], where: str) -> Study:
-    """The study that a file's content asks for."""
+    """The study that the content of a file describes; `where` names it in errors."""
     for key in content.keys() - set(_KEYS):
         raise unknown(f"part of {where}", key, _KEYS)
     data, models = content.get("data"), content.get("models")
-    if not _texts(data) or not isinstance(models, list) or not models:
+    named = isinstance(data, list) and data and all(isinstance(name, str) for name in data)
+    if not named or not isinstance(models, list) or not models:
         raise UserError(
             f"{where} needs data (a list of names or files) and one [[models]] at least."
         )
@@ -152,48 +156,37 @@ def study_of(content: Mapping[str, Any], where: str) -> Study:
         models=tuple(_model(each, where) for each in models),
         options=dict(options),
     )
-    check_names([model.name for model in study.models], where)
+    names = [model.name for model in study.models]
+    for name in names:
+        if names.count(name) > 1:
+            raise UserError(f"{where} has two models named '{name}'. Give one of them a name.")
+        if _folder_name(name) != name or name in _RESERVED:
+            raise UserError(f"{where}: '{name}' cannot be a folder's name. Give another name.")
     return study
 
 
 def value_of(text: str) -> Any:
-    """The value that TOML reads in a text, `3` or `["a"]`; the text itself where it reads none."""
+    """The value of a TOML text such as `3` or `["a"]`; the text itself where it is no TOML."""
     try:
         return _toml(f"value = {text}")["value"]
     except (ValueError, RecursionError):
         return text
 
 
-def _texts(value: object) -> bool:
-    return isinstance(value, list) and bool(value) and all(isinstance(v, str) for v in value)
-
-
 def _model(value: object, where: str) -> StudyModel:
     if not isinstance(value, Mapping) or not isinstance(value.get("model"), str):
         raise UserError(f"{where}: each [[models]] needs model, a hub id, a folder or a file.")
     source = value["model"]
-    name = str(value.get("name", folder_name(source)))
+    name = str(value.get("name", _folder_name(source)))
     return StudyModel(
         name=name,
         model=source,
         panel=str(value.get("panel", name)),
-        options={key: of for key, of in value.items() if key not in _OWN},
+        options={key: item for key, item in value.items() if key not in _MODEL_KEYS},
     )
 
 
-def folder_name(model: str) -> str:
+def _folder_name(model: str) -> str:
     """The last part of a model's name, as a folder may be called."""
     last = model.rstrip("/").rsplit("/", 1)[-1].removesuffix(".gguf")
     return re.sub(r"[^\w.+-]", "-", last).lstrip(".-") or "model"
-
-
-def check_names(names: Sequence[str], where: str) -> None:
-    """Raises where two models would share a folder, or a name cannot be one."""
-    for name in names:
-        if names.count(name) > 1:
-            raise UserError(f"{where} has two models named '{name}'. Give one of them a name.")
-        if folder_name(name) != name or name in _RESERVED:
-            raise UserError(f"{where}: '{name}' cannot be a folder's name. Give another name.")
-
-
-_RESERVED = ("figures", "errors")  # folders of the study itself

@@ -1,15 +1,20 @@
-"""What a run costs before it starts: passes, tokens, FLOPs, bytes, seconds; every constant here.
+"""Plan a study: what is wrong with it, and what each run costs in tokens, FLOPs, bytes and hours.
 
-The floor is two operations for each weight of the blocks and each token, and the head where a
-token is chosen. The rest is what was measured around it; `docs/scale.md` says where and how far
-the forecast was off.
+Nothing of the weights is read or downloaded: sizes come from the models' configs. A run needs at
+least two operations for each weight of the blocks and each token, and the head where a token is
+chosen. Hours are given only for a run that has begun, at the speed it was measured to read with.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+import os
+import shutil
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import psutil
 
 from anchorscope.config import Config
 from anchorscope.engine.interventions import Intervention
@@ -25,38 +30,45 @@ from anchorscope.engine.passes import (
     RETESTED,
     passes_of,
 )
+from anchorscope.errors import UserError
 from anchorscope.evidence.pieces import passes_of_pieces
-from anchorscope.pipeline.study.hardware import Hardware, reached
-from anchorscope.pipeline.study.sizes import Size
-from anchorscope.pipeline.study.tokens import TokenCount
-from anchorscope.run_folder.checks.room import disk_bytes, state_bytes
+from anchorscope.models.locate import config_source
+from anchorscope.pipeline.request import question_sets, resolve
+from anchorscope.pipeline.study.file import Size, Study, StudyModel
+from anchorscope.records import QuestionSet
+from anchorscope.run_folder.checks.room import disk_bytes, existing
+from anchorscope.run_folder.info import read_info
 
-# Tokens. SmolLM2-135M, prompts as text, 64 questions of PopQA, TriviaQA, HotpotQA, NQ, atlas.
-ANSWER = 3.3  # of an answer
-_LENGTHS = {  # of a row: a share of question + answer, and tokens beside the answer
+GB = 1e9
+Result = TypeVar("Result")
+CHARACTERS = 4.2  # of English questions to a token, where no tokenizer is at hand
+COUNTED = 400  # questions that are tokenised; the others are taken to be as long
+ANSWER = 3.3  # tokens of a short answer, on average over five question sets
+# Tokens of a pass: a share of question + answer, and tokens beside the answer.
+_LENGTHS = {
     KNOCKOUT.name: (0.65, 0), NEUTRAL.name: (0.81, 0), CONTENT.name: (0.65, 0),
     QUESTION.name: (0, 3), ANSWER_ONLY.name: (0, 1), RETEST.name: (0, 1),
     RETEST_KNOCKOUT.name: (1.65, 0),  # and the question itself, behind the other prompt
 }  # fmt: skip
-# Seconds.
-LOAD = 1.0e9  # bytes/s from disk into the device; assumed
-# To prove a model understood and measure its bounds: a constant, and bytes/s of its weights.
-CHECKS, CHECKED = 7.0, 8.0e9
-PYTHON = 2e-3  # s a question: prompt, spans, judge
-STORE = 0.7e9  # bytes/s that are written, read again and hashed
-# Core-seconds of the analysis of one layer of one dataset: a constant, a question, a question and
-# a unit of width. The constant and the width come from 300 questions of four datasets, 16 to 64
-# layers, width 2,048 to 5,120; the question from up to 15,000 of them (docs/scale.md).
-LAYER, LAYER_QUESTION, LAYER_WIDTH = 1.3, 0.9e-3, 1.0e-6
-REPORT = 5.0  # s a run: figures and report
-MAX_CORES = 16  # processes of the analysis on one machine
-SHARD = {"cpu": 64}  # questions; 1,024 on a GPU
-_ROOM = 1.15  # of a device's memory that weights need at least, with a little for a pass
+COLUMNS = (
+    "model", "questions", "passes", "tokens", "FLOPs", "weights", "disk", "hours left",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
-class Forecast:
-    """What one run is expected to cost."""
+class SetTokens:
+    """Tokens of one question set as plain text; a chat template adds a few to each turn."""
+
+    dataset: str
+    questions: int
+    prefix: int  # the worked examples in front of every question
+    question: float  # of a question's own turn, on average
+    counted: bool  # by the model's tokenizer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """What one run needs, whatever machine it runs on."""
 
     questions: int
     passes: int  # rows that go through the model beside the answers
@@ -64,117 +76,347 @@ class Forecast:
     flops: float
     weights: float  # bytes
     disk: float  # bytes of the run folder
-    devices: int  # that one copy of the model needs
-    gpus: int  # that are held
-    seconds: Mapping[str, float]  # by stage
-
-    @property
-    def hours(self) -> float:
-        return sum(self.seconds.values()) / 3600
-
-    @property
-    def gpu_hours(self) -> float:
-        return self.gpus * self.hours
 
 
-def estimate(
-    config: Config,
-    sets: Sequence[TokenCount],
-    on: Hardware,
+@dataclass(frozen=True, kw_only=True)
+class PlannedRun:
+    """One model of a study, the config of its run, and what that run costs."""
+
+    model: StudyModel
+    config: Config
+    sets: Sequence[SetTokens]
+    cost: Cost | None  # None: the model's size is not known, as of one that Python makes
+    hours: float | None  # of reading that is left, at measured speed; None: nothing is measured
+    finished: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Every run of a study, and everything that is wrong with the study."""
+
+    runs: Sequence[PlannedRun]
+    problems: Sequence[str]
+
+    def require_sound(self) -> None:
+        """Raise a UserError with the whole list where anything is wrong."""
+        if self.problems:
+            lines = "\n".join(f"- {problem}" for problem in self.problems)
+            count = len(self.problems)
+            raise UserError(f"The study was not started. To fix ({count}):\n{lines}")
+
+
+def plan_study(
+    study: Study,
+    out: Path,
     *,
-    size: Size,
-    answer: float | None = None,
-    analysis_cores: int | None = None,
-    from_disk: bool = True,
-) -> Forecast:
-    """The forecast of one run of a model of this size on these questions.
+    max_hours: float | None = None,
+    drop_states: bool = False,
+    check_machine: bool = True,
+) -> Plan:
+    """The plan of a study in folder `out`; nothing slow is started and no folder is made.
 
-    `answer` is the mean length of an answer in tokens. The analysis runs on one machine, with up to
-    16 of its cores, unless `analysis_cores` are given. `from_disk`: whether weights are loaded.
+    `check_machine`: whether the disk and memory of this machine must hold it.
     """
-    answer = min(config.max_tokens, ANSWER) if answer is None else answer
-    cuts = (*passes_of(config), *passes_of_pieces(config))
-    rows = [row for cut in cuts if not cut.retest for row in _rows(cut)]
-    again = [row for cut in cuts if cut.retest for row in _rows(cut)]
-    questions = sum(of.questions for of in sets)
-    retested = sum(min(RETESTED, of.questions) for of in sets)
+    problems: list[str] = []
+    sets = _question_sets(study, problems)
+    planned = [_plan_run(study, model, sets, out, problems) for model in study.models]
+    runs = [run for run in planned if run is not None]
+    if check_machine:
+        problems += _lacking(runs, out, drop_states=drop_states)
+    hours = sum(run.hours or 0 for run in runs)
+    if max_hours is not None and hours > max_hours:
+        problems.append(
+            f"What has begun needs about {hours:.1f} hours more, and --max-hours is "
+            f"{max_hours:g}. Ask fewer questions (--limit), or give it more workers."
+        )
+    return Plan(runs=runs, problems=problems)
+
+
+def _try(make: Callable[[], Result], name: str, problems: list[str]) -> Result | None:
+    """What `make` returns; None where it raises a UserError, which goes to the problems."""
+    try:
+        return make()
+    except UserError as error:
+        problems.append(f"{name}: {error}")
+        return None
+
+
+def _question_sets(study: Study, problems: list[str]) -> list[QuestionSet]:
+    """Every question set, loaded once for all models."""
+    first = _try(lambda: study.config(study.models[0]), study.models[0].name, [])
+    limits = Config() if first is None else first
+    sets: list[QuestionSet] = []
+    for name in study.data:
+        one = Config(data=(name,), limit=limits.limit, seed=limits.seed, columns=limits.columns)
+        sets += _try(lambda one=one: question_sets(None, one), name, problems) or []
+    names = [questions.name for questions in sets]
+    for name in sorted({name for name in names if names.count(name) > 1}):
+        problems.append(f"Two question sets are named '{name}'. Rename a file.")
+    return sets
+
+
+def _plan_run(
+    study: Study,
+    model: StudyModel,
+    sets: Sequence[QuestionSet],
+    out: Path,
+    problems: list[str],
+) -> PlannedRun | None:
+    config = _try(lambda: study.config(model), model.name, problems)
+    if config is None:
+        return None
+    size, tokenizer = model.size, None
+    if model.make is None:
+        size = _try(lambda: model_size(config), model.name, problems)
+        tokenizer = _tokenizer(config) if size else None
+    tokens = [count_tokens(questions, tokenizer, config.shots) for questions in sets]
+    if config.verdicts and len(sets) == len(study.data):
+        _try(lambda: resolve(None, list(sets), config), model.name, problems)
+    cost = None if size is None else estimate(config, tokens, size)
+    folder = out / model.name
+    info = _try(lambda: read_info(folder), model.name, problems) if folder.is_dir() else None
+    finished = bool(info and info.get("finished"))
+    return PlannedRun(
+        model=model,
+        config=config,
+        sets=tokens,
+        cost=cost,
+        hours=None if finished or cost is None else _hours_left(cost, info or {}),
+        finished=finished,
+    )
+
+
+def _hours_left(cost: Cost, info: dict[str, Any]) -> float | None:
+    """Hours of reading that are left at the speed run.json notes; None before the first shard."""
+    read = info.get("stages", {}).get("answers and states", {})
+    tokens, seconds = read.get("tokens", 0), read.get("seconds", 0)
+    if not tokens:
+        return None
+    return max(0.0, cost.tokens - tokens) * seconds / tokens / 3600
+
+
+def _lacking(runs: Sequence[PlannedRun], out: Path, *, drop_states: bool) -> list[str]:
+    """What this machine has not enough of, each in a sentence."""
+    problems: list[str] = []
+    costs = [run.cost.disk for run in runs if run.cost and not run.finished]
+    disk = max(costs, default=0.0) if drop_states else sum(costs)
+    place = existing(out)
+    free = shutil.disk_usage(place).free
+    if disk > free:
+        problems.append(
+            f"{place} has {free / GB:.1f} GB free, and the run folders need about "
+            f"{disk / GB:.1f} GB. Choose another --out, ask fewer questions (--limit), or give "
+            "--drop-states."
+        )
+    if not os.access(place, os.W_OK):
+        problems.append(f"{place} cannot be written. Choose another --out.")
+    memory = _device_memory()
+    for run in runs:
+        if run.finished or run.cost is None or run.config.device == "balanced":
+            continue
+        if run.cost.weights > memory:
+            problems.append(
+                f"{run.model.name}: its weights take {run.cost.weights / GB:.1f} GB, and one "
+                f'device has {memory / GB:.0f} GB. Add device = "balanced", or leave it out.'
+            )
+    return problems
+
+
+def _device_memory() -> float:
+    """Bytes of the first GPU, or of this machine where it has none."""
+    import torch
+
+    if torch.cuda.is_available():
+        return float(torch.cuda.get_device_properties(0).total_memory)
+    return float(psutil.virtual_memory().total)
+
+
+# --- The size of a model ---
+
+
+def model_size(config: Config) -> Size:
+    """The size of the model that a run is asked for, from its config on disk or on the hub."""
+    from transformers import AutoConfig
+
+    from anchorscope.models.load import unreadable
+
+    trusted = config.trust_remote_code
+    try:
+        place, options = config_source(config.model)
+        shape = AutoConfig.from_pretrained(
+            place, revision=config.revision, trust_remote_code=trusted, **options
+        )
+        return size_from(shape, trust_remote_code=trusted)
+    except UserError:
+        raise
+    except Exception as error:  # a config that makes no sense ends in any error
+        raise unreadable(config.model, error, trusted=trusted) from error
+
+
+def size_from(config: Any, *, trust_remote_code: bool = False) -> Size:
+    """The size of a model with this config of transformers; its weights are never made."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    from anchorscope.models.parts import find_parts
+
+    with torch.device("meta"):
+        # Explicit: transformers otherwise asks at the terminal whether to run the model's code.
+        lm = AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
+        lm.tie_weights()  # early releases of transformers 5 do not, where there are no weights yet
+    parts = find_parts(lm)
+
+    def count(module: Any) -> int:
+        return sum(weight.numel() for weight in module.parameters())
+
+    return Size(
+        blocks=len(parts.blocks),
+        width=parts.width,
+        block_weights=sum(count(block) for block in parts.blocks),
+        head_weights=count(parts.head),
+        weights=count(lm),
+    )
+
+
+def _tokenizer(config: Config) -> Any | None:
+    """The model's own tokenizer; None where it cannot be had without converting the model."""
+    from transformers import AutoTokenizer
+
+    try:
+        place, options = config_source(config.model)
+        if options:  # a .gguf file whose conversion is not on disk yet
+            return None
+        return AutoTokenizer.from_pretrained(
+            place, revision=config.revision, trust_remote_code=config.trust_remote_code
+        )
+    except (UserError, OSError, ValueError, KeyError, ImportError, RuntimeError):
+        return None
+
+
+# --- Tokens, FLOPs and bytes ---
+
+
+def count_tokens(questions: QuestionSet, tokenizer: Any | None, shots: int) -> SetTokens:
+    """The tokens of a question set, by the tokenizer or, without one, from characters."""
+
+    def length(text: str) -> float:
+        if tokenizer is None:
+            return len(text) / CHARACTERS
+        return len(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+
+    examples = "".join(f"Q: {s.question}\nA: {s.answer}\n\n" for s in questions.shots[:shots])
+    lengths = [length(f"Q: {question.text}\nA:") for question in questions.questions[:COUNTED]]
+    return SetTokens(
+        dataset=questions.name,
+        questions=len(questions),
+        prefix=round(length(examples)),
+        question=sum(lengths) / len(lengths),
+        counted=tokenizer is not None,
+    )
+
+
+def estimate(config: Config, sets: Sequence[SetTokens], size: Size) -> Cost:
+    """The tokens, FLOPs and bytes of one run of a model of this size on these questions."""
+    answer = min(config.max_tokens, ANSWER)
+    interventions = (*passes_of(config), *passes_of_pieces(config))
+    rows = [row for each in interventions if not each.retest for row in _rows(each)]
+    retest_rows = [row for each in interventions if each.retest for row in _rows(each)]
+
+    def tokens_of(rows: Sequence[tuple[float, float]], question: float) -> float:
+        return sum(s * (question + answer) + (0 if s else answer + more) for s, more in rows)
+
+    questions = sum(one.questions for one in sets)
+    retested = sum(min(RETESTED, one.questions) for one in sets)
     tokens = sum(
-        of.prefix
-        + of.questions * (of.question + answer + _tokens(of.question, answer, rows))
-        + min(RETESTED, of.questions) * _tokens(of.question, answer, again)
-        for of in sets
+        one.prefix
+        + one.questions * (one.question + answer + tokens_of(rows, one.question))
+        + min(RETESTED, one.questions) * tokens_of(retest_rows, one.question)
+        for one in sets
     )
     # Attention mass, for the neutral control, takes the answer once more and is no pass of its own.
-    through = tokens + questions * (answer + 1)
-    flops = 2 * size.block_weights * through + 2 * size.head_weights * questions * (answer + 1)
-    shape = (questions, size.blocks, size.width, len(CAUGHT) + len(cuts))
-    states = state_bytes(*shape)
-    devices = math.ceil(size.bytes(config.dtype) * _ROOM / on.memory)
-    seconds = {
-        "model": _ready(size.bytes(config.dtype), on, from_disk=from_disk),
-        "answers and states": _forward(config, sets, on, devices, flops, states, size),
-        "analysis": _analysis(sets, size, analysis_cores, on),
-        "report": REPORT,
-    }
-    return Forecast(
+    through_blocks = tokens + questions * (answer + 1)
+    flops = 2 * size.block_weights * through_blocks
+    flops += 2 * size.head_weights * questions * (answer + 1)
+    return Cost(
         questions=questions,
-        passes=questions * len(rows) + retested * len(again),
+        passes=questions * len(rows) + retested * len(retest_rows),
         tokens=tokens,
         flops=flops,
-        weights=size.bytes(config.dtype),
-        disk=disk_bytes(*shape),
-        devices=devices,
-        gpus=max(on.gpus, devices),
-        seconds=seconds,
+        weights=size.weights * (4 if config.dtype == "float32" else 2),
+        disk=disk_bytes(questions, size.blocks, size.width, len(CAUGHT) + len(interventions)),
     )
 
 
-def _ready(weights: float, on: Hardware, *, from_disk: bool) -> float:
-    """Seconds until a model of so many bytes is loaded and proved."""
-    loading = weights / LOAD if from_disk else 0.0
-    return loading + (0.0 if on.is_cpu else CHECKS + weights / CHECKED)
-
-
-def _rows(cut: Intervention) -> list[tuple[float, float]]:
+def _rows(intervention: Intervention) -> list[tuple[float, float]]:
     """The rows of a pass: each a share of question + answer, and tokens beside the answer."""
-    window = 0 if cut.layers == "cumulative" else int(cut.layers.partition(":")[2] or 1)
-    return [_LENGTHS.get(cut.name, _LENGTHS[KNOCKOUT.name])] * (window + 1)
+    layers = intervention.layers
+    window = 0 if layers == "cumulative" else int(layers.partition(":")[2] or 1)
+    return [_LENGTHS.get(intervention.name, _LENGTHS[KNOCKOUT.name])] * (window + 1)
 
 
-def _tokens(question: float, answer: float, rows: Sequence[tuple[float, float]]) -> float:
-    """The tokens of one question's rows."""
-    return sum(s * (question + answer) + (0 if s else answer + more) for s, more in rows)
+# --- The plan in rows and sentences ---
 
 
-def _forward(
-    config: Config,
-    sets: Sequence[TokenCount],
-    on: Hardware,
-    devices: int,
-    flops: float,
-    states: float,
-    size: Size,
-) -> float:
-    """Seconds of answers and states. A shard is the least that a worker takes."""
-    shards = sum(math.ceil(of.questions / _shard(config, on)) for of in sets)
-    workers = max(1, on.gpus // devices)
-    busiest = math.ceil(shards / workers) / shards  # the share of the worker with the most
-    questions = sum(of.questions for of in sets)
-    # Devices that hold one model together work one after the other.
-    passes = flops / (on.products * reached(size.block_weights, on))
-    return busiest * (passes + questions * PYTHON + states / STORE)
+def plan_rows(plan: Plan) -> list[list[str]]:
+    """A row of COLUMNS for each model, and their sum where there are several."""
+    rows: list[list[str]] = []
+    left = [run for run in plan.runs if run.cost and not run.finished]
+    for run in plan.runs:
+        if run in left and run.cost is not None:
+            rows.append([run.model.name, *_cells([run.cost], [run.hours])])
+        else:
+            state = "finished" if run.finished else "size not known"
+            rows.append([run.model.name, state, *[""] * (len(COLUMNS) - 2)])
+    if len(rows) > 1:
+        costs = [run.cost for run in left if run.cost]
+        rows.append(["all to do", *_cells(costs, [run.hours for run in left])])
+    return rows
 
 
-def _shard(config: Config, on: Hardware) -> int:
-    return config.shard or SHARD.get(on.kind, 1024)
+def _cells(costs: Sequence[Cost], hours: Sequence[float | None]) -> list[str]:
+    """The sums of runs as COLUMNS has them; no hours where any of them is not known."""
+    known = [value for value in hours if value is not None]
+    return [
+        f"{sum(cost.questions for cost in costs):,}",
+        f"{sum(cost.passes for cost in costs):,}",
+        _short(sum(cost.tokens for cost in costs)),
+        _short(sum(cost.flops for cost in costs)),
+        _gigabytes(sum(cost.weights for cost in costs)),
+        _gigabytes(sum(cost.disk for cost in costs)),
+        f"{sum(known):.2f}" if known and len(known) == len(hours) else "",
+    ]
 
 
-def _analysis(sets: Sequence[TokenCount], size: Size, cores: int | None, on: Hardware) -> float:
-    """Seconds of probes and strict mode, layers side by side.
+def plan_notes(plan: Plan) -> list[str]:
+    """What the plan rests on, each in a sentence."""
+    notes = []
+    for run in plan.runs:  # a model's name in the study need not say what is loaded
+        chosen = {"revision": run.config.revision, "adapter": run.config.adapter}
+        more = "".join(f", {name} {value}" for name, value in chosen.items() if value)
+        notes.append(f"{run.model.name} is {run.config.model}{more}.")
+    notes.append(
+        f"Answers are taken to have {ANSWER} tokens on average. Passes of saliency, single heads "
+        "and P(True) are not counted."
+    )
+    notes.append(
+        "Hours left: of reading, at the speed that the run has had so far. A run that has read no "
+        "shard has none: start it, and ask again."
+    )
+    estimated = [run.model.name for run in plan.runs if not all(one.counted for one in run.sets)]
+    if estimated:
+        notes.append(
+            f"Tokens estimated from characters, for want of the tokenizer: {', '.join(estimated)}."
+        )
+    return notes
 
-    On one machine dataset after dataset; spread over `cores`, all layers of all datasets at once.
-    """
-    layers = [LAYER + of.questions * (LAYER_QUESTION + LAYER_WIDTH * size.width) for of in sets]
-    if cores is None:
-        return max(1.0, size.blocks / min(on.cores, MAX_CORES)) * sum(layers)
-    return math.ceil(size.blocks * len(sets) / cores) * max(layers)
+
+def _short(value: float) -> str:
+    """A count with its power of a thousand: 12.3M."""
+    for unit, name in ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= unit:
+            return f"{value / unit:.3g}{name}"
+    return f"{value:.3g}"
+
+
+def _gigabytes(value: float) -> str:
+    return f"{value / GB:.2f} GB" if value < 10 * GB else f"{value / GB:,.0f} GB"

@@ -1,32 +1,50 @@
-"""A study run whole: model after model into its own run folder, then the page over all of them.
+"""Run a study: every model into its own run folder, then tables and one page over all of them.
 
-A model that fails does not stop the others. What is finished is not done again, so the same call
-goes on where it was stopped.
+A model that fails does not stop the others. The same call continues a stopped study: finished runs
+are not done again.
 """
 
 from __future__ import annotations
 
 import gc
+import math
 import shutil
 import sys
+import time
 import traceback
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
+from anchorscope.claims.table import claims_table
 from anchorscope.errors import UserError, user_path
-from anchorscope.models import Model, load_model
+from anchorscope.models import load_model
 from anchorscope.pipeline.run import run
-from anchorscope.pipeline.study.check import Planned, check_study, this_machine
-from anchorscope.pipeline.study.file import Made, Study, StudyModel, read_study
-from anchorscope.pipeline.study.hardware import Hardware
-from anchorscope.pipeline.study.overview import Outcome, write_costs, write_overview
+from anchorscope.pipeline.study.file import Study, read_study
+from anchorscope.pipeline.study.plan import PlannedRun, plan_study
 from anchorscope.progress import Progress, Quiet
 from anchorscope.run_folder.info import read_info
-from anchorscope.run_folder.view import RunView
+from anchorscope.run_folder.view import RunView, records, values, where
 from anchorscope.run_folder.whole import put_whole
+from anchorscope.show.report.claims_table import claim_inputs
+from anchorscope.show.report.headline import headline
+from anchorscope.show.study.page import Failed, ShownPanel, ShownStudy, write_page
+
+STUDY = (
+    "model", "folder", "panel", "dataset", "state", "error", "n", "right", "wrong", "abstained",
+    "layer", "auroc", "auroc_low", "auroc_high", "paper_gap", "strict_gap", "strict_gap_low",
+    "strict_gap_high", "finding", "by", "why", "power_half", "power_fifth",
+)  # fmt: skip
+COSTS = (
+    "model", "questions", "tokens", "tokens_plan", "seconds", "model_seconds", "states_seconds",
+    "analysis_seconds", "disk", "disk_plan", "peak_memory",
+)  # fmt: skip
+_STATES = ("preparation", "answers and states")  # stages that read with the model
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,23 +56,34 @@ class StudyResult:
     errors: Mapping[str, str]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """The run of one model, or the error that ended it."""
+
+    planned: PlannedRun
+    view: RunView | None = None
+    error: str | None = None
+    peak: float = math.nan  # bytes of memory
+    disk: float = math.nan  # bytes of its folder
+
+
 def study(
     study: str | Path | Study,
     *,
     out: str | Path,
-    on: Hardware | None = None,
     max_hours: float | None = None,
     drop_states: bool = False,
     progress: Progress | None = None,
 ) -> StudyResult:
     """The study in folder `out`, continued where it stopped; checked whole before it starts.
 
+    `max_hours`: no model starts once these are spent, or where a run that has begun needs more.
     `drop_states` removes the states of each run when it is finished: they are most of the disk, and
     only a further analysis would read them again. With the option `rank` only that rank's shards of
     each run are computed, and no run is finished.
 
     `study` is a shipped name, a .toml file, or a `Study`, whose models may be made by a function
-    when their turn comes: `StudyModel(name=..., model=..., panel=..., made=Made(make=function))`.
+    when their turn comes: `StudyModel(name=..., model=..., panel=..., make=function)`.
 
     Examples:
         >>> import anchorscope as anc
@@ -63,103 +92,209 @@ def study(
 
     """
     study = study if isinstance(study, Study) else read_study(study)
-    folder, listener = user_path(out), progress or Quiet()
-    checked = check_study(
-        study, folder, on or this_machine(), max_hours=max_hours, drop_states=drop_states
-    )
-    checked.require_sound()
-    shares = any(planned.config.rank is not None for planned in checked.planned)
+    folder, progress, begun = user_path(out), progress or Quiet(), time.monotonic()
+    plan = plan_study(study, folder, max_hours=max_hours, drop_states=drop_states)
+    plan.require_sound()
+    by_rank = any(planned.config.rank is not None for planned in plan.runs)
     outcomes: list[Outcome] = []
-    for number, planned in enumerate(checked.planned, start=1):
-        listener.note(f"{planned.model.name} ({number} of {len(checked.planned)})")
-        outcomes.append(_outcome(planned, folder, listener))
-        _let_go()  # out here no frame and no traceback holds the model any more
-        if shares:  # nothing is finished until the study is run without a rank
+    for number, planned in enumerate(plan.runs, start=1):
+        name = planned.model.name
+        progress.note(f"{name} ({number} of {len(plan.runs)})")
+        hours = (time.monotonic() - begun) / 3600 + (planned.hours or 0)
+        if max_hours is not None and hours > max_hours and not planned.finished:
+            error = f"not started, since --max-hours is {max_hours:g}. The same command continues."
+            outcomes.append(Outcome(planned=planned, error=error))
+        else:
+            outcomes.append(_run_or_error(planned, folder, progress))
+            _free_memory()  # here, where no frame and no traceback holds the model any more
+        if by_rank:  # nothing is finished until the study is run without a rank
             continue
         if drop_states and outcomes[-1].view is not None:
-            shutil.rmtree(folder / planned.model.name / "states", ignore_errors=True)
+            shutil.rmtree(folder / name / "states", ignore_errors=True)
         write_costs(folder, outcomes)
-    if not shares:
-        write_overview(study, folder, outcomes)
+    errors = {o.planned.model.name: o.error for o in outcomes if o.error is not None}
+    if by_rank:
+        return StudyResult(path=folder, runs={}, errors=errors)
+    _write_overview(study, folder, outcomes)
     views = {o.planned.model.name: o.view for o in outcomes if o.view is not None}
-    return StudyResult(
-        path=folder,
-        runs={} if shares else views,
-        errors={o.planned.model.name: o.error for o in outcomes if o.error is not None},
-    )
+    return StudyResult(path=folder, runs=views, errors=errors)
 
 
-def _outcome(planned: Planned, folder: Path, progress: Progress) -> Outcome:
-    """One model's run, or the error that ended it, put down in errors/<model>.txt."""
+# --- The run of one model ---
+
+
+def _run_or_error(planned: PlannedRun, folder: Path, progress: Progress) -> Outcome:
+    """One model's run, or the error that ended it, with its traceback in errors/<model>.txt."""
     name = planned.model.name
     report = folder / "errors" / f"{name}.txt"
-    _forget_peak()
+    if _gpu() is not None:
+        _gpu().reset_peak_memory_stats()
+    view, message = None, None
     try:
-        view = _run(planned, folder / name, progress)
+        view = _run_model(planned, folder / name, progress)
+        report.unlink(missing_ok=True)
     except Exception as error:  # whatever it is, the other models go on
-        said = _said(error)
-        progress.note(f"{name} failed: {said}")
-        with suppress(UserError):  # a full disk: what failed is said all the same
+        line = next(iter(str(error).strip().splitlines()), "")
+        user_mistake = isinstance(error, UserError)  # which is a sentence already
+        message = str(error) if user_mistake else f"{type(error).__name__}: {line}"
+        progress.note(f"{name} failed: {message}")
+        with suppress(UserError):  # a full disk must not hide the error
             put_whole(report, "".join(traceback.format_exception(error)))
-        return Outcome(planned=planned, view=None, error=said, **_taken(folder / name))
-    report.unlink(missing_ok=True)
-    return Outcome(planned=planned, view=view, error=None, **_taken(folder / name))
+    files = [file for file in (folder / name).rglob("*") if file.is_file()]
+    disk = float(sum(file.stat().st_size for file in files))
+    return Outcome(planned=planned, view=view, error=message, peak=peak_memory(), disk=disk)
 
 
-def _run(planned: Planned, folder: Path, progress: Progress) -> RunView:
-    """The finished run of one model. Options of `run` itself, beside its config, belong here.
+def _run_model(planned: PlannedRun, folder: Path, progress: Progress) -> RunView:
+    """The finished run of one model.
 
     Its questions are loaded by their names once more, so that other processes that take part in
     the run find them in run.json.
     """
-    model: Any = None
-    if planned.model.made is not None:
-        model = planned.model.model  # a name is enough for a folder that is finished
+    source, model = planned.model, None
+    if source.make is not None:
+        model = source.model  # a name is enough for a folder that is finished
         if not (read_info(folder) or {}).get("finished"):
-            model = _make(planned.model, planned.model.made)
+            made = source.make()
+            lm, tokenizer = made if isinstance(made, tuple) else (made, None)
+            loaded = load_model(lm, tokenizer=tokenizer)
+            model = replace(loaded, name=source.name, source=source.model)
     view = run(model, out=folder, config=planned.config, progress=progress)
     # A file may be called anything: over all runs a model has the study's name for it.
-    return RunView(view.path, {**view.info, "model": {**view.model, "name": planned.model.name}})
+    return RunView(view.path, {**view.info, "model": {**view.model, "name": source.name}})
 
 
-def _make(model: StudyModel, made: Made) -> Model:
-    """The model that a function gives, under the study's name for it."""
-    parts = made.make()
-    lm, tokenizer = parts if isinstance(parts, tuple) else (parts, None)
-    return replace(load_model(lm, tokenizer=tokenizer), name=model.name, source=model.model)
+def _gpu() -> Any:
+    """`torch.cuda` where torch is loaded and there is a GPU; otherwise None."""
+    torch = sys.modules.get("torch")
+    return torch.cuda if torch is not None and torch.cuda.is_available() else None
 
 
-def _taken(folder: Path) -> dict[str, float]:
-    """The memory and disk that a run took, before anybody removes anything of it."""
-    files = (file for file in folder.rglob("*") if file.is_file())
-    return {"peak": peak_memory(), "disk": float(sum(file.stat().st_size for file in files))}
-
-
-def _said(error: Exception) -> str:
-    """The error in one line; the user's own mistakes are a sentence already."""
-    line = next(iter(str(error).strip().splitlines()), "")
-    return str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {line}"
-
-
-def _let_go() -> None:
-    """Frees what a model held, before the next is loaded."""
+def _free_memory() -> None:
+    """Free what a model held, before the next is loaded."""
     gc.collect()
-    if (torch := sys.modules.get("torch")) is not None and torch.cuda.is_available():
-        torch.cuda.empty_cache()
-
-
-def _forget_peak() -> None:
-    if (torch := sys.modules.get("torch")) is not None and torch.cuda.is_available():
-        torch.cuda.reset_peak_memory_stats()
+    if _gpu() is not None:
+        _gpu().empty_cache()
 
 
 def peak_memory() -> float:
     """The most bytes held at once: of the GPU where there is one, else of this process."""
-    if (torch := sys.modules.get("torch")) is not None and torch.cuda.is_available():
-        return float(torch.cuda.max_memory_allocated())
+    if _gpu() is not None:
+        return float(_gpu().max_memory_allocated())
     try:
         import resource
     except ImportError:  # not on Windows
-        return float("nan")
+        return math.nan
     unit = 1 if sys.platform == "darwin" else 1024
     return float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit)
+
+
+# --- The files over all runs: study.csv, claims.csv, costs.csv, figures/, study.html ---
+
+
+def _write_overview(study: Study, folder: Path, outcomes: Sequence[Outcome]) -> None:
+    """Write study.csv, claims.csv and figures/, then study.html, which shows them."""
+    rows = [row for outcome in outcomes for row in _study_rows(outcome)]
+    table = pd.DataFrame(rows, columns=list(STUDY))
+    put_whole(folder / "study.csv", table.to_csv(index=False))
+    panels = [
+        ShownPanel(title=title, runs=runs)
+        for title in study.panels
+        if (runs := [o.view for o in outcomes if o.view and o.planned.model.panel == title])
+    ]
+    claims = study_claims(panels)
+    if claims is not None:
+        put_whole(folder / "claims.csv", claims.to_csv(index=False))
+    write_page(
+        ShownStudy(
+            title=study.title,
+            folder=folder,
+            panels=panels,
+            failed=[Failed(o.planned.model.name, o.error) for o in outcomes if o.error is not None],
+            table=table,
+            claims=claims,
+            costs=read_costs(folder / "costs.csv"),
+        )
+    )
+
+
+def _study_rows(outcome: Outcome) -> list[dict[str, Any]]:
+    """A row of study.csv for each dataset; a model that failed has its error in each of them."""
+    model, view = outcome.planned.model, outcome.view
+    about = {"model": model.name, "folder": model.name, "panel": model.panel}
+    if view is None:
+        about |= {"state": "failed", "error": outcome.error}
+        return [{**about, "dataset": one.dataset} for one in outcome.planned.sets]
+    about |= {"state": "finished", "error": ""}
+    rows = []
+    for dataset, title in view.titles.items():
+        verdicts = Counter(values(where(view.samples, dataset=dataset), "verdict"))
+        (found,) = records(where(view.findings, dataset=dataset))
+        head = headline(view, dataset, title)
+        row = about | {
+            "dataset": dataset,
+            "right": verdicts["right"],
+            "wrong": verdicts["wrong"],
+            "abstained": verdicts["abstain"],
+            "auroc": head.auroc.value,
+            "auroc_low": head.auroc.low,
+            "auroc_high": head.auroc.high,
+            "paper_gap": head.paper_gap.value,
+        }
+        row |= {f"strict_{name}": found[name] for name in ("gap", "gap_low", "gap_high")}
+        same = ("n", "layer", "finding", "by", "why", "power_half", "power_fifth")
+        rows.append(row | {name: found[name] for name in same})
+    return rows
+
+
+def study_claims(panels: Sequence[ShownPanel]) -> pd.DataFrame | None:
+    """One table of all claims; models are compared by size within their panel only."""
+    inputs = [[claim_inputs(run) for run in panel.runs] for panel in panels]
+    every = [each for panel in inputs for each in panel]
+    return claims_table(every, compared=inputs) if every else None
+
+
+def write_costs(folder: Path, outcomes: Sequence[Outcome]) -> None:
+    """Write costs.csv: what each run took, beside the plan's tokens and bytes."""
+    file = folder / "costs.csv"
+    try:
+        before = {str(row["model"]): row for row in records(read_costs(file))}
+    except (OSError, ValueError, KeyError):  # not there yet, or damaged: then nothing is kept of it
+        before = {}
+    rows = []
+    for outcome in outcomes:
+        row, name = _cost_row(outcome), outcome.planned.model.name
+        if outcome.planned.finished and name in before:  # it took nothing now
+            row |= {column: before[name].get(column) for column in ("disk", "peak_memory")}
+        rows.append(row)
+    put_whole(file, pd.DataFrame(rows, columns=list(COSTS)).to_csv(index=False))
+
+
+def read_costs(file: Path) -> pd.DataFrame:
+    """The table of costs.csv; names are text, also of a model called NA, 007 or 1e5."""
+    empty: Any = {name: ["", "nan"] for name in COSTS if name != "model"}
+    return pd.read_csv(file, dtype={"model": str}, keep_default_na=False, na_values=empty)
+
+
+def _cost_row(outcome: Outcome) -> dict[str, Any]:
+    planned, view = outcome.planned, outcome.view
+    stages: dict[str, dict[str, float]] = view.info["stages"] if view else {}
+
+    def seconds(names: Sequence[str]) -> float:
+        spent = [stages[name]["seconds"] for name in names if name in stages]
+        return sum(spent) if spent else math.nan
+
+    analysis = [name for name in stages if name not in (*_STATES, "model", "report")]
+    return {
+        "model": planned.model.name,
+        "questions": sum(one.questions for one in planned.sets),
+        "tokens": sum(stage["tokens"] for stage in stages.values()) or math.nan,
+        "tokens_plan": planned.cost.tokens if planned.cost else math.nan,
+        "seconds": seconds(list(stages)),
+        "model_seconds": seconds(["model"]),
+        "states_seconds": seconds(_STATES),
+        "analysis_seconds": seconds(analysis),
+        "disk": outcome.disk,
+        "disk_plan": planned.cost.disk if planned.cost else math.nan,
+        "peak_memory": outcome.peak,
+    }

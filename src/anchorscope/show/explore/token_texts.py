@@ -9,9 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from anchorscope.models.bundled import HUB_ID, bundled_file
-from anchorscope.models.converted_folder import folder_of
-from anchorscope.models.weights.catalogue import path_of
+from anchorscope.models.locate import HUB_ID, bundled_file, folder_of, path_of
 from anchorscope.records import Sample
 
 _FILE = "tokenizer.json"

@@ -178,7 +178,7 @@ def _link(folder: Path, run: str, name: str) -> object:
 
 
 def costs_table(costs: pd.DataFrame) -> Safe:
-    """Seconds, tokens, memory and disk of each run; the plan's number in brackets."""
+    """Seconds, tokens, memory and disk of each run; the plan's tokens and disk in brackets."""
     head = [
         "Model",
         "Seconds",
@@ -203,5 +203,5 @@ def costs_table(costs: pd.DataFrame) -> Safe:
 
 
 def _beside(row: Mapping[str, Any], name: str, unit: float = 1, *, digits: int = 0) -> str:
-    real, planned = (float(row[column]) / unit for column in (name, f"{name}_plan"))
-    return f"{number(real, digits)} ({number(planned, digits)})"
+    real, planned = number(float(row[name]) / unit, digits), row.get(f"{name}_plan")
+    return real if planned is None else f"{real} ({number(float(planned) / unit, digits)})"

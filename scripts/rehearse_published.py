@@ -1,14 +1,14 @@
 """The study of the published figures with random weights: everything but the download.
 
-    python scripts/rehearse_seeds.py --models Llama-3.2-1B,Llama-3.2-3B --questions 2000 \
+    python scripts/rehearse_published.py --models Llama-3.2-1B,Llama-3.2-3B --questions 2000 \
         --llama-tokenizer DIR --qwen-tokenizer DIR --data DIR --out runs/rehearsal --bring OUT
-    python scripts/rehearse_seeds.py --tiny --out runs/rehearsal-tiny
+    python scripts/rehearse_published.py --tiny --out runs/rehearsal-tiny
 
 The models have their real shapes and random weights made on the device; tokenizers and questions
 are real; verdicts are drawn at random, since random weights know nothing. So AUROC must come out
 at about 0.5 and nothing may be shown. Needs neither `datasets` nor plotly. Figures, tables and
-costs, real beside plan, go to --bring; the states stay behind, and --drop-states removes those of
-each model when its run is finished.
+costs go to --bring; the states stay behind, and --drop-states removes those of each model when its
+run is finished.
 
 DIR of --data holds popqa, triviaqa, hotpotqa and nq_open as .jsonl or .jsonl.gz.
 """
@@ -33,17 +33,28 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
 from anchorscope.datasets import load_questions
-from anchorscope.pipeline.study.check import this_machine
-from anchorscope.pipeline.study.file import Made, Study, StudyModel
-from anchorscope.pipeline.study.known import KNOWN
-from anchorscope.pipeline.study.sizes import size_from
+from anchorscope.pipeline.study.file import Study, StudyModel
+from anchorscope.pipeline.study.plan import size_from
 from anchorscope.pipeline.study.study import StudyResult, study
-from anchorscope.pipeline.study.told import as_markdown
 
 FILES = ("popqa", "triviaqa", "hotpotqa", "nq_open")
-SEEDS = {  # model -> panel, as in the shipped study
+PANELS = {  # model -> panel, as in the shipped study
     "Llama-3.2-1B": "Llama-3.2", "Llama-3.2-3B": "Llama-3.2", "Qwen3-8B": "Qwen3",
     "Qwen3-32B": "Qwen3",
+}  # fmt: skip
+LLAMA = {
+    "model_type": "llama", "num_key_value_heads": 8, "vocab_size": 128256, "rope_theta": 5e5,
+    "tie_word_embeddings": True,
+}  # fmt: skip
+QWEN = {
+    "model_type": "qwen3", "num_key_value_heads": 8, "vocab_size": 151936, "rope_theta": 1e6,
+}  # fmt: skip
+FIELDS = (
+    "num_hidden_layers", "hidden_size", "num_attention_heads", "head_dim", "intermediate_size",
+)  # fmt: skip
+SIZES = {  # of the published configs, in the order of FIELDS
+    "Llama-3.2-1B": (16, 2048, 32, 64, 8192), "Llama-3.2-3B": (28, 3072, 24, 128, 8192),
+    "Qwen3-8B": (36, 4096, 32, 128, 12288), "Qwen3-32B": (64, 5120, 64, 128, 25600),
 }  # fmt: skip
 TINY = {
     "num_hidden_layers": 4, "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2,
@@ -123,17 +134,17 @@ def data_of(folder: Path | None) -> tuple[str, ...]:
 
 
 def study_of(options: argparse.Namespace) -> Study:
-    """The shipped study `seeds` with random models in it."""
+    """The shipped study `published` with random models in it."""
     data = data_of(options.data)
     verdicts = draw_verdicts(options.out / "verdicts.csv", data, options.questions)
     models = []
     for name in options.models.split(","):
         place = options.llama_tokenizer if name.startswith("Llama") else options.qwen_tokenizer
-        shape = KNOWN[name] | (TINY if options.tiny else {})
-        make = RandomModel(name, shape, tokenizer_at(place))
+        family = LLAMA if name.startswith("Llama") else QWEN
+        shape = family | dict(zip(FIELDS, SIZES[name], strict=True))
+        make = RandomModel(name, shape | (TINY if options.tiny else {}), tokenizer_at(place))
         size = size_from(make.config)
-        made = Made(make=make, size=size, tokenizer=make.tokenizer, answer=ANSWER)
-        models.append(StudyModel(name=name, model=name, panel=SEEDS[name], made=made))
+        models.append(StudyModel(name=name, model=name, panel=PANELS[name], make=make, size=size))
     settings = {"limit": options.questions, "prompt": "text", "max_tokens": ANSWER}
     settings |= {"verdicts": str(verdicts)}
     if options.tiny:
@@ -172,26 +183,18 @@ def bring(result: StudyResult, to: Path) -> None:
         shutil.copy(view.path / "run.json", to / f"{name}.run.json")
 
 
-def told(result: StudyResult) -> str:
-    """Costs, real beside plan, and the AUROC of every model and dataset."""
+def tables(result: StudyResult) -> str:
+    """What each run took, and the AUROC of every model and dataset."""
     costs = pd.read_csv(result.path / "costs.csv")
-    head = ["model", "seconds", "plan", "states", "plan", "analysis", "plan", "tokens", "plan",
-            "disk, GB", "plan", "memory, GB"]  # fmt: skip
-    rows = []
-    for row in costs.to_dict("records"):
-        pairs = [row[n] for p in ("seconds", "states_seconds", "analysis_seconds", "tokens")
-                 for n in (p, f"{p}_plan")]  # fmt: skip
-        sizes = [row[name] / 1e9 for name in ("disk", "disk_plan", "peak_memory")]
-        rows.append([row["model"], *(f"{v:,.0f}" for v in pairs), *(f"{v:.2f}" for v in sizes)])
-    study_csv = pd.read_csv(result.path / "study.csv")
-    found = study_csv[["model", "dataset", "state", "n", "auroc", "auroc_low", "auroc_high",
-                       "finding"]]  # fmt: skip
-    return f"{as_markdown(head, rows)}\n\n{found.round(3).to_string(index=False)}"
+    found = pd.read_csv(result.path / "study.csv")
+    columns = ["model", "dataset", "state", "n", "auroc", "auroc_low", "auroc_high", "finding"]
+    parts = [costs.round(1), found[columns].round(3)]
+    return "\n\n".join(part.to_string(index=False) for part in parts)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--models", default=",".join(SEEDS))
+    parser.add_argument("--models", default=",".join(PANELS))
     parser.add_argument("--questions", type=int, default=2000, help="of each set")
     parser.add_argument("--llama-tokenizer", type=Path)
     parser.add_argument("--qwen-tokenizer", type=Path)
@@ -210,11 +213,10 @@ def main() -> None:
     result = study(
         asked,
         out=options.out,
-        on=this_machine(),
         drop_states=options.drop_states,
         progress=Lines(),
     )
-    print(told(result))
+    print(tables(result))
     if options.bring:
         bring(result, options.bring)
         print(f"Brought: {options.bring}")

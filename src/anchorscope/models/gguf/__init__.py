@@ -1,1 +1,0 @@
-"""GGUF files: converted once by transformers, and kept as a folder of safetensors."""

