@@ -7,7 +7,6 @@ against the one in the run folder, byte for byte.
 from __future__ import annotations
 
 import json
-import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -30,10 +29,10 @@ from anchorscope.probes.at_once import CORES, fits_on
 from anchorscope.probes.labelled import labelled
 from anchorscope.progress import Progress, Quiet
 from anchorscope.records import Sample
-from anchorscope.run_folder.checks.verify import AGAIN, Checked
-from anchorscope.run_folder.listing import MANIFEST, MARKERS
+from anchorscope.run_folder.listing import MARKERS
 from anchorscope.run_folder.samples import to_frame
 from anchorscope.run_folder.store import Store
+from anchorscope.run_folder.verify import AGAIN, Checked
 from anchorscope.run_folder.view import RunView
 
 _INPUTS = ("answers", "states", "outputs", "evidence")
@@ -81,8 +80,6 @@ def _link(path: Path, again: Path) -> None:
         for part in (name, f"{MARKERS}/{name}"):
             if (path / part).is_dir():
                 (again / part).symlink_to((path / part).absolute())
-    if (path / MANIFEST).is_file():
-        shutil.copy(path / MANIFEST, again)
 
 
 def _made(name: Path) -> bool:

@@ -29,7 +29,7 @@ from anchorscope.evidence.pieces import passes_of_pieces
 from anchorscope.pipeline.study.hardware import Hardware, reached
 from anchorscope.pipeline.study.sizes import Size
 from anchorscope.pipeline.study.tokens import TokenCount
-from anchorscope.run_folder.checks.room import disk_bytes, state_bytes
+from anchorscope.run_folder.disk_space import disk_bytes, state_bytes
 
 # Tokens. SmolLM2-135M, prompts as text, 64 questions of PopQA, TriviaQA, HotpotQA, NQ, atlas.
 ANSWER = 3.3  # of an answer
