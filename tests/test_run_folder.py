@@ -139,6 +139,14 @@ def test_a_folder_of_the_first_format_is_not_continued(tmp_path):
     assert contents(run) == before
 
 
+def test_a_run_whose_batches_were_made_smaller_is_opened(tmp_path):
+    """run.json then holds a list among the numbers of a stage."""
+    stages = {"states": {"seconds": 1.5, "tokens": 7, "halved": [4096, 2048]}}
+    info = {"model": {"name": "m"}, "datasets": [{"name": "d"}], "stages": stages}
+    Store.open(tmp_path, ONE).save_info(info)
+    assert RunView.open(tmp_path, unfinished_ok=True).info["stages"] == stages
+
+
 def test_a_disk_that_is_too_small_is_told_before_it_is_filled(tmp_path):
     assert "0.50 GB" in check_room(tmp_path, 0.5e9)
     with pytest.raises(UserError, match=r"needs about 1000000000\.0 GB more, and .* are free"):

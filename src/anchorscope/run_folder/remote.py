@@ -83,7 +83,7 @@ class Remote:
         with self._reached():
             self._fs.invalidate_cache()
             try:
-                found = self._fs.find("", detail=True)
+                found: Any = self._fs.find("", detail=True)
             except FileNotFoundError:
                 found = {}
         sizes = {name: facts["size"] for name, facts in found.items() if _stays_inside(name)}

@@ -91,8 +91,8 @@ def _unlisted(path: Path, listed: set[str]) -> Iterator[Checked]:
     finished, derived = readable_info(path).get("finished"), set(derived_files(path))
     for file in sorted(p for p in path.rglob("*") if p.is_file()):
         name = file.relative_to(path).as_posix()
-        known = name in listed or name in _BESIDE or name.startswith("view-data/")
-        if known or MARKERS in file.relative_to(path).parts:
+        expected = name in listed or name in _BESIDE or name.startswith("view-data/")
+        if expected or MARKERS in file.relative_to(path).parts:
             continue
         note = "not listed: another command or another version wrote it"
         if is_partial(file.name):
