@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -54,20 +53,23 @@ def test_every_kind_of_file_of_a_finished_run_is_missed(cli, run):
 
 
 def test_every_file_of_a_finished_run_is_missed_when_much_is_damaged(cli, run):
-    """A file is named as wrong whatever became of every other, but for both copies of run.json."""
-    lost = {name for name in files(run) if not name.startswith("run")}
+    """A file is named as wrong whatever became of every other, but for run.json."""
+    lost = {name for name in files(run) if name != "run.json"}
     for name in lost:
         (run / name).unlink() if name.endswith(("0.parquet", ".json", ".png")) else (
             run / name
         ).write_bytes(b"")
+    assert wrong_names(cli, run) >= lost
+
+
+def test_marked_files_are_checked_without_run_json(cli, run):
+    """Markers say what was written where run.json is damaged or gone."""
+    state = run / "states/clean/00001.safetensors"
+    state.write_bytes(bytes(state.stat().st_size))
     (run / "run.json").write_bytes(b"{")
-    assert wrong_names(cli, run) >= lost | {"run.json"}
-
-
-@pytest.mark.parametrize("text", [b"", b"{}", b'{"format": 3}'])
-def test_a_changed_copy_of_run_json_is_named(cli, run, text):
-    (run / "run-copy.json").write_bytes(text)
-    assert wrong_names(cli, run) == {"run-copy.json"}
+    assert wrong_names(cli, run) == {"run.json", "states/clean/00001.safetensors"}
+    (run / "run.json").unlink()
+    assert wrong_names(cli, run) == {"run.json", "states/clean/00001.safetensors"}
 
 
 def test_the_same_command_restores_what_a_finished_run_lost(cli, run):
@@ -77,7 +79,7 @@ def test_the_same_command_restores_what_a_finished_run_lost(cli, run):
     store.relist()
     assert wrong_names(cli, run) == set()
     before = files(run)
-    for name in ("run-copy.json", "report.html", "figures/delta_p.png", "probes/asked/probes.json",
+    for name in ("report.html", "figures/delta_p.png", "probes/asked/probes.json",
                  "tables/layers.csv", "markers/states/clean/00001.safetensors.json",
                  "states/knockout/00000.safetensors"):  # fmt: skip
         (run / name).unlink()
@@ -92,35 +94,12 @@ def test_the_same_command_restores_what_a_finished_run_lost(cli, run):
     assert [name for name in kept if before[name] != after[name]] == ["tables/detectors.csv"]
 
 
-def test_lost_markers_and_the_copy_of_run_json_are_restored_without_the_model(cli, run):
+def test_lost_markers_are_restored_without_the_model(cli, run):
     before = files(run)
-    (run / "run-copy.json").write_bytes(b"")
     shutil.rmtree(run / "markers")
     shutil.rmtree(run.parent / "model")
     run_here(run.parent, "run")
     assert wrong_names(cli, run) == set() and files(run) == before
-
-
-@pytest.mark.parametrize("damage", ["gone", "empty", "cut"])
-def test_the_manifest_of_an_earlier_format_is_missed(cli, run, damage):
-    """A finished folder of format 2 listed its files in manifest.jsonl."""
-    info = json.loads((run / "run.json").read_text())
-    entries = [
-        {"name": name, "bytes": int(size), "sha256": sha256}
-        for part in ("files", "derived")
-        for name, (size, sha256) in ((n, of.split()) for n, of in info.pop(part).items())
-    ]
-    info.pop("checksum")
-    (run / "run.json").write_text(json.dumps(info | {"format": 2}))
-    lines = [json.dumps(entry) + "\n" for entry in entries]
-    file = run / "manifest.jsonl"
-    file.write_text("".join(lines))
-    assert wrong_names(cli, run) == set()
-    if damage == "gone":
-        file.unlink()
-    else:
-        file.write_text("".join(lines[:3] if damage == "cut" else []))
-    assert wrong_names(cli, run) == {"manifest.jsonl"}
 
 
 def test_other_weights_under_the_same_name_are_refused(run):

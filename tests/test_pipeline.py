@@ -20,7 +20,7 @@ import pytest
 from safetensors import safe_open
 
 from anchorscope.pipeline import prompts
-from anchorscope.run_folder.checks.room import state_bytes
+from anchorscope.run_folder.disk_space import state_bytes
 
 OPTIONS = ["--data", "atlas", "--limit", "66", "--max-tokens", "8", "--resamples", "100"]
 OPTIONS += ["--shard", "22", "--prompt", "text", "--dtype", "float32", "--device", "cpu"]
@@ -229,5 +229,4 @@ def vouch_for(run: Path, name: str) -> None:
     info = json.loads((run / "run.json").read_text())
     info["files"][name] = f"{entry['bytes']} {entry['sha256']}"
     del info["checksum"]
-    for copy in ("run.json", "run-copy.json"):
-        (run / copy).write_text(json.dumps(info))
+    (run / "run.json").write_text(json.dumps(info))

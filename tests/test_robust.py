@@ -75,7 +75,7 @@ def test_added_to_a_finished_run_nothing_else_is_computed(two, before):
     assert set(after) - set(before) == {"tables/robust.csv", "markers/tables/robust.csv.json"}
     drawn = {name for name in before if name.startswith("figures/")}
     changed = {name for name in before if before[name] != after[name]} - drawn
-    assert changed == {"run.json", "run-copy.json", "report.html"}
+    assert changed == {"run.json", "report.html"}
     identity = [json.loads(of["run.json"][1])["identity"] for of in (before, after)]
     assert identity[0] == identity[1]
 

@@ -9,23 +9,21 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
-import time
 from dataclasses import asdict
 from pathlib import Path
 
 import pandas as pd
-import psutil
 import pytest
 from kit.rivers import GOLDEN, contents
 
 import anchorscope
 from anchorscope.errors import UserError
 from anchorscope.records import Answer, Question, Sample, Span
-from anchorscope.run_folder.checks.room import check_room
+from anchorscope.run_folder.disk_space import check_room
 from anchorscope.run_folder.samples import from_frame, to_frame
 from anchorscope.run_folder.store import Store
 from anchorscope.run_folder.view import RunView
+from anchorscope.run_folder.whole import machine
 
 ONE = {"model": "bundled", "limit": 8}
 OWNER = """
@@ -37,7 +35,6 @@ with Store.open(sys.argv[1], {"model": "bundled", "limit": 8}).owned():
 """
 WRITER = """
 import sys
-import threading
 from anchorscope.run_folder.store import Store
 store = Store.open(sys.argv[1], {"model": "bundled", "limit": 8})
 for n in range(20):
@@ -92,34 +89,6 @@ def test_a_second_owner_is_refused_until_the_first_is_gone(tmp_path):
     assert not (tmp_path / "run/owner.json").exists()
 
 
-ELSEWHERE = """
-import pathlib, sys
-real = pathlib.Path.read_text
-def read(self, *how, **more):
-    other = self.as_posix() == "/proc/sys/kernel/random/boot_id"
-    return "another-boot" if other else real(self, *how, **more)
-pathlib.Path.read_text = read
-"""
-
-
-@pytest.mark.skipif(not Path("/proc/sys/kernel/random/boot_id").exists(), reason="Linux alone")
-def test_an_owner_of_another_machine_with_the_same_name_is_not_taken_for_dead(
-    tmp_path, monkeypatch
-):
-    """Two machines of one name are told apart by their boots, and process numbers say nothing."""
-    first = python(ELSEWHERE + OWNER, tmp_path / "run")
-    assert first.stdout is not None and first.stdout.readline() == "mine\n"
-    first.kill()  # so that no process of its number is here; it might be alive over there
-    first.wait()
-    store = Store.open(tmp_path / "run", ONE)
-    with pytest.raises(UserError, match=f"is being written by process {first.pid} on"):
-        store.owned().__enter__()
-    monkeypatch.setattr("anchorscope.run_folder.owner._WATCH", 0.1)
-    os.utime(tmp_path / "run/owner.json", (time.time() - 600,) * 2)
-    with store.owned():
-        assert json.loads((tmp_path / "run/owner.json").read_text())["process"] == os.getpid()
-
-
 def test_a_file_whose_bytes_changed_is_not_there(tmp_path):
     """Its size is as before: its checksum alone shows it, to the writer and to the next process."""
     store = Store.open(tmp_path, ONE)
@@ -130,22 +99,6 @@ def test_a_file_whose_bytes_changed_is_not_there(tmp_path):
     assert not store.has("a") and not Store.open(tmp_path, ONE).has("a")
     (tmp_path / "a").write_bytes(b"12345678")
     assert store.has("a") and Store.open(tmp_path, ONE).has("a")
-
-
-def test_an_owner_elsewhere_counts_as_long_as_it_gives_signs_of_life(tmp_path, monkeypatch):
-    monkeypatch.setattr("anchorscope.run_folder.owner._WATCH", 0.1)
-    store = Store.open(tmp_path, ONE)
-    elsewhere = {"host": "elsewhere", "process": 1, "begun": 0, "since": "then", "token": "x"}
-    (tmp_path / "owner.json").write_text(json.dumps(elsewhere))
-    with pytest.raises(UserError, match="process 1 on elsewhere"), store.owned():
-        raise AssertionError
-    long_ago = time.time() - 600
-    os.utime(tmp_path / "owner.json", (long_ago, long_ago))
-    with store.owned():
-        # Another took it for left: the next word into run.json is refused.
-        (tmp_path / "owner.json").write_text(json.dumps(elsewhere))
-        with pytest.raises(UserError, match="taken over"):
-            store.save_info({"mine": True})
 
 
 def test_what_a_killed_writer_left_is_removed(tmp_path):
@@ -186,49 +139,53 @@ def test_a_folder_of_the_first_format_is_not_continued(tmp_path):
     assert contents(run) == before
 
 
+def test_a_run_whose_batches_were_made_smaller_is_opened(tmp_path):
+    """run.json then holds a list among the numbers of a stage."""
+    stages = {"states": {"seconds": 1.5, "tokens": 7, "halved": [4096, 2048]}}
+    info = {"model": {"name": "m"}, "datasets": [{"name": "d"}], "stages": stages}
+    Store.open(tmp_path, ONE).save_info(info)
+    assert RunView.open(tmp_path, unfinished_ok=True).info["stages"] == stages
+
+
 def test_a_disk_that_is_too_small_is_told_before_it_is_filled(tmp_path):
     assert "0.50 GB" in check_room(tmp_path, 0.5e9)
     with pytest.raises(UserError, match=r"needs about 1000000000\.0 GB more, and .* are free"):
         check_room(tmp_path, 1e18)
 
 
-def test_an_owner_is_known_whatever_the_clock_says(tmp_path, monkeypatch):
-    """Psutil counts a process's birth from the boot, and a clock that is set moves the boot."""
+def test_an_owner_that_is_alive_is_refused_whatever_owner_json_says(tmp_path):
+    """Whether it lives is the lock's word: no clock, host name or process number is trusted."""
     first = python(OWNER, tmp_path / "run")
     assert first.stdout is not None and first.stdout.readline() == "mine\n"
-    birth = psutil.Process.create_time
-    monkeypatch.setattr(psutil.Process, "create_time", lambda self: birth(self) + 7200)
-    store = Store.open(tmp_path / "run", ONE)
-    with pytest.raises(UserError, match=f"process {first.pid} on"), store.owned():
-        raise AssertionError
+    store, file = Store.open(tmp_path / "run", ONE), tmp_path / "run/owner.json"
+    elsewhere = json.dumps({"host": "elsewhere", "process": 2**40, "since": "then"})
+    for text, named in ((elsewhere, "on elsewhere, since then"), ("{", "process unknown")):
+        file.write_text(text)
+        os.utime(file, (1, 1))
+        with pytest.raises(UserError, match=named), store.owned():
+            raise AssertionError
     first.kill()
     first.wait()
+    with store.owned():
+        assert json.loads(file.read_text())["process"] == os.getpid()
 
 
-@pytest.mark.parametrize("jump", [-86400, 86400])
-def test_an_owner_elsewhere_is_watched_before_its_silence_is_believed(tmp_path, monkeypatch, jump):
-    """A disk's clock that jumped makes every sign of life old, or one of the future."""
-    monkeypatch.setattr("anchorscope.run_folder.owner._WATCH", 0.3)
-    store, file = Store.open(tmp_path, ONE), tmp_path / "owner.json"
-    elsewhere = {"host": "elsewhere", "process": 1, "begun": 0, "since": "then", "token": "x"}
-    file.write_text(json.dumps(elsewhere))
-    os.utime(file, (time.time() + jump,) * 2)
-    beat = threading.Timer(0.1, os.utime, [file])  # it lives, and gives its next sign
-    beat.start()
-    with pytest.raises(UserError, match="process 1 on elsewhere"), store.owned():
-        raise AssertionError
-    beat.join()
-    os.utime(file, (time.time() + jump,) * 2)
-    with store.owned():  # and this time none
-        assert json.loads(file.read_text())["host"] != "elsewhere"
+def test_a_machine_is_known_by_its_boot(monkeypatch):
+    """Two machines may have one name, and after a boot process numbers mean nothing."""
+    here, real = machine(), Path.read_text
+    boot = "/proc/sys/kernel/random/boot_id"
+    monkeypatch.setattr(
+        Path, "read_text", lambda self: "another" if str(self) == boot else real(self)
+    )
+    assert machine() != here or not Path(boot).exists()
 
 
 @pytest.mark.parametrize("text", [b"[1]", b"\xff\xfe", b"{}", b'{"host": 7', b'{"bytes": "x"}'])
 def test_a_small_file_that_makes_no_sense_is_none(tmp_path, text):
-    """In a marker, a manifest or owner.json: no traceback, and the file is not there."""
+    """In a marker or owner.json: no traceback, and the file is not there."""
     store = Store.open(tmp_path, ONE)
     store.write("a", lambda file: file.write(b"x"))
-    for name in ("markers/a.json", "manifest.jsonl", "owner.json"):
+    for name in ("markers/a.json", "owner.json"):
         (tmp_path / name).write_bytes(text)
     again = Store.open(tmp_path, ONE)
     assert not again.has("a")

@@ -17,6 +17,8 @@ from kit.power import Died, Disk
 
 from anchorscope.errors import UserError
 from anchorscope.run_folder import store, whole
+from anchorscope.run_folder.info import RUN, info_text
+from anchorscope.run_folder.listing import read_marker
 from anchorscope.run_folder.store import Store
 from anchorscope.run_folder.whole import Written
 
@@ -51,8 +53,9 @@ def _checksum_skipped(patch: pytest.MonkeyPatch) -> None:
     """A file of the right size is taken for the one that was written."""
 
     def has(self: Store, name: str) -> bool:
-        entry, file = self._entry(name), self.file(name)
-        return entry is not None and file.is_file() and file.stat().st_size == entry["bytes"]
+        entry = read_marker(self.path, name) or self._listed.get(name)
+        file = self.file(name)
+        return entry is not None and file.is_file() and file.stat().st_size == entry.bytes
 
     patch.setattr(Store, "has", has)
 
@@ -61,13 +64,13 @@ def _no_sync_of_files(patch: pytest.MonkeyPatch) -> None:
     """A file is renamed before its bytes are on the disk."""
 
     def write(target: Path, save) -> Written:
-        with whole._partial(target) as (partial, _):
-            with partial.open("wb") as raw:
-                file = whole._Hashing(raw)
-                save(file)
-            partial.replace(target)
+        whole._make_folder(target.parent)
+        partial = target.with_name(f".{target.name}.partial")
+        with partial.open("wb") as file:
+            save(file)
+        partial.replace(target)
         whole.sync_folder(target.parent)
-        return file.written()
+        return whole.describe(target)
 
     patch.setattr(store, "write_whole", write)
 
@@ -87,13 +90,12 @@ def _in_place(patch: pytest.MonkeyPatch) -> None:
 
     def write(target: Path, save) -> Written:
         whole._make_folder(target.parent)
-        with target.open("wb") as raw:
-            file = whole._Hashing(raw)
+        with target.open("wb") as file:
             save(file)
-            raw.flush()
-            os.fsync(raw.fileno())
+            file.flush()
+            os.fsync(file.fileno())
         whole.sync_folder(target.parent)
-        return file.written()
+        return whole.describe(target)
 
     patch.setattr(store, "write_whole", write)
 
@@ -102,9 +104,9 @@ def _finished_first(patch: pytest.MonkeyPatch) -> None:
     """A run says that it is finished before its files are listed."""
 
     def save_info(self: Store, changes: dict) -> None:
-        self._put_info({**self.info, **changes})
+        self._put(RUN, info_text({**self.info, **changes}))
         if changes.get("finished"):
-            self._put_info({**self.info, **self._listing().as_info()})
+            self._put(RUN, info_text({**self.info, **self._listing().as_info()}))
 
     patch.setattr(Store, "save_info", save_info)
 
@@ -112,22 +114,10 @@ def _finished_first(patch: pytest.MonkeyPatch) -> None:
 def _create_replaces(patch: pytest.MonkeyPatch) -> None:
     """Of several who create a file the last is heard."""
 
-    def create(target: Path, data: bytes) -> bool:
-        whole.write_whole(target, lambda file: file.write(data))
-        return True
+    def create(target: Path, data: bytes) -> Written:
+        return whole.write_whole(target, lambda file: file.write(data))
 
     patch.setattr(store, "create_whole", create)
-
-
-def _no_copy(patch: pytest.MonkeyPatch) -> None:
-    """run-copy.json keeps what run.json said first."""
-    real = Store._put
-
-    def put(self: Store, name: str, text: bytes) -> None:
-        if name != store.COPY or not self.file(name).is_file():
-            real(self, name, text)
-
-    patch.setattr(Store, "_put", put)
 
 
 def _no_sync_on_opening(patch: pytest.MonkeyPatch) -> None:
@@ -143,7 +133,7 @@ MUTANTS = (
     *QUICK,
     *(
         pytest.param(m, marks=pytest.mark.slow)
-        for m in (_in_place, _finished_first, _no_copy, _no_sync_on_opening)
+        for m in (_in_place, _finished_first, _no_sync_on_opening)
     ),
 )
 

@@ -115,7 +115,7 @@ def test_a_run_goes_there_and_is_read_from_there(bucket, tmp_path, monkeypatch):
         name = path.relative_to(place / "alone").as_posix()
         body = bucket.get_object(Bucket="runs", Key=f"rivers/{name}")["Body"].read()
         assert body == path.read_bytes()
-    assert "run-copy.json" in objects and "owner.json" not in objects
+    assert "run.json" in objects and "owner.json" not in objects
     monkeypatch.setenv("ANCHORSCOPE_CACHE", str(tmp_path / "reader"))
     view = RunView.open("s3://runs/rivers", collected_ok=True)
     assert len(view.answers) == 8 and (view.path / "states/clean/00000.safetensors").is_file()

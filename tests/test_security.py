@@ -21,7 +21,7 @@ from anchorscope.errors import UserError
 from anchorscope.models import load_model
 from anchorscope.models.load import check_no_code
 from anchorscope.pipeline.study.file import study_of
-from anchorscope.run_folder.listing import read_manifest, read_markers
+from anchorscope.run_folder.listing import read_listing, read_markers
 from anchorscope.run_folder.remote import Remote
 from anchorscope.web.guard import Access, Guard
 from torture.fuzz.pages import check_pages
@@ -72,16 +72,16 @@ def test_no_name_in_a_listing_leaves_the_folder(tmp_path, name):
     entry = json.dumps({"name": name, "bytes": 3, "sha256": "0" * 64})
     folder = tmp_path / "run"
     (folder / "markers").mkdir(parents=True)
-    (folder / "manifest.jsonl").write_text(entry + "\n")
+    (folder / "run.json").write_text(json.dumps({"files": {name: "3 0", "x": "3 0"}}))
     (folder / "markers" / "x.json").write_text(entry)
-    assert name not in read_manifest(folder) | read_markers(folder)
+    assert {*read_listing(folder).all} == {"x"} and not read_markers(folder)
 
 
 def test_a_key_of_a_store_that_leaves_the_folder_is_not_copied(tmp_path, monkeypatch):
     monkeypatch.setenv("ANCHORSCOPE_CACHE", str(tmp_path / "cache"))
     store = fsspec.filesystem("memory")
     remote = Remote("memory://bucket/run")
-    found = {f"{remote._root}/run.json": b"{}", f"{remote._root}/../../../../evil": b"x"}
+    found = {"/bucket/run/run.json": b"{}", "/bucket/run/../../../../evil": b"x"}
     for key, data in found.items():
         store.store[key] = type(store).open(store, "/made", "wb").__class__(store, key, data)
     assert "run.json" in remote.fetch() and not any(".." in name for name in remote.fetch())

@@ -47,7 +47,7 @@ def test_a_sound_folder_passes_also_computed_again(cli, run, tmp_path):
         ("states/clean/00001.safetensors", "its checksum is another than that of what was written"),
         ("samples.parquet", "its checksum is another"),
         ("markers/answers/00000.parquet.json", "it is damaged"),
-        ("run.json", "run-copy.json beside it is a whole copy"),
+        ("run.json", "Put a backup of it in its place"),
     ],
 )
 def test_a_flipped_byte_is_named(cli, run, name, said):

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from anchorscope.errors import UserError
-from anchorscope.run_folder.checks.verify import verify_run
-from anchorscope.run_folder.info import COPY, read_info
+from anchorscope.run_folder.info import read_info
 from anchorscope.run_folder.listing import read_listing
 from anchorscope.run_folder.store import Store
+from anchorscope.run_folder.verify import verify_run
 from kit.power import Died, Disk
 
 IDENTITY = {"model": "tiny", "limit": 8}
@@ -43,10 +43,7 @@ class FolderMachine(RuleBasedStateMachine):
         self.flipped: set[str] = set()  # its bytes were damaged since
         self.unmarked: set[str] = set()  # its marker was
         self.noted: dict[str, int] = {}  # in run.json
-        self.finished, self.copied = (
-            False,
-            False,
-        )  # copied: nobody died between run.json and its copy
+        self.finished = False
         self._dies(call, data, lambda: Store.open(self.path, IDENTITY))
         self.reopen()
 
@@ -90,19 +87,18 @@ class FolderMachine(RuleBasedStateMachine):
     def note(self, number: int) -> None:
         with self.disk.dying():
             self.store.save_info({"number": number})
-        self.noted["number"], self.copied = number, True
+        self.noted["number"] = number
 
     @rule(number=st.integers(0, 9), call=calls, data=st.data())
     def die_while_noting(self, number: int, call: int, data: st.DataObject) -> None:
         before = read_info(self.path)
         if self._dies(call, data, lambda: self.store.save_info({"number": number})):
-            self.copied = False
             self.reopen()
             now = read_info(self.path)
             assert before is not None and now in (before, before | {"number": number})
             self.noted = {"number": now["number"]} if now and "number" in now else {}
         else:
-            self.noted["number"], self.copied = number, True
+            self.noted["number"] = number
 
     @rule(data=st.data())
     def lose_power(self, data: st.DataObject) -> None:
@@ -120,7 +116,7 @@ class FolderMachine(RuleBasedStateMachine):
     def finish(self, call: int | None, data: st.DataObject) -> None:
         """A run that says it is finished lists every file."""
         before = self.finished
-        self.copied = not self._dies(call, data, lambda: self.store.save_info({"finished": True}))
+        self._dies(call, data, lambda: self.store.save_info({"finished": True}))
         self.reopen()
         self.finished = bool((read_info(self.path) or {}).get("finished"))
         assert self.finished or call is not None
@@ -159,19 +155,15 @@ class FolderMachine(RuleBasedStateMachine):
 
     @rule(cut=st.integers(0, 30))
     def lose_run_json(self, cut: int) -> None:
-        """It is refused with the way out, and taking that way loses nothing."""
-        file, before = self.path / "run.json", read_info(self.path)
-        if (self.path / COPY).is_file():
-            file.write_bytes(file.read_bytes()[:cut])
-            with pytest.raises(UserError, match="is a whole copy"):
-                Store.open(self.path, IDENTITY)
-            shutil.copy(self.path / COPY, file)
-            self.disk.settle()
-            self.reopen()
-            now = read_info(self.path) or {}
-            assert now == before or not self.copied
-            self.noted = {"number": now["number"]} if "number" in now else {}
-            self.finished = bool(now.get("finished"))
+        """A torn run.json is refused, and a backup of it loses nothing."""
+        file = self.path / "run.json"
+        backup = file.read_bytes()
+        file.write_bytes(backup[:cut])
+        with pytest.raises(UserError, match="is damaged"):
+            Store.open(self.path, IDENTITY)
+        file.write_bytes(backup)
+        self.disk.settle()
+        self.reopen()
 
     @invariant()
     def what_was_kept_is_there_and_nothing_broken_is(self) -> None:
@@ -194,8 +186,7 @@ class FolderMachine(RuleBasedStateMachine):
 
     @invariant()
     def verify_names_exactly_what_is_broken(self) -> None:
-        beside = {"finished"} | (set() if self.copied else {COPY})
-        checks = [c for c in verify_run(self.path) if not c.ok and c.name not in beside]
+        checks = [c for c in verify_run(self.path) if not c.ok and c.name != "finished"]
         assert not any("missing" in checked.wrong for checked in checks)  # files are never removed
         wrong = {c.name.removeprefix("markers/").removesuffix(".json") for c in checks}
         assert self.flipped & {*self.kept} <= wrong

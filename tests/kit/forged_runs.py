@@ -27,10 +27,9 @@ def vouch_for(run: Path, *names: str) -> None:
 
 
 def write_info(run: Path, info: dict[str, Any]) -> None:
-    """Writes run.json and its copy without a checksum, as a person who edits it may."""
+    """Write run.json without a checksum, as a person who edits it may."""
     info.pop("checksum", None)
-    for name in ("run.json", "run-copy.json"):
-        (run / name).write_text(json.dumps(info))
+    (run / "run.json").write_text(json.dumps(info))
 
 
 def _table(name: str, change: Change) -> Callable[[Path], None]:

@@ -128,8 +128,7 @@ def _again(place: Place, count: Count, job: str, out: Path, trial: str, wrong: s
 def _begun(place: Place, job: str) -> Path:
     """A folder that lacks its last files."""
     out = place.copy(job)
-    for name in ("samples.parquet", "run-copy.json"):
-        (out / name).unlink()
+    (out / "samples.parquet").unlink()
     return out
 
 

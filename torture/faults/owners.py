@@ -76,21 +76,21 @@ def two_at_once(place: Place, count: Count, job: str, draw: random.Random, trial
 
 
 def torn_owner(place: Place, count: Count, job: str) -> None:
-    """An owner's file that makes no sense, or names a process that is somebody else's by now."""
-    whole = {"host": "here", "process": 1, "begun": 0.0, "since": "then", "token": "x"}
+    """An owner's file that makes no sense or names a living process, beside a lock nobody holds."""
     texts = {
-        "torn": json.dumps(whole)[:30],
-        "a list": "[1, 2]",
+        "torn": b'{"host": "here", "process": 1',
+        "a list": b"[1, 2]",
         "no text": b"\xff\xfe\x00",
-        "without fields": "{}",
-        "a number that no process has": json.dumps(_here() | {"process": 2**40}),
-        "another process by now": json.dumps(_here() | {"process": 1, "begun": "then 0"}),
+        "without fields": b"{}",
+        "a number that no process has": json.dumps({"host": "here", "process": 2**40}).encode(),
+        "a living process": json.dumps({"host": "here", "process": os.getpid()}).encode(),
     }
     for name, text in texts.items():
         out = place.new()
         out.mkdir()
-        (out / "owner.json").write_bytes(text if isinstance(text, bytes) else text.encode())
-        _finish(place, count, job, out, f"owner.json: {name}", hooks=(_impatient,))
+        (out / "owner.json").write_bytes(text)
+        (out / "owner.lock").touch()
+        _finish(place, count, job, out, f"owner.json: {name}")
 
 
 def jumping(seconds: int) -> Hook:
@@ -108,12 +108,6 @@ def jumping(seconds: int) -> Hook:
     return hook
 
 
-def _here() -> dict[str, object]:
-    from anchorscope.run_folder.whole import machine
-
-    return {"host": machine(), "since": "then", "token": "x", "begun": 0.0}
-
-
 def _slow() -> None:
     """The first of two takes its time: what it brings to the disk takes a little longer."""
     real = os.fsync
@@ -123,12 +117,6 @@ def _slow() -> None:
         real(handle)
 
     os.fsync = slow
-
-
-def _impatient() -> None:
-    from anchorscope.run_folder import owner
-
-    owner._WATCH = 0.1
 
 
 def _finish(

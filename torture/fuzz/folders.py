@@ -18,7 +18,7 @@ from kit.show_fixture import make_run
 from anchorscope.config import Config
 from anchorscope.detect.deployed.detector import Detector
 from anchorscope.detect.deployed.saved import Stored, read_folder, write_folder
-from anchorscope.run_folder.listing import read_manifest, read_markers
+from anchorscope.run_folder.listing import read_markers
 from anchorscope.run_folder.store import Store
 from anchorscope.run_folder.view import RunView
 from torture.fuzz.target import Target
@@ -138,13 +138,12 @@ def _listing(r: Random) -> tuple[bytes, str]:
 
 
 def check_listing(given: tuple[bytes, str]) -> None:
-    """A listing or a marker that lies: no file outside the folder is vouched for."""
+    """A marker that lies: no file outside the folder is vouched for."""
     line, _ = given
     folder = PLACE / "listing"
     (folder / "markers").mkdir(parents=True, exist_ok=True)
-    (folder / "manifest.jsonl").write_bytes(line + b"\n")
     (folder / "markers" / "samples.parquet.json").write_bytes(line)
-    for name in read_manifest(folder) | read_markers(folder):
+    for name in read_markers(folder):
         assert os.path.commonpath([folder, os.path.normpath(folder / name)]) == str(folder), name
     assert not Store(folder, info={}).has("samples.parquet")
 

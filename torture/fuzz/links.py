@@ -18,9 +18,9 @@ from anchorscope.detect.deployed.saved import FILES
 from anchorscope.detect.deployed.verify import verify_detector
 from anchorscope.errors import UserError
 from anchorscope.pipeline.variants import check_reuse
-from anchorscope.run_folder.checks.verify import verify_run
 from anchorscope.run_folder.states import save_states
 from anchorscope.run_folder.store import Store
+from anchorscope.run_folder.verify import verify_run
 from anchorscope.run_folder.view import RunView
 from anchorscope.show.report.page import page
 from torture.fuzz.folders import detector
@@ -31,7 +31,7 @@ PLACE = Path(tempfile.mkdtemp(prefix="fuzz-links-"))
 SECRET, SECONDS = "a secret of the user's", 10.0
 IDENTITY = {"model": "tiny", "seed": 0}
 NAMES = (
-    "run.json", "run-copy.json", "manifest.jsonl", "owner.json", "samples.parquet", "markers",
+    "run.json", "manifest.jsonl", "owner.json", "samples.parquet", "markers",
     "markers/tables", "markers/tables/spans.csv.json", "states", "states/clean", "tables",
     "states/clean/00000.safetensors", "tables/spans.csv", "tables/layers.csv", "figures", "probes",
     "markers/new.json", "new", ".x.partial", "report.html", "robust", "robust/a",
@@ -90,7 +90,7 @@ def _place(put: Put, folder: Path, outside: Path) -> None:
         "same": same if same.exists() else outside / "run", "nowhere": outside / "none",
         "itself": target, "zero": Path("/dev/zero"), "passwd": Path("/etc/passwd"),
         "relative": Path(os.path.relpath(outside / "secret.txt", target.parent)),
-        "inside": folder / "run-copy.json", "stdin": Path("/proc/self/fd/0"),
+        "inside": folder / "tables/spans.csv", "stdin": Path("/proc/self/fd/0"),
     }[put.kind]  # fmt: skip
     target.symlink_to(to)
 

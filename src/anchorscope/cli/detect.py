@@ -68,7 +68,7 @@ def evaluate(
 
     from anchorscope.cli.bar import Bar
     from anchorscope.detect.study import study
-    from anchorscope.run_folder.checks.room import check_writable
+    from anchorscope.run_folder.disk_space import check_writable
     from anchorscope.run_folder.store import Store
     from anchorscope.run_folder.view import RunView
     from anchorscope.show import write_report

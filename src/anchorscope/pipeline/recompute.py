@@ -7,7 +7,6 @@ against the one in the run folder, byte for byte.
 from __future__ import annotations
 
 import json
-import shutil
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
@@ -23,10 +22,10 @@ from anchorscope.pipeline.analyse import analyse, stored_datasets
 from anchorscope.pipeline.prepare import spans_table
 from anchorscope.pipeline.stages import Run, stored_answers
 from anchorscope.progress import Progress, Quiet
-from anchorscope.run_folder.checks.verify import AGAIN, Checked
-from anchorscope.run_folder.listing import MANIFEST, MARKERS
+from anchorscope.run_folder.listing import MARKERS
 from anchorscope.run_folder.samples import to_frame
 from anchorscope.run_folder.store import Store
+from anchorscope.run_folder.verify import AGAIN, Checked
 from anchorscope.run_folder.view import RunView
 
 _INPUTS = ("answers", "states", "outputs", "evidence")
@@ -61,8 +60,6 @@ def _link(path: Path, again: Path) -> None:
         for part in (name, f"{MARKERS}/{name}"):
             if (path / part).is_dir():
                 (again / part).symlink_to((path / part).absolute())
-    if (path / MANIFEST).is_file():
-        shutil.copy(path / MANIFEST, again)
 
 
 def _made(name: Path) -> bool:

@@ -13,7 +13,6 @@ from anchorscope.config import Config
 from anchorscope.engine.halvings import HALVED
 from anchorscope.progress import Progress, Quiet
 from anchorscope.records import QuestionSet, Sample
-from anchorscope.run_folder.info import COPY
 from anchorscope.run_folder.listing import MARKERS, check_files
 from anchorscope.run_folder.samples import from_frame
 from anchorscope.run_folder.store import Store
@@ -39,12 +38,12 @@ class Run:
     def whole(self) -> bool:
         """Whether every file of a finished run is as it was written; what is not is named.
 
-        Markers and the copy of run.json follow from what is there: they are written at once.
+        Markers follow from what is there: they are written at once.
         """
         damaged = {name: wrong for name, wrong in check_files(self.store.path) if wrong}
         for name, wrong in damaged.items():
             self.progress.note(f"{name} is made again: {wrong}")
-        if damaged and all(name == COPY or MARKERS in name.split("/") for name in damaged):
+        if damaged and all(MARKERS in name.split("/") for name in damaged):
             self.store.relist()
             return True
         return not damaged

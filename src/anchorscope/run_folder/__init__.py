@@ -1,1 +1,1 @@
-"""Everything that knows where a file of a run lies."""
+"""Run folders: where each file is, how it is written, read and verified."""

@@ -33,7 +33,7 @@ def questions_hash(sets: Sequence[QuestionSet]) -> str:
 def weights_hash(lm: Any) -> str:
     """A hash of every byte of every weight, 32 digits: another model under the same name shows.
 
-    Computed anew at each call, since weights may be changed in place: some 8 GB a second on a CPU.
+    Computed at each call, since weights may be changed in place: some 8 GB a second on a CPU.
     """
     import torch  # not needed to read a run folder
 
@@ -46,7 +46,7 @@ def weights_hash(lm: Any) -> str:
 
 
 def weights_remark(noted: str | None) -> str:
-    """What an error adds where weights were noted by an earlier version; else nothing."""
+    """A sentence for errors about weights that an earlier version noted; else nothing."""
     if noted is None or len(noted) == _DIGITS:
         return ""
     return (
@@ -58,7 +58,7 @@ def weights_remark(noted: str | None) -> str:
 def _weights(lm: Any) -> Iterator[tuple[str, Any]]:
     """Every weight and saved buffer by name as plain tensors, wherever and however it is kept."""
     saved = lm.state_dict().keys()
-    buffers = ((name, of) for name, of in lm.named_buffers() if name in saved)
+    buffers = ((name, buffer) for name, buffer in lm.named_buffers() if name in saved)
     for name, weight in chain(lm.named_parameters(), buffers):
         if weight.is_meta:
             # Offloaded, tied weights are no longer one object: the second name is left out as ever.
@@ -68,20 +68,16 @@ def _weights(lm: Any) -> Iterator[tuple[str, Any]]:
         if hasattr(weight, "full_tensor"):  # each process holds a part
             yield name, weight.full_tensor()
         elif hasattr(weight, "__tensor_flatten__"):  # quantised: packed values and their scales
-            yield from ((f"{name}.{of}", getattr(weight, of)) for of in _packed(weight))
+            parts, _ = weight.__tensor_flatten__()
+            yield from ((f"{name}.{part}", getattr(weight, part)) for part in parts)
         else:
             yield name, weight
 
 
-def _packed(weight: Any) -> list[str]:
-    """The names of the plain tensors that a quantised one is made of."""
-    return list(weight.__tensor_flatten__()[0])
-
-
 def _offloaded(lm: Any, name: str) -> Any:
     """A weight that accelerate keeps in main memory or on disk until its module runs."""
-    owner, _, own = name.rpartition(".")
-    hook = lm.get_submodule(owner)._hf_hook
+    module, _, own = name.rpartition(".")
+    hook = lm.get_submodule(module)._hf_hook
     hooks = getattr(hook, "hooks", (hook,))
     return next(h.weights_map[own] for h in hooks if getattr(h, "weights_map", None) is not None)
 
@@ -99,9 +95,9 @@ def versions() -> dict[str, str]:
 
 def git_revision() -> str | None:
     """The revision of this source tree, marked where it was changed; None outside a checkout."""
-    here = Path(__file__).parent
+    folder = str(Path(__file__).parent)
     try:
-        command = ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=12"]
+        command = ["git", "-C", folder, "describe", "--always", "--dirty", "--abbrev=12"]
         described = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None

@@ -1,15 +1,14 @@
-"""Links, pipes and devices in a folder that somebody else packed: none is followed out of it.
+"""Refuse links, pipes and devices that lead out of a folder which another person packed.
 
-A link may stand for a file of the same folder. What leads elsewhere would have another file read
-into a report, or written over; a pipe would be waited for, and `/dev/zero` read without end. The
-folder itself may be a link: its owner made that one.
+A link may stand for a file of the same folder. Any other would have a stranger's choice of file
+read into a report or written over; a pipe blocks its reader, and /dev/zero never ends. The folder
+itself may be a link: its owner made that one.
 """
 
 from __future__ import annotations
 
 import os
-import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from anchorscope.errors import UserError, in_a_line
@@ -18,61 +17,37 @@ _DO = "Put a copy of what is meant in its place, or remove it; a folder may be l
 
 
 def check_inside(folder: Path) -> None:
-    """Raise a UserError where anything in a folder leads out of it, or is neither file nor folder.
-
-    To be called before the first file of a folder is opened.
-    """
+    """Raise a UserError where anything in a folder leads out of it; before any file is opened."""
     _refuse(odd_entries(folder))
 
 
 def check_files(folder: Path, names: Iterable[str]) -> None:
-    """The same for these files of a folder alone, whatever else is in it.
+    """Raise a UserError where one of these files leads out of the folder.
 
-    The hub's cache keeps what its snapshots show beside them, as blobs of the same repository.
+    The hub's cache keeps the files of a snapshot beside it, as blobs of the same repository.
     """
-    roots = [os.path.realpath(folder)]
-    if folder.absolute().parent.name == "snapshots":
-        roots.append(os.path.realpath(folder.absolute().parents[1] / "blobs"))
-    _refuse(_odd([folder / name for name in names], roots))
+    snapshots = folder.absolute().parent
+    roots = [folder, snapshots.parent / "blobs"] if snapshots.name == "snapshots" else [folder]
+    _refuse(_odd((folder / name for name in names), roots))
 
 
 def odd_entries(folder: Path) -> Iterator[tuple[Path, str]]:
-    """What in a folder must not be opened, and why."""
-    roots, waiting = [os.path.realpath(folder)], [folder]
-    while waiting:
-        try:
-            entries = sorted(waiting.pop().iterdir())
-        except OSError:  # gone by now, or closed to us: whoever needs it will say so
-            continue
-        waiting += [path for path in entries if path.is_dir() and not path.is_symlink()]
-        yield from _odd(entries, roots)
+    """Everything in a folder that must not be opened, and why."""
+    for here, folders, files in os.walk(folder):
+        yield from _odd((Path(here, name) for name in sorted((*folders, *files))), [folder])
 
 
-def _odd(paths: Iterable[Path], roots: Sequence[str]) -> Iterator[tuple[Path, str]]:
+def _odd(paths: Iterable[Path], roots: list[Path]) -> Iterator[tuple[Path, str]]:
+    inside = [os.path.realpath(root) for root in roots]
     for path in paths:
-        try:
-            kind = os.lstat(path).st_mode
-        except OSError:  # gone by now, or never there
-            continue
-        if stat.S_ISLNK(kind):
-            why = _of_link(path, roots)
-        else:
-            plain = stat.S_ISREG(kind) or stat.S_ISDIR(kind)
-            why = "" if plain else "is a pipe, a socket or a device, and no file"
-        if why:
-            yield path, why
-
-
-def _of_link(path: Path, roots: Sequence[str]) -> str:
-    """What is wrong with a link; nothing where it stands for a file below one of the roots."""
-    try:
-        kind = os.stat(path).st_mode
-    except OSError as error:
-        return f"is a link that leads nowhere ({error.strerror})"
-    target = os.path.realpath(path)
-    if not any(os.path.commonpath([root, target]) == root for root in roots):
-        return f"is a link that leads out of the folder, to {in_a_line(target)}"
-    return "" if stat.S_ISREG(kind) else "is a link to what is no file"
+        target = os.path.realpath(path)
+        if path.is_symlink():
+            if not any(os.path.commonpath([root, target]) == root for root in inside):
+                yield path, f"is a link that leads out of the folder, to {in_a_line(target)}"
+            elif not os.path.isfile(path):
+                yield path, "is a link to what is no file"
+        elif os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
+            yield path, "is a pipe, a socket or a device, and no file"
 
 
 def _refuse(odd: Iterator[tuple[Path, str]]) -> None:

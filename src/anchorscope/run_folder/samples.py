@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
 from typing import Any
 
+import numpy as np
 import pandas as pd
+from pydantic import TypeAdapter, ValidationError
 
 from anchorscope.errors import UserError
 from anchorscope.records import Answer, Question, Sample, Span
+
+_SAMPLE = TypeAdapter(Sample)
 
 
 def to_frame(samples: Iterable[Sample]) -> pd.DataFrame:
@@ -17,24 +23,21 @@ def to_frame(samples: Iterable[Sample]) -> pd.DataFrame:
 
 
 def from_frame(frame: pd.DataFrame) -> list[Sample]:
-    """The samples that `to_frame` made the rows of."""
-    return [_read(number, row) for number, row in enumerate(frame.to_dict("records"), 1)]
-
-
-def _read(number: int, row: dict[Any, Any]) -> Sample:
-    """The sample of a row; an error where a stranger's file has a row that is none."""
-    try:
-        sample = _sample(row)
-        asked = sample.question
-        texts = (asked.id, asked.dataset, asked.text, *asked.answers, sample.answer.text)
-        if not all(isinstance(text, str) for text in (*texts, sample.finder)):
-            raise TypeError("a text is missing")
-    except (LookupError, TypeError, ValueError, OverflowError) as error:
-        raise UserError(
-            f"Row {number} of samples.parquet is no sample ({type(error).__name__}: {error}). Get "
-            "the folder again, or run its command into a new one."
-        ) from error
-    return sample
+    """The samples that `to_frame` made the rows of; a UserError names a row that is none."""
+    samples = []
+    for number, row in enumerate(frame.to_dict("records"), 1):
+        try:
+            samples.append(_SAMPLE.validate_python(_nested(row)))
+        except (LookupError, TypeError, ValueError, OverflowError) as error:
+            reason = f"{type(error).__name__}: {error}"
+            if isinstance(error, ValidationError):
+                first = error.errors()[0]
+                reason = f"{' '.join(map(str, first['loc']))}: {first['msg']}"
+            raise UserError(
+                f"Row {number} of samples.parquet is no sample ({reason}). Get the folder "
+                "again, or run its command into a new one."
+            ) from error
+    return samples
 
 
 def _row(sample: Sample) -> dict[str, Any]:
@@ -62,60 +65,31 @@ def _row(sample: Sample) -> dict[str, Any]:
     }
 
 
-def _sample(row: dict[Any, Any]) -> Sample:
-    return Sample(
-        question=Question(
-            id=row["id"],
-            dataset=row["dataset"],
-            text=row["question"],
-            answers=tuple(row["answers"]),
-            subjects=tuple(row["subjects"]),
-            relation=_or_none(row["relation"]),
-            popularity=_or_none(row["popularity"]),
-            entity=row["entity"],
-        ),
-        answer=Answer(
-            id=row["id"],
-            text=row["answer"],
-            token_ids=_ints(row["token_ids"]),
-            log_probs=tuple(float(value) for value in row["log_probs"]),
-            first_entropy=float(row["first_entropy"]),
-            finished=bool(row["finished"]),
-            entropies=_floats(row.get("entropies")),
-        ),
-        verdict=row["verdict"],
-        finder=row["finder"],
-        spans=tuple(map(Span, _ints(row["span_starts"]), _ints(row["span_stops"]))),
-        answer_span=_span(row["answer_start"], row["answer_stop"]),
-        prompt_ids=_ints(row["prompt_ids"]),
-        question_tokens=_ints(row["question_tokens"]),
-        exact_question=_ints(row["exact_question"]),
-        exact_answer=_ints(row["exact_answer"]),
-        kind=str(row.get("kind") or ""),
-        property_spans=tuple(
-            map(Span, _later(row, "property_starts"), _later(row, "property_stops"))
-        ),
-        content_tokens=_later(row, "content_tokens"),
-    )
+def _nested(row: Mapping[Any, Any]) -> dict[str, Any]:
+    """The fields of a sample from its row; what an earlier version did not write is left out."""
+    cells = {name: _plain(name, cell) for name, cell in row.items()}
+    cells = {name: cell for name, cell in cells.items() if cell is not None}
+    question = {field.name: cells[field.name] for field in fields(Question) if field.name in cells}
+    answer = {field.name: cells[field.name] for field in fields(Answer) if field.name in cells}
+    return cells | {
+        "question": question | {"text": cells["question"]},
+        "answer": answer | {"text": cells["answer"]},
+        "spans": _spans(cells, "span"),
+        "answer_span": (int(cells["answer_start"]), int(cells["answer_stop"]))
+        if "answer_start" in cells
+        else None,
+        "property_spans": _spans(cells, "property"),
+    }
 
 
-def _ints(values: Iterable[Any]) -> tuple[int, ...]:
-    return tuple(int(value) for value in values)
+def _plain(name: str, cell: Any) -> Any:
+    """A cell as Python's own value, None where it is empty; an entropy may be unknown, a NaN."""
+    if isinstance(cell, np.ndarray):
+        return cell.tolist()
+    empty = isinstance(cell, float) and math.isnan(cell) and name != "first_entropy"
+    return None if empty or cell is pd.NA else cell
 
 
-def _later(row: dict[Any, Any], name: str) -> tuple[int, ...]:
-    """The positions of a cell; none where an earlier version wrote no such column."""
-    return () if row.get(name) is None else _ints(row[name])
-
-
-def _floats(values: Any) -> tuple[float, ...]:
-    """The numbers of a cell; none where an earlier version wrote no such column."""
-    return () if values is None else tuple(float(value) for value in values)
-
-
-def _or_none(value: Any) -> Any:
-    return None if pd.isna(value) else value
-
-
-def _span(start: Any, stop: Any) -> Span | None:
-    return None if pd.isna(start) else Span(int(start), int(stop))
+def _spans(cells: Mapping[str, Any], kind: str) -> list[Span]:
+    starts, stops = cells.get(f"{kind}_starts", ()), cells.get(f"{kind}_stops", ())
+    return [Span(int(start), int(stop)) for start, stop in zip(starts, stops, strict=True)]

@@ -1,16 +1,15 @@
-"""States on disk: [question, layer, width] by pass and shard; all at once, or a layer at a time."""
+"""States on disk, [question, layer, width] by pass and shard; read whole or a layer at a time."""
 
 from __future__ import annotations
 
 import json
 import math
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -21,11 +20,10 @@ from anchorscope.run_folder.store import Store
 
 # Layers that the next detector may read too. Every process that fits detectors keeps its own.
 _KEPT_BYTES = 2**29
-_DTYPES = {"F16": "<f2", "F32": "<f4", "F64": "<f8"}  # what safetensors calls them
-_NAMES = {of: name for name, of in _DTYPES.items()}
+_DTYPES = {"F16": "<f2", "F32": "<f4", "F64": "<f8"}  # safetensors' names
+_NAMES = {kind: name for name, kind in _DTYPES.items()}
 _MOST_NUMBERS = 2**24  # layers × width of one question
 _Rows = slice | list[int]
-_ONE_AT_A_TIME = threading.Lock()  # for a caller who asks joblib for threads instead
 
 
 def shard_name(intervention: str, number: int) -> str:
@@ -36,11 +34,10 @@ def shard_name(intervention: str, number: int) -> str:
 def save_states(
     store: Store, name: str, ids: Sequence[str], states: np.ndarray | Sequence[np.ndarray]
 ) -> None:
-    """Stores states [question, layer, width], in one array or some questions in each of several.
+    """Store states [question, layer, width], in one array or some questions in each of several.
 
-    In half precision where they fit it, as they come. A few calls over whole arrays: the thread
-    that writes would otherwise wait for Python's lock, which the thread that feeds the model holds,
-    again and again.
+    A few calls over whole arrays: the writing thread would otherwise wait again and again for
+    Python's lock, which the thread that feeds the model holds.
     """
     blocks = [states] if isinstance(states, np.ndarray) else states
     if not all(map(_finite, blocks)):
@@ -59,8 +56,8 @@ def _finite(states: np.ndarray) -> bool:
     if states.dtype != np.float16:
         return bool(np.isfinite(states).all())
     bits = np.ascontiguousarray(states).view(np.uint16)
-    # From here on an infinity or a NaN: with a sign as the number's bits stand, without one as
-    # they stand when the first bit is taken for the sign.
+    # Infinities and NaNs have the largest bits: those with a sign as unsigned numbers, those
+    # without one as signed numbers.
     return not bits.size or bool(bits.max() < 0xFC00 and bits.view(np.int16).max() < 0x7C00)
 
 
@@ -73,18 +70,17 @@ def save_blocks(
     *,
     dtype: str = "F32",
 ) -> None:
-    """Stores states [question, layer, width] that come some questions at a time.
+    """Store states [question, layer, width] that come some questions at a time.
 
-    Never holds them all, nor a copy: safetensors' own writer makes one string of bytes of them,
-    which took longer than everything else about a file.
+    Holds neither all of them nor a copy; safetensors' own writer makes one string of bytes.
     """
     kind = np.dtype(_DTYPES[dtype])
     size = kind.itemsize * math.prod(shape)
-    about = {
+    header = {
         "__metadata__": {"ids": json.dumps(list(ids))},
         "states": {"dtype": dtype, "shape": list(shape), "data_offsets": [0, size]},
     }
-    head = json.dumps(about).encode()
+    head = json.dumps(header).encode()
     head += b" " * (-len(head) % 8)
 
     def write(file: Any) -> None:
@@ -95,82 +91,113 @@ def save_blocks(
     store.write(name, write)
 
 
+class Shard(NamedTuple):
+    """A file of states, its header read and checked."""
+
+    path: Path
+    ids: list[str]
+    dtype: np.dtype
+    shape: tuple[int, int, int]  # question, layer, width
+
+    def states(self) -> np.ndarray:
+        """The states [question, layer, width], mapped into memory."""
+        start = self.path.stat().st_size - self.dtype.itemsize * math.prod(self.shape)
+        return np.memmap(self.path, self.dtype, mode="r", offset=start, shape=self.shape)
+
+
+def open_shard(path: Path) -> Shard:
+    """A file of states; a UserError where it cannot be read or holds no states."""
+    try:
+        return _read_header(path, *_facts(path))
+    except (SafetensorError, OSError, LookupError, TypeError, ValueError, RecursionError) as error:
+        raise UserError(
+            f"'{path}' cannot be read, or holds no states ({error}). The command that made the run "
+            "makes it again."
+        ) from error
+
+
+@lru_cache(maxsize=256)
+def _read_header(path: Path, *facts: int) -> Shard:
+    """The header of a file, once for as long as the file is the same: it may say anything.
+
+    The library checks lengths and offsets.
+    """
+    with safe_open(path, framework="numpy") as file:
+        ids, states = json.loads((file.metadata() or {})["ids"]), file.get_slice("states")
+        names, shape, dtype = list(file.keys()), tuple(states.get_shape()), states.get_dtype()
+    if not isinstance(ids, list) or not all(isinstance(id, str) for id in ids):
+        raise ValueError("its ids are not text")
+    if names != ["states"] or len(shape) != 3 or shape[0] != len(ids):
+        raise ValueError("it does not hold one state for each of its ids")
+    if not all(shape[1:]) or dtype not in _DTYPES:
+        raise ValueError("its states have no numbers")
+    if math.prod(shape[1:]) > _MOST_NUMBERS:  # a shard without a question may claim any width
+        raise ValueError("its states have more numbers than those of any model")
+    return Shard(path, ids, np.dtype(_DTYPES[dtype]), shape)
+
+
+def _facts(path: Path) -> tuple[int, int, int]:
+    """What tells a file from one that was put in its place."""
+    facts = path.stat()
+    return facts.st_size, facts.st_mtime_ns, facts.st_ino
+
+
+def shards_of(path: Path, intervention: str) -> list[Shard]:
+    """The files of a pass's states in a run folder, in their order."""
+    files = sorted((path / "states" / intervention).glob("*.safetensors"))
+    if not files:
+        raise UserError(f"'{path}' holds no states of '{intervention}'. Collect them first.")
+    return [open_shard(file) for file in files]
+
+
+def passes_in(path: Path) -> list[str]:
+    """The passes whose states a run folder holds."""
+    folders = sorted((path / "states").glob("*"))
+    return [folder.name for folder in folders if any(folder.glob("*.safetensors"))]
+
+
+class _Match(NamedTuple):
+    """Where the states of a shard go among the questions asked for."""
+
+    rows: _Rows  # of the questions asked for
+    states: np.ndarray
+    stored: _Rows  # of the shard
+
+
+def _matches(shards: Iterable[Shard], ids: Sequence[str]) -> Iterator[_Match]:
+    """The shards that hold some of these questions; others are not mapped."""
+    place = {id: row for row, id in enumerate(ids)}
+    for shard in shards:
+        pairs = [(place[id], row) for row, id in enumerate(shard.ids) if id in place]
+        if pairs:
+            rows, stored = (_consecutive(list(numbers)) for numbers in zip(*pairs, strict=True))
+            yield _Match(rows, shard.states(), stored)
+
+
+def _consecutive(numbers: list[int]) -> _Rows:
+    """The same rows, as a slice where they follow one another: it is copied in one go."""
+    first, count = numbers[0], len(numbers)
+    return slice(first, first + count) if numbers == list(range(first, first + count)) else numbers
+
+
+def copy_states(shards: Iterable[Shard], ids: Sequence[str], out: np.ndarray) -> np.ndarray:
+    """`out` [question, layer, width], filled in the order of `ids`; NaN where there is no state."""
+    lacking = np.ones(len(ids), bool)
+    for match in _matches(shards, ids):
+        out[match.rows], lacking[match.rows] = match.states[match.stored], False
+    out[lacking] = np.nan
+    return out
+
+
 def load_states(store: Store, intervention: str, ids: Sequence[str], shards: int) -> np.ndarray:
     """States [question, layer, width] in float32 in the order of `ids`; NaN where there is none.
 
     Where one file holds just these, they are memory-mapped, and only what is looked at is read.
     """
-    if shards == 1:
-        whole = _mapped(store.file(shard_name(intervention, 0)), ids)
-        if whole is not None:
-            return whole
-    place = {id: row for row, id in enumerate(ids)}
-    out: np.ndarray | None = None
-    for number in range(shards):
-        with _shard(store.file(shard_name(intervention, number))) as (file, ids_here):
-            if out is None:
-                shape = file.get_slice("states").get_shape()
-                out = np.full((len(ids), *shape[1:]), np.nan, dtype=np.float32)
-            here = [(place[id], row) for row, id in enumerate(ids_here) if id in place]
-            if here:  # a shard of another dataset is not read
-                to, of = map(list, zip(*here, strict=True))
-                out[to] = file.get_tensor("states")[of]
-    assert out is not None, "a run has one shard at least"
-    return out
-
-
-def _mapped(path: Path, ids: Sequence[str]) -> np.ndarray | None:
-    """The states of a file as they lie there; None where they are others, or not float32."""
-    with _shard(path) as (file, ids_here):
-        alike = file.get_slice("states").get_dtype() == "F32" and ids_here == list(ids)
-        return _lying(path, file)() if alike else None
-
-
-def _lying(path: Path, file: Any) -> Callable[[], np.ndarray]:
-    """What maps the states [question, layer, width] of a file, open now, into memory.
-
-    The library has checked lengths and offsets; its own slices are copied number by number.
-    """
-    states = file.get_slice("states")
-    kind, shape = np.dtype(_DTYPES[states.get_dtype()]), tuple(states.get_shape())
-    start = path.stat().st_size - kind.itemsize * math.prod(shape)
-    return partial(np.memmap, path, dtype=kind, mode="r", offset=start, shape=shape)
-
-
-@contextmanager
-def _shard(path: Path) -> Iterator[tuple[Any, list[str]]]:
-    """A shard's file and the ids of its rows; a sentence where it is not what we write."""
-    file, ids = _opened(path)
-    try:
-        with file:
-            yield file, ids
-    except (SafetensorError, OSError) as error:
-        raise _no_states(path, error) from error
-
-
-def _opened(path: Path) -> tuple[Any, list[str]]:
-    """The file and its ids, found to fit each other: a header may say anything."""
-    try:
-        file = safe_open(path, framework="numpy")
-        ids, states = json.loads((file.metadata() or {})["ids"]), file.get_slice("states")
-        names, shape = list(file.keys()), states.get_shape()
-        whole = isinstance(ids, list) and all(isinstance(id, str) for id in ids)
-        if not whole or names != ["states"] or len(shape) != 3 or shape[0] != len(ids):
-            raise ValueError("it does not hold one state for each of its ids")
-        if not all(shape[1:]) or states.get_dtype() not in _DTYPES:
-            raise ValueError("its states have no numbers")
-        if math.prod(shape[1:]) > _MOST_NUMBERS:  # a shard without a question may claim any width
-            raise ValueError("its states have more numbers than those of any model")
-    except (SafetensorError, OSError, LookupError, TypeError, ValueError, RecursionError) as error:
-        raise _no_states(path, error) from error
-    return file, ids
-
-
-def _no_states(path: Path, error: Exception) -> UserError:
-    return UserError(
-        f"'{path}' cannot be read, or holds no states ({error}). The command that made the run "
-        "makes it again."
-    )
+    files = [open_shard(store.file(shard_name(intervention, n))) for n in range(shards)]
+    if len(files) == 1 and files[0].ids == list(ids) and files[0].dtype == np.float32:
+        return files[0].states()
+    return copy_states(files, ids, np.empty((len(ids), *files[0].shape[1:]), np.float32))
 
 
 _WHOLE: set[tuple] = set()  # files that were found whole, with their facts
@@ -179,14 +206,14 @@ _WHOLE: set[tuple] = set()  # files that were found whole, with their facts
 def require_whole_states(path: Path) -> None:
     """Raise a UserError where a file of a run's states is not as it was written.
 
-    Whoever trains on a run long after it was made does not know what became of it. Done once a
-    process, before others are started, and several files at a time: a run may hold many gigabytes.
+    For readers who come long after the run was made. Done once a process, several files at a time:
+    a run may hold many gigabytes.
     """
     files = sorted((path / "states").glob("*/*.safetensors"))
-    facts = {(file.absolute(), *_facts(file)): file for file in files}
-    fresh = {key: file for key, file in facts.items() if key not in _WHOLE}
+    fresh = {(file.absolute(), *_facts(file)): file for file in files}
+    fresh = {key: file for key, file in fresh.items() if key not in _WHOLE}
+    names = [file.relative_to(path).as_posix() for file in fresh.values()]
     with ThreadPoolExecutor() as pool:
-        names = [file.relative_to(path).as_posix() for file in fresh.values()]
         list(pool.map(lambda name: require_whole(path, name), names))
     _WHOLE.update(fresh)
 
@@ -197,27 +224,26 @@ class StateBank:
     Sent to another process it goes without what it has read: files are shared, memory is not.
     """
 
-    def __init__(self, path: Path, ids: list[str]) -> None:
-        self.folder, self.place = path / "states", {id: row for row, id in enumerate(ids)}
+    def __init__(self, path: Path, ids: Sequence[str]) -> None:
+        self.path, self.ids = path, list(ids)
         self._other_name: dict[str, str] = {}
         self._read: dict[tuple[str, int], np.ndarray] = {}
-        self._mapped: dict[str, list[tuple[_Rows, np.ndarray, _Rows]]] = {}  # by pass
+        self._mapped: dict[str, tuple[int, list[_Match]]] = {}  # width and files, by pass
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_read": {}, "_mapped": {}}
 
     @property
     def names(self) -> frozenset[str]:
-        return frozenset(p.name for p in self.folder.iterdir() if any(p.glob("*.safetensors")))
+        return frozenset(passes_in(self.path))
 
     @property
     def layers(self) -> int:
-        with _shard(self._shards("clean")[0]) as (file, _):
-            return int(file.get_slice("states").get_shape()[1])
+        return shards_of(self.path, "clean")[0].shape[1]
 
     def renamed(self, names: Mapping[str, str]) -> StateBank:
         """The same states, some passes read from those of another name."""
-        other = StateBank(self.folder.parent, list(self.place))
+        other = StateBank(self.path, self.ids)
         other._other_name = dict(names)
         return other
 
@@ -227,73 +253,27 @@ class StateBank:
         states = self._read.get((name, layer))
         if states is None:
             states = self._load(name, layer)
-            with _ONE_AT_A_TIME:
-                self._make_room(states.nbytes)
+            with _ROOM:
+                kept = sum(states.nbytes for states in self._read.values())
+                while self._read and kept + states.nbytes > _KEPT_BYTES:
+                    kept -= self._read.pop(next(iter(self._read))).nbytes
                 self._read[name, layer] = states
         return states
 
-    def _make_room(self, size: int) -> None:
-        """Forgets what was read first, until `size` more bytes may be kept."""
-        kept = sum(states.nbytes for states in self._read.values())
-        while self._read and kept + size > _KEPT_BYTES:
-            kept -= self._read.pop(next(iter(self._read))).nbytes
-
-    def _shards(self, name: str) -> list[Path]:
-        files = sorted((self.folder / name).glob("*.safetensors"))
-        if not files:
-            raise UserError(f"'{self.folder}' holds no states of '{name}'. Collect them first.")
-        return files
-
     def _load(self, name: str, layer: int) -> np.ndarray:
         if name not in self._mapped:
-            self._mapped[name] = list(self._found(name))
-        found, count = self._mapped[name], len(self.place)
-        if not found:  # not one of these questions has a state
-            with _shard(self._shards(name)[0]) as (file, _):
-                return np.full(
-                    (count, file.get_slice("states").get_shape()[2]), np.nan, dtype=np.float16
-                )
+            shards = shards_of(self.path, name)
+            self._mapped[name] = shards[0].shape[2], list(_matches(shards, self.ids))
+        width, matches = self._mapped[name]
         # A shard with a value beyond the range of halves is in single precision.
-        kind = np.result_type(*(states.dtype for _, states, _ in found))
-        out, lacking = np.empty((count, found[0][1].shape[2]), kind), np.ones(count, bool)
-        for to, states, of in found:
-            out[to], lacking[to] = states[of, layer - 1], False
-        out[lacking] = np.nan
+        kind = np.result_type(*(m.states.dtype for m in matches)) if matches else np.float16
+        out = np.full((len(self.ids), width), np.nan, kind)
+        for match in matches:
+            out[match.rows] = match.states[match.stored, layer - 1]
         return out
 
-    def _found(self, name: str) -> Iterator[tuple[_Rows, np.ndarray, _Rows]]:
-        """Where a shard's states go, the states, and which of them; a shard without is left out."""
-        files = tuple((path, *_facts(path)) for path in self._shards(name))
-        for to, mapped, of in _places(files, tuple(self.place)):
-            yield to, mapped(), of
 
-
-@lru_cache(maxsize=64)
-def _places(files: tuple[tuple, ...], ids: tuple[str, ...]) -> list[tuple[_Rows, Any, _Rows]]:
-    """Where each file's states go among these ids, what maps them, and which of them.
-
-    A process gets bank after bank of a dataset: files that are as they were are not opened again.
-    """
-    place, found = {id: row for row, id in enumerate(ids)}, []
-    for path, *_ in files:
-        with _shard(path) as (file, ids_here):
-            here = [(place[id], row) for row, id in enumerate(ids_here) if id in place]
-            if here:
-                to, of = (_rows(list(rows)) for rows in zip(*here, strict=True))
-                found.append((to, _lying(path, file), of))
-    return found
-
-
-def _facts(path: Path) -> tuple[int, int, int]:
-    """What tells a file from one that was put in its place."""
-    about = path.stat()
-    return about.st_size, about.st_mtime_ns, about.st_ino
-
-
-def _rows(numbers: list[int]) -> _Rows:
-    """The same rows, as a slice where they follow one another: it is copied in one go."""
-    first, count = numbers[0], len(numbers)
-    return slice(first, first + count) if numbers == list(range(first, first + count)) else numbers
+_ROOM = threading.Lock()  # for a caller who asks joblib for threads
 
 
 class StoredStates:

@@ -58,12 +58,11 @@ SAMPLES = _names(
     "id dataset question answers answer verdict finder span_starts span_stops "
     "answer_start answer_stop exact_question exact_answer entity kind"
 )
-
 SAMPLES_FILLED = _names("id dataset question answer verdict finder")  # never empty
 SAMPLES_TEXT = (*SAMPLES_FILLED, *_names("relation entity kind"))
 SAMPLES_NUMBERS = _names("popularity answer_start answer_stop first_entropy fold")
 SAMPLES_TEXTS = _names("answers subjects")
-SAMPLES_INTEGERS = _names(
+SAMPLES_POSITIONS = _names(
     "span_starts span_stops token_ids prompt_ids question_tokens exact_question exact_answer"
 )
 VERDICTS: Columns = get_args(Verdict)

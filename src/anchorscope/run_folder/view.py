@@ -14,19 +14,42 @@ from anchorscope.errors import UserError
 from anchorscope.notebook.card import card
 from anchorscope.records import Sample
 from anchorscope.run_folder import table_columns
-from anchorscope.run_folder.info import check_described, read_info
+from anchorscope.run_folder.info import RUN, check_described, read_info
 from anchorscope.run_folder.links import check_inside
 from anchorscope.run_folder.read_table import (
-    Known,
+    Facts,
     read_csv,
     read_parquet,
     read_samples,
     require_among,
     senseless,
 )
-from anchorscope.run_folder.remote import RUN, local_folder
+from anchorscope.run_folder.remote import local_folder
 from anchorscope.run_folder.samples import from_frame
 from anchorscope.run_folder.table_columns import Columns
+
+
+def _csv(name: str, columns: Columns, *, optional: bool = False) -> cached_property[pd.DataFrame]:
+    """A property that reads tables/<name>.csv; an `optional` table may be missing: no row then."""
+
+    def read(run: RunView) -> pd.DataFrame:
+        if optional and not run._has_table(name):
+            return pd.DataFrame(columns=list(columns))
+        return read_csv(run.path, f"tables/{name}.csv", columns, run._facts)
+
+    return cached_property(read)
+
+
+def _rows(piece: str, columns: Columns) -> cached_property[pd.DataFrame]:
+    """A property that reads the shards of one piece of evidence; no row where it was not read."""
+
+    def read(run: RunView) -> pd.DataFrame:
+        files = sorted((run.path / "evidence" / piece).glob("*.parquet"))
+        names = [file.relative_to(run.path).as_posix() for file in files]
+        parts = [read_parquet(run.path, name, columns, run._facts) for name in names]
+        return pd.concat(parts or [pd.DataFrame(columns=list(columns))], ignore_index=True)
+
+    return cached_property(read)
 
 
 @dataclass(frozen=True)
@@ -35,6 +58,20 @@ class RunView:
 
     path: Path
     info: Mapping[str, Any]  # run.json
+
+    layers = _csv("layers", table_columns.LAYERS)
+    control_layers = _csv("control_layers", table_columns.CONTROL_LAYERS, optional=True)
+    probes = _csv("probes", table_columns.PROBES)
+    controls = _csv("controls", table_columns.CONTROLS)
+    strict = _csv("strict", table_columns.STRICT)
+    claims = _csv("claims", table_columns.CLAIMS)
+    spans = _csv("spans", table_columns.SPANS)
+    ablation = _csv("ablate", table_columns.ABLATION)  # only with --ablate
+    robust = _csv("robust", table_columns.ROBUST)  # only with --robust
+    saliency = _rows("saliency", table_columns.SALIENCY_ROWS)
+    donors = _rows("donors", table_columns.DONOR_ROWS)  # of each patch
+    sampled = _rows("sampled", table_columns.SAMPLED_ROWS)  # drawn answers to each question
+    _p_true_rows = _rows("ptrue", table_columns.P_TRUE_ROWS)
 
     @classmethod
     def open(
@@ -54,7 +91,14 @@ class RunView:
 
         """
         folder = local_folder(path, states=collected_ok)
-        info = _read_info(folder)
+        if not folder.is_dir():
+            raise UserError(f"There is no folder '{folder}'. Give the folder of a finished run.")
+        check_inside(folder)
+        info = read_info(folder)
+        if info is None:
+            raise UserError(
+                f"'{folder}' is not a run folder: it has no run.json. Give what --out named."
+            )
         if not (unfinished_ok or info.get("finished") is True):
             raise UserError(
                 f"The run in '{folder}' is not finished. "
@@ -70,7 +114,7 @@ class RunView:
 
     @property
     def model(self) -> Mapping[str, Any]:
-        """What run.json says of the model."""
+        """The model's part of run.json."""
         return self.info["model"]
 
     @property
@@ -79,7 +123,7 @@ class RunView:
 
     @property
     def weights(self) -> str:
-        """What tells this model from every other; its name where nothing better is known."""
+        """The hash of the model's weights; its name where an early version noted no hash."""
         return str(self.model.get("weights") or self.model["name"])
 
     @property
@@ -101,81 +145,40 @@ class RunView:
         """What ΔP counts in this run's tables."""
         return "percent" if self.config.get("delta") == "relative" else "points"
 
-    @cached_property
-    def layers(self) -> pd.DataFrame:
-        return self._table("layers", table_columns.LAYERS)
-
-    @cached_property
-    def control_layers(self) -> pd.DataFrame:
-        """ΔP of the neutral control's own Q and A; no row for runs without that pass."""
-        if not (self.path / "tables" / "control_layers.csv").is_file():
-            return pd.DataFrame(columns=list(table_columns.CONTROL_LAYERS))
-        return self._table("control_layers", table_columns.CONTROL_LAYERS)
-
-    @cached_property
-    def probes(self) -> pd.DataFrame:
-        return self._table("probes", table_columns.PROBES)
-
-    @cached_property
-    def controls(self) -> pd.DataFrame:
-        return self._table("controls", table_columns.CONTROLS)
-
     @property
     def has_strict(self) -> bool:
         """Whether the run holds strict mode's evidence (runs of early versions do not)."""
-        return all((self.path / "tables" / f"{n}.csv").is_file() for n in ("strict", "findings"))
+        return self._has_table("strict") and self._has_table("findings")
 
-    @cached_property
-    def strict(self) -> pd.DataFrame:
-        return self._table("strict", table_columns.STRICT)
+    @property
+    def has_robust(self) -> bool:
+        """Whether the finding was looked for under other choices."""
+        return self._has_table("robust")
 
     @cached_property
     def findings(self) -> pd.DataFrame:
         """The finding of every dataset, and the answers to the five questions behind it."""
-        columns, about = table_columns.FINDINGS + table_columns.FINDINGS_MORE, ["dataset", "layer"]
-        table = self._table("findings", columns)
-        lacking = table.merge(self.strict[about], how="left", on=about, indicator=True)
-        if set(lacking["_merge"]) != {"both"}:
+        columns, key = table_columns.FINDINGS + table_columns.FINDINGS_MORE, ["dataset", "layer"]
+        table = read_csv(self.path, "tables/findings.csv", columns, self._facts)
+        merged = table.merge(self.strict[key], how="left", on=key, indicator=True)
+        if set(merged["_merge"]) != {"both"}:
             raise senseless(self.path / "tables/findings.csv", "strict.csv lacks a layer it names")
         return table
 
     @cached_property
-    def claims(self) -> pd.DataFrame:
-        return self._table("claims", table_columns.CLAIMS)
-
-    @cached_property
     def detector_claims(self) -> pd.DataFrame:
         """The claims about detectors; no row before `detect eval` was asked for them here."""
-        file = self.path / "tables" / "detector_claims.csv"
-        exists = file.is_file()
-        table = self._table("detector_claims", ("claim",)) if exists else pd.DataFrame()
+        exists, table = self._has_table("detector_claims"), pd.DataFrame()
+        if exists:
+            table = read_csv(self.path, "tables/detector_claims.csv", ("claim",), self._facts)
         table = table.reindex(columns=list(table_columns.CLAIMS))
         words = {"paper_decision": "not measured", "strict_decision": "not measured", "finding": ""}
         return table.astype(dict.fromkeys(words, object)).fillna(words)
 
     @cached_property
-    def spans(self) -> pd.DataFrame:
-        return self._table("spans", table_columns.SPANS)
-
-    @cached_property
-    def ablation(self) -> pd.DataFrame:
-        """How the verdicts move when a choice is made otherwise; only where it was asked for."""
-        return self._table("ablate", table_columns.ABLATION)
-
-    @property
-    def has_robust(self) -> bool:
-        """Whether the finding was looked for under other choices."""
-        return (self.path / "tables" / "robust.csv").is_file()
-
-    @cached_property
-    def robust(self) -> pd.DataFrame:
-        """The finding under other choices; only where it was asked for."""
-        return self._table("robust", table_columns.ROBUST)
-
-    @cached_property
     def pathways(self) -> pd.DataFrame:
         name = "tables/pathways.parquet"
-        table = read_parquet(self.path, name, table_columns.PATHWAYS, self._known)
+        table = read_parquet(self.path, name, table_columns.PATHWAYS, self._facts)
         require_among(table, self.path / name, "id", set(self.samples["id"]))
         require_among(table, self.path / name, "layer", set(self.layers["layer"]))
         return table
@@ -183,86 +186,49 @@ class RunView:
     @cached_property
     def evidence(self) -> dict[str, pd.DataFrame]:
         """The tables of the other evidence that the run holds, by name."""
-        names = [n for n in table_columns.EVIDENCE if (self.path / "tables" / f"{n}.csv").is_file()]
-        tables = {name: self._table(name, table_columns.EVIDENCE[name]) for name in names}
+        tables = {
+            name: read_csv(self.path, f"tables/{name}.csv", columns, self._facts)
+            for name, columns in table_columns.EVIDENCE.items()
+            if self._has_table(name)
+        }
         return {name: table for name, table in tables.items() if len(table)}
-
-    @cached_property
-    def saliency(self) -> pd.DataFrame:
-        """Saliency of every sample and layer; no row where it was not asked for."""
-        return self._rows("saliency", table_columns.SALIENCY_ROWS)
-
-    @cached_property
-    def donors(self) -> pd.DataFrame:
-        """Who gave the tokens of each patch; no row where nothing was patched."""
-        return self._rows("donors", table_columns.DONOR_ROWS)
 
     @cached_property
     def p_true(self) -> dict[str, float]:
         """P(True) by question, where it was asked for."""
-        rows = self._rows("ptrue", table_columns.P_TRUE_ROWS)
-        return {str(id): float(p) for id, p in zip(rows["id"], rows["p_true"], strict=True)}
-
-    @cached_property
-    def sampled(self) -> pd.DataFrame:
-        """The drawn answers to each question; no row where none were asked for."""
-        return self._rows("sampled", table_columns.SAMPLED_ROWS)
+        ids, numbers = self._p_true_rows["id"], self._p_true_rows["p_true"]
+        return {str(id): float(p) for id, p in zip(ids, numbers, strict=True)}
 
     @cached_property
     def samples(self) -> pd.DataFrame:
-        return read_samples(self.path, self._known)
+        return read_samples(self.path, self._facts)
 
     @cached_property
     def answers(self) -> list[Sample]:
         """The samples as values."""
         return from_frame(self.samples)
 
-    def _repr_html_(self) -> str:
-        """What a notebook shows: the model, the folder, and what was found on each dataset."""
-        asked = {str(d["name"]): d.get("questions") for d in self.info["datasets"]}
-        findings = (
-            {row["dataset"]: row for row in records(self.findings)} if self.has_strict else {}
-        )
-        facts = [("folder", str(self.path))]
-        for name, title in self.titles.items():
-            words = [] if asked[name] is None else [f"{asked[name]} questions"]
-            if row := findings.get(name):
-                words.append(f"finding: {row['finding']} ({row['why']})")
-            facts.append((title, "; ".join(words)))
-        return card(self.model_name, facts)
-
     def delta_p(self) -> pd.DataFrame:
         """ΔP by layer, mode and pathway, with intervals: a tidy copy of tables/layers.csv."""
         return self.layers.copy()
 
-    def _table(self, name: str, columns: Columns) -> pd.DataFrame:
-        return read_csv(self.path, f"tables/{name}.csv", columns, self._known)
+    def _repr_html_(self) -> str:
+        """HTML for notebooks: the model, the folder, and the finding of each dataset."""
+        rows = records(self.findings) if self.has_strict else []
+        findings = {row["dataset"]: f"finding: {row['finding']} ({row['why']})" for row in rows}
+        facts = [("folder", str(self.path))]
+        for dataset in self.info["datasets"]:
+            name, count = str(dataset["name"]), dataset.get("questions")
+            words = [f"{count} questions" if count is not None else "", findings.get(name, "")]
+            facts.append((self.titles[name], "; ".join(filter(None, words))))
+        return card(self.model_name, facts)
 
     @property
-    def _known(self) -> Known:
-        return Known(self.datasets, self.model.get("blocks"))
+    def _facts(self) -> Facts:
+        return Facts(self.datasets, self.model.get("blocks"))
 
-    def _rows(self, piece: str, columns: Columns) -> pd.DataFrame:
-        """The shards of one piece of evidence as one table, empty where it was not read."""
-        files = sorted((self.path / "evidence" / piece).glob("*.parquet"))
-        if not files:
-            return pd.DataFrame(columns=list(columns))
-        names = [file.relative_to(self.path).as_posix() for file in files]
-        parts = [read_parquet(self.path, name, columns, self._known) for name in names]
-        return pd.concat(parts, ignore_index=True)
-
-
-def _read_info(folder: Path) -> dict[str, Any]:
-    """run.json of the folder."""
-    if not folder.is_dir():
-        raise UserError(f"There is no folder '{folder}'. Give the folder of a finished run.")
-    check_inside(folder)
-    info = read_info(folder)
-    if not isinstance(info, dict):
-        raise UserError(
-            f"'{folder}' is not a run folder: it has no run.json. Give what --out named."
-        )
-    return info
+    def _has_table(self, name: str) -> bool:
+        return (self.path / "tables" / f"{name}.csv").is_file()
 
 
 def where(table: pd.DataFrame, **equal: object) -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""Files written while the next batch is computed, and in order where one vouches for another."""
+"""Write files in background threads while the next batch is computed, in order."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ _AT_ONCE = 3  # files: a checksum and a copy to the disk keep a core busy each
 
 
 class Writer:
-    """Does what it is given in order, in its own threads; an error comes out at the next wait."""
+    """Background writer: groups of works in order, the works of a group at the same time.
+
+    An error is raised at the next `wait`.
+    """
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1, "writer")
@@ -18,17 +21,17 @@ class Writer:
         self._failed = False
 
     def soon(self, *works: Callable[[], object]) -> None:
-        """Does the works, some at a time, after what was given before."""
+        """Queue works that may be done at the same time, after all that were queued before."""
         self._waiting.append(self._pool.submit(self._do, works))
 
     def wait(self) -> None:
-        """Returns when everything is done; raises what went wrong first."""
+        """Wait until everything is done; raise the first error."""
         waiting, self._waiting = self._waiting, []
         for future in waiting:
             future.result()
 
     def close(self) -> None:
-        """Waits for everything, and ends the threads."""
+        """Wait for everything, and end the threads."""
         try:
             self.wait()
         finally:
@@ -36,7 +39,7 @@ class Writer:
             self._files.shutdown()
 
     def _do(self, works: Sequence[Callable[[], object]]) -> None:
-        """Does the works, unless an earlier one failed: a file may vouch for those before it."""
+        """Do the works, unless an earlier one failed: a later file may stand for earlier ones."""
         if self._failed:
             return
         under_way = [self._files.submit(work) for work in works]

@@ -29,8 +29,7 @@ def export(
     label is 1 for a wrong answer; abstentions are left out. It ends with the lines that load it.
     """
     from anchorscope.cli.bar import quiet_libraries
-    from anchorscope.run_folder.export.formats import FORMATS, write
-    from anchorscope.run_folder.export.material import Material
+    from anchorscope.run_folder.export import FORMATS, Material, write
     from anchorscope.run_folder.view import RunView
 
     if to not in FORMATS:

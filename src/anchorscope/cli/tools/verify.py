@@ -13,7 +13,7 @@ from anchorscope.cli.terminal import Terminal
 from anchorscope.errors import UserError
 
 if TYPE_CHECKING:
-    from anchorscope.run_folder.checks.verify import Checked
+    from anchorscope.run_folder.verify import Checked
 
 
 def verify(
@@ -48,13 +48,13 @@ def verify(
 
 def _checks(folder: Path, *, deep: bool) -> Iterator[Checked]:
     """What is looked at, by the kind of folder."""
-    from anchorscope.run_folder.info import COPY
-    from anchorscope.run_folder.remote import RUN
+    from anchorscope.run_folder.info import RUN
+    from anchorscope.run_folder.listing import MARKERS
 
     folder = folder.expanduser()
     if not folder.is_dir():
         raise UserError(f"There is no folder '{folder}'. Give a run's or a detector's folder.")
-    if (folder / RUN).exists() or (folder / COPY).exists():
+    if (folder / RUN).exists() or (folder / MARKERS).is_dir():
         return _of_run(folder, deep=deep)
     if (folder / "detector.json").exists() or (folder / "detector.safetensors").exists():
         from anchorscope.detect.deployed.verify import verify_detector
@@ -77,7 +77,7 @@ def _named(run: Path, *, deep: bool) -> Iterator[Checked]:
 
 
 def _of_run(folder: Path, *, deep: bool) -> Iterator[Checked]:
-    from anchorscope.run_folder.checks.verify import verify_run
+    from anchorscope.run_folder.verify import verify_run
 
     wrong = False
     for checked in verify_run(folder):

@@ -32,7 +32,7 @@ from anchorscope.detect.kinds import METHODS
 from anchorscope.detect.method import Platt
 from anchorscope.detect.threshold import Promise
 from anchorscope.errors import UserError
-from anchorscope.run_folder.checks.room import check_writable
+from anchorscope.run_folder.disk_space import check_writable
 from anchorscope.run_folder.links import check_files
 from anchorscope.run_folder.whole import put_whole, remove_partials
 

@@ -16,7 +16,7 @@ from anchorscope.detect.deployed.saved import (
 )
 from anchorscope.detect.deployed.trained import Trained
 from anchorscope.errors import UserError
-from anchorscope.run_folder.checks.verify import Checked
+from anchorscope.run_folder.verify import Checked
 
 _AGAIN = "get the folder again, or train the detector again"
 

@@ -36,7 +36,7 @@ from anchorscope.models.locate import config_source
 from anchorscope.pipeline.request import question_sets, resolve
 from anchorscope.pipeline.study.file import Size, Study, StudyModel
 from anchorscope.records import QuestionSet
-from anchorscope.run_folder.checks.room import disk_bytes, existing
+from anchorscope.run_folder.disk_space import disk_bytes, existing
 from anchorscope.run_folder.info import read_info
 
 GB = 1e9

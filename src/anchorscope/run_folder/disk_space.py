@@ -1,4 +1,4 @@
-"""How much disk a run takes, said before it is filled, and refused where there is not as much."""
+"""The disk space of a run: estimated before it begins, and refused where the disk has less."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FIXED = 6e6  # bytes of figures, report, tables
 
 
 def state_bytes(questions: int, blocks: int, width: int, passes: int) -> float:
-    """Bytes of the states that so many passes leave, those of the answers themselves included."""
+    """Bytes of the states of all passes, those of the answers themselves included."""
     return float(questions * blocks * width * _STATE * passes)
 
 
@@ -28,26 +28,26 @@ def disk_bytes(questions: int, blocks: int, width: int, passes: int) -> float:
 
 def check_writable(folder: Path) -> None:
     """Raise a UserError where a folder cannot be made or written to, without making it."""
-    there = existing(folder)
-    if not there.is_dir():
-        raise UserError(f"'{there}' is a file, so '{folder}' cannot be a folder. Choose another.")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise UserError(f"'{there}' cannot be written to. Choose another --out.")
+    place = _existing(folder)
+    if not place.is_dir():
+        raise UserError(f"'{place}' is a file, so '{folder}' cannot be a folder. Choose another.")
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise UserError(f"'{place}' cannot be written to. Choose another --out.")
 
 
-def existing(folder: Path) -> Path:
-    """The folder itself, or the nearest above it that is there."""
-    whole = folder.expanduser().absolute()
-    return next(place for place in (whole, *whole.parents) if place.exists())
+def _existing(folder: Path) -> Path:
+    """The folder itself, or the nearest above it that exists."""
+    path = folder.expanduser().absolute()
+    return next(place for place in (path, *path.parents) if place.exists())
 
 
 def check_room(folder: Path, needed: float) -> str:
-    """What a run will take of the disk, in a sentence; an error where that is not free.
+    """A sentence about the disk space that a run needs; a UserError where that is not free.
 
-    What a begun run has written already counts as there.
+    Counted is what a begun run has not written yet.
     """
-    there = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-    free, more = shutil.disk_usage(existing(folder)).free, max(0.0, needed - there)
+    written = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    free, more = shutil.disk_usage(_existing(folder)).free, max(0.0, needed - written)
     if more > free:
         raise UserError(
             f"{folder} needs about {more / GB:.1f} GB more, and {free / GB:.1f} GB are free there. "

@@ -9,7 +9,7 @@ from typing import Any
 
 from anchorscope.errors import UserError
 from anchorscope.run_folder.identity import versions
-from anchorscope.run_folder.info import COPY, FORMAT, read_info, readable_info
+from anchorscope.run_folder.info import FORMAT, RUN, read_info, readable_info
 from anchorscope.run_folder.links import odd_entries
 from anchorscope.run_folder.listing import (
     MARKERS,
@@ -18,24 +18,22 @@ from anchorscope.run_folder.listing import (
     derived_files,
     read_listing,
 )
-from anchorscope.run_folder.owner import OWNER
-from anchorscope.run_folder.remote import RUN
+from anchorscope.run_folder.owner import LOCK, OWNER
 from anchorscope.run_folder.whole import is_partial
 
 AGAIN = "the command that made the run makes it again"
-# Kept beside the listing: by its own checksum, by nothing, or made by other commands.
-_BESIDE = (RUN, COPY, OWNER, "view.html")
-_PAGE_DATA = "view-data/"
+# Kept beside the listing: by its own checksum, by nothing, or made by another command.
+_BESIDE = (RUN, OWNER, LOCK, "view.html")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Checked:
-    """One thing that was looked at: what is wrong with it and what to do, or that it is right."""
+    """One check: what is wrong and what to do, or that all is well."""
 
     name: str
     wrong: str = ""
     do: str = ""
-    note: str = ""  # what is worth saying of something that is right
+    note: str = ""  # worth saying of a check that went well
 
     @property
     def ok(self) -> bool:
@@ -49,17 +47,17 @@ class Checked:
 
 def verify_run(path: Path) -> Iterator[Checked]:
     """Everything in a run folder, a line each: run.json, its versions, and each file."""
-    odd = [Checked(name=p.relative_to(path).as_posix(), wrong=f"it {why}", do="it is not opened")
-           for p, why in odd_entries(path)]  # fmt: skip
-    if odd:  # another file, or none that ends, may lie behind any of the names
-        yield from odd
+    odd = list(odd_entries(path))
+    for entry, why in odd:
+        name = entry.relative_to(path).as_posix()
+        yield Checked(name=name, wrong=f"it {why}", do="it is not opened")
+    if odd:  # behind any of the names may be another file, or one without end
         return
     try:
         info = read_info(path)
     except UserError as error:
         yield Checked(name=RUN, wrong=str(error).rstrip("."))
-        info = None
-    if info is not None:
+    else:
         yield from _about(info)
     seen = dict(check_files(path))
     listed = {*read_listing(path).all, *seen}
@@ -70,14 +68,16 @@ def verify_run(path: Path) -> Iterator[Checked]:
     yield from _unlisted(path, listed)
 
 
-def _about(info: dict[str, Any]) -> Iterator[Checked]:
+def _about(info: Mapping[str, Any] | None) -> Iterator[Checked]:
     """run.json, and what it says of format, versions and whether the run is finished."""
-    format_ = info.get("format", 1)
-    yield Checked(name=RUN, note=f"format {format_} of {FORMAT}")
-    here = versions()
+    if info is None:
+        yield Checked(name=RUN, wrong="it is missing", do="put a backup of it in its place")
+        return
+    yield Checked(name=RUN, note=f"format {info.get('format', 1)} of {FORMAT}")
+    noted, here = info.get("versions"), versions()
     other = [
         f"{name} {number} there, {here.get(name, 'none')} here"
-        for name, number in _mapping(info.get("versions")).items()
+        for name, number in (noted.items() if isinstance(noted, dict) else ())
         if here.get(name) != number
     ]
     note = "; ".join(other) + ": last digits may differ" if other else "those installed here"
@@ -86,24 +86,17 @@ def _about(info: dict[str, Any]) -> Iterator[Checked]:
         yield Checked(name="finished", wrong="the run is not finished", do="run its command again")
 
 
-def _mapping(part: object) -> Mapping[str, object]:
-    return part if isinstance(part, Mapping) else {}
-
-
 def _unlisted(path: Path, listed: set[str]) -> Iterator[Checked]:
     """Files that no listing names."""
-    derived = {} if readable_info(path).get("finished") else set(derived_files(path))
+    finished, derived = readable_info(path).get("finished"), set(derived_files(path))
     for file in sorted(p for p in path.rglob("*") if p.is_file()):
         name = file.relative_to(path).as_posix()
-        if name in listed or name in _BESIDE or MARKERS in file.relative_to(path).parts:
+        expected = name in listed or name in _BESIDE or name.startswith("view-data/")
+        if expected or MARKERS in file.relative_to(path).parts:
             continue
-        if name.startswith(_PAGE_DATA):
-            continue
+        note = "not listed: another command or another version wrote it"
         if is_partial(file.name):
-            yield Checked(
-                name=name, note="left by a writer that was killed; the next one removes it"
-            )
-        elif file in derived:
-            yield Checked(name=name, note="not listed before the run is finished")
-        else:
-            yield Checked(name=name, note="not listed: another command or another version wrote it")
+            note = "left by a killed writer; the next one removes it"
+        elif file in derived and not finished:
+            note = "not listed before the run is finished"
+        yield Checked(name=name, note=note)

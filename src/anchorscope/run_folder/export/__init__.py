@@ -1,1 +1,0 @@
-"""States and labels of a run in the formats that other tools read."""
