@@ -8,7 +8,6 @@ from sklearn.calibration import calibration_curve
 from sklearn.metrics import average_precision_score, brier_score_loss, roc_auc_score
 
 from anchorscope.detect.method import Platt
-from anchorscope.stats.pairs import weighted
 from anchorscope.stats.ranking import (
     auprc,
     auroc_draws,
@@ -17,6 +16,7 @@ from anchorscope.stats.ranking import (
     ece,
     paired_difference,
     reliability,
+    resampled_auroc,
     risk_coverage,
 )
 
@@ -81,7 +81,7 @@ def test_a_resample_is_a_weighted_auroc(scored):
     rng = np.random.default_rng(1)
     wrong, right = np.flatnonzero(z == 1), np.flatnonzero(z == 0)
     counts = [rng.multinomial(len(of), np.full(len(of), 1 / len(of)), 5) for of in (wrong, right)]
-    found = weighted(score, wrong, right, *(of.T for of in counts))
+    found = resampled_auroc(score, wrong, right, *(of.T for of in counts))
     for n in range(5):
         weight = np.zeros(len(z))
         weight[wrong], weight[right] = counts[0][n], counts[1][n]

@@ -1,21 +1,24 @@
-"""Every question asked twice, in one entity, tells nothing new: no interval of a run shrinks."""
+"""A question asked twice, in one entity, adds no information: no interval of a run shrinks."""
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
+from kit.piece_inputs import inputs_for
 
 from anchorscope.claims.inputs import ClaimInputs
 from anchorscope.detect.compare import detectors_table
 from anchorscope.evidence.answer_only import answer_only_table, question_probe_table
 from anchorscope.evidence.awareness import awareness_tables
 from anchorscope.evidence.boundary import boundary_table
-from anchorscope.evidence.heads_table import heads_table
+from anchorscope.evidence.groups import PREDICTED
+from anchorscope.evidence.heads import heads_table
 from anchorscope.evidence.patching import patching_table
-from anchorscope.evidence.saliency_density import saliency_table
+from anchorscope.evidence.saliency import saliency_table
 from anchorscope.evidence.windows import windows_table
 from anchorscope.pathways.class_collapse import class_collapse
 from anchorscope.pathways.grouping import pathways_table
@@ -23,7 +26,7 @@ from anchorscope.pathways.refit import refit
 from anchorscope.pathways.tables import controls_table, layers_table, probes_table
 from anchorscope.probes.labelled import Covariates
 from anchorscope.probes.readings import Readings
-from anchorscope.stats.intervals import Draws
+from anchorscope.records import MODES
 
 N, OF = 240, {"model": "m", "dataset": "d"}
 RNG = np.random.default_rng(5)
@@ -72,15 +75,14 @@ def heads(readings: Readings) -> pd.DataFrame:
     rows = pd.DataFrame({"id": readings.ids, "dataset": "d", "block": 1, "head": 0, "set": "",
                          "layer": 1, "logit_clean": k,
                          "logit_knockout": readings.of("paper", "knockout")[:, 0]})  # fmt: skip
-    return heads_table(rows, model="m", entity_by_id=readings.entity_by_id)
+    return heads_table(inputs_for(readings, rows={"heads": rows}))
 
 
 def saliency(readings: Readings) -> pd.DataFrame:
     values = np.exp(BELIEF[rows_of(readings)])
     rows = pd.DataFrame({"id": readings.ids, "dataset": "d", "loss": "probe", "source": "exact",
                          "layer": 1, "saliency": values})  # fmt: skip
-    z = dict(zip(readings.ids, readings.z.tolist(), strict=True))
-    return saliency_table(rows, z, model="m", entity_by_id=readings.entity_by_id)
+    return saliency_table(inputs_for(readings, rows={"saliency": rows}))
 
 
 def detectors(readings: Readings) -> pd.DataFrame:
@@ -95,14 +97,20 @@ def awareness(readings: Readings) -> pd.DataFrame:
     rows = rows_of(readings)
     known = Covariates(POPULARITY[rows], np.ones(len(rows)))
     states = {"clean": STATES[rows][:, None]}
-    how = {"covariates": known, "resamples": 1000, "workers": 1, **OF}
-    return awareness_tables(readings, states, **how)["awareness"]
+    return awareness_tables(inputs_for(readings, covariates=known, states=states), 1)["awareness"]
 
 
 def question_probe(readings: Readings) -> pd.DataFrame:
-    states = STATES[rows_of(readings)][:, None]
-    how = {"z": readings.z, "fold": readings.fold, "entity": readings.entity, "workers": 1}
-    return question_probe_table(states, **how, **OF)
+    states = {"question-only": STATES[rows_of(readings)][:, None]}
+    return question_probe_table(inputs_for(readings, states=states), 1)
+
+
+def boundary(readings: Readings) -> pd.DataFrame:
+    """The table of all modes and subsets."""
+    rows = rows_of(readings)
+    inputs = inputs_for(readings, covariates=Covariates(POPULARITY[rows], np.ones(len(rows))))
+    pairs = itertools.product(MODES, PREDICTED)
+    return pd.concat([boundary_table(inputs, *pair) for pair in pairs], ignore_index=True)
 
 
 TABLES = {
@@ -110,12 +118,10 @@ TABLES = {
     "layers in logits": (layers, "delta_logit_low", "delta_logit_high"),
     "probes": (lambda r: probes_table(r, **OF), "auroc_low", "auroc_high"),
     "controls": (lambda r: controls_table(r, **OF), "flip_rate_low", "flip_rate_high"),
-    "answer-only": (lambda r: answer_only_table(r, **OF), "delta_p_low", "delta_p_high"),
-    "windows": (lambda r: windows_table(r, **OF), "delta_p_low", "delta_p_high"),
-    "patching": (lambda r: patching_table(r, **OF), "flip_low", "flip_high"),
-    "boundary": (
-        lambda r: boundary_table(r, popularity=POPULARITY[rows_of(r)], **OF), "low", "high",
-    ),
+    "answer-only": (lambda r: answer_only_table(inputs_for(r)), "delta_p_low", "delta_p_high"),
+    "windows": (lambda r: windows_table(inputs_for(r)), "delta_p_low", "delta_p_high"),
+    "patching": (lambda r: patching_table(inputs_for(r)), "flip_low", "flip_high"),
+    "boundary": (boundary, "low", "high"),
     "heads": (heads, "low", "high"),
     "saliency": (saliency, "low", "high"),
     "detectors": (detectors, "auroc_low", "auroc_high"),
@@ -175,7 +181,7 @@ def test_a_test_that_takes_questions_as_independent_gives_way():
     p = {}
     for times, named in ((1, True), (2, True), (2, False)):
         readings = asked(times, named=named)
-        table = boundary_table(readings, popularity=POPULARITY[rows_of(readings)], **OF)
+        table = boundary(readings)
         keep = (table["pathway"] == "Q-A") & (table["mode"] == "paper") & (table["subset"] == "all")
         p[times, named] = table[keep].set_index("measure").loc["popularity", "p"]
     assert p[2, True] == pytest.approx(p[1, True], rel=0.5)
@@ -187,8 +193,8 @@ def test_readings_without_entities_draw_questions():
     assert readings.entity_by_id == {id: id for id in readings.ids}
     named = replace(readings, entity=np.array(readings.ids))
     pd.testing.assert_frame_equal(
-        answer_only_table(readings, **OF, draws=Draws(resamples=200)),
-        answer_only_table(named, **OF, draws=Draws(resamples=200)),
+        answer_only_table(inputs_for(readings, resamples=200)),
+        answer_only_table(inputs_for(named, resamples=200)),
     )
 
 

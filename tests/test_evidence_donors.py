@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from kit.planted import by_kind, known, made
 
-from anchorscope.evidence.patching_donors import choose_donors, subject_text
+from anchorscope.evidence.patching import choose_donors, subject_text
 
 
 def test_the_matched_donor_is_the_nearest_of_its_relation(tiny_llama):

@@ -26,8 +26,15 @@ from anchorscope.engine.read import read_from_clean, read_rows
 from anchorscope.engine.rows import row_for
 from anchorscope.engine.trunk import grow_trunk
 from anchorscope.errors import UserError
-from anchorscope.evidence.heads import by_other_half, first_of, read_heads, sweep
-from anchorscope.evidence.heads_table import HeadSet, one_by_one, top_sets
+from anchorscope.evidence.heads import (
+    HeadSet,
+    by_other_half,
+    first_of,
+    one_by_one,
+    read_heads,
+    sweep,
+    top_sets,
+)
 from anchorscope.evidence.saliency import read_saliency
 from anchorscope.evidence.shards import Shards, evidence_name, prefix_of
 from anchorscope.pathways.effects import delta_p

@@ -29,12 +29,13 @@ from anchorscope.engine.rows import row_for
 from anchorscope.errors import UserError
 from anchorscope.evidence import shards
 from anchorscope.evidence.patching import (
+    choose_donors,
     other_tokens,
     patches,
     read_patched,
+    subject_text,
     written,
 )
-from anchorscope.evidence.patching_donors import choose_donors, subject_text
 from anchorscope.evidence.pieces import PromptMaker
 from anchorscope.evidence.shards import Shards, budget_of, prefix_of, read_ends, trunks
 from anchorscope.pathways.effects import flips

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from kit.piece_inputs import inputs_for
 from scipy.special import expit
 from scipy.stats import binomtest
 
@@ -19,7 +20,6 @@ from anchorscope.probes.readings import Readings
 from anchorscope.records import Estimate
 from anchorscope.stats.intervals import difference, group_means
 
-OF = {"model": "m", "dataset": "d"}
 N, LAYERS = 120, 3
 
 
@@ -63,7 +63,7 @@ def test_means_of_groups_and_their_intervals():
 
 
 def test_patching_finds_the_planted_difference(readings: Readings):
-    table = patching_table(readings, **OF)
+    table = patching_table(inputs_for(readings))
     assert set(table["intervention"]) == {"patch-matched", "patch-self"} < set(PATCHES)
     assert len(table) == LAYERS * 2 * 2 * 5 * 3
     at = {"layer": 2, "intervention": "patch-matched", "subset": "all"}
@@ -77,7 +77,7 @@ def test_patching_finds_the_planted_difference(readings: Readings):
 
 def test_patching_by_hand_and_wilson_by_scipy(readings: Readings):
     """Strict mode: grouped by probe a, flipped and predicted by probe b."""
-    table = patching_table(readings, **OF)
+    table = patching_table(inputs_for(readings))
     layer = 1
     paper, a, b = (readings.logits["clean"][i, :, layer] for i in range(3))
     knocked, patched = (readings.logits[n][:, :, layer] for n in ("knockout", "patch-matched"))
@@ -108,7 +108,7 @@ def noisy(readings: Readings) -> Readings:
 
 def test_every_patching_number_stands_beside_what_rounding_alone_flips(readings: Readings):
     rounded = noisy(readings)
-    table = patching_table(rounded, **OF)
+    table = patching_table(inputs_for(rounded))
     layer = 1
     paper, knocked, own = (rounded.logits[n][0, :, layer] for n in
                            ("clean", "knockout", "patch-self"))  # fmt: skip
@@ -119,13 +119,13 @@ def test_every_patching_number_stands_beside_what_rounding_alone_flips(readings:
         found = row(table, layer=2, mode="paper", subset="all", pathway="Q", intervention=name)
         assert found["floor"] == pytest.approx(floor)
     without = {name: of for name, of in rounded.logits.items() if name != "patch-self"}
-    assert patching_table(replace(rounded, logits=without), **OF)["floor"].isna().all()
+    assert patching_table(inputs_for(replace(rounded, logits=without)))["floor"].isna().all()
 
 
 def test_a_patch_and_its_control_are_compared_as_pairs(readings: Readings):
     """The gap by hand; a control that flips nearly the same samples leaves a narrow interval."""
     rounded = noisy(readings)
-    table, shares = patching_gap_table(rounded, **OF), patching_table(rounded, **OF)
+    table, shares = patching_gap_table(inputs_for(rounded)), patching_table(inputs_for(rounded))
     layer = 1
     a, b = (rounded.logits["clean"][i, :, layer] for i in (1, 2))
     q = (a > 0) != (rounded.logits["knockout"][1, :, layer] > 0)
@@ -154,7 +154,7 @@ def test_a_gap_without_any_spread_keeps_an_interval(readings: Readings):
         "patch-matched": readings.logits["knockout"],
         "patch-other": clean,
     }
-    table = patching_gap_table(replace(readings, logits=logits), **OF)
+    table = patching_gap_table(inputs_for(replace(readings, logits=logits)))
     found = row(table, layer=2, mode="paper", subset="all", intervention="patch-matched",
                 less="patch-other")  # fmt: skip
     assert found["gap"] == 1
@@ -165,15 +165,15 @@ def test_an_empty_group_is_not_a_number(readings: Readings):
     nobody = dict(readings.logits) | {"knockout": readings.logits["clean"]}
     still = Readings(ids=readings.ids, z=readings.z, fold=readings.fold, probes=readings.probes,
                      logits=nobody)  # fmt: skip
-    q = patching_table(still, **OF).query("pathway == 'Q'")
+    q = patching_table(inputs_for(still)).query("pathway == 'Q'")
     assert (q["n"] == 0).all() and q[["flip_rate", "flip_low", "flip_high"]].isna().all(axis=None)
-    alone = answer_only_table(still, **OF).query("pathway == 'Q'")
+    alone = answer_only_table(inputs_for(still)).query("pathway == 'Q'")
     assert (alone["n"] == 0).all() and alone["delta_p"].isna().all()
 
 
 def test_answer_only_by_pandas(readings: Readings):
     """The same numbers from the long table of samples, with the formula written out."""
-    table = answer_only_table(readings, **OF)
+    table = answer_only_table(inputs_for(readings))
     long = pathways_table(readings, dataset="d")
     long["other"] = np.concatenate(
         [readings.of(probe, "answer-only").ravel() for probe in ("paper", "b")]
@@ -195,7 +195,7 @@ def test_answer_only_by_pandas(readings: Readings):
 
 
 def test_windows_keep_the_groups_of_the_run(readings: Readings):
-    table = windows_table(readings, **OF)
+    table = windows_table(inputs_for(readings))
     assert list(dict.fromkeys(table["layers"])) == ["cumulative", "window:5", "single"]
     sizes = table.groupby(["mode", "layer", "pathway"])["n"].nunique()
     assert (sizes == 1).all()
@@ -205,5 +205,5 @@ def test_windows_keep_the_groups_of_the_run(readings: Readings):
     assert len(both) == len(own)
     assert both["delta_p_x"].to_numpy() == pytest.approx(both["delta_p_y"].to_numpy())
     assert (both["n_x"] == both["n_y"]).all()
-    named = windows_table(readings, **OF, layers="single")
+    named = windows_table(inputs_for(readings, layers="single"))
     assert set(named["layers"]) == {"single", "window:5"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
+from kit.piece_inputs import inputs_for
 from scipy.special import expit
 from scipy.stats import hypergeom, kruskal
 from sklearn.linear_model import LogisticRegression
@@ -14,18 +15,17 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from anchorscope.evidence.answer_only import question_probe_table
-from anchorscope.evidence.awareness import awareness_tables
+from anchorscope.evidence.awareness import awareness_tables, cross_fitted, gaps_of_state
 from anchorscope.evidence.boundary import boundary_model_table, boundary_table
-from anchorscope.probes.few_columns import cross_fitted
+from anchorscope.evidence.pieces import evidence_tables
 from anchorscope.probes.fold_probes import fold_logits
 from anchorscope.probes.labelled import Covariates
 from anchorscope.probes.probe_set import ProbeSet
 from anchorscope.probes.readings import Readings, read_abstained
 from anchorscope.show.evidence.awareness import settled_layer
-from anchorscope.stats.intervals import difference, rate
+from anchorscope.stats.intervals import Draws, difference, rate
 from anchorscope.stats.logistic import fit_logistic
 
-OF = {"model": "m", "dataset": "d"}
 N = 400
 
 
@@ -59,7 +59,9 @@ def test_boundary_by_pandas_and_tests_by_scipy():
     readings = made()
     popularity = np.random.default_rng(1).normal(3, 1, N) + 0.8 * (readings.z == 0)
     popularity[:20] = np.nan
-    table = boundary_table(readings, popularity=popularity, resamples=200, **OF)
+    covariates = Covariates(popularity, np.full(N, np.nan))
+    inputs = inputs_for(readings, covariates=covariates, resamples=200)
+    table = boundary_table(inputs, "strict", "predicted-wrong")
     q = (readings.of("a")[:, 1] > 0) != (readings.of("a", "knockout")[:, 1] > 0)
     frame = pd.DataFrame({"q": q, "right": readings.z == 0, "pop": popularity,
                           "wrong": readings.of("b")[:, 1] > 0})  # fmt: skip
@@ -88,8 +90,7 @@ def test_abstentions_are_counted_beside_answers():
     rng = np.random.default_rng(0)
     readings = made(q=np.arange(N) < 200)
     abstained = made(5, q=np.arange(50) < 5, n=50, z=rng.integers(0, 2, 50))
-    nothing = np.full(N, np.nan)
-    table = boundary_table(readings, popularity=nothing, abstained=abstained, **OF)
+    table = boundary_table(inputs_for(readings, abstained=abstained), "strict", "all")
     at = {"layer": 1, "mode": "strict", "subset": "all", "measure": "abstention"}
     q, a, gap = (row(table, **at, pathway=p) for p in ("Q", "A", "Q-A"))
     assert (q["n"], a["n"]) == (205, 245)
@@ -144,19 +145,17 @@ def test_the_model_finds_a_planted_pathway_and_not_an_absent_one():
     q = rng.random(600) < 0.5
     z = (rng.random(600) > expit(2.5 * (q - 0.5))).astype(int)  # Q is right more often
     covariates = Covariates(*known.T)
-    table = boundary_model_table(made(1, q=q, n=600, z=z), covariates=covariates, **OF)
+    table = boundary_model_table(inputs_for(made(1, q=q, n=600, z=z), covariates=covariates))
     planted = row(table, layer=1, mode="strict", term="pathway")
     assert planted["low"] > 0 and planted["p"] < 0.01 and planted["n"] == 600
-    absent = boundary_model_table(made(1, n=600), covariates=covariates, **OF)
+    absent = boundary_model_table(inputs_for(made(1, n=600), covariates=covariates))
     assert row(absent, layer=1, mode="strict", term="pathway")["p"] > 0.01
     assert row(absent, layer=1, mode="strict", term="logit")["high"] < 0
     gap = known.copy()
     gap[:, 0], gap[0, 0] = np.nan_to_num(known[:, 0], nan=3.0), np.nan  # one unknown, and wrong
-    lone = boundary_model_table(made(1, n=600), covariates=Covariates(*gap.T), **OF)
+    lone = boundary_model_table(inputs_for(made(1, n=600), covariates=Covariates(*gap.T)))
     assert lone["coefficient"].notna().all()
-    blind = boundary_model_table(
-        made(1, n=600), covariates=Covariates(*np.full((2, 600), np.nan)), **OF
-    )
+    blind = boundary_model_table(inputs_for(made(1, n=600)))
     assert blind.query("term == 'popularity'")["coefficient"].isna().all()
     assert blind.query("term == 'logit'")["coefficient"].notna().all()
 
@@ -167,11 +166,10 @@ def test_awareness_reads_a_planted_direction_and_not_the_logit():
     q = (readings.of("a")[:, 0] > 0) != (readings.of("a", "knockout")[:, 0] > 0)
     states = rng.normal(size=(N, 2, 12))
     states[:, 1, 3] += 2.0 * q  # the second layer knows, the first does not
-    nothing = Covariates(*np.full((2, N), np.nan))
-    how = {"covariates": nothing, "resamples": 100, "C": 0.1}
-    table = awareness_tables(readings, {"clean": states}, **how, **OF)["awareness"]
+    inputs = inputs_for(readings, states={"clean": states}, resamples=100, C=0.1)
+    table = evidence_tables(("awareness",), [inputs])["awareness"]
     assert set(table["predictor"]) == {"state", "signed-logit", "margin", "simple"}
-    second = awareness_tables(readings, {"clean": states}, layers=[2], **how, **OF)["awareness"]
+    second = awareness_tables(inputs, 2)["awareness"]
     assert second.equals(table.query("layer == 2").reset_index(drop=True))
     for subset in ("all", "predicted-right", "predicted-wrong"):
         at = {"mode": "strict", "subset": subset}
@@ -187,9 +185,9 @@ def test_a_pathway_that_is_the_predicted_class_is_known_by_the_logit_alone():
                          logits={"clean": one,
                                  "knockout": np.abs(one)})  # fmt: skip
     states = {"clean": np.random.default_rng(0).normal(size=(N, 2, 12))}
-    table = awareness_tables(
-        collapsed, states, covariates=Covariates(*np.zeros((2, N))), resamples=100, **OF
-    )["awareness"]
+    covariates = Covariates(*np.zeros((2, N)))
+    inputs = inputs_for(collapsed, states=states, covariates=covariates, resamples=100)
+    table = awareness_tables(inputs, 1)["awareness"]
     for mode in ("paper", "strict"):
         found = row(table, layer=1, mode=mode, subset="all", predictor="signed-logit")
         assert found["auroc"] == 1.0
@@ -217,7 +215,10 @@ def test_the_question_probe_by_sklearn():
     z, fold = np.arange(200) % 2, np.arange(200) // 2 % 5
     states = rng.normal(size=(200, 2, 10)) + 0.8 * z[:, None, None] * (np.arange(10) == 4)
     states[3] = np.nan
-    table = question_probe_table(states, z=z, fold=fold, C=1.6, resamples=100, **OF)
+    readings = Readings(ids=tuple(map(str, range(200))), z=z, fold=fold, probes=("paper",),
+                        logits={"clean": np.zeros((1, 200, 2))})  # fmt: skip
+    inputs = inputs_for(readings, states={"question-only": states}, C=1.6, resamples=100)
+    table = question_probe_table(inputs, 2)
     known = np.arange(200) != 3
     # Against the sum of the losses of 160 answers.
     plain = make_pipeline(StandardScaler(), LogisticRegression(C=0.01, class_weight="balanced",
@@ -246,10 +247,6 @@ def test_the_settled_layer(values, layer):
 
 def test_the_state_is_compared_with_what_is_simpler_on_the_same_samples():
     """Two scores of the same samples: AUROC by scikit-learn, and no gap for a score twice."""
-    from sklearn.metrics import roc_auc_score
-
-    from anchorscope.evidence.awareness import _gaps
-
     rng = np.random.default_rng(0)
     label = rng.integers(0, 2, 200).astype(float)
     state = label + rng.standard_normal(200)
@@ -257,9 +254,9 @@ def test_the_state_is_compared_with_what_is_simpler_on_the_same_samples():
     weak[:7] = np.nan
     label[190:] = np.nan
     state[190:] = weak[190:] = np.nan
-    scores = {"state": state, "signed-logit": weak, "margin": state, "simple": None}
-    how = {"seed": 0, "resamples": 300, "entity": np.arange(200)}
-    found = {name: rest for name, *rest in _gaps(label, scores, **how)}
+    scores = {"state": state, "signed-logit": weak, "margin": state}
+    gaps = gaps_of_state(label, scores, Draws(seed=0, resamples=300), entity=np.arange(200))
+    found = {name: rest for name, *rest in gaps}
     z, kept = label[7:190], slice(7, 190)
     wanted = roc_auc_score(z, state[kept]) - roc_auc_score(z, weak[kept])
     n, gap, low, high = found["signed-logit"]

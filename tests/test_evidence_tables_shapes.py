@@ -5,11 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
+from kit.piece_inputs import inputs_for
 from scipy.special import expit
 from scipy.stats import spearmanr
 
-from anchorscope.evidence.heads_table import heads_agreement, heads_table
-from anchorscope.evidence.saliency_density import saliency_table
+from anchorscope.evidence.heads import heads_agreement, heads_table
+from anchorscope.evidence.saliency import saliency_table
+from anchorscope.probes.readings import Readings
 from anchorscope.run_folder.table_columns import EVIDENCE
 from anchorscope.stats.ranking import spearman
 
@@ -30,6 +32,22 @@ def saliency_rows(power: np.ndarray, *, seed: int = 0) -> pd.DataFrame:
     )  # fmt: skip
 
 
+def plain_readings(z: dict[str, int]) -> Readings:
+    """Readings of questions with these classes, which say nothing."""
+    n = len(z)
+    return Readings(ids=tuple(z), z=np.array(list(z.values())), fold=np.zeros(n, dtype=int),
+                    probes=("paper",), logits={"clean": np.zeros((1, n, 1))})  # fmt: skip
+
+
+def saliency_of(rows: pd.DataFrame, z: dict[str, int]) -> pd.DataFrame:
+    return saliency_table(inputs_for(plain_readings(z), rows={"saliency": rows}, resamples=200))
+
+
+def heads_of(rows: pd.DataFrame) -> pd.DataFrame:
+    readings, name = plain_readings(dict.fromkeys(rows["id"], 0)), rows["dataset"].iloc[0]
+    return heads_table(inputs_for(readings, rows={"heads": rows}, dataset=name, resamples=200))
+
+
 def summed(table: pd.DataFrame, subset: str) -> pd.Series:
     return table[(table["layer"] == "") & (table["subset"] == subset)].iloc[0]
 
@@ -38,7 +56,7 @@ def test_sums_and_means_of_logs():
     power = np.random.default_rng(1).normal(-3, 0.5, N)
     z = {f"q{i}": i % 2 for i in range(N)}
     rows = saliency_rows(power)
-    table = saliency_table(rows, z, model="m", resamples=200)
+    table = saliency_of(rows, z)
     assert list(table.columns) == list(EVIDENCE["saliency"]) and len(table) == 3 * (LAYERS + 1)
     assert summed(table, "all")["mean"] == pytest.approx(power.mean())
     assert summed(table, "wrong")["mean"] == pytest.approx(power[1::2].mean())
@@ -52,9 +70,8 @@ def test_sums_and_means_of_logs():
 def test_two_humps_are_told_from_one():
     rng = np.random.default_rng(2)
     z = {f"q{i}": i % 2 for i in range(N)}
-    one = saliency_table(saliency_rows(rng.normal(0, 1, N)), z, model="m", resamples=100)
-    two = saliency_table(saliency_rows(rng.normal(0, 0.4, N) + 4 * (np.arange(N) % 4 < 2)), z,
-                         model="m", resamples=100)  # fmt: skip
+    one = saliency_of(saliency_rows(rng.normal(0, 1, N)), z)
+    two = saliency_of(saliency_rows(rng.normal(0, 0.4, N) + 4 * (np.arange(N) % 4 < 2)), z)
     assert summed(one, "all")["dip_p"] > 0.1 and summed(one, "all")["bic"] < 10
     for subset in ("all", "right", "wrong"):
         assert summed(two, subset)["dip_p"] < 0.01 and summed(two, subset)["bic"] > 10
@@ -64,11 +81,11 @@ def test_what_has_no_logarithm_or_no_class_is_left_out():
     rows = saliency_rows(np.zeros(N) + np.linspace(0, 1, N))
     rows.loc[rows["id"] == "q0", "saliency"] = 0.0
     z = {f"q{i}": i % 2 for i in range(N - 1)}  # the last one abstained
-    found = summed(saliency_table(rows, z, model="m", resamples=100), "all")
+    found = summed(saliency_of(rows, z), "all")
     assert found["n"] == N - 2 and np.isfinite(found["mean"])
-    few = saliency_table(rows[rows["id"].isin(["q1", "q2"])], z, model="m", resamples=100)
+    few = saliency_of(rows[rows["id"].isin(["q1", "q2"])], z)
     assert np.isnan(summed(few, "all")["dip_p"])
-    none = saliency_table(rows[rows["id"] == "q2"], z, model="m", resamples=100)
+    none = saliency_of(rows[rows["id"] == "q2"], z)
     assert summed(none, "wrong")["n"] == 0 and np.isnan(summed(none, "wrong")["mean"])
 
 
@@ -93,7 +110,7 @@ def head_rows(dataset: str, strength: np.ndarray, *, layers=(5,), seed: int = 0)
 def test_heads_by_hand():
     strength = np.array([[0.1, 2.0], [0.3, 0.0], [0.5, 1.0]])
     rows = head_rows("d", strength)
-    table = heads_table(rows, model="m", resamples=200)
+    table = heads_of(rows)
     assert len(table) == 8 and (table["n"] == 60).all()
     clean = rows["logit_clean"].to_numpy()[:60]
     sign = np.sign(clean)
@@ -109,7 +126,7 @@ def test_heads_by_hand():
 def test_a_question_that_a_head_lacks_is_not_counted_for_it():
     rows = head_rows("d", np.ones((1, 2)))
     rows = rows[~((rows["head"] == 1) & rows["id"].isin(["d0", "d1"]))]
-    table = heads_table(rows, model="m", resamples=100).set_index("head")
+    table = heads_of(rows).set_index("head")
     assert (table.loc[0, "n"], table.loc[1, "n"]) == (60, 58)
 
 
@@ -118,8 +135,8 @@ def test_agreement_is_spearmans_over_single_heads():
     one, noise = rng.random((5, 4)), rng.random((5, 4))
     other = one + 0.5 * noise
     tables = [
-        heads_table(head_rows("a", one, layers=(4, 5)), model="m", resamples=100),
-        heads_table(head_rows("b", other, seed=1), model="m", resamples=100),
+        heads_of(head_rows("a", one, layers=(4, 5))),
+        heads_of(head_rows("b", other, seed=1)),
     ]
     found = heads_agreement(pd.concat(tables, ignore_index=True)).iloc[0]
     assert (found["dataset_a"], found["dataset_b"], found["n"]) == ("a", "b", 20)

@@ -83,3 +83,23 @@ def test_questions_asked_again_are_spread_too(place):
     for name, words in {"robust": [], "robust-workers": SPREAD["workers"]}.items():
         finish(run(place, "--out", name, "--robust", *words))
     assert tables(place / "robust") == tables(place / "robust-workers")
+
+
+def test_a_killed_node_of_a_ray_cluster_changes_no_table(place):
+    """Two Ray nodes with a worker each; one of them is killed, and the other goes on."""
+    from ray.cluster_utils import Cluster
+
+    quiet = {"include_dashboard": False, "num_cpus": 1}
+    cluster = Cluster(initialize_head=True, head_node_args=quiet)
+    try:
+        second = cluster.add_node(num_cpus=1)
+        out, address = place / "node", cluster.address
+        process = run(place, "--out", "node", "--ray", address, "--workers", "2")
+        while not (out / "markers/answers/00001.parquet.json").exists():
+            assert process.poll() is None, process.communicate()[1]
+            time.sleep(0.05)
+        cluster.remove_node(second, allow_graceful=False)
+        finish(process)
+    finally:
+        cluster.shutdown()
+    assert tables(out) == tables(place / "alone")

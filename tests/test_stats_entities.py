@@ -194,11 +194,10 @@ def test_draws_that_are_kept_are_the_draws_made_anew(monkeypatch):
     again = drawn_sums(columns, seed=1, resamples=50, entity=entity)
     monkeypatch.setattr(kept, "_KEPT_BYTES", 0)
     for n in (5, 6, 7):
-        drawing.uniform_counts(n, seed=0, resamples=20)
-    assert len(kept._kept) == 1
+        next(drawing.uniform_blocks(n, seed=0, resamples=20))
     anew = drawn_sums(columns, seed=1, resamples=50, entity=entity)
     assert np.array_equal(first, again) and np.array_equal(first, anew)
-    counts = drawing.uniform_counts(20, seed=1, resamples=50)  # [entity, resample]
+    (counts,) = drawing.uniform_blocks(20, seed=1, resamples=50)  # [entity, resample]
     assert (counts.sum(axis=0) == 20).all()
     assert first == pytest.approx(np.repeat(counts.T, 2, axis=1) @ columns)
 
@@ -239,7 +238,7 @@ def test_many_draws_take_little_memory():
     """64 MB were held for each thousand resamples of 64,000 answers, and eight times as many."""
     values = np.random.default_rng(0).normal(size=200_000)
     tracemalloc.start()
-    drawing.drawn_totals(values, seed=0, resamples=400)
+    bootstrap_mean(values, seed=0, resamples=400)
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert most < 250e6  # 80 MB of counts before, and 640 of the same as floats

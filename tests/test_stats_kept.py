@@ -8,7 +8,7 @@ import pytest
 from anchorscope.pathways import one_mechanism
 from anchorscope.pathways.refit import _norm_ratio
 from anchorscope.stats import drawing, kept
-from anchorscope.stats.pairs import placed
+from anchorscope.stats.ranking import pairs_in_order
 
 
 @pytest.fixture(autouse=True)
@@ -89,7 +89,7 @@ def test_pairs_in_order_are_those_of_a_plain_count():
     pair = (wrong[:, None] > right) + 0.5 * (wrong[:, None] == right)
     plain = np.einsum("wr,wk,rk->k", pair, of_wrong, of_right)
     for dtype in (np.uint8, np.int64):
-        found = placed(wrong, right, of_wrong.astype(dtype), of_right.astype(dtype))
+        found = pairs_in_order(wrong, right, of_wrong.astype(dtype), of_right.astype(dtype))
         assert np.array_equal(found, plain)
 
 

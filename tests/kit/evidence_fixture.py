@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from anchorscope.config import Config
-from anchorscope.evidence.heads_table import heads_agreement
+from anchorscope.evidence.heads import heads_agreement
 from anchorscope.evidence.pieces import PieceInputs, evidence_tables
 from anchorscope.probes.labelled import Covariates
 from anchorscope.probes.probe_set import ProbeSet

@@ -10,11 +10,12 @@ from typing import Literal, get_args
 import numpy as np
 import pandas as pd
 
+from anchorscope.evidence.pieces import PieceInputs
 from anchorscope.pathways.effects import Delta, delta_p, prediction
 from anchorscope.pathways.grouping import ROLES, pathways, regroup
 from anchorscope.probes.readings import Readings
 from anchorscope.records import Mode
-from anchorscope.stats.intervals import Draws, group_means
+from anchorscope.stats.intervals import group_means
 
 Subset = Literal["all", "predicted-right", "predicted-wrong", "right", "wrong"]
 SUBSETS: tuple[Subset, ...] = get_args(Subset)
@@ -61,30 +62,29 @@ def groups_of(readings: Readings, mode: Mode, *, grouping: str = "per-layer") ->
 
 
 def effect_rows(
-    readings: Readings,
+    inputs: PieceInputs,
     intervention: str,
     groups: Groups,
     *,
     subsets: Sequence[Subset] = SUBSETS,
     pathways: Sequence[str] = GROUPS,
-    unit: Delta = "points",
-    draws: Draws | None = None,
 ) -> pd.DataFrame:
     """One row per subset, pathway and layer: n, ΔP and logit change with their intervals."""
-    draws = draws or Draws()
-    probe = ROLES[groups.mode].effect
+    readings, draws, probe = inputs.readings, inputs.draws, ROLES[groups.mode].effect
     clean, other = readings.of(probe), readings.of(probe, intervention)
     keys = list(itertools.product(subsets, pathways))
     member = np.hstack([groups.subset(subset) & groups.of(pathway) for subset, pathway in keys])
     frame = {
+        "model": inputs.model,
+        "dataset": inputs.dataset,
         "layer": np.tile(np.arange(1, readings.layers + 1), len(keys)),
         "mode": groups.mode,
         "subset": np.repeat([subset for subset, _ in keys], readings.layers),
         "pathway": np.repeat([pathway for _, pathway in keys], readings.layers),
     }
     # Both units side by side, so that they share their draws.
-    units: dict[str, Delta] = {"delta_p": unit, "delta_logit": "logit"}
-    effects = [np.tile(delta_p(clean, other, delta=of), len(keys)) for of in units.values()]
+    units: dict[str, Delta] = {"delta_p": inputs.unit, "delta_logit": "logit"}
+    effects = [np.tile(delta_p(clean, other, delta=unit), len(keys)) for unit in units.values()]
     means = group_means(
         np.hstack(effects),
         np.tile(member, 2),

@@ -6,8 +6,10 @@ itself, the best of many noisy heads would look like a strong one.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -21,22 +23,69 @@ from anchorscope.engine.read import read_from_clean
 from anchorscope.engine.rows import Row, row_for
 from anchorscope.engine.trunk import Prefix, Trunk
 from anchorscope.errors import UserError
-from anchorscope.evidence.heads_table import (
-    HeadSet,
-    heads_agreement,
-    heads_table,
-    one_by_one,
-    top_sets,
-)
-from anchorscope.evidence.patching_donors import generator
+from anchorscope.evidence.patching import generator
 from anchorscope.evidence.pieces import Piece, PieceInputs, Tables
 from anchorscope.evidence.saliency import read_saliency
 from anchorscope.evidence.shards import HeldOut, Shards, budget_of, evidence_name, readable, trunks
+from anchorscope.pathways.effects import delta_p, flips
 from anchorscope.records import Sample
 from anchorscope.run_folder import table_columns
+from anchorscope.stats.intervals import group_means
+from anchorscope.stats.ranking import spearman
 
 BLOCKS = 3  # whose heads are knocked out one at a time
 QUESTIONS = 64  # of each dataset: every head of every block is a row of its own
+TOP = (4, 8)  # how many of the strongest heads are cut together
+_KEY = ["block", "head", "set", "layer"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadSet:
+    """Heads to knock out together, and the names of their rows."""
+
+    block: int  # from 1; 0: of several blocks
+    head: int  # from 0; -1: all of the block; -n: n heads of several blocks
+    set: str  # "" for a single head, "block", "top4" ...
+    heads: tuple[tuple[int, int], ...]  # (block from 1, head from 0)
+
+    @property
+    def name(self) -> str:
+        return f"{self.block}:{self.head}"
+
+
+def one_by_one(blocks: Sequence[int], heads: int) -> list[HeadSet]:
+    """Every head of these blocks alone, then each block's heads together."""
+    sets = [
+        HeadSet(block=block, head=head, set="", heads=((block, head),))
+        for block in blocks
+        for head in range(heads)
+    ]
+    for block in blocks:
+        every = tuple((block, head) for head in range(heads))
+        sets.append(HeadSet(block=block, head=-1, set="block", heads=every))
+    return sets
+
+
+def top_sets(scores: pd.DataFrame, ids: Sequence[str], sizes: Sequence[int] = TOP) -> list[HeadSet]:
+    """The heads that take most from the predictions on the questions `ids`, together.
+
+    `scores` holds the logits of single heads, which are ranked by their mean ΔP. A size that would
+    be all of the heads or more is left out.
+    """
+    single = scores[(scores["set"] == "") & scores["id"].isin(list(ids))]
+    logits = (np.asarray(single[name]) for name in ("logit_clean", "logit_knockout"))
+    effect = delta_p(*logits)
+    named = np.stack([np.asarray(single["block"]), np.asarray(single["head"])], axis=1)
+    pairs, place = np.unique(named, axis=0, return_inverse=True)
+    mean = np.bincount(place.ravel(), effect) / np.bincount(place.ravel())
+    # Stable over ordered pairs: of equal effects the lower block and head come first.
+    ranked = pairs[np.argsort(mean, kind="stable")].tolist()
+    heads = tuple((int(block), int(head)) for block, head in ranked)
+    return [
+        HeadSet(block=0, head=-size, set=f"top{size}", heads=heads[:size])
+        for size in sizes
+        if size < len(heads)
+    ]
 
 
 def read_heads(
@@ -52,9 +101,16 @@ def read_heads(
     `limit` questions of each dataset are read. Single heads are stored first, under
     evidence/head-scores: the top heads are ranked over all shards of a dataset.
     """
-    for dataset in blocks:
-        _check_blocks(blocks[dataset], held_out[dataset])
-    asked = {name: _asked(shards, name, held_out[name], limit) for name in blocks}
+    chosen: dict[str, list[str]] = {}  # in the order that also halves them
+    for name, own in blocks.items():
+        layer = held_out[name].layer
+        if not own or not all(1 <= block <= layer for block in own):
+            raise UserError(
+                f"Heads of the blocks {list(own)} were asked for, read at layer {layer}. "
+                f"Accepted: one block or more from 1 to {layer}."
+            )
+        ids = [sample.id for sample in readable(shards.of_dataset(name), held_out[name])]
+        chosen[name] = first_of(ids, limit=limit, seed=shards.seed)
     heads = shards.lease.model.lm.config.get_text_config().num_attention_heads
 
     def swept(
@@ -67,13 +123,13 @@ def read_heads(
         return sweep(shards.lease, prefix, here, sets, probe, where=where)
 
     def alone(number: int, dataset: str, samples: list[Sample]) -> None:
-        sets = {id: one_by_one(blocks[dataset], heads) for id in asked.get(dataset, ())}
+        sets = {id: one_by_one(blocks[dataset], heads) for id in chosen.get(dataset, ())}
         shards.save_table("head-scores", number, swept(dataset, samples, sets))
 
     def together(number: int, dataset: str, samples: list[Sample]) -> None:
         scores = _scores(shards, dataset)
         own = pd.read_parquet(shards.store.file(evidence_name("head-scores", number)))
-        table = swept(dataset, samples, by_other_half(scores, asked.get(dataset, [])))
+        table = swept(dataset, samples, by_other_half(scores, chosen.get(dataset, [])))
         both = [frame for frame in (own, table) if len(frame)]
         shards.save_table("heads", number, pd.concat(both, ignore_index=True) if both else own)
 
@@ -101,13 +157,23 @@ def sweep(
             row_for(positions_of(sample), number, cut, blocks=lease.model.blocks,
                     turn_at=len(prefix), seed=0)
             for number, sample in enumerate(batch)
-            for cut in (CLEAN, *(_knockout(of, where) for of in sets[sample.id]))
+            for cut in (CLEAN, *(Intervention(name=each.name, heads=each.heads, where=where)
+                                  for each in sets[sample.id]))
         ]  # fmt: skip
         logits = _logits(lease, trunk, work, [s.id for s in batch], held_out, budget)
         rows += [
-            _record(sample, of, held_out.layer, logits, number)
+            {
+                "id": sample.id,
+                "dataset": sample.question.dataset,
+                "block": each.block,
+                "head": each.head,
+                "set": each.set,
+                "layer": held_out.layer,
+                "logit_clean": logits[number, CLEAN.name],
+                "logit_knockout": logits[number, each.name],
+            }
             for number, sample in enumerate(batch)
-            for of in sets[sample.id]
+            for each in sets[sample.id]
         ]
     return pd.DataFrame(rows, columns=list(table_columns.HEADS_ROWS))
 
@@ -131,31 +197,6 @@ def _logits(
     return logits
 
 
-def _record(
-    sample: Sample, of: HeadSet, layer: int, logits: Mapping[tuple[int, str], float], number: int
-) -> dict[str, Any]:
-    return {
-        "id": sample.id,
-        "dataset": sample.question.dataset,
-        "block": of.block,
-        "head": of.head,
-        "set": of.set,
-        "layer": layer,
-        "logit_clean": logits[number, CLEAN.name],
-        "logit_knockout": logits[number, of.name],
-    }
-
-
-def _knockout(of: HeadSet, where: Where) -> Intervention:
-    return Intervention(name=of.name, heads=of.heads, where=where)
-
-
-def _asked(shards: Shards, dataset: str, held_out: HeldOut, limit: int) -> list[str]:
-    """The questions that are read, in the order that also halves them."""
-    ids = [sample.id for sample in readable(shards.of_dataset(dataset), held_out)]
-    return first_of(ids, limit=limit, seed=shards.seed)
-
-
 def by_other_half(scores: pd.DataFrame, ids: Sequence[str]) -> dict[str, list[HeadSet]]:
     """The top sets of each question, ranked on the half it is not in."""
     first, second = ids[::2], ids[1::2]
@@ -169,15 +210,6 @@ def _scores(shards: Shards, dataset: str) -> pd.DataFrame:
     """The single heads of all shards of a dataset."""
     files = (shards.store.file(evidence_name("head-scores", n)) for n in shards.numbers(dataset))
     return pd.concat([pd.read_parquet(file) for file in files], ignore_index=True)
-
-
-def _check_blocks(blocks: Sequence[int], held_out: HeldOut) -> None:
-    """An error where a block cannot move the layer that is read."""
-    if not blocks or not all(1 <= block <= held_out.layer for block in blocks):
-        raise UserError(
-            f"Heads of the blocks {list(blocks)} were asked for, read at layer {held_out.layer}. "
-            f"Accepted: one block or more from 1 to {held_out.layer}."
-        )
 
 
 def first_of(ids: Sequence[str], *, limit: int, seed: int) -> list[str]:
@@ -202,16 +234,54 @@ def _read(shards: Shards, held_out: Mapping[str, HeldOut], config: Config) -> No
     read_heads(shards, blocks, held_out, where=config.where, limit=QUESTIONS)
 
 
-def _tables(inputs: PieceInputs) -> Tables:
-    if "heads" not in inputs.rows:
-        return {}
-    how = {
-        "seed": inputs.config.seed,
-        "resamples": inputs.config.resamples,
-        "entity_by_id": inputs.readings.entity_by_id,
-    }
+def heads_table(inputs: PieceInputs) -> pd.DataFrame:
+    """One row per head or set of heads and layer read: mean ΔP over all samples, share of flips.
+
+    Made from the rows of evidence/heads: one per question, head (or set) and layer. Entities are
+    drawn for the intervals.
+    """
     rows = inputs.rows["heads"]
-    return {"heads": heads_table(rows, model=inputs.model, unit=inputs.unit, **how)}
+    logits = [rows[name].to_numpy() for name in ("logit_clean", "logit_knockout")]
+    used = rows.assign(effect=delta_p(*logits, delta=inputs.unit), flip=flips(*logits))
+    wide = used.pivot(index="id", columns=_KEY, values="effect")
+    effect, by_id = wide.to_numpy(dtype=float), inputs.readings.entity_by_id
+    means = group_means(
+        effect,
+        ~np.isnan(effect),
+        seed=inputs.config.seed,
+        resamples=inputs.config.resamples,
+        entity=np.array([by_id.get(str(id), str(id)) for id in wide.index]),
+    )
+    flipped = used.pivot(index="id", columns=_KEY, values="flip").to_numpy(dtype=float)
+    return inputs.table(
+        "heads",
+        (
+            (*cast(tuple, key), n, value, low, high, float(np.nanmean(flipped[:, place])))
+            for place, (key, value, low, high, n) in enumerate(
+                zip(wide.columns, *means, strict=True)
+            )
+        ),
+    )
+
+
+def heads_agreement(table: pd.DataFrame, *, seed: int = 0, resamples: int = 1000) -> pd.DataFrame:
+    """One row per pair of datasets: Spearman's correlation of single heads' ΔP over the heads.
+
+    A head read at several layers counts with its mean; heads are drawn for the interval.
+    """
+    single = table[(table["head"] >= 0) & (table["set"].fillna("") == "")]
+    effect = single.pivot_table(index=["block", "head"], columns="dataset", values="delta_p")
+    rows = []
+    for one, other in itertools.combinations(list(dict.fromkeys(table["dataset"])), 2):
+        if one in effect and other in effect:
+            both = effect[[one, other]].dropna().to_numpy()
+            correlation = spearman(both[:, 0], both[:, 1], seed=seed, resamples=resamples)
+            rows.append((one, other, *correlation))
+    return pd.DataFrame(rows, columns=list(table_columns.EVIDENCE["heads_agreement"]))
+
+
+def _tables(inputs: PieceInputs) -> Tables:
+    return {"heads": heads_table(inputs)} if "heads" in inputs.rows else {}
 
 
 def _across(tables: Tables, config: Config) -> Tables:

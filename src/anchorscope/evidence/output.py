@@ -1,7 +1,7 @@
-"""The model or only its probe? The change of the answer's own probability under every pass.
+"""output.csv: the change of the answer's own probability under every pass.
 
-Beside the probe's belief, what the model itself makes of its answer: an answer whose probability
-the knockout does not touch, and whose probe flips, tells of the probe.
+It tells the model from its probe: where the knockout flips the probe and leaves the probability of
+the answer alone, the change is in the probe's belief only.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from anchorscope.stats.intervals import Draws, bootstrap_mean, rate
 
 PREDICTED = {"all": (0, 1), "right": (0,), "wrong": (1,)}
 VERDICTS = {"right": 0, "wrong": 1}  # z
-_BEFORE = {RETEST_KNOCKOUT.name: RETEST.name}  # what a pass is held against; else the clean one
+_BEFORE = {RETEST_KNOCKOUT.name: RETEST.name}  # what a pass is compared with; else the clean one
 
 
 def output_table(
@@ -67,7 +67,7 @@ def output_table(
 def associated_table(
     outputs: pd.DataFrame, groups: pd.DataFrame, *, model: str, dataset: str
 ) -> pd.DataFrame:
-    """One row per verdict and pathway: the share of answers that hang on the subject.
+    """One row per verdict and pathway: the share of answers that depend on the subject.
 
     An answer is associated where the knockout takes its first token from the first rank: without
     subject and property the model would have said something else. Of wrong answers these are the
@@ -94,5 +94,5 @@ def _by_pass(outputs: pd.DataFrame, groups: pd.DataFrame) -> dict[str, pd.DataFr
 
 
 def _of_pathway(rows: pd.DataFrame, pathway: str) -> pd.Series:
-    of = values(rows, "pathway")
-    return of.notna() if pathway == "all" else of == pathway
+    own = values(rows, "pathway")
+    return own.notna() if pathway == "all" else own == pathway

@@ -7,41 +7,159 @@ the donor has as many, else the longest alone; `whole` says which.
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 
+from anchorscope.answers.normalise import words
 from anchorscope.errors import UserError
 from anchorscope.evidence.groups import GROUPS, PREDICTED, SUBSETS, Groups, groups_of
-from anchorscope.evidence.patching_donors import (
-    Donor,
-    choose_donors,
-    generator,
-    subject_span,
-    subject_text,
-)
 from anchorscope.evidence.pieces import Piece, PieceInputs, PromptMaker, Tables
-from anchorscope.evidence.shards import (
-    Shards,
-    budget_of,
-    evidence_name,
-    read_ends,
-)
+from anchorscope.evidence.shards import Shards, budget_of, evidence_name, read_ends
 from anchorscope.pathways.effects import flips
 from anchorscope.pathways.grouping import ROLES
 from anchorscope.probes.readings import Readings
-from anchorscope.records import MODES, Estimate, Mode, Sample
+from anchorscope.records import MODES, Estimate, Mode, Sample, Span
 from anchorscope.run_folder import table_columns
 from anchorscope.run_folder.states import shard_name
+from anchorscope.spans.characters import longest
 from anchorscope.stats.intervals import Draws, difference, difference_of_means, rate
 
+Kind = Literal["matched", "random", "other"]
 Sequences = dict[str, tuple[int, ...]]  # by sample id: tokens up to the probe position
 PATCHES = ("patch-matched", "patch-random", "patch-other", "patch-self")
 OTHER, SELF = "patch-other", "patch-self"  # the controls
+
+
+@dataclass(frozen=True, kw_only=True)
+class Donor:
+    """The sample whose tokens one sample gets; "" where the dataset holds no other."""
+
+    id: str
+    kind: Kind
+    donor: str
+    same_relation: bool
+    popularity_gap: float  # difference of the logarithms to base 10; NaN where one is unknown
+
+
+def subject_span(sample: Sample) -> Span:
+    """The longest span of the subject, of equals the first."""
+    return longest(sample.subject_spans)
+
+
+def subject_text(sample: Sample) -> str:
+    """The subject of the sample's question, in the question's own words."""
+    span = subject_span(sample)
+    return sample.question.text[span.start : span.stop]
+
+
+def choose_donors(samples: Sequence[Sample], *, seed: int) -> list[Donor]:
+    """A matched and a random donor for every usable sample of one dataset, and the control's.
+
+    `matched`: of the same relation where that is known and another sample has it, with as many
+    spans where another has, then the nearest in log popularity and number of exact question
+    tokens, each counted in its standard deviation over the dataset. A candidate of unknown
+    popularity counts as one deviation away. `random`: any other. Both are about another entity,
+    name another subject, whatever its case, and share no accepted answer: with "the capital of
+    France" for "the city of the Louvre" the sample's own answer would stay as right as it was.
+    `other`, the control on tokens outside E_Q, takes them from the random donor. Seed and id
+    decide ties and draws, so neither the order of the samples nor shards change them.
+    """
+    pool = _Pool(sorted((s for s in samples if s.subject_spans), key=lambda sample: sample.id))
+    out = []
+    for own, sample in enumerate(pool.samples):
+        if not sample.usable:
+            continue
+        random = _draw(pool.others(own), seed, "random", sample.id)
+        matched = _draw(pool.nearest(own), seed, "matched", sample.id)
+        out += [
+            pool.donor(own, matched, "matched"),
+            pool.donor(own, random, "random"),
+            pool.donor(own, random, "other"),
+        ]
+    return out
+
+
+class _Pool:
+    """The samples of a dataset as columns, so that each one's distances are one array."""
+
+    def __init__(self, samples: Sequence[Sample]) -> None:
+        self.samples = samples
+        questions = [sample.question for sample in samples]
+        self.subject = np.array([subject_text(sample).casefold() for sample in samples])
+        self.entity = np.array([question.entity for question in questions])
+        self.relation = np.array([question.relation or "" for question in questions])
+        self.log = np.array([question.log_popularity for question in questions])
+        self.tokens = np.array([len(sample.exact_question) for sample in samples], dtype=float)
+        self.spans = np.array([len(sample.subject_spans) for sample in samples])
+        self.accepted = [accepted_answers(sample) for sample in samples]
+        self.accepting: dict[str, list[int]] = {}  # answer -> the numbers of those it is right for
+        for number, answers in enumerate(self.accepted):
+            for answer in answers:
+                self.accepting.setdefault(answer, []).append(number)
+
+    def others(self, own: int) -> np.ndarray:
+        """The numbers of the samples about another entity, with other answers."""
+        # Without an entity nothing is known but the text.
+        same = (self.entity == self.entity[own]) & (self.entity != "")
+        same |= self.subject == self.subject[own]
+        for answer in self.accepted[own]:
+            same[self.accepting[answer]] = True
+        return np.flatnonzero(~same)
+
+    def nearest(self, own: int) -> np.ndarray:
+        """The best matches, all that are equally near."""
+        others = self.others(own)
+        alike = others[(self.relation[others] == self.relation[own]) & (self.relation[own] != "")]
+        others = alike if len(alike) else others
+        whole = others[self.spans[others] == self.spans[own]]
+        others = whole if len(whole) else others
+        if not len(others):
+            return others
+        popularity = _in_deviations(self.log, own, others)
+        distance = np.where(np.isnan(popularity), 1.0, popularity)
+        distance += _in_deviations(self.tokens, own, others)
+        return others[distance <= distance.min() + 1e-9]
+
+    def donor(self, own: int, other: int | None, kind: Kind) -> Donor:
+        if other is None:
+            none = {"donor": "", "same_relation": False, "popularity_gap": np.nan}
+            return Donor(id=self.samples[own].id, kind=kind, **none)
+        relation = self.relation[own]
+        return Donor(
+            id=self.samples[own].id,
+            kind=kind,
+            donor=self.samples[other].id,
+            same_relation=bool(relation and relation == self.relation[other]),
+            popularity_gap=float(abs(self.log[own] - self.log[other])),
+        )
+
+
+def accepted_answers(sample: Sample) -> frozenset[str]:
+    """The accepted answers of a sample's question as the judge spells them."""
+    spelt = (" ".join(word.text for word in words(alias)) for alias in sample.question.answers)
+    return frozenset(spelt) - {""}
+
+
+def generator(*key: object) -> np.random.Generator:
+    """A random generator seeded by this key alone."""
+    digest = hashlib.sha256(":".join(map(str, key)).encode()).digest()
+    return np.random.default_rng(int.from_bytes(digest[:8], "big"))
+
+
+def _draw(candidates: np.ndarray, *key: object) -> int | None:
+    return int(generator(*key).choice(candidates)) if len(candidates) else None
+
+
+def _in_deviations(values: np.ndarray, own: int, others: np.ndarray) -> np.ndarray:
+    finite = values[np.isfinite(values)]
+    spread = float(finite.std()) if len(finite) else 0.0
+    return np.abs(values[others] - values[own]) / (spread or 1.0)
 
 
 def patches(
@@ -89,8 +207,8 @@ def patched_prompt(prompts: PromptMaker, sample: Sample, donor: Sample) -> tuple
     if _whole(sample, donor):
         places, given = list(sample.subject_spans), _texts(donor)
     text = sample.question.text
-    for span, words in sorted(zip(places, given, strict=True), reverse=True):
-        text = text[: span.start] + words + text[span.stop :]
+    for span, subject in sorted(zip(places, given, strict=True), reverse=True):
+        text = text[: span.start] + subject + text[span.stop :]
     return prompts.prompt(text, dataset=sample.question.dataset)
 
 
@@ -114,7 +232,7 @@ def _patched(
 
 
 def _self(prompts: PromptMaker, sample: Sample) -> tuple[int, ...]:
-    """The prompt made anew from the sample's own subject: it must be the run's."""
+    """The prompt made again from the sample's own subject: it must be the run's."""
     ids = patched_prompt(prompts, sample, sample)
     if ids != sample.prompt_ids:
         raise UserError(
@@ -150,7 +268,7 @@ def _outside(sample: Sample) -> list[int]:
 
 
 def read_patched(shards: Shards, prompts: PromptMaker) -> None:
-    """States of patched samples, `patch-*`, and who gave what: evidence/donors."""
+    """Store the states of patched samples, `patch-*`, and their donors, evidence/donors."""
     budget = budget_of(shards.lease)
     donors: dict[str, list[Donor]] = {}
 
@@ -158,10 +276,10 @@ def read_patched(shards: Shards, prompts: PromptMaker) -> None:
         return [*(shard_name(name, number) for name in PATCHES), evidence_name("donors", number)]
 
     def work(number: int, dataset: str, samples: list[Sample]) -> None:
-        everybody = shards.of_dataset(dataset)
+        every = shards.of_dataset(dataset)
         if dataset not in donors:
-            donors[dataset] = choose_donors(everybody, seed=shards.seed)
-        pool = {sample.id: sample for sample in everybody}
+            donors[dataset] = choose_donors(every, seed=shards.seed)
+        pool = {sample.id: sample for sample in every}
         usable = [sample for sample in samples if sample.usable]
         sequences, table = patches(prompts, usable, donors[dataset], pool)
         for name in PATCHES:
@@ -173,14 +291,7 @@ def read_patched(shards: Shards, prompts: PromptMaker) -> None:
     shards.each("patching", files, work)
 
 
-def patching_table(
-    readings: Readings,
-    *,
-    model: str,
-    dataset: str,
-    patches: Sequence[str] = PATCHES,
-    grouping: str = "per-layer",
-) -> pd.DataFrame:
+def patching_table(inputs: PieceInputs) -> pd.DataFrame:
     """One row per layer, patch, mode, subset and pathway: share of flips, Wilson's interval.
 
     The groups are those of the run's knockout; what flips is the verdict of the effect's probe.
@@ -188,73 +299,61 @@ def patching_table(
     is the share of the same group that flips under the sample's own tokens, which change nothing
     but the order of sums: what rounding alone flips.
     """
-    names = [name for name in patches if name in readings.logits]
-    rows = []
+    readings, entity, rows = inputs.readings, inputs.entity, []
     for mode in MODES:
-        groups = groups_of(readings, mode, grouping=grouping)
-        flipped = _flipped(readings, mode, names)
-        floors = _floors(flipped.get(SELF), groups, readings)
-        for name in names:
-            rates = _rates(flipped[name], groups, readings.entity)
-            rows += [(model, dataset, layer, name, mode, *row, floor)
-                     for (layer, *row), floor in zip(rates, floors, strict=True)]  # fmt: skip
-    columns = [*table_columns.EVIDENCE["patching"], *table_columns.PATCHING_MORE]
-    return pd.DataFrame(rows, columns=columns)
+        groups = groups_of(readings, mode, grouping=inputs.config.grouping)
+        rates = {
+            name: _rates(flipped, groups, entity)
+            for name, flipped in _flipped(readings, mode).items()
+        }
+        for name, own in rates.items():
+            floors = [row[4] for row in rates[SELF]] if SELF in rates else [np.nan] * len(own)
+            rows += [
+                (layer, name, mode, *row, floor)
+                for (layer, *row), floor in zip(own, floors, strict=True)
+            ]
+    return inputs.table("patching", rows, table_columns.PATCHING_MORE)
 
 
-def _flipped(readings: Readings, mode: Mode, names: Sequence[str]) -> dict[str, np.ndarray]:
+def _flipped(readings: Readings, mode: Mode) -> dict[str, np.ndarray]:
     """Whether each verdict flips, 1.0 or 0.0 [question, layer], by patch; NaN: not patched."""
-    probe = ROLES[mode].effect
+    probe, names = ROLES[mode].effect, [name for name in PATCHES if name in readings.logits]
     return {name: flips(readings.of(probe), readings.of(probe, name)) for name in names}
 
 
-def _floors(flipped: np.ndarray | None, groups: Groups, readings: Readings) -> list[float]:
-    if flipped is None:
-        return [np.nan] * (len(SUBSETS) * len(GROUPS) * readings.layers)
-    return [float(row[4]) for row in _rates(flipped, groups, readings.entity)]
+def _rates(flipped: np.ndarray, groups: Groups, entity: np.ndarray) -> list[tuple]:
+    """Layer, subset, pathway, n and the share of flips with its interval."""
+    rows = []
+    for subset, pathway in itertools.product(SUBSETS, GROUPS):
+        member = groups.subset(subset) & groups.of(pathway) & ~np.isnan(flipped)
+        for k, own in enumerate(member.T):
+            share = rate(flipped[own, k], entity=entity[own])
+            rows.append((k + 1, subset, pathway, share.n, *share[:3]))
+    return rows
 
 
-def patching_gap_table(
-    readings: Readings,
-    *,
-    model: str,
-    dataset: str,
-    grouping: str = "per-layer",
-    draws: Draws | None = None,
-) -> pd.DataFrame:
+def patching_gap_table(inputs: PieceInputs) -> pd.DataFrame:
     """One row per layer, patch, control, mode and subset: how much more often Q flips than A.
 
     Each sample's flip under the control (`less`: other tokens, or its own) is taken from its flip
     under the patch first: the two are of one sample, so they are compared as a pair. Entities are
     drawn.
     """
-    names = [name for name in PATCHES if name in readings.logits]
-    controls = [name for name in (OTHER, SELF) if name in names]
-    rows = []
+    rows, entity = [], inputs.entity
     for mode in MODES:
-        groups = groups_of(readings, mode, grouping=grouping)
-        flipped = _flipped(readings, mode, names)
-        for name, less in itertools.product([n for n in names if n not in controls], controls):
-            pair = (flipped[name], flipped[less])
-            rows += [(model, dataset, layer, name, less, mode, *row) for layer, *row
-                     in _gaps(pair, groups, readings.entity, draws or Draws())]  # fmt: skip
-    return pd.DataFrame(rows, columns=list(table_columns.EVIDENCE["patching_gap"]))
-
-
-def _gaps(
-    pair: tuple[np.ndarray, np.ndarray], groups: Groups, entity: np.ndarray | None, draws: Draws
-) -> list[tuple]:
-    rows, about = [], np.arange(len(pair[0])) if entity is None else entity
-    placed = groups.of("all") & np.isfinite(pair[0]) & np.isfinite(pair[1])
-    for subset in PREDICTED:
-        member = groups.subset(subset) & placed
-        for layer in range(member.shape[1]):
-            mine = member[:, layer]
-            patch, control = (flipped[mine, layer] for flipped in pair)
-            is_q = groups.of("Q")[mine, layer].astype(float)
-            gap = _paired_gap(patch, control, is_q, about[mine], draws)
-            rows.append((layer + 1, subset, gap.n, *gap[:3]))
-    return rows
+        groups = groups_of(inputs.readings, mode, grouping=inputs.config.grouping)
+        flipped = _flipped(inputs.readings, mode)
+        controls = [name for name in (OTHER, SELF) if name in flipped]
+        for name, less in itertools.product([n for n in flipped if n not in controls], controls):
+            patch, control = flipped[name], flipped[less]
+            there = groups.of("all") & np.isfinite(patch) & np.isfinite(control)
+            for subset in PREDICTED:
+                for k, own in enumerate((groups.subset(subset) & there).T):
+                    is_q = groups.of("Q")[own, k].astype(float)
+                    pair = (patch[own, k], control[own, k])
+                    gap = _paired_gap(*pair, is_q, entity[own], inputs.draws)
+                    rows.append((k + 1, name, less, mode, subset, gap.n, *gap[:3]))
+    return inputs.table("patching_gap", rows)
 
 
 def _paired_gap(
@@ -276,23 +375,12 @@ def _paired_gap(
     return difference(q, a)
 
 
-def _rates(flipped: np.ndarray, groups: Groups, entity: np.ndarray | None) -> list[tuple]:
-    rows, about = [], np.arange(len(flipped)) if entity is None else entity
-    for subset, pathway in itertools.product(SUBSETS, GROUPS):
-        member = groups.subset(subset) & groups.of(pathway) & ~np.isnan(flipped)
-        for layer in range(flipped.shape[1]):
-            mine = member[:, layer]
-            share = rate(flipped[mine, layer], entity=about[mine])
-            rows.append((layer + 1, subset, pathway, share.n, *share[:3]))
-    return rows
-
-
 def _tables(inputs: PieceInputs) -> Tables:
     if inputs.readings.logits.keys().isdisjoint(PATCHES):
         return {}
     return {
-        "patching": patching_table(inputs.readings, **inputs.names),
-        "patching_gap": patching_gap_table(inputs.readings, **inputs.names, draws=inputs.draws),
+        "patching": patching_table(inputs),
+        "patching_gap": patching_gap_table(inputs),
     }
 
 

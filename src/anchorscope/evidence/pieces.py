@@ -1,15 +1,15 @@
-"""What a piece of evidence is: the passes it adds, what it reads of the model, its tables.
+"""A piece of evidence: the passes it adds, what it reads from the model, its tables.
 
 A piece is a module of this folder with a value `PIECE`, found by the name that `--evidence` has
-for it. The names, and the columns of the tables, stand in `run_folder.table_columns`.
+for it. The names, and the columns of the tables, are in `run_folder.table_columns`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -21,6 +21,7 @@ from anchorscope.parallel import in_parallel
 from anchorscope.probes.labelled import Covariates
 from anchorscope.probes.readings import Readings
 from anchorscope.records import Shot
+from anchorscope.run_folder import table_columns
 from anchorscope.run_folder.states import StoredStates
 from anchorscope.stats.intervals import Draws
 
@@ -34,7 +35,7 @@ Part = Callable[[], Tables]
 
 @dataclass(frozen=True, kw_only=True)
 class PromptMaker:
-    """How a run put its questions, for a piece that must put one the same way."""
+    """How a run prompted its questions, for a piece that must prompt one the same way."""
 
     model: Model
     style: str
@@ -42,7 +43,7 @@ class PromptMaker:
     seed: int
 
     def prompt(self, text: str, *, dataset: str) -> tuple[int, ...]:
-        """The tokens of a question, asked as the questions of that dataset were."""
+        """The tokens of a question, prompted as the questions of that dataset were."""
         from anchorscope.models.prompts import make_prompt
 
         return make_prompt(self.model, text, shots=self.shots[dataset], style=self.style).ids
@@ -50,28 +51,27 @@ class PromptMaker:
 
 @dataclass(frozen=True, kw_only=True)
 class PieceInputs:
-    """One dataset of a run as the tables of evidence see it, in the order of the readings' ids."""
+    """One dataset of a run, from which tables of evidence are made; in the readings' order."""
 
     model: str
     dataset: str
     config: Config
     readings: Readings  # under every intervention that was run
     covariates: Covariates
-    # Of the passes a piece `loads`, [question, layer, width]; of a run, read a layer at a time.
+    # By the passes a piece `loads`, [question, layer, width]; from a run, a layer at a time.
     states: Mapping[str, np.ndarray | StoredStates] = field(default_factory=dict)
     abstained: Readings | None = None  # of questions without a class
-    rows: Mapping[str, pd.DataFrame] = field(default_factory=dict)  # of evidence/<name>, by name
-
-    @property
-    def names(self) -> dict[str, Any]:
-        """What begins every row, and how samples are grouped."""
-        grouping = self.config.grouping
-        return {"model": self.model, "dataset": self.dataset, "grouping": grouping}
+    rows: Mapping[str, pd.DataFrame] = field(default_factory=dict)  # evidence/<name>, by name
 
     @property
     def layers(self) -> range:
         """The layers k, from 1."""
         return self.readings.layer_numbers
+
+    @property
+    def entity(self) -> np.ndarray:
+        """The entity of each question, which a bootstrap draws; its id where none is known."""
+        return np.array(list(self.readings.entity_by_id.values()))
 
     @property
     def draws(self) -> Draws:
@@ -80,6 +80,26 @@ class PieceInputs:
     @property
     def unit(self) -> Delta:
         return unit_of(self.config.delta)
+
+    def table(
+        self, name: str, rows: Iterable[tuple], more_columns: Sequence[str] = ()
+    ) -> pd.DataFrame:
+        """A table of evidence from its rows less their first two columns, model and dataset."""
+        columns = [*table_columns.EVIDENCE[name], *more_columns]
+        return pd.DataFrame([(self.model, self.dataset, *row) for row in rows], columns=columns)
+
+    def trimmed(
+        self, *, passes: Sequence[str], states: Sequence[str] = (), abstained: bool = False
+    ) -> PieceInputs:
+        """The inputs with these readings and states alone, to be sent to another process."""
+        logits = {name: self.readings.logits[name] for name in passes}
+        return replace(
+            self,
+            readings=replace(self.readings, logits=logits),
+            states={name: own for name, own in self.states.items() if name in states},
+            abstained=self.abstained if abstained else None,
+            rows={},
+        )
 
 
 def _no_passes(config: Config) -> tuple[Intervention, ...]:
@@ -90,10 +110,10 @@ def _no_passes(config: Config) -> tuple[Intervention, ...]:
 class Piece:
     """One piece of evidence."""
 
-    tables: Callable[[PieceInputs], Tables] | None = None  # of one dataset
+    tables: Callable[[PieceInputs], Tables] | None = None  # for one dataset
     # The same in parts that any process can compute; the rows of a table in the parts' order.
     parts: Callable[[PieceInputs], Sequence[Part]] | None = None
-    across: Callable[[Tables, Config], Tables] | None = None  # of all datasets together
+    across: Callable[[Tables, Config], Tables] | None = None  # for all datasets together
     passes: Callable[[Config], tuple[Intervention, ...]] = _no_passes  # beside every run's
     probed: tuple[str, ...] = ()  # states the probes read for it, beside those of `passes`
     loads: tuple[str, ...] = ()  # states that its tables are made from
@@ -111,12 +131,12 @@ def piece_of(name: str) -> Piece:
 
 
 def pieces_of(config: Config) -> list[Piece]:
-    """The pieces a run is asked for."""
+    """The pieces of evidence that a config names."""
     return [piece_of(name) for name in config.evidence]
 
 
 def passes_of_pieces(config: Config) -> tuple[Intervention, ...]:
-    """The passes that the evidence asked for adds to those of every run."""
+    """The passes that the pieces of evidence add to those of every run."""
     return tuple(cut for piece in pieces_of(config) for cut in piece.passes(config))
 
 

@@ -2,8 +2,7 @@
 
 Attention out of E_A can change only what comes after the prompt, and the prompt's keys and values
 do not depend on the answer. So a row that holds the answer's tokens on the clean trunk gives the
-exact gradient from a pass over a few tokens. What a micro-batch needs is gone when its numbers
-are there.
+exact gradient from a pass over a few tokens. The graph of a micro-batch is freed before the next.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import cast
 
 import numpy as np
 import pandas as pd
@@ -28,7 +28,6 @@ from anchorscope.engine.passes import CLEAN
 from anchorscope.engine.rows import Row, edges_of, lay_out
 from anchorscope.engine.trunk import Trunk
 from anchorscope.evidence.pieces import Piece, PieceInputs, Tables
-from anchorscope.evidence.saliency_density import saliency_table
 from anchorscope.evidence.shards import (
     HeldOut,
     Shards,
@@ -37,8 +36,10 @@ from anchorscope.evidence.shards import (
     readable,
     trunks,
 )
+from anchorscope.pathways.heterogeneity import shape
 from anchorscope.records import Sample
 from anchorscope.run_folder import table_columns
+from anchorscope.stats.intervals import bootstrap_mean
 
 LOSSES = ("probe", "lm")
 _SOURCE: Mapping[str, Callable[[TokenPositions], tuple[int, ...]]] = {
@@ -46,6 +47,7 @@ _SOURCE: Mapping[str, Callable[[TokenPositions], tuple[int, ...]]] = {
     "question": lambda positions: positions.question_tokens,
 }
 SOURCES = tuple(_SOURCE)
+SUBSETS = {"all": (0, 1), "right": (0,), "wrong": (1,)}  # z
 
 
 def saliency(
@@ -156,8 +158,7 @@ def _predicted(
         row += [number] * len(places)
         target += [*mark.ids[places.start + 1 :], -1]
         before += len(mark.ids) - mark.answer_at
-    of = (torch.tensor(values, device=device) for values in (at, row, target))
-    first, second, third = of
+    first, second, third = (torch.tensor(part, device=device) for part in (at, row, target))
     return first, second, third
 
 
@@ -172,7 +173,7 @@ def _lm_loss(logits: Tensor, row: Tensor, target: Tensor) -> Tensor:
 
 @contextmanager
 def _frozen(lm: nn.Module) -> Iterator[None]:
-    """No parameter takes part in gradients: none is kept for them, and none is left behind."""
+    """Keep parameters out of gradients: none is stored for them, during or after the block."""
     learning = [parameter for parameter in lm.parameters() if parameter.requires_grad]
     for parameter in learning:
         parameter.requires_grad_(False)
@@ -219,16 +220,42 @@ def _long(samples: Sequence[Sample], salience: np.ndarray) -> pd.DataFrame:
     return pd.DataFrame(columns, columns=list(table_columns.SALIENCY_ROWS))
 
 
-def _tables(inputs: PieceInputs) -> Tables:
-    if "saliency" not in inputs.rows:
-        return {}
+def saliency_table(inputs: PieceInputs) -> pd.DataFrame:
+    """One row per loss, source, subset and layer; without a layer: summed over them.
+
+    Made from the rows of evidence/saliency of questions with a class. All numbers are of log10 of
+    the saliency, as its density is drawn: `mean` with its interval, the dip test's p and BIC of
+    one component less that of two. A saliency of 0 has no logarithm and is left out of n. Entities
+    are drawn for the intervals.
+    """
     z = dict(zip(inputs.readings.ids, inputs.readings.z.tolist(), strict=True))
-    how = {
-        "seed": inputs.config.seed,
-        "resamples": inputs.config.resamples,
-        "entity_by_id": inputs.readings.entity_by_id,
-    }
-    return {"saliency": saliency_table(inputs.rows["saliency"], z, model=inputs.model, **how)}
+    by_id, config = inputs.readings.entity_by_id, inputs.config
+    rows, records = inputs.rows["saliency"], []
+    for key, part in rows.loc[rows["id"].isin(list(z))].groupby(["loss", "source"], sort=False):
+        for layer, own in _by_layer(cast(pd.DataFrame, part)):
+            ids, values = [str(id) for id in own.index], own.to_numpy(dtype=float)
+            logs = np.log10(values, out=np.full(len(values), np.nan), where=values > 0)
+            wrong, entity = np.array([z[id] for id in ids]), np.array([by_id[id] for id in ids])
+            for subset, classes in SUBSETS.items():
+                here = np.isin(wrong, classes) & ~np.isnan(logs)
+                mean = bootstrap_mean(
+                    logs[here], seed=config.seed, resamples=config.resamples, entity=entity[here]
+                )
+                seen = shape(logs[here], seed=config.seed)
+                row = (subset, mean.n, *mean[:3], seen.p, seen.bic, layer)
+                records.append((*cast(tuple, key), *row))
+    return inputs.table("saliency", records)
+
+
+def _by_layer(part: pd.DataFrame) -> Iterator[tuple[int | str, pd.Series]]:
+    """Saliency by question: summed over the layers, then of each."""
+    yield "", cast(pd.Series, part.groupby("id", sort=False)["saliency"].sum(min_count=1))
+    for layer, at in part.groupby("layer"):
+        yield int(float(str(layer))), cast(pd.Series, at.set_index("id")["saliency"])
+
+
+def _tables(inputs: PieceInputs) -> Tables:
+    return {"saliency": saliency_table(inputs)} if "saliency" in inputs.rows else {}
 
 
 PIECE = Piece(

@@ -12,7 +12,7 @@ from anchorscope.detect.deployed.trained import Example
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.trunk import Prefix, shared_prefix
 from anchorscope.errors import UserError
-from anchorscope.evidence.patching_donors import subject_span
+from anchorscope.evidence.patching import subject_span
 from anchorscope.models import Model
 from anchorscope.models.parts import longest_row
 from anchorscope.models.prompts import Prompt

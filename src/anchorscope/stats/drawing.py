@@ -1,13 +1,14 @@
-"""What a bootstrap draws: entities, which are questions where each has one of its own.
+"""Bootstrap draws: entities with replacement, which are questions where each has its own.
 
-Questions about one entity are not independent of one another, so whole entities are drawn with
-replacement. `entity` ([question], any labels) says which questions these are; without it, or where
-no two questions share an entity, questions are drawn.
+Questions about one entity are not independent of one another, so whole entities are drawn.
+`entity` ([question], any labels) says which questions these are; without it, or where no two
+questions share an entity, questions are drawn. A draw is how often each is drawn: sums over many
+resamples are then one matrix product.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 
 import numpy as np
@@ -15,7 +16,6 @@ import numpy as np
 from anchorscope.stats.kept import kept, may_keep
 
 _BLOCK = 4_000_000  # numbers drawn at a time, so that memory stays flat for large n
-_COLUMNS = 64  # resamples that are multiplied at a time, at least, where not all are at once
 
 
 def count_blocks(
@@ -35,96 +35,81 @@ def drawn_sums(
 
     An entity's questions are added up first: one matrix product over the entities.
     """
-    number, resampled = shared_entities(entity, len(columns)), []
+    number = shared_entities(entity, len(columns))
     if number is not None:
-        columns = np.stack([np.bincount(number, weights=of) for of in columns.T], axis=1)
-    for times in uniform_blocks(len(columns), seed=seed, resamples=resamples):
-        resampled.append(times.astype(np.float64).T @ columns)
-    return np.concatenate(resampled)
-
-
-def drawn_totals(*values: np.ndarray, seed: int, resamples: int) -> list[np.ndarray]:
-    """The sum of each list of values [n] over those drawn, [resample]: `of @ uniform_counts(...)`.
-
-    Where these are many they are multiplied `_COLUMNS` resamples at a time. No part is narrower:
-    a library may add up a single column, or the last few, in another order.
-    """
-    n = len(values[0])
-    if may_keep(n * resamples):
-        times = uniform_counts(n, seed=seed, resamples=resamples).astype(np.float64)
-        return [of @ times for of in values]
-    drawn, totals = uniform_blocks(n, seed=seed, resamples=resamples), []
-    held = next(drawn)
-    for size in _widths(resamples):
-        while held.shape[1] < size:
-            held = np.concatenate([held, next(drawn)], axis=1)
-        times = held[:, :size].astype(np.float64)
-        totals.append([of @ times for of in values])
-        held = held[:, size:]
-    return [np.concatenate(of) for of in zip(*totals, strict=True)]
-
-
-def _widths(resamples: int) -> list[int]:
-    """The resamples in parts of `_COLUMNS`, what is left over in the last of them."""
-    parts = max(1, resamples // _COLUMNS)
-    return [_COLUMNS] * (parts - 1) + [resamples - _COLUMNS * (parts - 1)]
-
-
-def uniform_counts(n: int, *, seed: int, resamples: int) -> np.ndarray:
-    """How often each of n is drawn with replacement, [n, resample].
-
-    Rows are drawn and counted: four times as fast as a draw of the counts (`rng.multinomial`).
-    """
-
-    def draw() -> np.ndarray:
-        rng = np.random.default_rng(seed)
-        parts = (counts_of_rows(rng, n, size) for size in blocks(resamples, n))
-        return side_by_side(n, parts, resamples)
-
-    return kept(("uniform", n, seed, resamples), draw)
+        columns = np.stack([np.bincount(number, weights=column) for column in columns.T], axis=1)
+    drawn = uniform_blocks(len(columns), seed=seed, resamples=resamples)
+    return np.concatenate([times.astype(np.float64).T @ columns for times in drawn])
 
 
 def uniform_blocks(n: int, *, seed: int, resamples: int) -> Iterator[np.ndarray]:
-    """The columns of `uniform_counts`, some at a time; what is too large to keep is never whole."""
-    if may_keep(n * resamples):
-        times, at = uniform_counts(n, seed=seed, resamples=resamples), 0
-        for size in blocks(resamples, n):
-            yield times[:, at : at + size]
-            at += size
-        return
-    rng = np.random.default_rng(seed)
-    for size in blocks(resamples, n):
-        yield counts_of_rows(rng, n, size)
+    """How often each of n is drawn with replacement, [n, some resamples]."""
+
+    def draw() -> Iterator[np.ndarray]:
+        rng = np.random.default_rng(seed)
+        return (counts_of_rows(rng, n, size) for size in _blocks(resamples, n))
+
+    return _kept_blocks(("uniform", n, seed, resamples), n, resamples, draw)
 
 
-def side_by_side(n: int, parts: Iterable[np.ndarray], resamples: int) -> np.ndarray:
-    """Counts [n, some resamples] in one array, each put into its place as it comes.
+def class_blocks(
+    first: int, second: int, *, seed: int, resamples: int, block: int | None = None
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """How often each answer of two classes is drawn, [answer, some resamples] of either class.
 
-    `np.concatenate` would hold all of them twice.
+    As many of each class are drawn as it has, `block` resamples at a time.
     """
-    counts, at = np.empty((n, resamples), dtype=np.uint8), 0
-    for part in parts:
-        if part.dtype != counts.dtype:  # one that does not fit a byte
-            counts = counts.astype(np.int64)
-        counts[:, at : at + part.shape[1]] = part
-        at += part.shape[1]
-    return counts
+
+    def draw() -> Iterator[np.ndarray]:
+        rng = np.random.default_rng(seed)
+        sizes = _blocks(resamples, first + second, block)
+        for size in sizes:
+            yield np.concatenate([counts_of_rows(rng, n, size) for n in (first, second)])
+
+    key = ("classes", first, second, seed, resamples, block)
+    for times in _kept_blocks(key, first + second, resamples, draw):
+        yield times[:first], times[first:]
+
+
+def _kept_blocks(
+    key: tuple, n: int, resamples: int, draw: Callable[[], Iterator[np.ndarray]]
+) -> Iterator[np.ndarray]:
+    """The counts [n, some resamples] that `draw` gives; drawn once where they are few enough."""
+    if not may_keep(n * resamples):
+        yield from draw()
+        return
+    times, start = kept(key, lambda: np.concatenate(list(draw()), axis=1)), 0
+    for size in _blocks(resamples, n):
+        yield times[:, start : start + size]
+        start += size
 
 
 def counts_of_rows(rng: np.random.Generator, n: int, size: int) -> np.ndarray:
-    """How often each of n is drawn in n draws, [n, resample], for `size` resamples."""
+    """How often each of n is drawn in n draws, [n, resample], for `size` resamples.
+
+    Rows are drawn and counted: four times as fast as a draw of the counts (`rng.multinomial`).
+    """
     # Resample by resample: counters of all at once would not fit a processor's cache.
     rows = resampled_rows(rng, n, size)
     counts = np.empty((size, n), dtype=np.int32)
     for resample, drawn in enumerate(rows):
         counts[resample] = np.bincount(drawn, minlength=n)
-    return np.ascontiguousarray(_small(counts).T)  # bytes are turned round in a third of the time
-
-
-def _small(counts: np.ndarray) -> np.ndarray:
-    """Counts in a byte each where they fit one, as they all but always do."""
+    # A byte each where they fit one, as they nearly always do; bytes are transposed three times as
+    # fast.
     fits = counts.size == 0 or counts.max() < 256
-    return counts.astype(np.uint8 if fits else np.int64)
+    return np.ascontiguousarray(counts.astype(np.uint8 if fits else np.int64).T)
+
+
+def resampled_rows(rng: np.random.Generator, n: int, size: int) -> np.ndarray:
+    """Rows drawn with replacement, [resample, n]."""
+    return rng.integers(n, size=(size, n))
+
+
+def _blocks(resamples: int, n: int, block: int | None = None) -> list[int]:
+    """The resamples in parts, each small enough for memory to stay flat."""
+    size = block or max(1, _BLOCK // n)
+    full, rest = divmod(resamples, size)
+    return [size] * full + [rest] * (rest > 0)
 
 
 def shared_entities(entity: np.ndarray | None, n: int) -> np.ndarray | None:
@@ -137,14 +122,14 @@ def shared_entities(entity: np.ndarray | None, n: int) -> np.ndarray | None:
     if len(entity) != n:
         raise ValueError(f"{len(entity)} entities for {n} questions")
     labels = np.ascontiguousarray(entity)
-    if labels.dtype.hasobject:  # whose bytes are not what they say
+    if labels.dtype.hasobject:  # the bytes are addresses
         return _numbered(labels)
     return _numbered_bytes(labels.tobytes(), labels.dtype)
 
 
 @lru_cache(maxsize=16)
 def _numbered_bytes(labels: bytes, dtype: np.dtype) -> np.ndarray | None:
-    """The same labels come for every probe and pass: to know them again takes a tenth of a sort."""
+    """The same, remembered: every probe and pass has the same labels, and a sort takes longer."""
     number = _numbered(np.frombuffer(labels, dtype))
     if number is not None:
         number.setflags(write=False)
@@ -154,18 +139,6 @@ def _numbered_bytes(labels: bytes, dtype: np.dtype) -> np.ndarray | None:
 def _numbered(labels: np.ndarray) -> np.ndarray | None:
     values, number = np.unique(labels, return_inverse=True)
     return None if len(values) == len(labels) else number
-
-
-def blocks(resamples: int, n: int) -> list[int]:
-    """The resamples in parts, each small enough for memory to stay flat."""
-    size = max(1, _BLOCK // n)
-    full, rest = divmod(resamples, size)
-    return [size] * full + [rest] * (rest > 0)
-
-
-def resampled_rows(rng: np.random.Generator, n: int, size: int) -> np.ndarray:
-    """Rows drawn with replacement, [resample, n]."""
-    return rng.integers(n, size=(size, n))
 
 
 def design_effect(hits: np.ndarray, number: np.ndarray | None) -> float:

@@ -1,4 +1,4 @@
-"""Draws that a process keeps: layers, predictors and units ask for the same ones many times."""
+"""A cache of random draws: layers, predictors and units need the same ones many times."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ _one_at_a_time = threading.Lock()
 
 
 def kept(key: tuple, draw: Callable[[], np.ndarray], *, least: int = 0) -> np.ndarray:
-    """What `draw` gives, made once for each key; what was not asked for longest is forgotten.
+    """The result of `draw`, made once for each key; the least recently used is dropped.
 
-    What is kept but shorter than `least` is made again.
+    A result that is shorter than `least` is made again.
     """
     with _one_at_a_time:
         drawn = _kept.pop(key, None)
         if drawn is None or len(drawn) < least:
             drawn = draw()
             drawn.setflags(write=False)
-            total = sum(of.nbytes for of in _kept.values()) + drawn.nbytes
+            total = sum(array.nbytes for array in _kept.values()) + drawn.nbytes
             while _kept and total > _KEPT_BYTES:
                 total -= _kept.pop(next(iter(_kept))).nbytes
         _kept[key] = drawn

@@ -1,4 +1,4 @@
-"""How well a score sorts, how true a probability is. Higher means more likely wrong (z = 1)."""
+"""Metrics of scores and probabilities: AUROC, calibration, risk. Higher: more likely wrong."""
 
 from __future__ import annotations
 
@@ -9,11 +9,17 @@ import numpy as np
 
 from anchorscope.errors import UserError
 from anchorscope.records import Estimate
-from anchorscope.stats.drawing import count_blocks, resampled_rows, shared_entities
+from anchorscope.stats.drawing import (
+    class_blocks,
+    count_blocks,
+    resampled_rows,
+    shared_entities,
+)
 from anchorscope.stats.intervals import percentile_interval
-from anchorscope.stats.pairs import class_blocks, counts_by_class, placed, weighted
 
 BINS = 10  # of equal width, for ECE and the reliability diagram
+_BLOCK = 250  # resamples at a time
+_LOOKED_UP = 4_000_000  # answers times resamples at a time, so that memory stays flat
 
 
 class Curve(NamedTuple):
@@ -70,13 +76,54 @@ def auroc_interval(
     if shared_entities(entity, n) is not None:
         (drawn,) = auroc_draws(z, [score], seed=seed, resamples=resamples, entity=entity)
         return percentile_interval(value, drawn, n)
-    # Sorted, so that the order of the questions has no say in what is drawn.
+    # Sorted, so that the order of the questions does not change what is drawn.
     wrong, right = np.sort(score[z == 1]), np.sort(score[z == 0])
     parts = class_blocks(len(right), len(wrong), seed=seed, resamples=resamples)
     drawn = np.concatenate(
-        [placed(wrong, right, of_wrong, of_right) for of_right, of_wrong in parts]
+        [pairs_in_order(wrong, right, of_wrong, of_right) for of_right, of_wrong in parts]
     )
     return percentile_interval(value, drawn / (len(wrong) * len(right)), n)
+
+
+def pairs_in_order(
+    wrong: np.ndarray, right: np.ndarray, of_wrong: np.ndarray, of_right: np.ndarray
+) -> np.ndarray:
+    """How many pairs of a wrong and a right answer each resample orders so, ties half, [resample].
+
+    `right` scores are sorted; counts are [wrong, resample] and [right, resample]. Cumulated counts
+    turn "how many right answers score lower" into a look-up.
+    """
+    below = np.searchsorted(right, wrong, "left")  # right answers below each wrong one
+    upto = np.searchsorted(right, wrong, "right")
+    total = np.zeros(of_wrong.shape[1])
+    size = max(1, min(_BLOCK, _LOOKED_UP // max(len(wrong), len(right) + 1)))
+    for start in range(0, len(total), size):
+        part = slice(start, start + size)
+        ranks = np.zeros((len(right) + 1, len(total[part])), dtype=np.int32)  # whole numbers: exact
+        np.cumsum(of_right[:, part], axis=0, out=ranks[1:])
+        lower = ranks[below]
+        if (below != upto).any():
+            lower = (lower + ranks[upto]) / 2
+        total[part] = np.einsum("wr,wr->r", lower, of_wrong[:, part], dtype=np.float64)
+    return total
+
+
+def resampled_auroc(
+    score: np.ndarray,
+    wrong: np.ndarray,
+    right: np.ndarray,
+    of_wrong: np.ndarray,
+    of_right: np.ndarray,
+) -> np.ndarray:
+    """AUROC of each resample, [resample]; NaN where it leaves one class alone.
+
+    `wrong` and `right` are places in `score`; counts are [wrong, resample], [right, resample].
+    """
+    order = np.argsort(score[right], kind="stable")
+    total = pairs_in_order(score[wrong], score[right][order], of_wrong, of_right[order])
+    sizes = [times.sum(axis=0, dtype=np.int32) for times in (of_wrong, of_right)]
+    pairs = sizes[0] * sizes[1].astype(np.float64)
+    return np.divide(total, pairs, out=np.full(len(total), np.nan), where=pairs > 0)
 
 
 def accuracy(z: np.ndarray, logit: np.ndarray) -> float:
@@ -105,8 +152,8 @@ def ece(z: np.ndarray, probability: np.ndarray) -> float:
     """Expected calibration error over BINS bins of equal width; NaN for no answers."""
     if not len(z):
         return np.nan
-    said, true, count = reliability(z, probability)
-    return float(np.sum(count * np.abs(said - true)) / len(z))
+    predicted, true, count = reliability(z, probability)
+    return float(np.sum(count * np.abs(predicted - true)) / len(z))
 
 
 def reliability(
@@ -120,15 +167,15 @@ def reliability(
     where = np.minimum((probability * BINS).astype(int), BINS - 1)
     count = np.bincount(where, minlength=BINS)
     used = count > 0
-    said = np.bincount(where, weights=probability, minlength=BINS)[used] / count[used]
+    predicted = np.bincount(where, weights=probability, minlength=BINS)[used] / count[used]
     true = np.bincount(where, weights=z, minlength=BINS)[used] / count[used]
-    return said, true, count[used]
+    return predicted, true, count[used]
 
 
 def risk_coverage(z: np.ndarray, score: np.ndarray) -> Curve:
     """Coverage (share answered) and risk (share of wrong ones among them), most trusted first.
 
-    Answers of equal score are let through together: nothing tells one from the other.
+    Answers of equal score are answered together: nothing tells one from the other.
     """
     order = np.argsort(score, kind="stable")
     ends = np.flatnonzero(np.append(np.diff(score[order]) > 0, True)) + 1
@@ -165,9 +212,10 @@ def auroc_draws(
         drawn = count_blocks(len(z), seed=seed, resamples=resamples, entity=entity)
         parts = ((times[wrong], times[right]) for times in drawn)
     else:
-        parts = counts_by_class(len(wrong), len(right), seed=seed, resamples=resamples)
-    of_parts = [[weighted(score, wrong, right, *part) for score in scores] for part in parts]
-    return np.concatenate([np.stack(of) for of in of_parts], axis=1)
+        sizes = len(wrong), len(right)
+        parts = class_blocks(*sizes, seed=seed, resamples=resamples, block=_BLOCK)
+    drawn = [[resampled_auroc(score, wrong, right, *part) for score in scores] for part in parts]
+    return np.concatenate([np.stack(part) for part in drawn], axis=1)
 
 
 def paired_difference(a: float, b: float, draws: np.ndarray) -> Difference:

@@ -1,0 +1,30 @@
+"""The inputs of a piece of evidence from readings alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from anchorscope.config import Config
+from anchorscope.evidence.pieces import PieceInputs
+from anchorscope.probes.labelled import Covariates
+from anchorscope.probes.readings import Readings
+
+
+def inputs_for(
+    readings: Readings, *, covariates: Covariates | None = None, rows: Any = None,
+    states: Any = None, abstained: Readings | None = None, dataset: str = "d", **options: Any,
+) -> PieceInputs:  # fmt: skip
+    """Model "m" on dataset "d"; `options` are fields of the config, covariates are unknown."""
+    unknown = np.full(len(readings.ids), np.nan)
+    return PieceInputs(
+        model="m",
+        dataset=dataset,
+        config=Config(**{"resamples": 1000, **options}),
+        readings=readings,
+        covariates=covariates or Covariates(unknown, unknown),
+        states=states or {},
+        abstained=abstained,
+        rows=rows or {},
+    )
