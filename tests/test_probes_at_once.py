@@ -5,23 +5,16 @@ from __future__ import annotations
 import os
 
 import numpy as np
-import pandas as pd
 import psutil
 import pytest
 import torch
 
-from anchorscope.config import Config
 from anchorscope.errors import UserError
-from anchorscope.evidence import awareness
-from anchorscope.evidence.pieces import PieceInputs, evidence_tables
 from anchorscope.pathways.refit import Mahalanobis, distances
 from anchorscope.probes import at_once
-from anchorscope.probes.at_once import FitProcess, fits_of_layers, fits_on, of_layers, stop_fits
-from anchorscope.probes.cross_fit import fit_and_read_layer, training_parts
+from anchorscope.probes.at_once import fits_of_layers, fits_on, of_layers, stop_fits
 from anchorscope.probes.fold_probes import fold_logits, label_tasks, task_request
-from anchorscope.probes.labelled import Covariates
 from anchorscope.probes.many_fits import Request, class_weights, fit_many
-from anchorscope.probes.readings import Readings
 
 LAYERS, N, WIDTH = 4, 120, 40
 
@@ -75,22 +68,6 @@ def test_labels_and_the_number_of_fits_may_differ_by_layer(world):
                                       nan_ok=True)  # fmt: skip
 
 
-def test_probes_take_the_fits_of_each_held_out_fold_that_were_made(world):
-    x, z, fold = world
-    ids = [str(number) for number in range(N)]
-    parts = training_parts(z, fold, entity=ids, C=1.0, balance="weights")
-    with fits_on("cpu"):
-        made = [fits_of_layers(lambda k, p=p: (x[k - 1][p.rows], p.request), [2]) for p in parts]
-    given = {"layer": 2, "ids": ids, "z": z, "fold": fold, "C": 1.0}
-    _, plain = fit_and_read_layer({"clean": x[1]}, **given)
-    fits = [by_layer[2] for by_layer in made]
-    _, taken = fit_and_read_layer({"clean": x[1]}, **given, fits=fits)
-    assert taken["clean"] == pytest.approx(plain["clean"], abs=1e-4)
-    fits[3] = fits[2]  # of another fold
-    _, other = fit_and_read_layer({"clean": x[1]}, **given, fits=fits)
-    assert not np.isclose(other["clean"], plain["clean"], atol=1e-2)[:, fold == 3].all()
-
-
 def test_few_layers_at_a_time_are_the_same(world, monkeypatch):
     """Layers of unlike shape are not put together; one without fits is passed over."""
     x, z, fold = world
@@ -128,35 +105,6 @@ def test_distances_of_tensors_are_those_of_arrays(width, values):
     with fits_on("cpu"):
         given = of_layers(lambda there, k: distances(there(x), there(y), fold), [1, 2])
     assert given[2] == pytest.approx(wanted, rel=1e-9)
-
-
-def test_classifiers_of_pathways_take_the_fits_that_were_made(monkeypatch):
-    """awareness.csv by way of its parts, with the fits of both passes made beforehand and not."""
-    rng = np.random.default_rng(1)
-    z, q = np.arange(N) % 2, rng.random(N) < 0.4
-    clean = (2 * z - 1.0 + rng.normal(size=(3, N)))[..., None].repeat(2, axis=2)
-    readings = Readings(
-        ids=tuple(map(str, range(N))), z=z, fold=np.arange(N) % 4, probes=("paper", "a", "b"),
-        logits={"clean": clean, "knockout": np.where(q[:, None], -clean, clean)},
-    )  # fmt: skip
-    nothing = Covariates(log_popularity=np.full(N, np.nan), prompt_length=rng.random(N))
-    states = {
-        name: rng.normal(size=(N, 2, WIDTH)) + q[:, None, None] for name in awareness.PIECE.loads
-    }
-    inputs = PieceInputs(
-        model="m", dataset="d", config=Config(resamples=100), readings=readings,
-        covariates=nothing, states=states,
-    )  # fmt: skip
-    plain = evidence_tables(("awareness",), [inputs])
-    sizes, ask = [], FitProcess.made
-    kept = lambda self, work: (made := ask(self, work)) and (sizes.append(len(made)) or made)  # noqa: E731
-    monkeypatch.setattr(FitProcess, "made", kept)
-    with fits_on("cpu"):
-        given = evidence_tables(("awareness",), [inputs])
-    assert sizes == [2, 2]
-    assert set(plain["awareness"]["predictor"]) >= {"state", "question-only"}
-    for name, table in plain.items():
-        pd.testing.assert_frame_equal(table, given[name], atol=1e-4)
 
 
 def test_without_a_device_or_its_memory_there_are_none(world):
