@@ -55,9 +55,10 @@ def bootstrap_mean(
     values, number = values[order], None if number is None else number[order]
     if n == 1 or (number is not None and number.max() == 0):  # nothing to draw
         return Estimate(float(values.mean()), np.nan, np.nan, n)
-    columns = np.column_stack([values, np.ones(n)])
+    columns = values[:, None] if number is None else np.column_stack([values, np.ones(n)])
     sums = drawn_sums(columns, seed=seed, resamples=resamples, entity=number)
-    return percentile_interval(float(values.mean()), sums[:, 0] / sums[:, 1], n)
+    size = n if number is None else sums[:, 1]
+    return percentile_interval(float(values.mean()), sums[:, 0] / size, n)
 
 
 def percentile_interval(value: float, drawn: np.ndarray, n: int) -> Estimate:
