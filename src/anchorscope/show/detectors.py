@@ -17,8 +17,8 @@ from sklearn.metrics import roc_curve
 from anchorscope.detect.kinds import make_method
 from anchorscope.run_folder.view import where
 from anchorscope.show import canvas
+from anchorscope.show.canvas import save_figure
 from anchorscope.show.curves import FEW, PALETTE
-from anchorscope.show.saving import save_figure
 from anchorscope.stats.ranking import Curve, auroc, reliability, risk_coverage
 
 # What a reader asks first; the table has them all.
@@ -132,8 +132,8 @@ def _curves(
 
 
 def _reliable(z: np.ndarray, probability: np.ndarray) -> Curve:
-    said, true, count = reliability(z, probability)
-    return Curve(said[count >= FEW], true[count >= FEW])
+    predicted, true, count = reliability(z, probability)
+    return Curve(predicted[count >= FEW], true[count >= FEW])
 
 
 def _colours(scores: pd.DataFrame) -> Mapping[str, str]:

@@ -7,7 +7,7 @@
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
   // Colours come from the style sheet, so that a chart follows the page from light to dark.
-  function dress(layout) {
+  function themed(layout) {
     const ink = css("--ink"), line = css("--line"), paper = css("--paper");
     const axis = { gridcolor: line, linecolor: line, tickcolor: line, automargin: true };
     return {
@@ -31,7 +31,7 @@
     modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]],
   };
 
-  // A copy of the view's traces: controls recede in either dress, hidden groups stay hidden.
+  // A copy of the view's traces: hidden groups stay hidden.
   function traces({ spec, view, hidden }) {
     return structuredClone(spec.views[view].data).map((trace) => {
       trace.visible = !hidden.has(trace.legendgroup);
@@ -75,8 +75,8 @@
     chart.buttons.forEach((b, i) => b.setAttribute("aria-pressed", String(i === chart.view)));
     const drawn = traces(chart);
     name(chart, drawn);
-    const layout = { ...chart.spec.layout, ...chart.spec.views[chart.view].layout };
-    Plotly.react(chart.target, drawn, dress(layout), config);
+    const { layout } = chart.spec.views[chart.view];
+    Plotly.react(chart.target, drawn, themed(layout), config);
   }
 
   document.querySelectorAll(".chart").forEach((target) => {
