@@ -1,22 +1,37 @@
-"""The page: its controls, its two panels, and which step each control takes."""
+"""The page: its controls, its two panels, which step each control takes, and its guard."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from importlib import resources
-from typing import Any
+from typing import Any, NamedTuple
 
+import fastapi
 import gradio as gr
 from gradio.themes import Base
 
-from anchorscope.app import visit as steps
-from anchorscope.app.controls import Asking, Changing, asking, changing
-from anchorscope.app.desk import Desk
-from anchorscope.app.visit import CHANGES, Switches, Visit
-from anchorscope.inspection.panel import own
-from anchorscope.notebook.visible import visible
+from anchorscope.app import state as steps
+from anchorscope.app.state import CHANGES, AppState, Switches, Visit
+from anchorscope.inspection.result import web_file
+from anchorscope.notebook import visible
 from anchorscope.records import MODES
+from anchorscope.web.guard import Access, Guard
+from anchorscope.web.server import LOCAL, host_header
 
+USER = "anchorscope"
+_PATHS = re.compile(
+    r"/|/(config|theme\.css|favicon\.ico|manifest\.json|robots\.txt|login/?|logout)"
+    r"|/(assets|static|svelte)/[\w./~+-]+"
+    r"|/gradio_api/(queue/(join|data)|heartbeat/\w+|startup-events|cancel|reset)"
+)
+# gradio's own scripts are inside its page; nothing is loaded from, or sent to, anywhere else.
+_POLICY = (
+    "default-src 'none'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; "
+    "style-src 'self' 'unsafe-inline'; img-src 'self' data:; font-src 'self' data:; "
+    "connect-src 'self'; manifest-src 'self'; base-uri 'self'; form-action 'self'; "
+    "frame-ancestors 'none'"
+)
 KEPT = 3600  # seconds that a visitor's answers are kept without a step
 QUEUE = 16  # visitors' steps that may wait; further ones are told to come back
 _ONE = {"concurrency_id": "model", "concurrency_limit": 1, "api_visibility": "private"}
@@ -27,65 +42,155 @@ _LAST = {**_STEP, "trigger_mode": "always_last"}
 _EACH = {**_STEP, "trigger_mode": "multiple"}
 
 
-def page(desk: Desk) -> gr.Blocks:
-    """The page of a desk, with its queue."""
+def guarded_app(state: AppState, *, host: str, port: int, password: str | None = None) -> Guard:
+    """The page as an ASGI app, served to its own address alone."""
+    app = fastapi.FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
+    mounted = gr.mount_gradio_app(
+        app, page(state), path="/", server_name=host, server_port=port, footer_links=[],
+        auth=None if password is None else (USER, password), allowed_paths=[], ssr_mode=False,
+        show_error=False, max_file_size=0, enable_monitoring=False, pwa=False, mcp_server=False,
+        theme=theme(), css=style(),
+    )  # fmt: skip
+    names = [host, "localhost"] if host == LOCAL else [host]
+    hosts = [host_header(name, port) for name in names]
+    return Guard(mounted, Access(hosts=hosts, paths=_PATHS, browser=True, policy=_POLICY))
+
+
+def page(state: AppState) -> gr.Blocks:
+    """The page of a model and a run, with its queue."""
     with gr.Blocks(analytics_enabled=False, title="anchorscope app", fill_width=True) as blocks:
         visit = gr.State(Visit(), time_to_live=KEPT)
-        gr.HTML(_head(desk), elem_id="head", apply_default_css=False, js_on_load=None)
-        of, cut = asking(desk), changing(desk)
+        gr.HTML(_head(state), elem_id="head", apply_default_css=False, js_on_load=None)
+        asked, cut = _asking(state), _changing(state)
         with gr.Row(elem_id="panels"):
             panels = [
                 gr.HTML(
                     text, elem_id=name, min_width=330, apply_default_css=False,
                     js_on_load=_own("panel.js"),
                 )
-                for name, text in zip(("first", "second"), Visit().said, strict=True)
+                for name, text in zip(("first", "second"), Visit().panels, strict=True)
             ]  # fmt: skip
-        switches = [cut.changes, of.subject, cut.window, cut.heads, cut.mode]
+        switches = [cut.changes, asked.subject, cut.window, cut.heads, cut.mode]
         shown = [*panels, visit]
-        _on_questions(desk, of, switches, shown)
-        _on_changes(desk, cut, switches, shown)
+        _on_questions(state, asked, switches, shown)
+        _on_changes(state, cut, switches, shown)
     blocks.queue(max_size=QUEUE, default_concurrency_limit=1)
     return blocks
 
 
-def _on_questions(desk: Desk, of: Asking, switches: list, shown: list) -> None:
+class _Asking(NamedTuple):
+    """What a visitor asks with."""
+
+    question: Any
+    ask: Any
+    dataset: Any
+    picked: Any
+    subject: Any
+    beside: Any
+
+
+class _Changing(NamedTuple):
+    """What a visitor cuts and changes with."""
+
+    changes: Any
+    window: Any
+    heads: Any
+    mode: Any
+    again: Any
+
+
+def _asking(state: AppState) -> _Asking:
+    """The question, the run's own ones, and another subject."""
+    datasets = [(title, name) for name, title in state.run.titles.items()]
+    with gr.Row(equal_height=True):
+        question = gr.Textbox(
+            label="Question", placeholder="What is the capital of France?", lines=1,
+            max_lines=3, max_length=2000, scale=5, min_width=260, autofocus=True,
+            elem_id="question",
+        )  # fmt: skip
+        button = gr.Button("Ask", variant="primary", scale=1, min_width=100, elem_id="ask")
+    with gr.Row():
+        dataset = gr.Dropdown(
+            datasets, value=state.run.datasets[0], label="As the questions of",
+            visible=len(datasets) > 1, min_width=200, filterable=False, elem_id="dataset",
+        )  # fmt: skip
+        picked = gr.Dropdown(
+            state.questions(state.run.datasets[0]), value=None, scale=2, min_width=260,
+            label="or one of the run's questions", elem_id="picked",
+        )  # fmt: skip
+        subject = gr.Textbox(
+            label="Another subject", placeholder="Japan", scale=2, min_width=160,
+            max_length=200, elem_id="subject",
+        )  # fmt: skip
+        beside = gr.Button("Ask the same about it", min_width=270, elem_id="beside")
+    return _Asking(question, button, dataset, picked, subject, beside)
+
+
+def _changing(state: AppState) -> _Changing:
+    """The switches of what is cut, where, and by which probes it is read."""
+    widths = [("off", 0), *((f"the last {w}", w) for w in range(1, state.model.blocks + 1))]
+    with gr.Accordion("What is cut and changed", open=True, elem_id="changes"), gr.Row():
+        changes = gr.CheckboxGroup(
+            list(CHANGES), value=list(CHANGES[:2]), label="Beside the cut", scale=6,
+            min_width=260, elem_id="switches",
+        )  # fmt: skip
+        window = gr.Dropdown(
+            widths, value=0, label="Cut in some blocks only", scale=2, min_width=180,
+            filterable=False, elem_id="window",
+        )  # fmt: skip
+        heads = gr.Textbox(
+            label="Cut in single heads", placeholder="12.3, 14.0", scale=2, min_width=140,
+            max_length=400, elem_id="heads",
+        )  # fmt: skip
+        mode = gr.Radio(
+            list(MODES), value="strict", label="Probes of", scale=1, min_width=140, elem_id="mode"
+        )
+        again = gr.Button("Reset the cut", min_width=130, elem_id="again")
+    return _Changing(changes, window, heads, mode, again)
+
+
+def _on_questions(state: AppState, asked: _Asking, switches: list, shown: list) -> None:
     visit = shown[-1]
 
     def ask(text: str, name: str, now: Visit, *values: Any) -> Iterator[tuple]:
-        for step in steps.ask(desk, now, text or "", name, _switches(*values)):
+        for step in steps.ask(state, now, text or "", name, _switches(*values)):
             yield _show(step)
 
     def ask_beside(now: Visit, *values: Any) -> Iterator[tuple]:
-        for step in steps.ask_beside(desk, now, _switches(*values)):
+        for step in steps.ask_beside(state, now, _switches(*values)):
             yield _show(step)
 
-    inputs = [of.question, of.dataset, visit, *switches]
-    gr.on([of.ask.click, of.question.submit], ask, inputs, shown, **_STEP)
+    inputs = [asked.question, asked.dataset, visit, *switches]
+    gr.on([asked.ask.click, asked.question.submit], ask, inputs, shown, **_STEP)
     # In the browser alone; then asked as if it had been typed.
-    of.picked.input(
-        None, of.picked, of.question, js="text => text", api_visibility="private",
+    asked.picked.input(
+        None, asked.picked, asked.question, js="text => text", api_visibility="private",
         trigger_mode="always_last",
     ).then(ask, inputs, shown, **_LAST)  # fmt: skip
-    gr.on([of.beside.click, of.subject.submit], ask_beside, [visit, *switches], shown, **_STEP)
-    of.dataset.input(
-        lambda name: gr.Dropdown(desk.questions(name), value=None), of.dataset, of.picked, **_STEP
+    gr.on(
+        [asked.beside.click, asked.subject.submit], ask_beside, [visit, *switches], shown, **_STEP
+    )
+    asked.dataset.input(
+        lambda name: gr.Dropdown(state.questions(name), value=None),
+        asked.dataset,
+        asked.picked,
+        **_STEP,
     )
 
 
-def _on_changes(desk: Desk, cut: Changing, switches: list, shown: list) -> None:
+def _on_changes(state: AppState, cut: _Changing, switches: list, shown: list) -> None:
     visit = shown[-1]
 
     def redraw(now: Visit, *values: Any) -> tuple:
-        return _show(steps.redraw(desk, now, _switches(*values)))
+        return _show(steps.redraw(state, now, _switches(*values)))
 
     def restore(now: Visit, *values: Any) -> tuple:
-        return _show(steps.restore(desk, now, _switches(*values)))
+        return _show(steps.restore(state, now, _switches(*values)))
 
     def toggle(side: Any) -> Any:
         def click(event: gr.EventData, now: Visit, *values: Any) -> tuple:
             token = getattr(event, "token", None)
-            return _show(steps.toggle(desk, now, token, _switches(*values), side))
+            return _show(steps.toggle(state, now, token, _switches(*values), side))
 
         return click
 
@@ -109,17 +214,17 @@ def _switches(changes: Any, subject: Any, window: Any, heads: Any, mode: Any) ->
 
 
 def _show(visit: Visit) -> tuple[str, str, Visit]:
-    return (*visit.said, visit)
+    return (*visit.panels, visit)
 
 
-def _head(desk: Desk) -> str:
-    run = desk.run
+def _head(state: AppState) -> str:
+    run = state.run
     findings = []
     for name, title in run.titles.items():
-        of = desk.inspector(name).answers
-        words = f"finding {of.finding['finding']}, " if of.finding else ""
-        findings.append(f"<b>{visible(title)}</b>: {words}read at layer {of.layer}")
-    judge = "no detector" if desk.detector is None else f"detector {desk.detector.name}"
+        answers = state.inspector(name).answers
+        words = f"finding {answers.finding['finding']}, " if answers.finding else ""
+        findings.append(f"<b>{visible(title)}</b>: {words}read at layer {answers.layer}")
+    judge = "no detector" if state.detector is None else f"detector {state.detector.name}"
     return (
         '<header class="anchorscope"><p class="brand">anchorscope</p>'
         f"<h1>{visible(run.model_name)}, asked live</h1>"
@@ -129,9 +234,9 @@ def _head(desk: Desk) -> str:
 
 
 def style() -> str:
-    """The style of the panels, for light and dark pages, and of what stands around them."""
-    dark = f".dark .anchorscope {{ {own('dark.css')} }}"
-    return own("panel.css") + dark + _own("app.css")
+    """The style of the panels, for light and dark pages, and of the page around them."""
+    dark = f".dark .anchorscope {{ {web_file('dark.css')} }}"
+    return web_file("panel.css") + dark + _own("app.css")
 
 
 def theme() -> Base:

@@ -1,21 +1,28 @@
-"""A question put as the run put its own: the same text around it, the same tokens in front."""
+"""A question put and answered as in a run: the same prompt, marked and read the same way."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
+
+import numpy as np
+from torch import Tensor
 
 from anchorscope.config import Config
 from anchorscope.detect.deployed.bind import Bound, bind_prompts
 from anchorscope.detect.deployed.trained import Example
-from anchorscope.engine.lease import Lease
+from anchorscope.engine.lease import Lease, Read
+from anchorscope.engine.transfer import to_host
 from anchorscope.engine.trunk import Prefix, shared_prefix
 from anchorscope.errors import UserError
 from anchorscope.evidence.patching_donors import subject_span
 from anchorscope.models import Model
 from anchorscope.models.prompts import Prompt
 from anchorscope.models.rotary import longest_row
+from anchorscope.pipeline.asking.mark import mark_answer
 from anchorscope.pipeline.prompts import Prompted
 from anchorscope.records import Question, Sample, Span
 from anchorscope.run_folder.identity import weights_hash, weights_remark
@@ -25,6 +32,10 @@ from anchorscope.spans.question import QuestionSpans, find_spans
 
 LONGEST = 2000  # characters of a question
 _TRIED = 64  # of the run's prompts, made again to prove that they are the run's
+
+
+# Called with each answer token when it has been fed: its id, and its states [layer, width].
+OnToken = Callable[[int, np.ndarray], None]
 
 
 @dataclass(frozen=True)
@@ -162,3 +173,61 @@ def _checked(text: str) -> str:
 def _new(text: str, dataset: str) -> Question:
     digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:16]
     return Question(id=f"asked:{digest}", dataset=dataset, text=text, answers=())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """A question with the model's answer to it, and the states that were caught on the way."""
+
+    prompt: Prompted
+    sample: Sample  # its verdict means nothing where no accepted answer is known
+    states: np.ndarray  # [answer token, layer, width], as a run folder would give them back
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether the accepted answers are known, and with them the verdict."""
+        return bool(self.sample.question.answers)
+
+    @property
+    def clean(self) -> np.ndarray | None:
+        """The states [layer, width] at the probe position; None: no answer entity to read."""
+        exact = self.sample.exact_answer
+        return self.states[exact[-1] - len(self.sample.prompt_ids)] if exact else None
+
+
+class ListeningLease(Lease):
+    """A lease that reports every token that is fed alone, which is how answers are written."""
+
+    def __init__(self, model: Model, on_token: OnToken) -> None:
+        super().__init__(model)
+        self._on_token = on_token
+
+    def run(self, ids: Tensor, *args: Any, **options: Any) -> Read:
+        read = super().run(ids, *args, **options)
+        if ids.shape == (1, 1):
+            self._on_token(int(ids[0, 0]), to_host(read.states)[0].astype(np.float32))
+        return read
+
+
+def ask(prompts: RunPrompts, text: str, on_token: OnToken | None = None) -> Asked:
+    """The model's greedy answer to a question, marked as a run marks it."""
+    prompt, model = prompts.prompted(text), prompts.model
+    states: list[np.ndarray] = []
+
+    def keep(token: int, state: np.ndarray) -> None:
+        states.append(state)
+        if on_token is not None:
+            on_token(token, state)
+
+    with ListeningLease(model, keep) as lease:
+        prefix = prompts.prefix(lease, prompt.prompt_ids)
+        states.clear()  # a prefix of one token is no answer
+        answered = prompts.bound.answerer.answer(
+            lease, prefix, [prompt.question.id], [prompt.prompt_ids]
+        )
+    (answer,) = answered.answers
+    stacked = np.stack(states) if states else np.empty((0, model.blocks, model.parts.width))
+    # Without accepted answers the sample is neither right nor wrong.
+    verdict = None if prompt.question.answers else "abstain"
+    sample = mark_answer(model, prompt, answer, verdict=verdict)
+    return Asked(prompt=prompt, sample=sample, states=stacked)
