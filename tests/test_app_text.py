@@ -13,7 +13,7 @@ from markupsafe import Markup
 pytest.importorskip("gradio", reason="gradio is not installed")
 pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 from anchorscope.app import state as steps
-from anchorscope.inspection.result import environment
+from anchorscope.show.html import environment
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
 SEEN = "U+202EgnorwU+202C"  # what is left of the direction marks

@@ -25,6 +25,7 @@ from anchorscope.detect.deployed.saved import load_trained
 from anchorscope.notebook import card
 from anchorscope.run_folder.view import RunView
 from anchorscope.show.explore.page import write_view
+from anchorscope.show.html import island
 from anchorscope.show.report.page import page
 from torture.fuzz.folders import detector
 from torture.fuzz.target import Target
@@ -86,12 +87,12 @@ def told(found: Iterable[tuple[str, dict[str, Any]]]) -> Elements:
 
 def check_markup(given: tuple[list[str], Any]) -> None:
     """Text of a card comes back as text, JSON as the same JSON."""
-    texts, island = given
+    texts, content = given
     first, second = texts[0], texts[-1]
     seen = Seen(card(first, [(second, first)]))
     assert {name for name, _ in seen.elements} <= {"div", "span", "bdi"}
     assert all(set(of) <= {"class", "style", "dir", "title"} for _, of in seen.elements)
-    written = json.loads(json.dumps(island, default=str))
+    written = json.loads(json.dumps(content, default=str))
     seen = Seen(island("x", {"a": written, **dict.fromkeys(texts, 1)}))
     assert [name for name, _ in seen.elements] == ["script"] and not seen.texts
     assert set(json.loads("".join(seen.scripts))) >= {"a"}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from importlib import resources
 from typing import Any, NamedTuple
 
 import fastapi
@@ -13,9 +12,9 @@ from gradio.themes import Base
 
 from anchorscope.app import state as steps
 from anchorscope.app.state import CHANGES, AppState, Switches, Visit
-from anchorscope.inspection.result import web_file
 from anchorscope.notebook import visible
 from anchorscope.records import MODES
+from anchorscope.show.html import web_file
 from anchorscope.web.guard import Access, Guard
 from anchorscope.web.server import LOCAL, host_header
 
@@ -66,7 +65,7 @@ def page(state: AppState) -> gr.Blocks:
             panels = [
                 gr.HTML(
                     text, elem_id=name, min_width=330, apply_default_css=False,
-                    js_on_load=_own("panel.js"),
+                    js_on_load=web_file("app.js"),
                 )
                 for name, text in zip(("first", "second"), Visit().panels, strict=True)
             ]  # fmt: skip
@@ -236,7 +235,7 @@ def _head(state: AppState) -> str:
 def style() -> str:
     """The style of the panels, for light and dark pages, and of the page around them."""
     dark = f".dark .anchorscope {{ {web_file('dark.css')} }}"
-    return web_file("panel.css") + dark + _own("app.css")
+    return web_file("panel.css") + dark + web_file("app.css")
 
 
 def theme() -> Base:
@@ -244,8 +243,3 @@ def theme() -> Base:
     sans = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "Arial", "sans-serif"]
     mono = ["ui-monospace", "Menlo", "Consolas", "DejaVu Sans Mono", "monospace"]
     return Base(primary_hue="blue", neutral_hue="gray", font=sans, font_mono=mono)
-
-
-def _own(name: str) -> str:
-    folder = resources.files("anchorscope.app").joinpath("web")
-    return folder.joinpath(name).read_text(encoding="utf-8")

@@ -5,11 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
-from importlib import resources
 from typing import TYPE_CHECKING
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from anchorscope.engine.passes import ANSWER_ONLY, CLEAN, KNOCKOUT, NEUTRAL
@@ -17,10 +14,11 @@ from anchorscope.inspection.choices import HEADS, PATCH, WINDOW, Choices
 from anchorscope.inspection.question import Asked
 from anchorscope.inspection.readings import PathwayVote, Wrong
 from anchorscope.models import Model
-from anchorscope.notebook import Band, Line, belief_chart, codes, line_sample, visible
+from anchorscope.notebook import Band, Line, belief_chart, line_sample, visible
 from anchorscope.records import Mode
 from anchorscope.show.curves import INTERVENTIONS
 from anchorscope.show.explore.token_texts import piece
+from anchorscope.show.html import render, web_file
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -180,13 +178,14 @@ def _plain(text: str) -> str:
 def panel(result: Inspection, *, live: bool = False) -> str:
     """The HTML of one question; where it is live, each prompt token is a button."""
     lines, bands = result.lines(), result.run_bands()
-    return _render(
+    return render(
+        "panel.html",
         question=result.question,
         it=result,
         live=live,
         tokens=[token.text for token in result.tokens if token.answer],
         cautions=" ".join(_cautions(result)),
-        lines=lines,
+        lines=[(line, Markup(line_sample(line))) for line in lines],
         bands=bands,
         chart=Markup(belief_chart(lines, bands, layer=result.layer)) if lines else "",
     )
@@ -194,7 +193,7 @@ def panel(result: Inspection, *, live: bool = False) -> str:
 
 def streamed(question: str, tokens: Sequence[str], wrong: Sequence[float]) -> str:
     """The panel while the answer is being written: its tokens, and P(wrong) after each."""
-    return _render(question=question, it=None, live=False, tokens=tokens, wrong=wrong)
+    return render("panel.html", question=question, it=None, live=False, tokens=tokens, wrong=wrong)
 
 
 def message(text: str) -> str:
@@ -218,32 +217,3 @@ def _cautions(result: Inspection) -> list[str]:
             f"From the clean state alone the detector says {scored.pathway} ({chance})."
         )
     return cautions
-
-
-def _render(**values: object) -> str:
-    return environment().get_template("panel.html").render(values)
-
-
-@cache
-def environment() -> Environment:
-    """The templates of this folder; their filters make untrusted text visible."""
-    found = Environment(
-        loader=PackageLoader("anchorscope.inspection", "web"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    found.globals["zip"] = zip
-    found.filters |= {
-        "visible": lambda text: Markup(visible(text)),
-        "codes": lambda text: Markup(codes(text)),
-        "sample": lambda line: Markup(line_sample(line)),
-    }
-    return found
-
-
-def web_file(name: str) -> str:
-    """A style sheet of this folder's web part."""
-    folder = resources.files("anchorscope.inspection").joinpath("web")
-    return folder.joinpath(name).read_text(encoding="utf-8")

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from anchorscope.notebook import codes, visible
 from anchorscope.records import MODES
 from anchorscope.show.report.words import number, percent, short
 
@@ -29,11 +30,12 @@ class Table(NamedTuple):
 
 def render(template: str, **values: Any) -> str:
     """The template of show/web with these values; a value that it lacks is an error."""
-    return _environment().get_template(template).render(values)
+    return environment().get_template(template).render(values)
 
 
 @cache
-def _environment() -> Environment:
+def environment() -> Environment:
+    """The templates of show/web with their filters."""
     found = Environment(
         loader=PackageLoader("anchorscope.show", "web"),
         autoescape=True,
@@ -42,15 +44,21 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    found.filters |= {"number": number, "percent": percent, "short": short}
-    found.globals |= {"island": island, "modes": MODES}
+    found.filters |= {
+        "number": number,
+        "percent": percent,
+        "short": short,
+        "visible": lambda text: Markup(visible(text)),
+        "codes": lambda text: Markup(codes(text)),
+    }
+    found.globals |= {"island": island, "modes": MODES, "zip": zip}
     return found
 
 
-def web_file(name: str) -> Markup:
-    """A style sheet or script of show/web, as it goes into a page."""
+def web_file(name: str) -> str:
+    """The text of a style sheet or script of show/web."""
     folder = resources.files("anchorscope.show").joinpath("web")
-    return Markup(folder.joinpath(name).read_text(encoding="utf-8"))
+    return folder.joinpath(name).read_text(encoding="utf-8")
 
 
 def source_hash(text: str) -> str:

@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 
 from markupsafe import Markup
@@ -16,7 +15,7 @@ from anchorscope.run_folder.view import RunView, values
 from anchorscope.run_folder.whole import is_partial, put_whole, remove_partials
 from anchorscope.show.curves import all_titles
 from anchorscope.show.explore.data import RunData, run_data
-from anchorscope.show.html import finite, island, render, source_hash
+from anchorscope.show.html import finite, island, render, source_hash, web_file
 
 MOST_INSIDE = 20_000  # samples of all runs together; more than that are files beside the page
 _BLOCK = re.compile(r"run[12]-\d{3,}\.json")  # a file of samples beside the page
@@ -116,9 +115,9 @@ def _blocks_of_a_page(folder: Path) -> set[str]:
 
 def _html(runs: Sequence[RunView], inside: Sequence[Markup], *, connect: str) -> str:
     script = "\n".join(
-        ['"use strict";', "(() => {", *(_own(f"{name}.js") for name in _SCRIPTS), "})();"]
+        ['"use strict";', "(() => {", *(web_file(f"view/{name}.js") for name in _SCRIPTS), "})();"]
     )
-    style = _own("explore.css")
+    style = web_file("view/view.css")
     policy = (
         f"default-src 'none'; script-src {source_hash(script)}; style-src {source_hash(style)}; "
         f"img-src data:; connect-src {connect}; base-uri 'none'; form-action 'none'"
@@ -128,12 +127,7 @@ def _html(runs: Sequence[RunView], inside: Sequence[Markup], *, connect: str) ->
         "view.html",
         policy=policy,
         title=f"{names}: every sample",
-        style=Markup(style),
+        style=style,
         data=inside,
-        script=Markup(script),
+        script=script,
     )
-
-
-def _own(name: str) -> str:
-    folder = resources.files("anchorscope.show.explore").joinpath("web")
-    return folder.joinpath(name).read_text(encoding="utf-8")

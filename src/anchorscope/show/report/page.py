@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from markupsafe import Markup
-
 from anchorscope.run_folder.view import RunView
 from anchorscope.run_folder.whole import put_whole
 from anchorscope.show import charts
@@ -30,7 +28,7 @@ def page(run: RunView) -> str:
     """The whole page as text."""
     import plotly.offline  # here: slow to import, and only the report needs it
 
-    library, script = Markup(plotly.offline.get_plotlyjs()), web_file("page.js")
+    library, script = plotly.offline.get_plotlyjs(), web_file("page.js")
     # Only these two scripts may run, and nothing may be fetched: a second lock after escaping.
     policy = (
         f"default-src 'none'; script-src {source_hash(library)} {source_hash(script)}; "
