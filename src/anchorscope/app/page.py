@@ -78,7 +78,7 @@ def page(state: AppState) -> gr.Blocks:
 
 
 class _Asking(NamedTuple):
-    """What a visitor asks with."""
+    """The controls that ask a question."""
 
     question: Any
     ask: Any
@@ -89,7 +89,7 @@ class _Asking(NamedTuple):
 
 
 class _Changing(NamedTuple):
-    """What a visitor cuts and changes with."""
+    """The controls that change what is cut."""
 
     changes: Any
     window: Any

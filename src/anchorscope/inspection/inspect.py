@@ -132,7 +132,7 @@ def _inspector(
 
 @dataclass(frozen=True)
 class Inspector:
-    """What stays the same over the questions of one dataset's kind."""
+    """A model and one dataset of a finished run of it: answers and reads any question."""
 
     model: Model
     answers: RunAnswers
@@ -149,7 +149,7 @@ class Inspector:
         dataset: str | None = None,
         detector: Detector | None = None,
     ) -> Inspector:
-        """The inspector of a run's dataset, its model proved to be understood and the run's."""
+        """The inspector of a dataset; an error where the model is unsupported or not the run's."""
         answers = answers_of(run, dataset)
         prompts = prompts_of_run(run, answers.dataset, model)
         require_understood(model)
@@ -213,7 +213,7 @@ class Inspector:
         return self._measured(about, asked, self._states(asked, choices, chosen))
 
     def _measured(self, about: Inspection, asked: Asked, states: States) -> Inspection:
-        """The same with what the run's probes read in these states."""
+        """The inspection with beliefs, bands, P(wrong) and pathway read from these states."""
         answers, mode = self.answers, about.mode
         stacked = np.stack(list(states.values()))
         fold = self.fold(asked.sample.question.text)

@@ -37,7 +37,7 @@ NEAR = 0.1  # how far from a probability others count as given the same
 
 @dataclass(frozen=True)
 class RunAnswers:
-    """The answers of one dataset of a run, as a background for one more question."""
+    """The answers and probes of one dataset of a run, to compare one more question with."""
 
     run: RunView
     dataset: str
@@ -124,11 +124,11 @@ class RunAnswers:
         return rate(rows["z"].to_numpy(float)[near])
 
     def effect_probe(self, mode: Mode) -> int:
-        """The place of the mode's probe among the probes."""
+        """The index of the probe that measures effects in this mode."""
         return self.probes.probes.index(ROLES[mode].effect)
 
     def group_probe(self, mode: Mode) -> int:
-        """The place of the probe that names the pathway."""
+        """The index of the probe that forms the groups Q and A in this mode."""
         return self.probes.probes.index(ROLES[mode].group)
 
 
@@ -142,7 +142,7 @@ def answers_of(run: RunView, dataset: str | None) -> RunAnswers:
 
 @dataclass(frozen=True, kw_only=True)
 class Wrong:
-    """How likely the answer is wrong, who says so, and what that has been worth."""
+    """P(wrong) of an answer, which probe or detector gives it, and its calibration in words."""
 
     probability: float
     by: str  # "detector probe" or "the run's probe at layer 20"
@@ -166,7 +166,7 @@ class PathwayVote:
 
     @property
     def certainty(self) -> str:
-        """Their share in a word."""
+        """The share of agreeing probes in a word."""
         share = self.agreeing / self.probes
         return "clear" if share >= 0.9 else "likely" if share >= 0.7 else "unsure"
 

@@ -134,7 +134,7 @@ class Inspection:
         ]
 
     def _label(self, name: str) -> str:
-        """What a reader calls a pass."""
+        """The name of a pass in legends."""
         own = tuple(token.position for token in self.tokens if token.exact_question)
         choices = self.choices
         heads = ", ".join(f"{block}.{head}" for block, head in choices.heads)
@@ -197,7 +197,7 @@ def streamed(question: str, tokens: Sequence[str], wrong: Sequence[float]) -> st
 
 
 def message(text: str) -> str:
-    """A friendly line."""
+    """HTML of one line for a visitor."""
     return f'<p class="anchorscope box" role="status">{visible(text)}</p>'
 
 

@@ -30,7 +30,7 @@ _SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """How much a server takes on."""
+    """Limits of requests: how many wait, are batched, and how large they are."""
 
     queue: int = 64  # requests that wait
     batch: int = 32  # questions in one call of the model

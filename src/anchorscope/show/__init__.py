@@ -1,7 +1,7 @@
-"""What a person looks at: figures for a paper, and a report in one HTML file.
+"""Figures for a paper, and a report in one HTML file.
 
-What draws is imported when it is first used, so that a run and its report do not wait for
-matplotlib.
+Functions that draw are imported when they are first used, so that a run and its report do not wait
+for matplotlib.
 """
 
 from __future__ import annotations

@@ -56,12 +56,12 @@ def _style(ax: Axes) -> None:
 
 
 def title(ax: Axes, text: str) -> None:
-    """Text as it is: a dollar sign in a model's name is not mathematics."""
+    """Set a panel's title as plain text: a dollar sign in a model's name is not mathematics."""
     ax.set_title(text, fontsize=TEXT + 1, color=INK, parse_math=False)
 
 
 def draw(ax: Axes, series: Series) -> Line2D:
-    """The curve with its band; points without neighbours or with few samples get a dot."""
+    """Draw a curve with its band; points without neighbours or with few samples get a dot."""
     (line,) = ax.plot(
         series.layer,
         series.value,
@@ -111,7 +111,7 @@ def footer(
     caption: str = "",
     height: float | None = None,
 ) -> None:
-    """Below the panels: the legend, a second line that explains marks, the caption.
+    """Add the legend, notes that explain marks, and the caption below the panels.
 
     The figure grows by them, or the panels give way where the whole has a `height`.
     """
@@ -160,7 +160,7 @@ def _legend(
 def save_figure(
     figure: Figure, stem: str | Path, *, formats: Sequence[Format] = FORMATS, dpi: float = _DPI
 ) -> tuple[Path, ...]:
-    """The files written beside each other; the same figure gives the same bytes."""
+    """Save the figure in each format; the same figure gives the same bytes."""
     stem = Path(stem)
     undated: dict[Format, dict[str, None]] = {
         "png": {},

@@ -44,7 +44,7 @@ MODE_TITLES: Mapping[Mode, str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Style:
-    """The size of a figure that goes somewhere else, without the caption in it."""
+    """Size of a figure for a paper or slides, whose caption is in the text around it."""
 
     width: float  # inches
     height: float | None = None  # inches; None: as much as the panels and the legend need
@@ -149,7 +149,7 @@ def group_by_model(runs: Sequence[RunView]) -> list[Panel]:
 
 
 def _draw_panel(ax: Axes, panel: Panel, titles: Mapping[str, str], mode: Mode) -> bool:
-    """Whether a point with few samples was drawn."""
+    """Draw one model's curves in one mode; whether a point has few samples."""
     ax.axhline(0, color="#444444", linewidth=0.7, zorder=1)
     for series in null_series(panel.runs, titles, mode):
         _draw_null(ax, series)
@@ -165,7 +165,7 @@ def _draw_panel(ax: Axes, panel: Panel, titles: Mapping[str, str], mode: Mode) -
 
 
 def _draw_control(ax: Axes, series: Series) -> None:
-    """A thin pale curve, without an interval: the knockout's own curves are what is read."""
+    """Draw a control as a thin pale curve, without an interval."""
     ax.plot(
         series.layer, series.value, color=series.color, linewidth=1.0, zorder=1.5,
         linestyle="--" if series.dashed else "-", label="_control",
@@ -173,7 +173,7 @@ def _draw_control(ax: Axes, series: Series) -> None:
 
 
 def _draw_null(ax: Axes, series: Series) -> None:
-    """A light hatched band behind everything else."""
+    """Draw the band of one mechanism, hatched, behind everything else."""
     ax.fill_between(
         series.layer, series.low, series.high, facecolor="none", edgecolor=series.color,
         alpha=0.55, hatch=HATCH, linewidth=0.6, zorder=0.8, label="_null",
@@ -191,7 +191,7 @@ def _make_room(ax: Axes, lines: int) -> None:
 
 
 def _draw_notes(ax: Axes, notes: Sequence[str]) -> None:
-    """The warnings, in the lower left of the panel."""
+    """Write the warnings into the lower left of the panel."""
     if notes:
         ax.text(
             0.02, 0.03, "\n".join(f"⚠ {note}" for note in notes), transform=ax.transAxes,
@@ -279,7 +279,7 @@ def _legend_handles(titles: Mapping[str, str]) -> list[Line2D]:
 
 
 def _legend_columns(titles: Mapping[str, str], panels: int, style: Style | None) -> int:
-    """Columns that keep each dataset's Q above its A where the datasets divide evenly."""
+    """Columns of the legend that keep each dataset's Q above its A where they divide evenly."""
     most = min(2 * panels, 4)
     if style is not None:  # a slide is as wide as it is, however long the names
         inches = sorted(0.38 + 0.053 * len(f"Q-Anchored ({t})") for t in titles.values())[::-1]
@@ -326,7 +326,7 @@ def _counts(columns: Sequence[Panel], titles: Mapping[str, str]) -> str:
 
 
 def _questions(table: pd.DataFrame) -> int:
-    """Both groups of a layer and mode together, where they are most."""
+    """The most samples that Q and A have together at any layer, in any mode."""
     sums: dict[tuple[str, int], int] = {}
     for row in records(table):
         key = (row["mode"], row["layer"])

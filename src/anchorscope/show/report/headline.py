@@ -127,7 +127,7 @@ def widest_layer(table: pd.DataFrame) -> int | None:
 
 
 def collapse(run: RunView, dataset: str, layer: int, *, mode: Mode = "paper") -> Collapse:
-    """How far the predicted class alone says who flips."""
+    """Share of samples that flip, by predicted class."""
     rows = where(run.pathways, dataset=dataset, layer=layer, mode=mode)
     right, wrong = where(rows, prediction=0), where(rows, prediction=1)
 
@@ -142,7 +142,7 @@ def _effect(table: pd.DataFrame, layer: int, mode: Mode, pathway: str) -> Estima
 
 
 def _at(rows: pd.DataFrame, layer: int, column: str, *, n: str = "n") -> Estimate:
-    """The column's row of that layer, NaN where the table has none."""
+    """The column's value and interval at a layer, NaN where the table has none."""
     found = records(where(rows, layer=layer))
     if not found:
         return NOTHING

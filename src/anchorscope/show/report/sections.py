@@ -66,7 +66,7 @@ def controls(run: RunView, heads: Sequence[Headline]) -> Table:
 
 
 def predicted_classes(heads: Sequence[Headline]) -> Table:
-    """Who flips, within each class the probe predicted before the knockout."""
+    """Share of samples that flip, by the class that the probe predicted before the knockout."""
     rows = [
         [
             head.title,
