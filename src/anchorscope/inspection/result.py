@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from markupsafe import Markup
-
 from anchorscope.engine.passes import ANSWER_ONLY, CLEAN, KNOCKOUT, NEUTRAL
 from anchorscope.inspection.choices import HEADS, PATCH, WINDOW, Choices
 from anchorscope.inspection.question import Asked
@@ -185,9 +183,9 @@ def panel(result: Inspection, *, live: bool = False) -> str:
         live=live,
         tokens=[token.text for token in result.tokens if token.answer],
         cautions=" ".join(_cautions(result)),
-        lines=[(line, Markup(line_sample(line))) for line in lines],
+        lines=[(line, line_sample(line)) for line in lines],
         bands=bands,
-        chart=Markup(belief_chart(lines, bands, layer=result.layer)) if lines else "",
+        chart=belief_chart(lines, bands, layer=result.layer) if lines else "",
     )
 
 

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from markupsafe import Markup
-
 from anchorscope.errors import UserError, user_path
 from anchorscope.run_folder.view import RunView, values
 from anchorscope.run_folder.whole import is_partial, put_whole, remove_partials
@@ -113,7 +111,7 @@ def _blocks_of_a_page(folder: Path) -> set[str]:
     return {file.name for file in files}
 
 
-def _html(runs: Sequence[RunView], inside: Sequence[Markup], *, connect: str) -> str:
+def _html(runs: Sequence[RunView], inside: Sequence[str], *, connect: str) -> str:
     script = "\n".join(
         ['"use strict";', "(() => {", *(web_file(f"view/{name}.js") for name in _SCRIPTS), "})();"]
     )

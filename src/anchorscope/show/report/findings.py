@@ -124,7 +124,7 @@ def five_answers(row: Mapping[str, Any], unit: str) -> Table:
         left = percent(finder) if math.isfinite(finder) else "an untested part"
         explained = (
             f"cells of class, belief and kinds account for {percent(row['cells'])} of the groups "
-            f"(belief alone {percent(row['belief'])}); within the cells p = {_p(row, 'within_p')}; "
+            f"(belief alone {percent(row['belief'])}); within the cells {_p(row, 'within_p')}; "
             f"the belief tells them with AUROC {number(row['told'], 2)} (a rule of the belief: "
             f"{number(row['told_by_rule'], 2)}); hiding the whole question leaves "
             f"{left} of their gap"
@@ -134,7 +134,7 @@ def five_answers(row: Mapping[str, Any], unit: str) -> Table:
         [
             "1. Effect beyond the neutral control",
             f"{with_span(row, 'effect', number)} {unit}; {two('effect_logit')} logits; "
-            f"{two('effect_flips')} of the predictions flip more; p = {_p(row, 'effect_p')}",
+            f"{two('effect_flips')} of the predictions flip more; {_p(row, 'effect_p')}",
         ],
         [
             "2. Share of the whole question’s effect",
@@ -144,12 +144,12 @@ def five_answers(row: Mapping[str, Any], unit: str) -> Table:
         [
             "3. Is it the sample’s own?",
             f"sides agree {two('sides')} (random direction "
-            f"{number(row['sides_null'], 2)}), p = {_p(row, 'sides_p')}; retest "
-            f"{two('retest')}, p = {_p(row, 'retest_p')}",
+            f"{number(row['sides_null'], 2)}), {_p(row, 'sides_p')}; retest "
+            f"{two('retest')}, {_p(row, 'retest_p')}",
         ],
         [
             "4. Two groups or a degree?",
-            f"dip p = {_p(row, 'dip_p')} (uniform: {_p(row, 'uniform_p')}; six looks, each at "
+            f"dip {_p(row, 'dip_p')} (uniform {_p(row, 'uniform_p')}; six looks, each at "
             f"0.008), {row['within']} on the road of {row['road']}; sides’ κ "
             f"{number(row['kappa'], 2)}, retest’s {number(row['retest_kappa'], 2)}",
         ],
@@ -159,10 +159,11 @@ def five_answers(row: Mapping[str, Any], unit: str) -> Table:
 
 
 def _p(row: Mapping[str, Any], name: str) -> str:
+    """'p = 0.012', 'p < 0.001' or 'p not tested'."""
     p = float(row[name])
     if not math.isfinite(p):
-        return "not tested"
-    return "< 0.001" if p < 0.001 else number(p, 3)
+        return "p not tested"
+    return "p < 0.001" if p < 0.001 else f"p = {number(p, 3)}"
 
 
 def _robustness(run: RunView, dataset: str) -> str:

@@ -93,6 +93,12 @@
   dark.addEventListener("change", redraw);
   narrow.addEventListener("change", redraw);
   window.matchMedia("print").addEventListener("change", redraw);
+  // A link to a finding's meaning unfolds it.
+  window.addEventListener("hashchange", () => {
+    const target = document.getElementById(location.hash.slice(1));
+    target?.closest("details")?.setAttribute("open", "");
+    target?.scrollIntoView();
+  });
   // What is folded away on the screen is unfolded on paper.
   window.addEventListener("beforeprint", () => {
     document.querySelectorAll("details").forEach((d) => { d.open = true; });
