@@ -14,7 +14,7 @@ pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 from anchorscope.app import state as steps
 from anchorscope.app.state import AppState, Growth
 from anchorscope.inspection.choices import Choices
-from anchorscope.inspection.question import Asked
+from anchorscope.inspection.question import Exchange
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
 
@@ -30,12 +30,12 @@ def tab(browser, address):
 
 def test_the_answer_grows_token_by_token_and_ends_as_it_is_read(app_state: AppState) -> None:
     events = list(app_state.stream(OSLO, "atlas"))
-    growths, asked = events[:-1], events[-1]
-    assert isinstance(asked, Asked) and all(isinstance(step, Growth) for step in growths)
+    growths, exchange = events[:-1], events[-1]
+    assert isinstance(exchange, Exchange) and all(isinstance(step, Growth) for step in growths)
     assert [len(step.tokens) for step in growths] == [1, 2, 3, 4, 5]
-    assert "".join(growths[-1].tokens) == asked.sample.answer.text
+    assert "".join(growths[-1].tokens) == exchange.sample.answer.text
     assert all(step.wrong == growths[-1].wrong[: len(step.wrong)] for step in growths)
-    one = app_state.read(asked, Choices(), "strict")
+    one = app_state.read(exchange, Choices(), "strict")
     assert growths[-1].wrong == pytest.approx(one.growth)
     assert one.growth[-1] == pytest.approx(one.wrong.probability)
 
@@ -43,8 +43,8 @@ def test_the_answer_grows_token_by_token_and_ends_as_it_is_read(app_state: AppSt
 def test_ask_then_cut_and_keep_a_token(tab, app_state: AppState) -> None:
     ask(tab, OSLO)
     settled(tab, "#first", "countryOslo")
-    asked = list(app_state.stream(OSLO, "atlas"))[-1]
-    one = app_state.read(asked, Choices(), "strict")
+    exchange = list(app_state.stream(OSLO, "atlas"))[-1]
+    one = app_state.read(exchange, Choices(), "strict")
     assert tab.locator("#first .big b").first.inner_text() == f"{one.wrong.probability:.0%}"
     assert tab.locator("#first .group").inner_text() == one.pathway.pathway
     line = tab.locator('#first path[data-pass="knockout"]')
@@ -55,7 +55,7 @@ def test_ask_then_cut_and_keep_a_token(tab, app_state: AppState) -> None:
     settled(tab, "#first", "WcountrOslo")
     cut = tuple(int(t) for t in tab.locator("#first [aria-pressed=true]").evaluate_all(
         "tokens => tokens.map(t => t.dataset.token)"))  # fmt: skip
-    chosen = app_state.read(asked, Choices(cut=cut), "strict")
+    chosen = app_state.read(exchange, Choices(cut=cut), "strict")
     numbers = re.findall(r"chosen tokens cut ([\d.]+)", tab.locator("#first").inner_text())
     assert float(numbers[0]) == pytest.approx(chosen.beliefs["knockout"][one.layer - 1], abs=0.0051)
     assert line.get_attribute("d") != before

@@ -1,10 +1,10 @@
-"""The page: its controls, its two panels, which step each control takes, and its guard."""
+"""The page of `anchorscope app` in gradio, behind its guard."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import fastapi
 import gradio as gr
@@ -56,11 +56,51 @@ def guarded_app(state: AppState, *, host: str, port: int, password: str | None =
 
 
 def page(state: AppState) -> gr.Blocks:
-    """The page of a model and a run, with its queue."""
+    """The page of a model and a run: controls, two panels, and the step each control takes."""
+    datasets = [(title, name) for name, title in state.run.titles.items()]
+    widths = [("off", 0), *((f"the last {w}", w) for w in range(1, state.model.blocks + 1))]
     with gr.Blocks(analytics_enabled=False, title="anchorscope app", fill_width=True) as blocks:
         visit = gr.State(Visit(), time_to_live=KEPT)
         gr.HTML(_head(state), elem_id="head", apply_default_css=False, js_on_load=None)
-        asked, cut = _asking(state), _changing(state)
+        with gr.Row(equal_height=True):
+            question = gr.Textbox(
+                label="Question", placeholder="What is the capital of France?", lines=1,
+                max_lines=3, max_length=2000, scale=5, min_width=260, autofocus=True,
+                elem_id="question",
+            )  # fmt: skip
+            ask_button = gr.Button("Ask", variant="primary", scale=1, min_width=100, elem_id="ask")
+        with gr.Row():
+            dataset = gr.Dropdown(
+                datasets, value=state.run.datasets[0], label="As the questions of",
+                visible=len(datasets) > 1, min_width=200, filterable=False, elem_id="dataset",
+            )  # fmt: skip
+            picked = gr.Dropdown(
+                state.questions(state.run.datasets[0]), value=None, scale=2, min_width=260,
+                label="or one of the run's questions", elem_id="picked",
+            )  # fmt: skip
+            subject = gr.Textbox(
+                label="Another subject", placeholder="Japan", scale=2, min_width=160,
+                max_length=200, elem_id="subject",
+            )  # fmt: skip
+            beside = gr.Button("Ask the same about it", min_width=270, elem_id="beside")
+        with gr.Accordion("What is cut and changed", open=True, elem_id="changes"), gr.Row():
+            changes = gr.CheckboxGroup(
+                list(CHANGES), value=list(CHANGES[:2]), label="Beside the cut", scale=6,
+                min_width=260, elem_id="switches",
+            )  # fmt: skip
+            window = gr.Dropdown(
+                widths, value=0, label="Cut in some blocks only", scale=2, min_width=180,
+                filterable=False, elem_id="window",
+            )  # fmt: skip
+            heads = gr.Textbox(
+                label="Cut in single heads", placeholder="12.3, 14.0", scale=2, min_width=140,
+                max_length=400, elem_id="heads",
+            )  # fmt: skip
+            mode = gr.Radio(
+                list(MODES), value="strict", label="Probes of", scale=1, min_width=140,
+                elem_id="mode",
+            )  # fmt: skip
+            reset = gr.Button("Reset the cut", min_width=130, elem_id="again")
         with gr.Row(elem_id="panels"):
             panels = [
                 gr.HTML(
@@ -69,136 +109,47 @@ def page(state: AppState) -> gr.Blocks:
                 )
                 for name, text in zip(("first", "second"), Visit().panels, strict=True)
             ]  # fmt: skip
-        switches = [cut.changes, asked.subject, cut.window, cut.heads, cut.mode]
-        shown = [*panels, visit]
-        _on_questions(state, asked, switches, shown)
-        _on_changes(state, cut, switches, shown)
+
+        def ask(text: str, name: str, now: Visit, *values: Any) -> Iterator[tuple]:
+            for step in steps.ask(state, now, text or "", name, _switches(*values)):
+                yield _outputs(step)
+
+        def ask_beside(now: Visit, *values: Any) -> Iterator[tuple]:
+            for step in steps.ask_beside(state, now, _switches(*values)):
+                yield _outputs(step)
+
+        def redraw(now: Visit, *values: Any) -> tuple:
+            return _outputs(steps.redraw(state, now, _switches(*values)))
+
+        def restore(now: Visit, *values: Any) -> tuple:
+            return _outputs(steps.restore(state, now, _switches(*values)))
+
+        def toggle(side: Any) -> Any:
+            def click(event: gr.EventData, now: Visit, *values: Any) -> tuple:
+                token = getattr(event, "token", None)
+                return _outputs(steps.toggle(state, now, token, _switches(*values), side))
+
+            return click
+
+        inputs = [visit, changes, subject, window, heads, mode]
+        all_inputs, outputs = [question, dataset, *inputs], [*panels, visit]
+        gr.on([ask_button.click, question.submit], ask, all_inputs, outputs, **_STEP)
+        # In the browser alone; then asked as if it had been typed.
+        picked.input(
+            None, picked, question, js="text => text", api_visibility="private",
+            trigger_mode="always_last",
+        ).then(ask, all_inputs, outputs, **_LAST)  # fmt: skip
+        gr.on([beside.click, subject.submit], ask_beside, inputs, outputs, **_STEP)
+        dataset.input(
+            lambda name: gr.Dropdown(state.questions(name), value=None), dataset, picked, **_STEP
+        )
+        turned = [changes.input, window.input, heads.submit, mode.input]
+        gr.on(turned, redraw, inputs, outputs, **_LAST)
+        reset.click(restore, inputs, outputs, **_LAST)
+        for side, panel in enumerate(panels):
+            panel.select(toggle(side), inputs, outputs, **_EACH)
     blocks.queue(max_size=QUEUE, default_concurrency_limit=1)
     return blocks
-
-
-class _Asking(NamedTuple):
-    """The controls that ask a question."""
-
-    question: Any
-    ask: Any
-    dataset: Any
-    picked: Any
-    subject: Any
-    beside: Any
-
-
-class _Changing(NamedTuple):
-    """The controls that change what is cut."""
-
-    changes: Any
-    window: Any
-    heads: Any
-    mode: Any
-    again: Any
-
-
-def _asking(state: AppState) -> _Asking:
-    """The question, the run's own ones, and another subject."""
-    datasets = [(title, name) for name, title in state.run.titles.items()]
-    with gr.Row(equal_height=True):
-        question = gr.Textbox(
-            label="Question", placeholder="What is the capital of France?", lines=1,
-            max_lines=3, max_length=2000, scale=5, min_width=260, autofocus=True,
-            elem_id="question",
-        )  # fmt: skip
-        button = gr.Button("Ask", variant="primary", scale=1, min_width=100, elem_id="ask")
-    with gr.Row():
-        dataset = gr.Dropdown(
-            datasets, value=state.run.datasets[0], label="As the questions of",
-            visible=len(datasets) > 1, min_width=200, filterable=False, elem_id="dataset",
-        )  # fmt: skip
-        picked = gr.Dropdown(
-            state.questions(state.run.datasets[0]), value=None, scale=2, min_width=260,
-            label="or one of the run's questions", elem_id="picked",
-        )  # fmt: skip
-        subject = gr.Textbox(
-            label="Another subject", placeholder="Japan", scale=2, min_width=160,
-            max_length=200, elem_id="subject",
-        )  # fmt: skip
-        beside = gr.Button("Ask the same about it", min_width=270, elem_id="beside")
-    return _Asking(question, button, dataset, picked, subject, beside)
-
-
-def _changing(state: AppState) -> _Changing:
-    """The switches of what is cut, where, and by which probes it is read."""
-    widths = [("off", 0), *((f"the last {w}", w) for w in range(1, state.model.blocks + 1))]
-    with gr.Accordion("What is cut and changed", open=True, elem_id="changes"), gr.Row():
-        changes = gr.CheckboxGroup(
-            list(CHANGES), value=list(CHANGES[:2]), label="Beside the cut", scale=6,
-            min_width=260, elem_id="switches",
-        )  # fmt: skip
-        window = gr.Dropdown(
-            widths, value=0, label="Cut in some blocks only", scale=2, min_width=180,
-            filterable=False, elem_id="window",
-        )  # fmt: skip
-        heads = gr.Textbox(
-            label="Cut in single heads", placeholder="12.3, 14.0", scale=2, min_width=140,
-            max_length=400, elem_id="heads",
-        )  # fmt: skip
-        mode = gr.Radio(
-            list(MODES), value="strict", label="Probes of", scale=1, min_width=140, elem_id="mode"
-        )
-        again = gr.Button("Reset the cut", min_width=130, elem_id="again")
-    return _Changing(changes, window, heads, mode, again)
-
-
-def _on_questions(state: AppState, asked: _Asking, switches: list, shown: list) -> None:
-    visit = shown[-1]
-
-    def ask(text: str, name: str, now: Visit, *values: Any) -> Iterator[tuple]:
-        for step in steps.ask(state, now, text or "", name, _switches(*values)):
-            yield _show(step)
-
-    def ask_beside(now: Visit, *values: Any) -> Iterator[tuple]:
-        for step in steps.ask_beside(state, now, _switches(*values)):
-            yield _show(step)
-
-    inputs = [asked.question, asked.dataset, visit, *switches]
-    gr.on([asked.ask.click, asked.question.submit], ask, inputs, shown, **_STEP)
-    # In the browser alone; then asked as if it had been typed.
-    asked.picked.input(
-        None, asked.picked, asked.question, js="text => text", api_visibility="private",
-        trigger_mode="always_last",
-    ).then(ask, inputs, shown, **_LAST)  # fmt: skip
-    gr.on(
-        [asked.beside.click, asked.subject.submit], ask_beside, [visit, *switches], shown, **_STEP
-    )
-    asked.dataset.input(
-        lambda name: gr.Dropdown(state.questions(name), value=None),
-        asked.dataset,
-        asked.picked,
-        **_STEP,
-    )
-
-
-def _on_changes(state: AppState, cut: _Changing, switches: list, shown: list) -> None:
-    visit = shown[-1]
-
-    def redraw(now: Visit, *values: Any) -> tuple:
-        return _show(steps.redraw(state, now, _switches(*values)))
-
-    def restore(now: Visit, *values: Any) -> tuple:
-        return _show(steps.restore(state, now, _switches(*values)))
-
-    def toggle(side: Any) -> Any:
-        def click(event: gr.EventData, now: Visit, *values: Any) -> tuple:
-            token = getattr(event, "token", None)
-            return _show(steps.toggle(state, now, token, _switches(*values), side))
-
-        return click
-
-    inputs = [visit, *switches]
-    turned = [cut.changes.input, cut.window.input, cut.heads.submit, cut.mode.input]
-    gr.on(turned, redraw, inputs, shown, **_LAST)
-    cut.again.click(restore, inputs, shown, **_LAST)
-    for side, panel in enumerate(shown[:2]):
-        panel.select(toggle(side), inputs, shown, **_EACH)
 
 
 def _switches(changes: Any, subject: Any, window: Any, heads: Any, mode: Any) -> Switches:
@@ -212,7 +163,7 @@ def _switches(changes: Any, subject: Any, window: Any, heads: Any, mode: Any) ->
     )
 
 
-def _show(visit: Visit) -> tuple[str, str, Visit]:
+def _outputs(visit: Visit) -> tuple[str, str, Visit]:
     return (*visit.panels, visit)
 
 

@@ -14,7 +14,7 @@ from anchorscope.detect.deployed.detector import Detector
 from anchorscope.errors import UserError
 from anchorscope.inspection.choices import Choices, cut_positions, heads_in
 from anchorscope.inspection.inspect import Inspector
-from anchorscope.inspection.question import Asked, with_subject
+from anchorscope.inspection.question import Exchange, with_subject
 from anchorscope.inspection.result import Inspection, message, panel, streamed
 from anchorscope.models import Model
 from anchorscope.models.converted_folder import cache_folder
@@ -77,7 +77,7 @@ class AppState:
                 inspector = self.inspector(dataset)
                 inspector.read(inspector.ask(inspector.prompts.samples[0].question.text))
 
-    def stream(self, question: str, dataset: str) -> Iterator[Growth | Asked]:
+    def stream(self, question: str, dataset: str) -> Iterator[Growth | Exchange]:
         """The answer as it grows, then the whole of it.
 
         The model works in a thread of its own, so that a visitor who leaves does not block it.
@@ -94,7 +94,7 @@ class AppState:
 
         threading.Thread(target=work, daemon=True).start()
         tokens, wrong = [], []
-        while not isinstance(item := events.get(), Asked):
+        while not isinstance(item := events.get(), Exchange):
             if isinstance(item, Exception):
                 raise item
             token, states = item
@@ -104,16 +104,16 @@ class AppState:
             yield Growth(tuple(tokens), tuple(wrong))
         yield item
 
-    def read(self, asked: Asked, choices: Choices, mode: Mode) -> Inspection:
+    def read(self, exchange: Exchange, choices: Choices, mode: Mode) -> Inspection:
         """What the probes read in an answer under these choices."""
         with self._lock:
-            inspector = self.inspector(asked.sample.question.dataset)
-            return inspector.read(asked, choices, mode=mode)
+            inspector = self.inspector(exchange.sample.question.dataset)
+            return inspector.read(exchange, choices, mode=mode)
 
-    def cut(self, asked: Asked, chosen: tuple[int, ...] | None) -> tuple[int, ...]:
+    def cut(self, exchange: Exchange, chosen: tuple[int, ...] | None) -> tuple[int, ...]:
         """The tokens that are cut: the chosen ones, or the run's own choice."""
-        config = self.inspector(asked.sample.question.dataset).config
-        return cut_positions(Choices(cut=chosen), config, asked.sample)
+        config = self.inspector(exchange.sample.question.dataset).config
+        return cut_positions(Choices(cut=chosen), config, exchange.sample)
 
     def questions(self, dataset: str, most: int = 400) -> list[str]:
         """The run's own questions, to pick from."""
@@ -136,7 +136,7 @@ class Switches:
 class Visit:
     """The one or two questions of a visitor, and the tokens they chose to cut in each."""
 
-    asked: tuple[Asked | None, Asked | None] = (None, None)
+    exchanges: tuple[Exchange | None, Exchange | None] = (None, None)
     cut: tuple[tuple[int, ...] | None, tuple[int, ...] | None] = (None, None)
     panels: tuple[str, str] = (message(WELCOME), message(BESIDE))  # their HTML
 
@@ -163,33 +163,33 @@ def ask(
             if isinstance(step, Growth):
                 yield visit.with_side(side, panels=streamed(question, step.tokens, step.wrong))
             else:
-                visit = visit.with_side(side, asked=step, cut=None)
+                visit = visit.with_side(side, exchanges=step, cut=None)
         if side == 0:
-            visit = visit.with_side(1, asked=None, cut=None, panels=message(BESIDE))
+            visit = visit.with_side(1, exchanges=None, cut=None, panels=message(BESIDE))
         yield _read_side(state, visit, switches, side)
     except Exception as error:
-        yield visit.with_side(side, asked=None, panels=message(friendly(error)))
+        yield visit.with_side(side, exchanges=None, panels=message(friendly(error)))
 
 
 def ask_beside(state: AppState, visit: Visit, switches: Switches) -> Iterator[Visit]:
     """The same question about another subject, on the right."""
-    first = visit.asked[0]
+    first = visit.exchanges[0]
     try:
         if first is None:
             raise UserError("Ask a question on the left first.")
         text = with_subject(first.sample, switches.subject)
     except UserError as error:
-        yield visit.with_side(1, asked=None, panels=message(str(error)))
+        yield visit.with_side(1, exchanges=None, panels=message(str(error)))
         return
     yield from ask(state, visit, text, first.sample.question.dataset, switches, side=1)
 
 
 def toggle(state: AppState, visit: Visit, token: Any, switches: Switches, side: Side) -> Visit:
     """The visit with one token cut that was kept, or kept that was cut."""
-    asked = visit.asked[side]
-    if asked is None or not isinstance(token, int | float):
+    exchange = visit.exchanges[side]
+    if exchange is None or not isinstance(token, int | float):
         return visit
-    chosen = set(state.cut(asked, visit.cut[side]))
+    chosen = set(state.cut(exchange, visit.cut[side]))
     return _read_side(
         state, visit.with_side(side, cut=tuple(sorted(chosen ^ {int(token)}))), switches, side
     )
@@ -203,23 +203,23 @@ def restore(state: AppState, visit: Visit, switches: Switches) -> Visit:
 def redraw(state: AppState, visit: Visit, switches: Switches) -> Visit:
     """Both sides read again, after a switch was turned."""
     for side in (0, 1):
-        if visit.asked[side] is not None:
+        if visit.exchanges[side] is not None:
             visit = _read_side(state, visit, switches, side)
     return visit
 
 
 def _read_side(state: AppState, visit: Visit, switches: Switches, side: Side) -> Visit:
     """The visit with one side read under the switches; a mistake is shown above the panel."""
-    asked = visit.asked[side]
-    if asked is None:
+    exchange = visit.exchanges[side]
+    if exchange is None:
         return visit
     try:
         choices, warning = _choices(switches, visit.cut[side], side), ""
-        drawn_panel = panel(state.read(asked, choices, switches.mode), live=True)
+        drawn_panel = panel(state.read(exchange, choices, switches.mode), live=True)
     except UserError as error:
         plain = Choices(cut=visit.cut[side])
         warning = message(str(error))
-        drawn_panel = panel(state.read(asked, plain, switches.mode), live=True)
+        drawn_panel = panel(state.read(exchange, plain, switches.mode), live=True)
     return visit.with_side(side, panels=warning + drawn_panel)
 
 

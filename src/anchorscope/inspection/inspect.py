@@ -35,7 +35,7 @@ from anchorscope.inspection.choices import (
     passes_of_choices,
 )
 from anchorscope.inspection.question import (
-    Asked,
+    Exchange,
     OnToken,
     RunPrompts,
     ask,
@@ -45,8 +45,8 @@ from anchorscope.inspection.question import (
 from anchorscope.inspection.readings import (
     RunAnswers,
     answers_of,
-    asked_as,
     clean_probability,
+    detector_dataset,
     pathway_of,
     reads_clean_alone,
     wrong_by_detector,
@@ -79,7 +79,7 @@ def inspect(
 ) -> Inspection:
     """The model's answer to a question, and what the probes of a finished run read in it.
 
-    Asked, marked and read as the questions of the run's `dataset` (its first one by default).
+    It is asked, marked and read as the questions of the run's `dataset` (its first one by default).
     `cut` is what the knockout cuts: a part of the question, positions of prompt tokens, or by
     default the exact question tokens. `neutral` cuts as many tokens that carry neither subject nor
     property, `answer_only` leaves the question out, `subject` puts another subject in its place,
@@ -155,7 +155,7 @@ class Inspector:
         require_understood(model)
         if detector is not None:
             # Raises now if they do not belong together.
-            detector.bind(model, dataset=asked_as(detector, answers.dataset))
+            detector.bind(model, dataset=detector_dataset(detector, answers.dataset))
         config = Config.restore(dict(run.config))
         return cls(model, answers, prompts, detector, config)
 
@@ -179,22 +179,22 @@ class Inspector:
         sample = self.prompts.by_text.get(question.strip())
         return None if sample is None else self.answers.folds.get(sample.id)
 
-    def ask(self, question: str, on_token: OnToken | None = None) -> Asked:
+    def ask(self, question: str, on_token: OnToken | None = None) -> Exchange:
         """The model's answer; `on_token` is called with each token as it is fed."""
         return ask(self.prompts, question, on_token)
 
     def read(
-        self, asked: Asked, choices: Choices | None = None, *, mode: Mode = "strict"
+        self, exchange: Exchange, choices: Choices | None = None, *, mode: Mode = "strict"
     ) -> Inspection:
         """The answer with what the probes read in it, under the changes that were chosen."""
-        choices, sample = choices or Choices(), asked.sample
+        choices, sample = choices or Choices(), exchange.sample
         check_choices(choices, self.model, prompt=len(sample.prompt_ids))
         chosen = cut_positions(choices, self.config, sample)
         answers = self.answers
         about = Inspection(
             question=sample.question.text,
             answer=sample.answer.text,
-            verdict=sample.verdict if asked.is_judged else "",
+            verdict=sample.verdict if exchange.is_judged else "",
             model=self.model.name,
             dataset=answers.dataset,
             title=answers.run.titles[answers.dataset],
@@ -202,28 +202,28 @@ class Inspector:
             layer=answers.layer,
             finding=str(answers.finding.get("finding", "")),
             why=str(answers.finding.get("why", "")),
-            tokens=tokens_of_answer(self.model, asked, start=len(self.prompts.bound.shared)),
+            tokens=tokens_of_answer(self.model, exchange, start=len(self.prompts.bound.shared)),
             cut=chosen,
             choices=choices,
-            growth=tuple(self.growth(asked.states, sample.question.text)),
+            growth=tuple(self.growth(exchange.states, sample.question.text)),
             colors=dict.fromkeys("QA", color_of(answers.run.datasets.index(answers.dataset))),
         )
-        if asked.clean is None:
+        if exchange.clean is None:
             return about
-        return self._measured(about, asked, self._states(asked, choices, chosen))
+        return self._measured(about, exchange, self._states(exchange, choices, chosen))
 
-    def _measured(self, about: Inspection, asked: Asked, states: States) -> Inspection:
+    def _measured(self, about: Inspection, exchange: Exchange, states: States) -> Inspection:
         """The inspection with beliefs, bands, P(wrong) and pathway read from these states."""
         answers, mode = self.answers, about.mode
         stacked = np.stack(list(states.values()))
-        fold = self.fold(asked.sample.question.text)
+        fold = self.fold(exchange.sample.question.text)
         logits = answers.logits(stacked, fold)  # [probe, pass, layer]
         own = dict(zip(states, logits[answers.effect_probe(mode)], strict=True))
         bands = answers.bands(mode, (own[CLEAN.name] > 0).astype(int))
         wrong = (
             wrong_by_probe(answers, mode, float(expit(own[CLEAN.name][about.layer - 1])))
             if self.detector is None
-            else wrong_by_detector(self.detector, self.model, self.prompts.bound, asked)
+            else wrong_by_detector(self.detector, self.model, self.prompts.bound, exchange)
         )
         return replace(
             about,
@@ -233,17 +233,17 @@ class Inspector:
             pathway=pathway_of(answers, mode, states, fold=fold),
         )
 
-    def _states(self, asked: Asked, choices: Choices, chosen: tuple[int, ...]) -> States:
+    def _states(self, exchange: Exchange, choices: Choices, chosen: tuple[int, ...]) -> States:
         """The states [layer, width] at the probe position, clean and under each choice."""
-        assert asked.clean is not None
+        assert exchange.clean is not None
         passes = passes_of_choices(choices, self.config)
         # A cut of nothing changes nothing: its state is the clean one.
-        states: States = {CLEAN.name: asked.clean} | {cut.name: asked.clean for cut in passes}
+        states: States = {CLEAN.name: exchange.clean} | {cut.name: exchange.clean for cut in passes}
         with Lease(self.model) as lease:
             cutting = [cut for cut in passes if chosen or cut.answer_only]
-            states |= self._cut(lease, asked.sample, cutting, chosen)
+            states |= self._cut(lease, exchange.sample, cutting, chosen)
             if choices.subject.strip():
-                patched = self._patched(asked, choices.subject)
+                patched = self._patched(exchange, choices.subject)
                 front = self.prompts.prefix(lease, patched)
                 states |= read_ends(lease, front, {PATCH: patched}, budget=Budget.of(self.model))
         return {name: state.astype(np.float32) for name, state in states.items()}
@@ -269,7 +269,7 @@ class Inspector:
             for row, state in zip(batch, to_host(read), strict=True)
         }
 
-    def _patched(self, asked: Asked, subject: str) -> tuple[int, ...]:
+    def _patched(self, exchange: Exchange, subject: str) -> tuple[int, ...]:
         """The prompt about another subject, with the sample's own answer after it."""
-        other = self.prompts.prompted(with_subject(asked.sample, subject), own=False)
-        return other.prompt_ids + written(asked.sample)
+        other = self.prompts.prompted(with_subject(exchange.sample, subject), own=False)
+        return other.prompt_ids + written(exchange.sample)

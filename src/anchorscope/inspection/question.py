@@ -176,7 +176,7 @@ def _new(text: str, dataset: str) -> Question:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class Exchange:
     """A question with the model's answer to it, and the states that were caught on the way."""
 
     prompt: Prompted
@@ -209,7 +209,7 @@ class ListeningLease(Lease):
         return read
 
 
-def ask(prompts: RunPrompts, text: str, on_token: OnToken | None = None) -> Asked:
+def ask(prompts: RunPrompts, text: str, on_token: OnToken | None = None) -> Exchange:
     """The model's greedy answer to a question, marked as a run marks it."""
     prompt, model = prompts.prompted(text), prompts.model
     states: list[np.ndarray] = []
@@ -230,4 +230,4 @@ def ask(prompts: RunPrompts, text: str, on_token: OnToken | None = None) -> Aske
     # Without accepted answers the sample is neither right nor wrong.
     verdict = None if prompt.question.answers else "abstain"
     sample = mark_answer(model, prompt, answer, verdict=verdict)
-    return Asked(prompt=prompt, sample=sample, states=stacked)
+    return Exchange(prompt=prompt, sample=sample, states=stacked)

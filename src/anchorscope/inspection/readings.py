@@ -23,7 +23,7 @@ from anchorscope.detect.deployed.located import (
 )
 from anchorscope.engine.passes import CLEAN, KNOCKOUT
 from anchorscope.errors import unknown
-from anchorscope.inspection.question import Asked
+from anchorscope.inspection.question import Exchange
 from anchorscope.models import Model
 from anchorscope.pathways.grouping import ROLES
 from anchorscope.probes.probe_set import ProbeSet
@@ -189,7 +189,7 @@ def clean_probability(detector: Detector, by_layer: Mapping[int, np.ndarray]) ->
     return detector.score_of(material_of(located, states))[1]
 
 
-def asked_as(detector: Detector, dataset: str) -> str:
+def detector_dataset(detector: Detector, dataset: str) -> str:
     """The dataset itself where the detector knows it, else the first that it does."""
     return dataset if dataset in detector.datasets else detector.datasets[0]
 
@@ -209,9 +209,9 @@ def wrong_by_probe(answers: RunAnswers, mode: Mode, probability: float) -> Wrong
     return Wrong(probability=probability, by=by, calibration=words)
 
 
-def wrong_by_detector(detector: Detector, model: Model, bound: Bound, asked: Asked) -> Wrong:
+def wrong_by_detector(detector: Detector, model: Model, bound: Bound, exchange: Exchange) -> Wrong:
     """What the detector says of this very answer, and how well it was calibrated."""
-    scored = _scored(detector, model, bound, asked)
+    scored = _scored(detector, model, bound, exchange)
     evaluation = detector.evaluation
     words = [f"Calibrated by {detector.calibrated_on}."]
     if scored.why:
@@ -227,10 +227,10 @@ def wrong_by_detector(detector: Detector, model: Model, bound: Bound, asked: Ask
     return Wrong(probability=scored.probability, by=by, calibration=" ".join(words), scored=scored)
 
 
-def _scored(detector: Detector, model: Model, bound: Bound, asked: Asked) -> Scored:
-    dataset = asked_as(detector, asked.sample.question.dataset)
-    own, clean = detector.bind(model, dataset=dataset), asked.clean
-    text, answer = asked.sample.question.text, asked.sample.answer
+def _scored(detector: Detector, model: Model, bound: Bound, exchange: Exchange) -> Scored:
+    dataset = detector_dataset(detector, exchange.sample.question.dataset)
+    own, clean = detector.bind(model, dataset=dataset), exchange.clean
+    text, answer = exchange.sample.question.text, exchange.sample.answer
     same = (own.before, own.after) == (bound.before, bound.after)
     if not (same and reads_clean_alone(detector)) or clean is None:
         return detector.score(model, text, answer=answer.text, dataset=dataset)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from anchorscope.engine.passes import ANSWER_ONLY, CLEAN, KNOCKOUT, NEUTRAL
 from anchorscope.inspection.choices import HEADS, PATCH, WINDOW, Choices
-from anchorscope.inspection.question import Asked
+from anchorscope.inspection.question import Exchange
 from anchorscope.inspection.readings import PathwayVote, Wrong
 from anchorscope.models import Model
 from anchorscope.notebook import Band, Line, belief_chart, line_sample, visible
@@ -148,9 +148,9 @@ class Inspection:
         return labels[name]
 
 
-def tokens_of_answer(model: Model, asked: Asked, *, start: int) -> tuple[Token, ...]:
+def tokens_of_answer(model: Model, exchange: Exchange, *, start: int) -> tuple[Token, ...]:
     """The tokens from position `start` on: the question's own turn, then the answer."""
-    sample = asked.sample
+    sample = exchange.sample
     ids = (*sample.prompt_ids, *sample.answer.token_ids)
     question, exact = set(sample.question_tokens), set(sample.exact_question)
     entity, prompt = set(sample.exact_answer), len(sample.prompt_ids)

@@ -71,9 +71,9 @@ class _Chat:
     metrics: Metrics
     limits: Limits
 
-    async def complete(self, asked: ChatRequest, request: Request) -> Response:
+    async def complete(self, body: ChatRequest, request: Request) -> Response:
         """The answer whole, or as server-sent events."""
-        question = question_of(asked, model=self.served.model.name)
+        question = question_of(body, model=self.served.model.name)
         if len(question) > self.limits.characters:
             message = (
                 f"The question has {len(question)} characters. Accepted: "
@@ -83,15 +83,15 @@ class _Chat:
         reply = Reply(
             model=self.served.model.name,
             detector=self.served.facts,
-            ignored=tuple(asked.ignored()),
+            ignored=tuple(body.ignored()),
         )
         events: asyncio.Queue[Event] = asyncio.Queue()
-        job = self._put(question, bool(asked.stream), events)
+        job = self._put(question, bool(body.stream), events)
         first = await _first_event(request, job, events)
         if isinstance(first, ApiError):
             raise first
-        if asked.stream:
-            usage = asked.stream_options is not None and asked.stream_options.include_usage
+        if body.stream:
+            usage = body.stream_options is not None and body.stream_options.include_usage
             lines = self._lines(reply, first, events, usage)
             return StreamingResponse(lines, media_type="text/event-stream")
         assert isinstance(first, Done)
