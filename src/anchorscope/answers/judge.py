@@ -42,7 +42,6 @@ from anchorscope.errors import UserError
 from anchorscope.records import Verdict
 
 Words = tuple[Word, ...]
-Said = tuple[str, tuple[str, ...], str]  # an answer, those accepted, and the question
 NEGATION_REACH = 4  # words before the alias: "not think it is Paris"
 LIST_LENGTH = 4
 LEAD = r"^\s*(?:in|on|at|by|from|during|about|around|approximately|roughly|circa|c\.)\s+(?=\S)"
@@ -69,14 +68,6 @@ def judge(answer_text: str, aliases: Sequence[str], *, question: str = "") -> Ve
     asked = words(question)
     stands = any(_stands(given, form, asked, question) for form in inside)
     return "right" if stands or _bare_number(given, forms, asked) else "wrong"
-
-
-def judge_all(asked: Sequence[Verdict | Said]) -> list[Verdict]:
-    """The verdict on each answer, where it is not given already.
-
-    Here, so that a process which judges need not import the model's libraries.
-    """
-    return [of if isinstance(of, str) else judge(of[0], of[1], question=of[2]) for of in asked]
 
 
 def _spelt_so(answer_text: str, aliases: Sequence[str]) -> bool:

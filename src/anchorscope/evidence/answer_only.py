@@ -10,10 +10,8 @@ import pandas as pd
 from anchorscope.engine.passes import ANSWER_ONLY, CLEAN, KNOCKOUT, QUESTION_ONLY
 from anchorscope.evidence.groups import effect_rows, groups_of
 from anchorscope.evidence.pieces import Part, Piece, PieceInputs, Tables
-from anchorscope.probes.at_once import fits_of_layers
-from anchorscope.probes.fold_probes import fit_fold_probes, label_tasks, task_request
+from anchorscope.probes.fold_probes import fit_fold_probes
 from anchorscope.probes.folds import MIN_PER_CLASS
-from anchorscope.probes.many_fits import Made, Request
 from anchorscope.records import MODES
 from anchorscope.run_folder import table_columns
 from anchorscope.stats.ranking import auroc_interval
@@ -29,11 +27,11 @@ def answer_only_table(inputs: PieceInputs) -> pd.DataFrame:
     return table.reset_index(drop=True).reindex(columns=columns)
 
 
-def question_probe_table(inputs: PieceInputs, layer: int, fits: Made | None = None) -> pd.DataFrame:
+def question_probe_table(inputs: PieceInputs, layer: int) -> pd.DataFrame:
     """The row of a layer: AUROC for z of a probe trained on question-only states.
 
     A question without a state (NaN) is left out. Every question is read by a probe of the other
-    folds, as the paper probes are trained. `fits` are those of the probes, where a GPU made them.
+    folds, as the paper probes are trained.
     """
     config, readings = inputs.config, inputs.readings
     x = inputs.states[QUESTION_ONLY][:, layer - 1]
@@ -46,7 +44,6 @@ def question_probe_table(inputs: PieceInputs, layer: int, fits: Made | None = No
         C=config.C,
         balance=config.balance,
         least=MIN_PER_CLASS,
-        fits=fits,
     )
     score = probes.logits(x)
     read = ~np.isnan(score)
@@ -67,27 +64,17 @@ def _parts(inputs: PieceInputs) -> list[Part]:
         passes = (CLEAN.name, KNOCKOUT.name, ANSWER_ONLY.name)
         parts.append(partial(_effects, inputs.trimmed(passes=passes)))
     if QUESTION_ONLY in inputs.states:
-        fits = fits_of_layers(partial(_request, inputs), inputs.layers)
         own = inputs.trimmed(passes=(CLEAN.name,), states=(QUESTION_ONLY,))
-        parts += [partial(_question_probe, own, layer, fits.get(layer)) for layer in inputs.layers]
+        parts += [partial(_question_probe, own, layer) for layer in inputs.layers]
     return parts
-
-
-def _request(inputs: PieceInputs, layer: int) -> tuple[np.ndarray, Request | None]:
-    """The question-only states of a layer, and the fits of its probes."""
-    x, readings = inputs.states[QUESTION_ONLY][:, layer - 1], inputs.readings
-    there = finite_rows(x)
-    tasks = label_tasks(readings.z[None, there], readings.fold[there], C=inputs.config.C)
-    balance = inputs.config.balance
-    return x[there], task_request(tasks, int(there.sum()), balance=balance, least=MIN_PER_CLASS)
 
 
 def _effects(inputs: PieceInputs) -> Tables:
     return {"answer_only": answer_only_table(inputs)}
 
 
-def _question_probe(inputs: PieceInputs, layer: int, fits: Made | None) -> Tables:
-    return {"question_probe": question_probe_table(inputs, layer, fits)}
+def _question_probe(inputs: PieceInputs, layer: int) -> Tables:
+    return {"question_probe": question_probe_table(inputs, layer)}
 
 
 PIECE = Piece(parts=_parts, loads=(QUESTION_ONLY,))

@@ -17,10 +17,8 @@ from anchorscope.engine.passes import CLEAN, KNOCKOUT, QUESTION_ONLY
 from anchorscope.evidence.groups import PREDICTED, Subset, groups_of
 from anchorscope.evidence.pieces import Part, Piece, PieceInputs, Tables
 from anchorscope.pathways.grouping import ROLES, pathways, regroup
-from anchorscope.probes.at_once import fits_of_layers, side_by_side
-from anchorscope.probes.fold_probes import fold_logits, label_tasks, task_request
+from anchorscope.probes.fold_probes import fold_logits
 from anchorscope.probes.folds import MIN_PER_CLASS
-from anchorscope.probes.many_fits import Made, Request
 from anchorscope.probes.readings import Readings
 from anchorscope.records import MODES, Mode
 from anchorscope.stats.intervals import Draws
@@ -53,9 +51,7 @@ class _Task:
         return self.subsets[subset][:, layer - 1] & ~np.isnan(self.scored[:, layer - 1])
 
 
-def awareness_tables(
-    inputs: PieceInputs, layer: int, fits: Mapping[str, Made | None] | None = None
-) -> Tables:
+def awareness_tables(inputs: PieceInputs, layer: int) -> Tables:
     """The rows of a layer in awareness.csv and awareness_gap.csv.
 
     awareness.csv has one row per mode, subset and predictor: cross-fitted AUROC of Q against A.
@@ -64,13 +60,12 @@ def awareness_tables(
     effect's probe, its size (margin), both with popularity and length (simple), and the state at
     the last question token, where the run has it. Within a predicted class (strict mode) the
     classifier is trained there too. Intervals are over entities, for the classifiers as they were
-    trained: training them again would spread more. `fits` are those of the states' classifiers by
-    pass, where a GPU made them.
+    trained: training them again would spread more.
     """
     readings, entity, k = inputs.readings, inputs.entity, layer - 1
     seed, resamples = inputs.config.seed, min(inputs.config.resamples, RESAMPLES)
     tasks, chosen = _tasks(inputs), _chosen(len(readings.ids), inputs.config.seed)
-    scores = _state_scores(inputs, tasks, layer, chosen, fits or {})
+    scores = _state_scores(inputs, tasks, layer, chosen)
     records, gaps = [], []
     for task, subset in _in_subsets(tasks):
         rows = chosen & task.rows(subset, layer)
@@ -180,7 +175,6 @@ def _state_scores(
     tasks: Sequence[_Task],
     layer: int,
     chosen: np.ndarray,
-    fits: Mapping[str, Made | None],
 ) -> dict[tuple[str, str, str], np.ndarray]:
     """The cross-fitted scores [question] of states, by mode, subset and predictor; NaN: none.
 
@@ -197,7 +191,6 @@ def _state_scores(
             inputs.readings.fold[used],
             C=inputs.config.C,
             least=MIN_PER_CLASS,
-            fits=fits.get(name),
         )
         for (task, subset), own in zip(_in_subsets(tasks), logits, strict=True):
             scores[task.mode, subset, predictor] = _spread(own, used)
@@ -240,26 +233,9 @@ def _few_columns(inputs: PieceInputs, task: _Task, layer: int) -> dict[str, np.n
 
 
 def _parts(inputs: PieceInputs) -> list[Part]:
-    """A part for each layer, with the fits that a GPU made for it."""
+    """A part for each layer."""
     own = inputs.trimmed(passes=(CLEAN.name, KNOCKOUT.name), states=PIECE.loads)
-    tasks = _tasks(own)
-    asks = [partial(_request, own, tasks, name) for name in own.states]
-    made = side_by_side([partial(fits_of_layers, ask, inputs.layers) for ask in asks])
-    by_pass = dict(zip(own.states, made, strict=True))
-    return [
-        partial(awareness_tables, own, k, {name: fits.get(k) for name, fits in by_pass.items()})
-        for k in inputs.layers
-    ]
-
-
-def _request(
-    inputs: PieceInputs, tasks: Sequence[_Task], name: str, layer: int
-) -> tuple[np.ndarray, Request | None]:
-    """The states of a pass at a layer, and the fits of its classifiers."""
-    chosen = _chosen(len(inputs.readings.ids), inputs.config.seed)
-    x, used, labels = _learnt(inputs, tasks, name, layer, chosen)
-    learns = label_tasks(labels, inputs.readings.fold[used], C=inputs.config.C)
-    return x, task_request(learns, len(x), least=MIN_PER_CLASS)
+    return [partial(awareness_tables, own, k) for k in inputs.layers]
 
 
 PIECE = Piece(parts=_parts, loads=(CLEAN.name, QUESTION_ONLY))

@@ -106,18 +106,18 @@ def fit_and_read_layer(
     C: float = DEFAULT_C,
     balance: Balance = "weights",
     calibrate: bool = True,
-    fits: Sequence[Made | None] | None = None,
 ) -> tuple[ProbeSet, dict[str, np.ndarray]]:
     """The probes of layer k alone, and their logits [probe, question] under every pass.
 
-    `states` maps a pass to the layer's states [question, width]. `fits` are those that
-    `training_parts` requests, fold by fold, where a GPU has made them.
+    `states` maps a pass to the layer's states [question, width].
     """
     for name, own in states.items():
         check_layer(own, name=name, layer=layer, ids=ids)
     about = ids if entity is None else entity
     parts = training_parts(z, fold, entity=about, C=C, balance=balance, calibrate=calibrate)
-    weights, intercept = _fit_layer(states["clean"], parts, fits or [None] * len(parts))
+    x = states["clean"]
+    by_fold = [_fit_part(np.asarray(x[part.rows], dtype=np.float64), part) for part in parts]
+    weights, intercept = (np.stack(values, axis=1) for values in zip(*by_fold, strict=True))
     learns = [[training_rows(fold, held_out=f, probe=p) for f in range(len(parts))] for p in PROBES]
     probes = ProbeSet(
         probes=PROBES,
@@ -210,21 +210,9 @@ def _training_part(
     )
 
 
-def _fit_layer(
-    x: np.ndarray, parts: Sequence[TrainingPart], fits: Sequence[Made | None]
-) -> tuple[np.ndarray, np.ndarray]:
-    """Weights [probe, fold, width] and intercepts [probe, fold] of a layer x [question, width]."""
-    by_fold = [
-        _fit_part(np.asarray(x[part.rows], dtype=np.float64), part, made)
-        for part, made in zip(parts, fits, strict=True)
-    ]
-    weights, intercept = zip(*by_fold, strict=True)
-    return np.stack(weights, axis=1), np.stack(intercept, axis=1)
-
-
-def _fit_part(x: np.ndarray, part: TrainingPart, fits: Made | None) -> Made:
+def _fit_part(x: np.ndarray, part: TrainingPart) -> Made:
     """Weights [probe, width] and intercepts [probe] from states x [training question, width]."""
-    weights, intercept = fits or fit_many(x, *part.request)
+    weights, intercept = fit_many(x, *part.request)
     if part.inner is not None:
         each = 1 + INNER_FOLDS  # fits of a kind of probe, the probe itself first
         read = (weights @ x.T + intercept[:, None]).reshape(-1, each, len(x))
