@@ -8,7 +8,7 @@ from typing import cast
 import numpy as np
 import pandas as pd
 
-from anchorscope.pathways.heterogeneity import shape
+from anchorscope.pathways.humps import shape
 from anchorscope.run_folder import table_columns
 from anchorscope.stats.intervals import bootstrap_mean
 

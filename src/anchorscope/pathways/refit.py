@@ -48,7 +48,7 @@ def refit(
     """One layer's states [question, width], and the clean probe's logits under the knockout.
 
     With `entity` [question] the intervals come from draws of entities, not of questions. `fits`
-    are those of `refit_request`, `away` what `distances` gives, where somebody has made them
+    are those of `refit_request`, `away` what `distances` gives, where they are made
     already.
     """
     known = has_state(knockout)
@@ -89,7 +89,7 @@ def distances(x: Array, y: Array, fold: np.ndarray, *, seed: int = 0) -> np.ndar
     for held_out in np.unique(fold):
         test, train = fold == held_out, training_rows(fold, held_out=held_out, probe="paper")
         distance = Mahalanobis(x[train], seed=seed)
-        away[0, test], away[1, test] = (to_numpy(distance(of[test])) for of in (y, x))
+        away[0, test], away[1, test] = (to_numpy(distance(states[test])) for states in (y, x))
     return away
 
 
@@ -163,7 +163,8 @@ def _norm_ratio(x: np.ndarray, y: np.ndarray) -> float:
     size, moved = np.empty((2, len(x)))
     for start in range(0, len(x), _ROWS):
         rows = slice(start, start + _ROWS)
-        of = x[rows].astype(np.float64)
-        size[rows], moved[rows] = np.linalg.norm(of, axis=1), np.linalg.norm(y[rows] - of, axis=1)
+        some = x[rows].astype(np.float64)
+        size[rows] = np.linalg.norm(some, axis=1)
+        moved[rows] = np.linalg.norm(y[rows] - some, axis=1)
     known = size > 0
     return float((moved[known] / size[known]).mean()) if known.any() else np.nan

@@ -19,7 +19,7 @@ from anchorscope.parallel import in_parallel
 from anchorscope.pathways.finding import findings_table
 from anchorscope.pathways.parts import (
     READ,
-    Asked,
+    DatasetInputs,
     Refits,
     asked_of,
     finding_from,
@@ -186,7 +186,7 @@ def refits_before(run: Run, answers: Labelled) -> Refits:
     return refits_of(answers, StateBank(run.store.path, list(answers.ids)), run.config)
 
 
-def _asked(run: Run, answers: Labelled, readings: Readings) -> Asked:
+def _asked(run: Run, answers: Labelled, readings: Readings) -> DatasetInputs:
     every_run = dict.fromkeys((*READ, *(cut.name for cut in passes_of(run.config))))
     own = {name: readings.logits[name] for name in every_run if name in readings.logits}
     return asked_of(
@@ -198,7 +198,7 @@ def _asked(run: Run, answers: Labelled, readings: Readings) -> Asked:
     )
 
 
-def _tables(of: Asked, results: Mapping[tuple[str, Any], Any]) -> Tables:
+def _tables(of: DatasetInputs, results: Mapping[tuple[str, Any], Any]) -> Tables:
     """The tables of a dataset from the results of its parts."""
     names = {"model": of.model, "dataset": of.answers.dataset}
     by_mode = [results["mode", mode] for mode in MODES]

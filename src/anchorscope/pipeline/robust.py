@@ -24,9 +24,8 @@ from anchorscope.errors import UserError
 from anchorscope.evidence.pieces import Tables
 from anchorscope.parallel import in_parallel
 from anchorscope.pathways.effects import delta_p, flips
-from anchorscope.pathways.parts import READ, asked_of, whole_finding
+from anchorscope.pathways.parts import READ, asked_of, cross_fit_answers, whole_finding
 from anchorscope.pipeline.stages import Run
-from anchorscope.probes.cross_fit import cross_fit
 from anchorscope.probes.labelled import Labelled, labelled
 from anchorscope.probes.readings import Readings
 from anchorscope.records import Sample
@@ -169,20 +168,10 @@ def _readings(bank: StateBank, names: Sequence[str], answers: Labelled, config: 
     layers = []
     for layer in range(1, bank.layers + 1):
         states = {name: bank.layer(name, layer)[:, None] for name in names}
-        found, _ = cross_fit(
-            states,
-            ids=answers.ids,
-            z=answers.z,
-            fold=answers.fold,
-            entity=answers.entities,
-            dataset=answers.dataset,
-            C=config.C,
-            balance=config.balance,
-            workers=1,
-        )
+        found, _ = cross_fit_answers(states, answers, config)
         layers.append(found)
     logits = {name: np.concatenate([of.logits[name] for of in layers], axis=2) for name in names}
-    return replace(layers[0], logits=logits, entity=answers.covariates.entity)
+    return replace(layers[0], logits=logits)
 
 
 def table_of(rows: Sequence[Row]) -> pd.DataFrame:
