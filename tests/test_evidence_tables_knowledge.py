@@ -167,7 +167,7 @@ def test_awareness_reads_a_planted_direction_and_not_the_logit():
     states = rng.normal(size=(N, 2, 12))
     states[:, 1, 3] += 2.0 * q  # the second layer knows, the first does not
     inputs = inputs_for(readings, states={"clean": states}, resamples=100, C=0.1)
-    table = evidence_tables(("awareness",), [inputs])["awareness"]
+    table = evidence_tables(("awareness",), inputs)["awareness"]
     assert set(table["predictor"]) == {"state", "signed-logit", "margin", "simple"}
     second = awareness_tables(inputs, 2)["awareness"]
     assert second.equals(table.query("layer == 2").reset_index(drop=True))

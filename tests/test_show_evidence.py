@@ -42,7 +42,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunView:
 def test_only_what_was_asked_for_and_read_is_made(run: RunView) -> None:
     readings, _ = readings_of(run.path)
     read = {name: readings.logits[name] for name in ("clean", "knockout")}
-    inputs = [inputs_of(run.path, replace(readings, logits=read))]
+    inputs = inputs_of(run.path, replace(readings, logits=read))
     assert evidence_tables((), inputs) == {}
     asked = ("patching", "answer-only", "saliency", "heads", "boundary")
     assert set(evidence_tables(asked, inputs)) == {"boundary", "boundary_model"}

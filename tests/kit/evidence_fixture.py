@@ -84,7 +84,7 @@ def add_evidence(folder: Path) -> RunView:
     (folder / "evidence" / "saliency").mkdir(parents=True, exist_ok=True)
     salient.to_parquet(folder / "evidence" / "saliency" / "00000.parquet")
     rows = {"saliency": salient, "heads": heads_rows(readings)}
-    tables = evidence_tables(PIECES, [inputs_of(folder, readings, states=states, rows=rows)])
+    tables = evidence_tables(PIECES, inputs_of(folder, readings, states=states, rows=rows))
     tables["heads_agreement"] = heads_agreement(tables["heads"])
     store = Store(folder)
     for name, table in tables.items():

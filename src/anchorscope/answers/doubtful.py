@@ -1,8 +1,8 @@
-"""Verdicts that are worth a look: those nearest to the other verdict, with the reason.
+"""Doubtful verdicts: those nearest to the other verdict, with the reason.
 
 A judge that goes by words is wrong most often where an answer is almost an accepted one, or holds
 one among other words. Each rule names one such case; the doubt of a verdict, 0 to 1, is that of the
-rule that speaks loudest. No rule looks at states, so reading them cannot favour a finding.
+strongest rule. No rule uses states, so a review of these verdicts cannot favour a finding.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ class Doubt:
 
 
 def doubt_of(sample: Sample) -> Doubt | None:
-    """The loudest reason to doubt the verdict on this answer; None where there is none."""
-    said, aliases = sample.answer.text, sample.question.answers
+    """The strongest reason to doubt the verdict on this answer; None where there is none."""
+    text, aliases = sample.answer.text, sample.question.answers
     rules = _of_right if sample.verdict == "right" else _of_other
-    reasons = [reason for alias in aliases for reason in rules(said, alias, sample.verdict)]
-    if sample.verdict == "wrong" and _DECLINES.search(plain(said)):
+    reasons = [reason for alias in aliases for reason in rules(text, alias, sample.verdict)]
+    if sample.verdict == "wrong" and _DECLINES.search(plain(text)):
         reasons.append((0.8, "may decline to answer"))
-    if sample.verdict == "right" and any(_texts(said) == _texts(alias) for alias in aliases):
+    if sample.verdict == "right" and any(_texts(text) == _texts(alias) for alias in aliases):
         return None  # the answer is an accepted one, and nothing else
     if not reasons:
         return None
@@ -60,12 +60,12 @@ def _texts(text: str) -> list[str]:
     return [word.text for word in words(text)]
 
 
-def _of_right(said: str, alias: str, verdict: Verdict) -> Iterator[tuple[float, str]]:
+def _of_right(text: str, alias: str, verdict: Verdict) -> Iterator[tuple[float, str]]:
     """Reasons why an answer that was taken for right may be wrong."""
-    given, form = _texts(said), _texts(alias)
-    if not form or not _stands(form, given):
+    answer, form = _texts(text), _texts(alias)
+    if not form or not _contains(form, answer):
         return
-    others = [word for word in given if word not in form]
+    others = [word for word in answer if word not in form]
     for word in others:
         if word in HEDGES | NEGATORS:
             yield 0.85, f"hedges or denies: '{word}'"
@@ -78,39 +78,39 @@ def _of_right(said: str, alias: str, verdict: Verdict) -> Iterator[tuple[float, 
         yield 0.3 + 0.4 * len(content) / (len(content) + len(form)), f"says more than '{alias}'"
 
 
-def _of_other(said: str, alias: str, verdict: Verdict) -> Iterator[tuple[float, str]]:
+def _of_other(text: str, alias: str, verdict: Verdict) -> Iterator[tuple[float, str]]:
     """Reasons why an answer that was taken for wrong, or for none, may be right."""
-    given, form = _texts(said), _texts(alias)
-    if not form or not given:
+    answer, form = _texts(text), _texts(alias)
+    if not form or not answer:
         return
-    if _stands(form, given):
+    if _contains(form, answer):
         yield 0.95, f"holds the accepted answer '{alias}'"
-    elif "".join(form) in "".join(given) and len("".join(form)) > SHORT:
+    elif "".join(form) in "".join(answer) and len("".join(form)) > SHORT:
         yield 0.8, f"holds '{alias}' inside a word or across words"
     if verdict == "abstain":
         return
-    yield from _near_in_letters(given, form, alias)
-    yield from _near_in_numbers(given, form, alias)
-    shared = [word for word in given if word in form and word not in FUNCTION]
+    yield from _near_in_letters(answer, form, alias)
+    yield from _near_in_numbers(answer, form, alias)
+    shared = [word for word in answer if word in form and word not in FUNCTION]
     if shared:
         yield 0.4 + 0.4 * len(shared) / len(form), f"shares '{' '.join(shared)}' with '{alias}'"
 
 
-def _near_in_letters(given: list[str], form: list[str], alias: str) -> Iterator[tuple[float, str]]:
+def _near_in_letters(answer: list[str], form: list[str], alias: str) -> Iterator[tuple[float, str]]:
     """Nearly the same letters as a stretch of the answer of as many words; numbers have none."""
     wanted = "".join(form)
     if len(wanted) <= SHORT or wanted.isdigit():
         return
-    size = min(len(form), len(given))
-    stretches = {"".join(given[at : at + size]) for at in range(len(given) - size + 1)}
+    size = min(len(form), len(answer))
+    stretches = {"".join(answer[at : at + size]) for at in range(len(answer) - size + 1)}
     alike = max(SequenceMatcher(None, wanted, part).ratio() for part in stretches)
     if ALIKE <= alike < 1:
         yield 0.95 * alike, f"spelled nearly like '{alias}'"
 
 
-def _near_in_numbers(given: list[str], form: list[str], alias: str) -> Iterator[tuple[float, str]]:
+def _near_in_numbers(answer: list[str], form: list[str], alias: str) -> Iterator[tuple[float, str]]:
     for wanted in _numbers(form):
-        for number in _numbers(given):
+        for number in _numbers(answer):
             if number == wanted:
                 yield 0.85, f"has a number of '{alias}'"
             elif abs(number - wanted) <= max(1.0, 0.02 * abs(wanted)):
@@ -121,6 +121,6 @@ def _numbers(texts: Sequence[str]) -> list[float]:
     return [float(text) for text in texts if re.fullmatch(r"-?\d+(?:\.\d+)?", text)]
 
 
-def _stands(form: list[str], given: list[str]) -> bool:
-    """Whether the words of the accepted answer stand in the answer, one after the other."""
-    return any(given[at : at + len(form)] == form for at in range(len(given) - len(form) + 1))
+def _contains(form: list[str], answer: list[str]) -> bool:
+    """Whether the answer contains the words of the accepted one, one after the other."""
+    return any(answer[at : at + len(form)] == form for at in range(len(answer) - len(form) + 1))

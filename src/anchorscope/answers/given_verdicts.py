@@ -1,4 +1,4 @@
-"""Verdicts from a file, which stand instead of the judge's.
+"""Verdicts from a file, which replace the judge's.
 
 A row: id "popqa:test:42", right 1. `right` is 1 or 0, true or false, "right" or "wrong"; the
 optional `abstained` is 1 where the model declined to answer, and then `right` may be empty.
@@ -29,9 +29,9 @@ class Counted:
     unknown: int  # ids of the file that no question of the run has
 
     def sentence(self, name: str) -> str:
-        """What is said when the run starts."""
-        said = f"{name} gives the verdict on {self.given} answers; the judge decides {self.judged}"
-        return f"{said}; {self.unknown} ids are of no question here" if self.unknown else said
+        """The counts in words, as they are printed when the run starts."""
+        text = f"{name} gives the verdict on {self.given} answers; the judge decides {self.judged}"
+        return f"{text}; {self.unknown} ids are of no question here" if self.unknown else text
 
 
 def read_verdicts(path: str | None) -> dict[str, Verdict]:
@@ -57,11 +57,11 @@ def read_verdicts(path: str | None) -> dict[str, Verdict]:
 
 
 def _verdict(row: Row, where: str) -> Verdict:
-    said = {name: str(row.get(name) or "0").strip().lower() for name in ("right", "abstained")}
-    unreadable = [text for text in said.values() if text.removesuffix(".0") not in _RIGHT]
+    cells = {name: str(row.get(name) or "0").strip().lower() for name in ("right", "abstained")}
+    unreadable = [text for text in cells.values() if text.removesuffix(".0") not in _RIGHT]
     if unreadable:
         raise UserError(f"{where}: '{unreadable[0]}' is no verdict. Accepted: {ACCEPTED}.")
-    right, abstained = (_RIGHT[text.removesuffix(".0")] for text in said.values())
+    right, abstained = (_RIGHT[text.removesuffix(".0")] for text in cells.values())
     return "abstain" if abstained else "right" if right else "wrong"
 
 
@@ -73,13 +73,13 @@ def verdicts_hash(verdicts: Mapping[str, Verdict]) -> str | None:
 
 
 def count(verdicts: Mapping[str, Verdict], ids: Iterable[str], name: str) -> Counted:
-    """The counts for these questions; an error where the file speaks of none of them."""
-    asked = set(ids)
-    given = len(asked & verdicts.keys())
+    """The counts for these questions; an error where the file has none of their ids."""
+    questions = set(ids)
+    given = len(questions & verdicts.keys())
     if not given:
         raise UserError(
-            f"{name} has no verdict on any of the {len(asked)} questions of this run: the ids are "
-            f"others (there: {next(iter(verdicts))}, asked: {min(asked)}). Ids are those of "
-            "samples.parquet."
+            f"{name} has no verdict on any of the {len(questions)} questions of this run: the ids "
+            f"are others (there: {next(iter(verdicts))}, asked: {min(questions)}). Ids are those "
+            "of samples.parquet."
         )
-    return Counted(given=given, judged=len(asked) - given, unknown=len(verdicts) - given)
+    return Counted(given=given, judged=len(questions) - given, unknown=len(verdicts) - given)

@@ -4,12 +4,12 @@ The rules, in the order they are tried (see `normalise` for when two spellings a
 
 1. The whole answer is an alias: right, whatever the alias ("Unknown", "no", "Fe").
 2. It holds no word, or starts by declining to answer ("I don't know", "n/a"): abstain;
-   unless an alias that is such a phrase itself stands in it.
+   unless it contains an alias that is such a phrase itself.
 3. All aliases are yes or no: the first word decides. "Yes and no" and anything else is wrong.
 4. It hedges: right on one side of an "or" and not on the other, or one of four or more
    short items in a list. Wrong. Up to three items are read as an answer with its place
    ("Paris, Île-de-France, France") or a double answer ("composer and pianist").
-5. An alias stands in it, on word borders: right, unless that occurrence
+5. It contains an alias, on word borders: right, unless that occurrence
    - is negated ("not Paris"), or follows "than" ("London is larger than Paris");
    - is part of another name ("Guinea" in "Equatorial Guinea", "York" in "New York");
    - is a word of the question repeated with its neighbours ("The capital of the canton of
@@ -18,7 +18,7 @@ The rules, in the order they are tried (see `normalise` for when two spellings a
      the alias, or where any word may have its capital.
    Where the question offers a choice ("Paris or London?"), the alias has to come before
    the other option and not be joined to it.
-6. A bare number for an alias that is this number with a unit, asked "how many ...": right.
+6. A bare number for an alias that is this number with a unit, after "how many ...": right.
 7. Everything else is wrong: a part of an alias is not the alias, a year is not a full
    date, "1990s" is not "1990". A more precise answer is right: "14 December 1972" for "1972".
 """
@@ -48,26 +48,26 @@ LEAD = r"^\s*(?:in|on|at|by|from|during|about|around|approximately|roughly|circa
 
 
 def judge(answer_text: str, aliases: Sequence[str], *, question: str = "") -> Verdict:
-    """The verdict on an answer, given the aliases of the accepted answer."""
+    """The verdict on an answer by the aliases of the accepted answer."""
     if not aliases:
         raise UserError(
             "A question without accepted answers cannot be judged: give it at least one."
         )
-    given, forms = words(answer_text), _forms(aliases)
-    if _is_one_of(given, forms) or _spelt_so(answer_text, aliases):
+    answer, forms = words(answer_text), _forms(aliases)
+    if _is_one_of(answer, forms) or _spelt_so(answer_text, aliases):
         return "right"
     if is_abstention(answer_text):
         own = [form for alias, form in zip(aliases, map(words, aliases), strict=True)
                if form and is_abstention(alias)]  # fmt: skip
-        return "right" if any(_places(given, form) for form in own) else "abstain"
+        return "right" if any(_places(answer, form) for form in own) else "abstain"
     if all(alias.strip().lower() in ("yes", "no") for alias in aliases):
-        return "right" if _yes_or_no(given) in {a.strip().lower() for a in aliases} else "wrong"
-    inside = _inside(given, forms)
-    if _hedges(given, inside) or _enumerates(answer_text, forms):
+        return "right" if _yes_or_no(answer) in {a.strip().lower() for a in aliases} else "wrong"
+    inside = _inside(answer, forms)
+    if _hedges(answer, inside) or _enumerates(answer_text, forms):
         return "wrong"
-    asked = words(question)
-    stands = any(_stands(given, form, asked, question) for form in inside)
-    return "right" if stands or _bare_number(given, forms, asked) else "wrong"
+    question_words = words(question)
+    found = any(_answers_by(answer, form, question_words, question) for form in inside)
+    return "right" if found or _bare_number(answer, forms, question_words) else "wrong"
 
 
 def _spelt_so(answer_text: str, aliases: Sequence[str]) -> bool:
@@ -97,42 +97,42 @@ def _texts(form: Sequence[Word]) -> tuple[str, ...]:
     return tuple([word.text for word in form])  # a third faster than without the list
 
 
-def _is_one_of(given: Words, forms: Sequence[Words]) -> bool:
+def _is_one_of(answer: Words, forms: Sequence[Words]) -> bool:
     """Whether some form has the same words, or the same letters ("Spider-Man", "Spiderman")."""
-    texts = _texts(given)
+    texts = _texts(answer)
     letters = "".join(texts)
     if not letters.isalpha():
         return any(texts == _texts(form) for form in forms)
     return any(letters == "".join(_texts(form)) for form in forms)
 
 
-def _inside(given: Words, forms: Sequence[Words]) -> list[Words]:
-    """The forms that stand in the answer; a question may have hundreds, and few of them do."""
-    texts = set(_texts(given))
-    return [form for form in forms if form[0].text in texts and _places(given, form)]
+def _inside(answer: Words, forms: Sequence[Words]) -> list[Words]:
+    """The forms that the answer contains: few of the hundreds that a question may have."""
+    texts = set(_texts(answer))
+    return [form for form in forms if form[0].text in texts and _places(answer, form)]
 
 
-def _places(given: Sequence[Word], form: Sequence[Word]) -> list[int]:
+def _places(answer: Sequence[Word], form: Sequence[Word]) -> list[int]:
     """Where the words of the form start in the answer, one after the other."""
-    texts, wanted, size = _texts(given), _texts(form), len(form)
-    return [at for at in range(len(given) - size + 1) if texts[at : at + size] == wanted]
+    texts, wanted, size = _texts(answer), _texts(form), len(form)
+    return [at for at in range(len(answer) - size + 1) if texts[at : at + size] == wanted]
 
 
-def _yes_or_no(given: Words) -> str | None:
-    said = {("yes" if w.text in YES else "no") for w in given if w.text in YES | NO}
-    first = given[0].text if given else ""  # an emoji is an answer without words
-    joined = len(given) > 1 and given[1].text in ("and", "or") and len(said) == 2
+def _yes_or_no(answer: Words) -> str | None:
+    sides = {("yes" if w.text in YES else "no") for w in answer if w.text in YES | NO}
+    first = answer[0].text if answer else ""  # an emoji is an answer without words
+    joined = len(answer) > 1 and answer[1].text in ("and", "or") and len(sides) == 2
     if joined or first not in YES | NO:
         return None
     return "yes" if first in YES else "no"
 
 
-def _hedges(given: Words, forms: Sequence[Words]) -> bool:
-    """Whether an alias stands on one side of an "or" and none on another."""
-    inside = {at + i for form in forms for at in _places(given, form) for i in range(len(form))}
-    bars = [i for i, word in enumerate(given) if word.text == "or" and i not in inside]
-    edges = [-1, *bars, len(given)]
-    sides = [given[a + 1 : b] for a, b in pairwise(edges)]
+def _hedges(answer: Words, forms: Sequence[Words]) -> bool:
+    """Whether an alias is on one side of an "or" and none on another."""
+    inside = {at + i for form in forms for at in _places(answer, form) for i in range(len(form))}
+    bars = [i for i, word in enumerate(answer) if word.text == "or" and i not in inside]
+    edges = [-1, *bars, len(answer)]
+    sides = [answer[a + 1 : b] for a, b in pairwise(edges)]
     hits = [any(_places(side, form) for form in forms) for side in sides if side]
     return any(hits) and not all(hits)
 
@@ -146,41 +146,46 @@ def _enumerates(answer_text: str, forms: Sequence[Words]) -> bool:
     return any(hits) and not all(hits)
 
 
-def _stands(given: Words, form: Words, asked: Words, question: str) -> bool:
-    """Whether the alias stands in the answer as its answer (rule 5)."""
-    choice = any(word.text == "or" for word in asked)
+def _answers_by(answer: Words, form: Words, question_words: Words, question: str) -> bool:
+    """Whether the answer contains the alias as its answer (rule 5)."""
+    choice = any(word.text == "or" for word in question_words)
     rival = _rival(question, form) if choice else None
-    for at in _places(given, form):
+    for at in _places(answer, form):
         stop = at + len(form)
         spoilt = (
-            _negated(given, at)
-            or (at > 0 and given[at - 1].text == "than" and not form[0].text[0].isdigit())
-            or _in_other_name(given, at, stop)
-            or not _written_alike(given[at], form)
-            or (not choice and _echoed(given, at, stop, asked))
-            or (rival is not None and _beside_rival(given, at, stop, rival))
+            _negated(answer, at)
+            or (at > 0 and answer[at - 1].text == "than" and not form[0].text[0].isdigit())
+            or _in_other_name(answer, at, stop)
+            or not _written_alike(answer[at], form)
+            or (not choice and _echoed(answer, at, stop, question_words))
+            or (rival is not None and _beside_rival(answer, at, stop, rival))
         )
         if not spoilt:
             return True
     return False
 
 
-def _negated(given: Words, at: int) -> bool:
+def _negated(answer: Words, at: int) -> bool:
     for back in range(at - 1, max(-1, at - 1 - NEGATION_REACH), -1):
-        if given[back + 1].gap:
+        if answer[back + 1].gap:
             return False
-        if given[back].text in NEGATORS:
-            return given[back + 1].text != "only"
+        if answer[back].text in NEGATORS:
+            return answer[back + 1].text != "only"
     return False
 
 
-def _in_other_name(given: Words, at: int, stop: int) -> bool:
-    if at > 0 and given[at - 1].raw == "New" and not given[at].gap and given[at].raw[0].isupper():
+def _in_other_name(answer: Words, at: int, stop: int) -> bool:
+    if (
+        at > 0
+        and answer[at - 1].raw == "New"
+        and not answer[at].gap
+        and answer[at].raw[0].isupper()
+    ):
         return True
     for name in OTHER_NAMES:
         start = [i for i in range(at - len(name) + 1, at + 1) if i >= 0]
         if len(name) > stop - at and any(
-            _texts(given[i : i + len(name)]) == name and i + len(name) >= stop for i in start
+            _texts(answer[i : i + len(name)]) == name and i + len(name) >= stop for i in start
         ):
             return True
     return False
@@ -197,24 +202,31 @@ def _written_alike(word: Word, form: Words) -> bool:
     return word.raw == alias.raw and alias.raw != alias.raw.lower() and not opening
 
 
-def _echoed(given: Words, at: int, stop: int, asked: Words) -> bool:
+def _echoed(answer: Words, at: int, stop: int, question_words: Words) -> bool:
     """Whether the words beside the alias, and the alias, are the question's own phrase."""
-    for start in _places(asked, given[at:stop]):
+    for start in _places(question_words, answer[at:stop]):
         end = start + stop - at
-        beside = [*_run(given, asked, at, start, -1), *_run(given, asked, stop - 1, end - 1, 1)]
+        beside = [
+            *_run(answer, question_words, at, start, -1),
+            *_run(answer, question_words, stop - 1, end - 1, 1),
+        ]
         if any(text not in FUNCTION for text in beside):
             return True
     return False
 
 
-def _run(given: Words, asked: Words, i: int, j: int, step: int) -> Iterator[str]:
+def _run(answer: Words, question_words: Words, i: int, j: int, step: int) -> Iterator[str]:
     """The words that answer and question share onwards from i and j, up to punctuation."""
-    while 0 <= i + step < len(given) and 0 <= j + step < len(asked):
+    while 0 <= i + step < len(answer) and 0 <= j + step < len(question_words):
         later_i, later_j = max(i, i + step), max(j, j + step)
-        if given[later_i].gap or asked[later_j].gap or given[i + step].text != asked[j + step].text:
+        if (
+            answer[later_i].gap
+            or question_words[later_j].gap
+            or answer[i + step].text != question_words[j + step].text
+        ):
             return
         i, j = i + step, j + step
-        yield given[i].text
+        yield answer[i].text
 
 
 def _rival(question: str, form: Words) -> str | None:
@@ -225,17 +237,21 @@ def _rival(question: str, form: Words) -> str | None:
     return other[0].text if other and other[0].text not in _texts(form) else None
 
 
-def _beside_rival(given: Words, at: int, stop: int, rival: str) -> bool:
+def _beside_rival(answer: Words, at: int, stop: int, rival: str) -> bool:
     """Whether the other option comes before the alias, or is joined to it after it."""
-    if any(word.text == rival for word in given[:at]):
+    if any(word.text == rival for word in answer[:at]):
         return True
-    later = [i for i in range(stop, len(given)) if given[i].text == rival]
-    return bool(later) and all(w.text in ("and", "or") for w in given[stop : later[0]])
+    later = [i for i in range(stop, len(answer)) if answer[i].text == rival]
+    return bool(later) and all(w.text in ("and", "or") for w in answer[stop : later[0]])
 
 
-def _bare_number(given: Words, forms: Sequence[Words], asked: Words) -> bool:
+def _bare_number(answer: Words, forms: Sequence[Words], question_words: Words) -> bool:
     """Whether the answer is a number alone and an alias that number with its unit."""
-    if len(given) != 1 or not given[0].text.isdigit() or not any(w.text == "how" for w in asked):
+    if (
+        len(answer) != 1
+        or not answer[0].text.isdigit()
+        or not any(w.text == "how" for w in question_words)
+    ):
         return False
-    units = [form[1:] for form in forms if form[0].text == given[0].text and len(form) in (2, 3)]
+    units = [form[1:] for form in forms if form[0].text == answer[0].text and len(form) in (2, 3)]
     return any(all(word.text.isalpha() for word in unit) for unit in units)

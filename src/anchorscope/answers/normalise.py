@@ -40,7 +40,7 @@ REMEMBERED = 2**16
 
 
 class Word(NamedTuple):
-    """A normalised word, what was written, and whether punctuation stands before it."""
+    """A normalised word, what was written, and whether punctuation comes before it."""
 
     text: str
     raw: str
@@ -96,7 +96,7 @@ def _counted(split: Sequence[Word]) -> list[Word]:
 
 
 def _without_articles(split: Sequence[Word]) -> tuple[Word, ...]:
-    """Without a, an, the; the A of "vitamin A" stays, and so do articles that stand alone."""
+    """Without a, an, the; the A of "vitamin A" stays, and so do articles alone."""
     kept = []
     for at, word in enumerate(split):
         last = at + 1 == len(split) or split[at + 1].gap

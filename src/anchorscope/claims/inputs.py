@@ -114,7 +114,7 @@ class ClaimInputs:
             cells.filled(np.asarray(rows["pathway"] == which, dtype=bool), False)
             for which in ("Q", "A")
         ]
-        columns = np.hstack([*member, *(effect * of for of in member)])
+        columns = np.hstack([*member, *(effect * part for part in member)])
         drawn = drawn_sums(columns, seed=self.seed, resamples=self.resamples, entity=entity)
         q, a = _means(columns.sum(axis=0)[None])
         drawn_q, drawn_a = _means(drawn)

@@ -37,14 +37,8 @@ def question_probe_table(inputs: PieceInputs, layer: int) -> pd.DataFrame:
     x = inputs.states[QUESTION_ONLY][:, layer - 1]
     there = finite_rows(x)
     x, label = x[there], readings.z[there]
-    probes = fit_fold_probes(
-        x,
-        label,
-        readings.fold[there],
-        C=config.C,
-        balance=config.balance,
-        least=MIN_PER_CLASS,
-    )
+    fold, C, balance = readings.fold[there], config.C, config.balance
+    probes = fit_fold_probes(x, label, fold, C=C, balance=balance, least=MIN_PER_CLASS)
     score = probes.logits(x)
     read = ~np.isnan(score)
     area = auroc_interval(

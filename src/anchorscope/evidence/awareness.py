@@ -171,10 +171,7 @@ def _chosen(n: int, seed: int) -> np.ndarray:
 
 
 def _state_scores(
-    inputs: PieceInputs,
-    tasks: Sequence[_Task],
-    layer: int,
-    chosen: np.ndarray,
+    inputs: PieceInputs, tasks: Sequence[_Task], layer: int, chosen: np.ndarray
 ) -> dict[tuple[str, str, str], np.ndarray]:
     """The cross-fitted scores [question] of states, by mode, subset and predictor; NaN: none.
 
@@ -184,30 +181,17 @@ def _state_scores(
     for name, predictor in _OF_STATES.items():
         if name not in inputs.states:
             continue
-        x, used, labels = _learnt(inputs, tasks, name, layer, chosen)
-        logits = fold_logits(
-            x,
-            labels,
-            inputs.readings.fold[used],
-            C=inputs.config.C,
-            least=MIN_PER_CLASS,
-        )
+        x = inputs.states[name][:, layer - 1]
+        used = chosen & finite_rows(x)
+        labels = np.array([
+            np.where(task.rows(subset, layer), task.learnt[:, layer - 1], np.nan)[used]
+            for task, subset in _in_subsets(tasks)
+        ])  # fmt: skip
+        fold, C = inputs.readings.fold[used], inputs.config.C
+        logits = fold_logits(x[used], labels, fold, C=C, least=MIN_PER_CLASS)
         for (task, subset), own in zip(_in_subsets(tasks), logits, strict=True):
             scores[task.mode, subset, predictor] = _spread(own, used)
     return scores
-
-
-def _learnt(
-    inputs: PieceInputs, tasks: Sequence[_Task], name: str, layer: int, chosen: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Training states of a pass, their questions [question] bool, labels [task and subset, row]."""
-    x = inputs.states[name][:, layer - 1]
-    used = chosen & finite_rows(x)
-    labels = [
-        np.where(task.rows(subset, layer), task.learnt[:, layer - 1], np.nan)[used]
-        for task, subset in _in_subsets(tasks)
-    ]
-    return x[used], used, np.array(labels)
 
 
 def _spread(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
@@ -235,7 +219,7 @@ def _few_columns(inputs: PieceInputs, task: _Task, layer: int) -> dict[str, np.n
 def _parts(inputs: PieceInputs) -> list[Part]:
     """A part for each layer."""
     own = inputs.trimmed(passes=(CLEAN.name, KNOCKOUT.name), states=PIECE.loads)
-    return [partial(awareness_tables, own, k) for k in inputs.layers]
+    return [partial(awareness_tables, own, layer) for layer in inputs.layers]
 
 
 PIECE = Piece(parts=_parts, loads=(CLEAN.name, QUESTION_ONLY))

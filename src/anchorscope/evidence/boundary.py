@@ -116,7 +116,7 @@ def _fisher(q: np.ndarray, a: np.ndarray) -> float:
 
     if not (len(q) and len(a)):
         return np.nan
-    cells = [[int(of.sum()), len(of) - int(of.sum())] for of in (q, a)]
+    cells = [[int(group.sum()), len(group) - int(group.sum())] for group in (q, a)]
     return float(fisher_exact(cells).pvalue)  # type: ignore[union-attr]
 
 

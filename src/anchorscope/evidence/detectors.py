@@ -1,6 +1,6 @@
-"""What detectors read beside a run's own passes: P(True), and states under reweighting.
+"""Extra inputs of detectors: P(True), and states under reweighted attention.
 
-P(True): the model asked, in a new prompt, whether its own answer is true.
+P(True): a new prompt asks the model whether its own answer is true.
 """
 
 from __future__ import annotations
@@ -44,25 +44,27 @@ def p_true(shards: Shards, samples: Sequence[Sample], *, style: str) -> dict[str
     if not samples:
         return {}
     prompts = make_prompts(model, [ask(s) for s in samples], shots=(), style=style)
-    asked = {s.id: prompt.ids for s, prompt in zip(samples, prompts, strict=True)}
-    stop = min(map(len, asked.values())) - 1
-    prefix = read_prefix(lease, shared_prefix(list(asked.values()), stop=stop))
+    tokens_by_id = {s.id: prompt.ids for s, prompt in zip(samples, prompts, strict=True)}
+    stop = min(map(len, tokens_by_id.values())) - 1
+    prefix = read_prefix(lease, shared_prefix(list(tokens_by_id.values()), stop=stop))
     true, false = (_first_tokens(model, word) for word in _WORDS)
 
     def work(batch: list[str]) -> Tensor:
-        grown = grow_trunk(lease, prefix, [asked[id] for id in batch], room=0, head=True)
+        grown = grow_trunk(lease, prefix, [tokens_by_id[id] for id in batch], room=0, head=True)
         assert grown.last.logits is not None
         chance = torch.softmax(grown.last.logits.float(), dim=-1)
         yes, no = chance[:, true].sum(dim=-1), chance[:, false].sum(dim=-1)
         return (yes / (yes + no)).cpu()
 
     def length(id: str) -> int:
-        return len(asked[id]) - len(prefix)
+        return len(tokens_by_id[id]) - len(prefix)
 
     shares_by_id: dict[str, float] = {}
-    for batch, shares in in_batches(asked, work, length=length, then=str, budget=budget_of(lease)):
+    for batch, shares in in_batches(
+        tokens_by_id, work, length=length, then=str, budget=budget_of(lease)
+    ):
         shares_by_id |= dict(zip(batch, shares.tolist(), strict=True))
-    return {id: shares_by_id[id] for id in asked}
+    return {id: shares_by_id[id] for id in tokens_by_id}
 
 
 def ask(sample: Sample) -> str:

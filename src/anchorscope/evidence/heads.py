@@ -228,8 +228,8 @@ def strongest_blocks(saliency: pd.DataFrame, layer: int) -> list[int]:
 def _read(shards: Shards, held_out: Mapping[str, HeldOut], config: Config) -> None:
     read_saliency(shards, held_out)  # it says which blocks to look into
     blocks = {
-        name: strongest_blocks(shards.rows("saliency", name), of.layer)
-        for name, of in held_out.items()
+        name: strongest_blocks(shards.rows("saliency", name), probe.layer)
+        for name, probe in held_out.items()
     }
     read_heads(shards, blocks, held_out, where=config.where, limit=QUESTIONS)
 

@@ -88,8 +88,8 @@ def associated_table(
 
 def _by_pass(outputs: pd.DataFrame, groups: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """The outputs of the samples in the groups, by pass, with their ids as the index."""
-    known = outputs.loc[outputs["id"].isin(groups["id"])]
-    parts = known.groupby("pass", sort=False)
+    own = outputs.loc[outputs["id"].isin(groups["id"])]
+    parts = own.groupby("pass", sort=False)
     return {str(name): rows.set_index("id").drop(columns="pass") for name, rows in parts}
 
 

@@ -203,11 +203,11 @@ def patched_prompt(prompts: PromptMaker, sample: Sample, donor: Sample) -> tuple
     a second subject stays. The property stays as it is: a question about another property would
     have no room for the sample's own answer.
     """
-    places, given = [subject_span(sample)], [subject_text(donor)]
+    places, subjects = [subject_span(sample)], [subject_text(donor)]
     if _whole(sample, donor):
-        places, given = list(sample.subject_spans), _texts(donor)
+        places, subjects = list(sample.subject_spans), _texts(donor)
     text = sample.question.text
-    for span, subject in sorted(zip(places, given, strict=True), reverse=True):
+    for span, subject in sorted(zip(places, subjects, strict=True), reverse=True):
         text = text[: span.start] + subject + text[span.stop :]
     return prompts.prompt(text, dataset=sample.question.dataset)
 
@@ -247,7 +247,7 @@ def other_tokens(sample: Sample, donor: Sample, *, seed: int) -> tuple[int, ...]
     """The prompt with as many question tokens outside E_Q as E_Q has taken from the donor's.
 
     Places and tokens are drawn by seed and id. A place gets a token unlike its own where the
-    donor has one. Fewer are replaced where fewer stand outside E_Q, never the first of the
+    donor has one. Fewer are replaced where fewer are outside E_Q, never the first of the
     prompt; None where there is nothing to replace or nothing to take.
     """
     free, taken = _outside(sample), [donor.prompt_ids[place] for place in _outside(donor)]

@@ -114,11 +114,10 @@ def fit_and_read_layer(
     for name, own in states.items():
         check_layer(own, name=name, layer=layer, ids=ids)
     about = ids if entity is None else entity
-    parts = training_parts(z, fold, entity=about, C=C, balance=balance, calibrate=calibrate)
-    x = states["clean"]
-    by_fold = [_fit_part(np.asarray(x[part.rows], dtype=np.float64), part) for part in parts]
-    weights, intercept = (np.stack(values, axis=1) for values in zip(*by_fold, strict=True))
-    learns = [[training_rows(fold, held_out=f, probe=p) for f in range(len(parts))] for p in PROBES]
+    folds, inner = int(fold.max()) + 1, inner_folds(about) if calibrate else None
+    parts = [_training_part(np.asarray(z), fold, f, inner, C, balance) for f in range(folds)]
+    weights, intercept = _fit_layer(states["clean"], parts)
+    learns = [[training_rows(fold, held_out=f, probe=p) for f in range(folds)] for p in PROBES]
     probes = ProbeSet(
         probes=PROBES,
         weights=weights[:, :, None],
@@ -147,7 +146,7 @@ def stacked(layers: Sequence[ProbeSet]) -> ProbeSet:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingPart:
+class _TrainingPart:
     """The questions outside a held-out fold, and the fits that its probes need.
 
     Behind the fit of each kind of probe come those of its inner probes, which calibrate it: the
@@ -162,32 +161,15 @@ class TrainingPart:
     request: Request  # the fits of each kind of probe: the probe, then its inner probes
 
 
-def training_parts(
-    z: np.ndarray,
-    fold: np.ndarray,
-    *,
-    entity: Sequence[str],
-    C: float,
-    balance: Balance,
-    calibrate: bool = True,
-) -> list[TrainingPart]:
-    """The training part of each held-out fold, with the fits that it requests on a layer."""
-    inner = inner_folds(entity) if calibrate else None
-    return [
-        _training_part(np.asarray(z), fold, held_out, inner, C=C, balance=balance)
-        for held_out in range(int(fold.max()) + 1)
-    ]
-
-
 def _training_part(
     z: np.ndarray,
     fold: np.ndarray,
     held_out: int,
     inner: np.ndarray | None,
-    *,
     C: float,
     balance: Balance,
-) -> TrainingPart:
+) -> _TrainingPart:
+    """The training part of a held-out fold; `inner` are the inner folds, [question]."""
     rows = fold != held_out
     learns = np.array([training_rows(fold, held_out=held_out, probe=of)[rows] for of in PROBES])
     z, fits = z[rows].astype(np.float64), learns[:, None]  # [probe, fit, training question]
@@ -205,12 +187,19 @@ def _training_part(
         weights=class_weights(z, fits, balance),
         C=np.full(len(fits), float(C)),
     )
-    return TrainingPart(
+    return _TrainingPart(
         rows=rows, z=z, learns=learns, inner=inner, calibrates=calibrates, request=request
     )
 
 
-def _fit_part(x: np.ndarray, part: TrainingPart) -> Made:
+def _fit_layer(x: np.ndarray, parts: Sequence[_TrainingPart]) -> tuple[np.ndarray, np.ndarray]:
+    """Weights [probe, fold, width] and intercepts [probe, fold] of a layer x [question, width]."""
+    by_fold = [_fit_part(np.asarray(x[part.rows], dtype=np.float64), part) for part in parts]
+    weights, intercept = zip(*by_fold, strict=True)
+    return np.stack(weights, axis=1), np.stack(intercept, axis=1)
+
+
+def _fit_part(x: np.ndarray, part: _TrainingPart) -> Made:
     """Weights [probe, width] and intercepts [probe] from states x [training question, width]."""
     weights, intercept = fit_many(x, *part.request)
     if part.inner is not None:

@@ -63,11 +63,11 @@ def answer_span(answer_text: str, *, question: str = "") -> Span | None:
         return None
     if is_abstention(answer_text):
         return whole
-    said = YES_NO.match(answer_text, whole.start)
-    if said or YES_NO_QUESTION.match(question.strip()):
-        said = said or re.compile(r"(?:yes|no)\b", re.IGNORECASE).match(answer_text, whole.start)
-        if said:
-            return Span(*said.span())
+    word = YES_NO.match(answer_text, whole.start)
+    if word is None and YES_NO_QUESTION.match(question.strip()):
+        word = re.compile(r"(?:yes|no)\b", re.IGNORECASE).match(answer_text, whole.start)
+    if word:
+        return Span(*word.span())
     return _entity(answer_text, _first_sentence(answer_text, whole), question)
 
 
@@ -85,8 +85,8 @@ def _entity(text: str, span: Span, question: str) -> Span:
 
 def _side(text: str, left: Span, right: Span, question: str) -> Span:
     """The side of "X is Y" that answers (pattern 5)."""
-    asked = _asked(question)
-    new_left, new_right = _is_new(text, left, asked), _is_new(text, right, asked)
+    in_question = _words_of(question)
+    new_left, new_right = _is_new(text, left, in_question), _is_new(text, right, in_question)
     if not new_right and (new_left or question):
         return _tidy(text, _before_comma(text, left))
     if not question or PLACE_QUESTION.search(question):
@@ -96,7 +96,7 @@ def _side(text: str, left: Span, right: Span, question: str) -> Span:
     return _tidy(text, _before_comma(text, right))
 
 
-def _asked(question: str) -> frozenset[str]:
+def _words_of(question: str) -> frozenset[str]:
     return frozenset(_plain(word[0]) for word in WORD.finditer(question))
 
 
@@ -104,10 +104,10 @@ def _plain(word: str) -> str:
     return re.sub(r"['’]s$", "", word.casefold())
 
 
-def _is_new(text: str, span: Span, asked: frozenset[str]) -> bool:
+def _is_new(text: str, span: Span, in_question: frozenset[str]) -> bool:
     """Whether a content word in the span is not in the question."""
     plain = (_plain(word[0]) for word in WORD.finditer(text, *span))
-    return any(word not in asked and word not in STOP for word in plain)
+    return any(word not in in_question and word not in STOP for word in plain)
 
 
 def _longest_new(text: str, span: Span, question: str) -> Span | None:
@@ -115,11 +115,11 @@ def _longest_new(text: str, span: Span, question: str) -> Span | None:
 
     One of the two has to be in lower case: a name may well share words with the question.
     """
-    asked = _asked(question) - STOP
+    in_question = _words_of(question) - STOP
     runs: list[list[re.Match[str]]] = [[]]
     repeated: list[str] = []
     for word in WORD.finditer(text, *span):
-        if _plain(word[0]) in asked:
+        if _plain(word[0]) in in_question:
             repeated.append(word[0])
             runs.append([])
         elif runs[-1] or _plain(word[0]) not in STOP:

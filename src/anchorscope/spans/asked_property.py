@@ -12,7 +12,7 @@ from anchorscope.spans.characters import FUNCTION_WORDS, WORD, content_words, pl
 # What is asked for, or who, when and where it is: the former name the property more often.
 _NAMING = word_set("what which whose how")
 _ASKING = _NAMING | word_set("who whom when where why")
-# A noun that stands for the one behind it: "the name of the ship", "what kind of bird".
+# A noun in place of the one behind it: "the name of the ship", "what kind of bird".
 _LIGHT = word_set("name names named called kind kinds type types sort sorts term word")
 _LONGEST = 2000  # characters of a text in which a property is looked for
 

@@ -21,7 +21,7 @@ EXAMPLES = (
 def model_prompt(question: str) -> str:
     """The few-shot text after which the model writes the words the question is about."""
     head = "Copy from each question the words that name what it asks about, separated by ';'.\n\n"
-    shots = "".join(f"Question: {asked}\nWords: {named}\n\n" for asked, named in EXAMPLES)
+    shots = "".join(f"Question: {text}\nWords: {words}\n\n" for text, words in EXAMPLES)
     return f"{head}{shots}Question: {' '.join(question.split())}\nWords:"
 
 
@@ -37,7 +37,7 @@ def model_spans(questions: Sequence[Question], generate: Generate) -> list[tuple
 
 
 def read_reply(text: str, reply: str) -> tuple[Span, ...]:
-    """The pieces of the reply's first line that stand in the question, wherever they stand."""
+    """Every occurrence in the question of the pieces of the reply's first line."""
     line = next(iter(reply.strip().splitlines()), "")
     spans: list[Span] = []
     for piece in dict.fromkeys(line.split(";")):

@@ -14,7 +14,7 @@ QUOTED = re.compile(
     r'"([^"]{1,300})"|“([^”]{1,300})”|«([^»]{1,300})»|'
     r"(?<!\w)['‘]([^'‘’]{1,300}(?:['’]\w[^'‘’]{0,300}){0,8})['’](?!\w)"
 )
-# Small words that may stand between two capitalised words of one name.
+# Small words that may come between two capitalised words of one name.
 CONNECTORS = word_set(
     "of the de la le du da do dos das di del della von van der den zu bin ibn al el y"
 )

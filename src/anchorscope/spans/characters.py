@@ -88,7 +88,7 @@ def trimmed(text: str, span: Span) -> Span:
 
 
 def occurrences(text: str, piece: str, *, any_case: bool = False) -> tuple[Span, ...]:
-    """Every place where the piece stands in the text on word borders."""
+    """Every occurrence of the piece in the text on word borders."""
     if not piece.strip():
         return ()
     spans = _in_any_case(text, piece) if any_case else _as_written(text, piece)

@@ -1,4 +1,4 @@
-"""What a question is about, where its dataset does not say: the longest span that was marked."""
+"""The entity of a question, from its dataset or else from the longest marked span."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from anchorscope.spans.question import QuestionSpans, find_spans
 _ARTICLE = re.compile(r"(?:the|an?)\s+(?=\S)")
 
 
-def entity_of(question: Question, of: QuestionSpans) -> str:
+def entity_of(question: Question, spans: QuestionSpans) -> str:
     """The entity that folds keep together and bootstraps draw as one.
 
     The dataset's own where it names one. Else the subject's longest span without case, white space
@@ -22,7 +22,7 @@ def entity_of(question: Question, of: QuestionSpans) -> str:
     """
     if question.entity and question.entity != normalised(question.text):
         return question.entity
-    marked = find_spans([question], finder="auto")[0] if of.finder == "all" else of
+    marked = find_spans([question], finder="auto")[0] if spans.finder == "all" else spans
     return _named(question.text, marked.subject_spans) or normalised(question.text)
 
 

@@ -99,7 +99,7 @@ def all_spans(question: Question) -> tuple[Span, ...]:
 
 
 def _anywhere(text: str, subject: str) -> list[Span]:
-    """The subject inside longer words, for subjects that stand on no word border."""
+    """The subject inside longer words, for subjects that are not on word borders."""
     at = text.find(subject) if subject.strip() else -1
     return [Span(at, at + len(subject))] if at >= 0 else []
 

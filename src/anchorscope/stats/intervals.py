@@ -66,10 +66,10 @@ def percentile_interval(value: float, drawn: np.ndarray, n: int) -> Estimate:
     A draw without a number (one that lost a group) does not count; where most of them have none,
     or the value itself is NaN, there is no interval.
     """
-    known = drawn[np.isfinite(drawn)]
-    if not np.isfinite(value) or len(known) < len(drawn) / 2:
+    finite = drawn[np.isfinite(drawn)]
+    if not np.isfinite(value) or len(finite) < len(drawn) / 2:
         return Estimate(float(value), np.nan, np.nan, n)
-    low, high = np.quantile(known, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    low, high = np.quantile(finite, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return Estimate(float(value), float(low), float(high), n)
 
 
@@ -137,13 +137,13 @@ def difference_of_means(
 
 def weighted(estimates: Sequence[Estimate]) -> Estimate:
     """The mean of separate estimates by their n; those without a value are left out."""
-    known = [e for e in estimates if np.isfinite(e.value)]
-    n = sum(e.n for e in known)
-    if not known:
+    finite = [e for e in estimates if np.isfinite(e.value)]
+    n = sum(e.n for e in finite)
+    if not finite:
         return Estimate(np.nan, np.nan, np.nan, 0)
-    value = sum(e.n * e.value for e in known) / n
-    down = np.sqrt(sum((e.n * (e.value - e.low)) ** 2 for e in known)) / n
-    up = np.sqrt(sum((e.n * (e.high - e.value)) ** 2 for e in known)) / n
+    value = sum(e.n * e.value for e in finite) / n
+    down = np.sqrt(sum((e.n * (e.value - e.low)) ** 2 for e in finite)) / n
+    up = np.sqrt(sum((e.n * (e.high - e.value)) ** 2 for e in finite)) / n
     return Estimate(float(value), float(value - down), float(value + up), n)
 
 
@@ -189,8 +189,8 @@ def holm(p: Sequence[float]) -> np.ndarray:
     is 65 MB for these lines; scipy has no Holm.
     """
     values = np.asarray(p, dtype=np.float64)
-    known = np.flatnonzero(~np.isnan(values))
-    order = known[np.argsort(values[known], kind="stable")]
+    finite = np.flatnonzero(~np.isnan(values))
+    order = finite[np.argsort(values[finite], kind="stable")]
     out = np.full(len(values), np.nan)
     steps = values[order] * np.arange(len(order), 0, -1)
     out[order] = np.minimum(1.0, np.maximum.accumulate(steps))
