@@ -147,7 +147,7 @@ def test_a_run_whose_batches_were_made_smaller_is_opened(tmp_path):
     assert RunView.open(tmp_path, unfinished_ok=True).info["stages"] == stages
 
 
-def test_a_disk_that_is_too_small_is_told_before_it_is_filled(tmp_path):
+def test_a_disk_that_is_too_small_is_refused_before_it_is_filled(tmp_path):
     assert "0.50 GB" in check_room(tmp_path, 0.5e9)
     with pytest.raises(UserError, match=r"needs about 1000000000\.0 GB more, and .* are free"):
         check_room(tmp_path, 1e18)
@@ -181,7 +181,7 @@ def test_a_machine_is_known_by_its_boot(monkeypatch):
 
 
 @pytest.mark.parametrize("text", [b"[1]", b"\xff\xfe", b"{}", b'{"host": 7', b'{"bytes": "x"}'])
-def test_a_small_file_that_makes_no_sense_is_none(tmp_path, text):
+def test_a_damaged_marker_or_owner_file_counts_as_missing(tmp_path, text):
     """In a marker or owner.json: no traceback, and the file is not there."""
     store = Store.open(tmp_path, ONE)
     store.write("a", lambda file: file.write(b"x"))

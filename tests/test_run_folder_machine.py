@@ -18,7 +18,7 @@ from kit.power import Died, Disk
 from anchorscope.errors import UserError
 from anchorscope.run_folder import store, whole
 from anchorscope.run_folder.info import RUN, info_text
-from anchorscope.run_folder.listing import read_marker
+from anchorscope.run_folder.listing import Listing, derived_files, read_marker
 from anchorscope.run_folder.store import Store
 from anchorscope.run_folder.whole import Written
 
@@ -120,6 +120,19 @@ def _create_replaces(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(store, "create_whole", create)
 
 
+def _torn_marker_listed(patch: pytest.MonkeyPatch) -> None:
+    """A finished run lists a table whose marker is torn."""
+    real = Store._listing
+
+    def listing(self: Store) -> Listing:
+        found = real(self)
+        tables = [file.relative_to(self.path).as_posix() for file in derived_files(self.path)]
+        torn = {n: whole.describe(self.file(n)) for n in tables if n not in found.all}
+        return Listing(found.files, found.derived | torn)
+
+    patch.setattr(Store, "_listing", listing)
+
+
 def _no_sync_on_opening(patch: pytest.MonkeyPatch) -> None:
     """A folder that somebody was killed over is taken as if its name were on the disk."""
     patch.setattr(store, "sync_folders", lambda folder: None)
@@ -133,13 +146,13 @@ MUTANTS = (
     *QUICK,
     *(
         pytest.param(m, marks=pytest.mark.slow)
-        for m in (_in_place, _finished_first, _no_sync_on_opening)
+        for m in (_in_place, _finished_first, _torn_marker_listed, _no_sync_on_opening)
     ),
 )
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__.strip("_"))
-def test_a_store_that_is_broken_is_found(mutant: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_machine_finds_a_broken_store(mutant: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each mutant fails an assertion of the machine, or leaves no run that can be opened."""
     mutant(monkeypatch)
     asked = settings(SETTINGS, max_examples=200, phases=[Phase.generate], database=None)
