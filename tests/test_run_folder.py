@@ -22,6 +22,7 @@ from anchorscope.records import Answer, Question, Sample, Span
 from anchorscope.run_folder.disk_space import check_room
 from anchorscope.run_folder.samples import from_frame, to_frame
 from anchorscope.run_folder.store import Store
+from anchorscope.run_folder.verify import verify_run
 from anchorscope.run_folder.view import RunView
 from anchorscope.run_folder.whole import machine
 
@@ -137,6 +138,20 @@ def test_a_folder_of_the_first_format_is_not_continued(tmp_path):
     with pytest.raises(UserError, match=r"begun by an earlier version.* choose another --out"):
         Store.open(run, identity)
     assert contents(run) == before
+
+
+def test_a_finished_run_does_not_list_a_table_whose_marker_is_torn(tmp_path):
+    """A table without a marker is listed as it is; one with a torn marker may be half of one."""
+    store = Store.open(tmp_path, ONE)
+    for name in ("tables/a.csv", "tables/b.csv"):
+        store.write(name, lambda file: file.write(b"x"))
+    (tmp_path / "markers/tables/a.csv.json").unlink()
+    (tmp_path / "markers/tables/b.csv.json").write_bytes(b"{")
+    store.save_info({"finished": True})
+    again = Store.open(tmp_path, ONE)
+    assert again.has("tables/a.csv") and not again.has("tables/b.csv")
+    wrong = [checked.name for checked in verify_run(tmp_path) if not checked.ok]
+    assert wrong == ["markers/tables/b.csv.json"]
 
 
 def test_a_run_whose_batches_were_made_smaller_is_opened(tmp_path):

@@ -18,7 +18,7 @@ from kit.power import Died, Disk
 from anchorscope.errors import UserError
 from anchorscope.run_folder import store, whole
 from anchorscope.run_folder.info import RUN, info_text
-from anchorscope.run_folder.listing import Listing, derived_files, read_marker
+from anchorscope.run_folder.listing import read_marker
 from anchorscope.run_folder.store import Store
 from anchorscope.run_folder.whole import Written
 
@@ -120,19 +120,6 @@ def _create_replaces(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(store, "create_whole", create)
 
 
-def _torn_marker_listed(patch: pytest.MonkeyPatch) -> None:
-    """A finished run lists a table whose marker is torn."""
-    real = Store._listing
-
-    def listing(self: Store) -> Listing:
-        found = real(self)
-        tables = [file.relative_to(self.path).as_posix() for file in derived_files(self.path)]
-        torn = {n: whole.describe(self.file(n)) for n in tables if n not in found.all}
-        return Listing(found.files, found.derived | torn)
-
-    patch.setattr(Store, "_listing", listing)
-
-
 def _no_sync_on_opening(patch: pytest.MonkeyPatch) -> None:
     """A folder that somebody was killed over is taken as if its name were on the disk."""
     patch.setattr(store, "sync_folders", lambda folder: None)
@@ -146,7 +133,7 @@ MUTANTS = (
     *QUICK,
     *(
         pytest.param(m, marks=pytest.mark.slow)
-        for m in (_in_place, _finished_first, _torn_marker_listed, _no_sync_on_opening)
+        for m in (_in_place, _finished_first, _no_sync_on_opening)
     ),
 )
 
