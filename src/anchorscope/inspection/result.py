@@ -87,12 +87,12 @@ class Inspection:
 
         figure = Figure(figsize=(6.4, 3.4), layout="constrained")
         axes = figure.subplots()
-        layers = range(1, 1 + max((len(line.values) for line in self.lines()), default=1))
-        for band in self.run_bands():
+        layers = range(1, 1 + max((len(line.values) for line in self._lines()), default=1))
+        for band in self._run_bands():
             axes.fill_between(
                 layers, band.low, band.high, color=band.color, alpha=0.17, label=band.label
             )
-        for line in self.lines():
+        for line in self._lines():
             color = "black" if line.color == "currentColor" else line.color
             dash = _DASHES.get(line.dash, "dashdot")
             axes.plot(layers, line.values, color=color, linestyle=dash, label=_plain(line.label))
@@ -110,7 +110,7 @@ class Inspection:
         )
         return f"<div><style>{web_file('panel.css')}{dark}</style>{panel(self)}</div>"
 
-    def lines(self) -> list[Line]:
+    def _lines(self) -> list[Line]:
         """P(wrong) by layer of every pass, the clean one first."""
         return [
             Line(name=name, label=self._label(name), values=values, color=color, dash=dash)
@@ -118,7 +118,7 @@ class Inspection:
             for color, dash in [_STYLE[name]]
         ]
 
-    def run_bands(self) -> list[Band]:
+    def _run_bands(self) -> list[Band]:
         """The middle half of the run's Q and A under the knockout."""
         return [
             Band(
@@ -175,7 +175,7 @@ def _plain(text: str) -> str:
 
 def panel(result: Inspection, *, live: bool = False) -> str:
     """The HTML of one question; where it is live, each prompt token is a button."""
-    lines, bands = result.lines(), result.run_bands()
+    lines, bands = result._lines(), result._run_bands()
     return render(
         "panel.html",
         question=result.question,

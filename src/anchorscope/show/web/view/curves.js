@@ -71,7 +71,7 @@ function curveChart(run, app) {
     node.replaceChildren(
       hatching(run), ...axes(run, x, y, width, [low, high]),
       ...(state.nulls ? nullParts(run, state, x, y) : []),
-      ...run.curves[state.mode].filter((of) => !state.hide.includes(of.dataset)).flatMap((of) => curveParts(run, of, state, x, y)),
+      ...run.curves[state.mode].filter((series) => !state.hide.includes(series.dataset)).flatMap((series) => curveParts(run, series, state, x, y)),
       ...openLine(run, state, app.openOf(run), x, y), cursor(x(state.layers[run.number])), rectangle);
     place(state.effect && state.effect[0] === run.number ? state.effect : null);
   };
@@ -97,13 +97,13 @@ function box(rectangle, [x0, x1, y0, y1]) {
   for (const [name, value] of Object.entries(values)) rectangle.setAttribute(name, value);
 }
 
-const colorOf = (run, dataset, pathway) => run.datasets.find((of) => of.name === dataset)[pathway];
+const colorOf = (run, dataset, pathway) => run.datasets.find((each) => each.name === dataset)[pathway];
 
 function spanOf(run, state, open) {
-  const shown = (of) => !state.hide.includes(of.dataset);
+  const shown = (series) => !state.hide.includes(series.dataset);
   const values = [0];
-  for (const of of run.curves[state.mode].filter(shown)) values.push(...of.value, ...(state.intervals ? [...of.low, ...of.high] : []));
-  if (state.nulls) for (const of of run.nulls[state.mode].filter(shown)) values.push(...of.low, ...of.high);
+  for (const series of run.curves[state.mode].filter(shown)) values.push(...series.value, ...(state.intervals ? [...series.low, ...series.high] : []));
+  if (state.nulls) for (const series of run.nulls[state.mode].filter(shown)) values.push(...series.low, ...series.high);
   if (open >= 0 && run.read(open, state.mode))
     for (let k = 1; k <= run.layers; k++) values.push(run.deltaP(state.mode, open, k));
   const known = values.filter((value) => value !== null && Number.isFinite(value));
@@ -125,10 +125,10 @@ function axes(run, x, y, width, [low, high]) {
 }
 
 // Runs of layers whose number is known, as a path; a band goes there and back.
-function stretches(of, ...keys) {
+function stretches(series, ...keys) {
   const out = [[]];
-  of.layer.forEach((_, at) => {
-    if (keys.some((key) => of[key][at] === null)) out.push([]);
+  series.layer.forEach((_, at) => {
+    if (keys.some((key) => series[key][at] === null)) out.push([]);
     else out.at(-1).push(at);
   });
   return out.filter((part) => part.length);
@@ -136,40 +136,40 @@ function stretches(of, ...keys) {
 
 const path = (points) => "M" + points.map(([a, b]) => `${a.toFixed(1)},${b.toFixed(1)}`).join("L");
 
-function linePath(of, x, y, key = "value") {
-  return stretches(of, key).map((part) => path(part.map((at) => [x(of.layer[at]), y(of[key][at])]))).join("");
+function linePath(series, x, y, key = "value") {
+  return stretches(series, key).map((part) => path(part.map((at) => [x(series.layer[at]), y(series[key][at])]))).join("");
 }
 
-function bandPath(of, x, y) {
-  return stretches(of, "low", "high").map((part) => path([
-    ...part.map((at) => [x(of.layer[at]), y(of.low[at])]),
-    ...part.toReversed().map((at) => [x(of.layer[at]), y(of.high[at])])]) + "Z").join("");
+function bandPath(series, x, y) {
+  return stretches(series, "low", "high").map((part) => path([
+    ...part.map((at) => [x(series.layer[at]), y(series.low[at])]),
+    ...part.toReversed().map((at) => [x(series.layer[at]), y(series.high[at])])]) + "Z").join("");
 }
 
-function curveParts(run, of, state, x, y) {
-  const color = colorOf(run, of.dataset, of.pathway), parts = [];
-  if (state.intervals) parts.push(svg("path", { d: bandPath(of, x, y), fill: color, opacity: 0.16 }));
-  parts.push(svg("path", { class: `curve ${of.pathway}`, d: linePath(of, x, y), stroke: color }));
-  of.layer.forEach((layer, at) => {
-    const alone = of.value[at] !== null && of.value[at - 1] == null && of.value[at + 1] == null;
-    if (of.value[at] !== null && (of.n[at] < 10 || alone))
-      parts.push(svg("circle", { class: "few", cx: x(layer), cy: y(of.value[at]), r: 2.6, stroke: color }));
+function curveParts(run, series, state, x, y) {
+  const color = colorOf(run, series.dataset, series.pathway), parts = [];
+  if (state.intervals) parts.push(svg("path", { d: bandPath(series, x, y), fill: color, opacity: 0.16 }));
+  parts.push(svg("path", { class: `curve ${series.pathway}`, d: linePath(series, x, y), stroke: color }));
+  series.layer.forEach((layer, at) => {
+    const alone = series.value[at] !== null && series.value[at - 1] == null && series.value[at + 1] == null;
+    if (series.value[at] !== null && (series.n[at] < 10 || alone))
+      parts.push(svg("circle", { class: "few", cx: x(layer), cy: y(series.value[at]), r: 2.6, stroke: color }));
   });
   return parts;
 }
 
 function hatching(run) {
-  return svg("defs", {}, ...run.datasets.map((of) =>
-    svg("pattern", { id: `hatch-${run.number}-${run.datasets.indexOf(of)}`, width: 6, height: 6, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" },
-      svg("line", { x1: 0, y1: 0, x2: 0, y2: 6, stroke: of.Q, "stroke-width": 1.4, opacity: 0.5 }))));
+  return svg("defs", {}, ...run.datasets.map((each) =>
+    svg("pattern", { id: `hatch-${run.number}-${run.datasets.indexOf(each)}`, width: 6, height: 6, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" },
+      svg("line", { x1: 0, y1: 0, x2: 0, y2: 6, stroke: each.Q, "stroke-width": 1.4, opacity: 0.5 }))));
 }
 
 function nullParts(run, state, x, y) {
-  const shown = (of) => !state.hide.includes(of.dataset);
-  const number = (of) => run.datasets.findIndex((each) => each.name === of.dataset);
+  const shown = (series) => !state.hide.includes(series.dataset);
+  const number = (series) => run.datasets.findIndex((each) => each.name === series.dataset);
   return [
-    ...run.nulls[state.mode].filter(shown).map((of) => svg("path", { d: bandPath(of, x, y), fill: `url(#hatch-${run.number}-${number(of)})` })),
-    ...run.controls[state.mode].filter(shown).map((of) => svg("path", { class: `control ${of.pathway}`, d: linePath(of, x, y), stroke: colorOf(run, of.dataset, of.pathway) })),
+    ...run.nulls[state.mode].filter(shown).map((series) => svg("path", { d: bandPath(series, x, y), fill: `url(#hatch-${run.number}-${number(series)})` })),
+    ...run.controls[state.mode].filter(shown).map((series) => svg("path", { class: `control ${series.pathway}`, d: linePath(series, x, y), stroke: colorOf(run, series.dataset, series.pathway) })),
   ];
 }
 

@@ -45,12 +45,12 @@ function swatch(color, dashed) {
 
 function legend(run) {
   const entry = (sign, ...text) => element("span", {}, sign, " ", ...text);
-  const curve = (of, pathway) => {
-    const node = entry(swatch(of[pathway], pathway === "A"), `${pathway} `, untrusted(of.title));
-    node.dataset.of = of.name;
+  const curve = (dataset, pathway) => {
+    const node = entry(swatch(dataset[pathway], pathway === "A"), `${pathway} `, untrusted(dataset.title));
+    node.dataset.of = dataset.name;
     return node;
   };
-  const entries = run.datasets.flatMap((of) => [curve(of, "Q"), curve(of, "A")]);
+  const entries = run.datasets.flatMap((dataset) => [curve(dataset, "Q"), curve(dataset, "A")]);
   entries.push(entry(element("i", { class: "hatched" }), "Q under one mechanism"), entry(element("i", { class: "grey" }), "pale: the same under neutral tokens"), entry(swatch("currentColor", false), "the open sample"));
   return element("p", { class: "key" }, ...entries);
 }
@@ -71,11 +71,11 @@ function switchBar(app) {
     return node;
   };
   const group = (name, ...inside) => element("div", { class: "switch", role: "group", "aria-label": name }, ...inside);
-  const names = new Map(app.runs.flatMap((run) => run.datasets).map((of) => [of.name, of]));
+  const names = new Map(app.runs.flatMap((run) => run.datasets).map((dataset) => [dataset.name, dataset]));
   app.nodes.switches.append(
     group("Mode", ...["paper", "strict"].map((mode) => button([`${mode[0].toUpperCase()}${mode.slice(1)} mode`], (s) => s.mode === mode, () => ({ mode })))),
-    group("Datasets", ...[...names.values()].map((of) => button([swatch(of.Q, false), " ", untrusted(of.title)], (s) => !s.hide.includes(of.name),
-      (s) => ({ hide: s.hide.includes(of.name) ? s.hide.filter((name) => name !== of.name) : [...s.hide, of.name] })))),
+    group("Datasets", ...[...names.values()].map((dataset) => button([swatch(dataset.Q, false), " ", untrusted(dataset.title)], (s) => !s.hide.includes(dataset.name),
+      (s) => ({ hide: s.hide.includes(dataset.name) ? s.hide.filter((name) => name !== dataset.name) : [...s.hide, dataset.name] })))),
     group("Layers over the curves", button(["Nulls"], (s) => s.nulls, (s) => ({ nulls: !s.nulls })), button(["Intervals"], (s) => s.intervals, (s) => ({ intervals: !s.intervals }))),
     group("Scale of belief", ...["logit", "probability"].map((scale) => button([scale[0].toUpperCase() + scale.slice(1)], (s) => s.scale === scale, () => ({ scale })))));
   return { sync(state) { for (const [node, isOn] of buttons) node.setAttribute("aria-pressed", String(isOn(state))); } };

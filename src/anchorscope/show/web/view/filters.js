@@ -5,7 +5,7 @@ const WIDE = 9999; // an open end of a range
 // Whether a row passes every filter. `row` holds the sample's place in each run; with two runs a
 // filter on verdict, class, pathway or type asks for a run in which it is so.
 function keeps(runs, state) {
-  const shown = new Set(runs[0].datasets.map((of) => of.name).filter((name) => !state.hide.includes(name)));
+  const shown = new Set(runs[0].datasets.map((dataset) => dataset.name).filter((name) => !state.hide.includes(name)));
   const words = state.search.trim().toLowerCase();
   const some = (test) => (row) => runs.some((run, at) => test(run, row[at], state.layers[at]));
   const tests = [(row) => shown.has(runs[0].datasets[runs[0].dataset[row[0]]].name)];
@@ -129,11 +129,11 @@ function numberFields(app, run, controls) {
 }
 
 function chipsOf(app) {
-  const { state, runs } = app, chips = [], of = (at) => (runs.length > 1 ? `run ${at + 1}: ` : "");
+  const { state, runs } = app, chips = [], runName = (at) => (runs.length > 1 ? `run ${at + 1}: ` : "");
   const ends = (low, high) => (low <= -WIDE ? `up to ${tickText(high)}` : high >= WIDE ? `from ${tickText(low)}` : `${tickText(low)} to ${tickText(high)}`);
   const chip = (text, change) => chips.push(element("button", { type: "button", class: "chip", "aria-label": `Remove filter: ${text}`, onclick: () => app.update({ ...change, page: 1 }, { push: true }) }, ...visible(text), " ×"));
-  if (state.points) chip(`${of(state.points[0])}clean ${ends(state.points[1], state.points[2])}, knocked out ${ends(state.points[3], state.points[4])}`, { points: null });
-  if (state.effect) chip(`${of(state.effect[0])}ΔP ${ends(state.effect[3], state.effect[4])} over layers ${ends(state.effect[1], state.effect[2])}`, { effect: null });
+  if (state.points) chip(`${runName(state.points[0])}clean ${ends(state.points[1], state.points[2])}, knocked out ${ends(state.points[3], state.points[4])}`, { points: null });
+  if (state.effect) chip(`${runName(state.effect[0])}ΔP ${ends(state.effect[3], state.effect[4])} over layers ${ends(state.effect[1], state.effect[2])}`, { effect: null });
   if (state.differ) chip(`${state.differ.split(" ").join(", ").replace(",", ":")}`, { differ: "" });
   for (const key of ["search", "verdict", "predicted", "paper", "strict", "type"])
     if (state[key]) chip(`${key}: ${state[key]}`, { [key]: "" });

@@ -181,14 +181,14 @@ class App {
 }
 
 function heading(app) {
-  const { runs, rows } = app, title = document.getElementById("title"), said = document.getElementById("facts");
+  const { runs, rows } = app, title = document.getElementById("title"), facts = document.getElementById("facts");
   runs.forEach((run, at) => title.append(...(at ? [" and "] : []), untrusted(run.model)));
-  const line = (...parts) => said.append(element("li", {}, ...parts));
+  const line = (...parts) => facts.append(element("li", {}, ...parts));
   if (runs.length > 1) return line(`Joined by question id: ${rows.length} questions in both runs, ${runs[0].n - rows.length} only in run 1, ${runs[1].n - rows.length} only in run 2.`);
   line(`${runs[0].n} questions, ${runs[0].layers} layers`);
-  for (const of of runs[0].findings) {
-    const title = runs[0].datasets.find((each) => each.name === of.dataset)?.title ?? of.dataset;
-    line(untrusted(title), ": ", element("b", {}, ...visible(of.finding)), ` at layer ${of.layer}`, ...(of.why ? [": ", ...visible(of.why)] : []));
+  for (const found of runs[0].findings) {
+    const title = runs[0].datasets.find((each) => each.name === found.dataset)?.title ?? found.dataset;
+    line(untrusted(title), ": ", element("b", {}, ...visible(found.finding)), ` at layer ${found.layer}`, ...(found.why ? [": ", ...visible(found.why)] : []));
   }
 }
 

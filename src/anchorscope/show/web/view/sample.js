@@ -5,8 +5,8 @@ const ROLE = { question: 1, exactQuestion: 2, answer: 4, exactAnswer: 8 };
 function drawSample(app, node) {
   const { state, runs } = app, places = runs.map((run) => app.openOf(run));
   if (!state.open || places.every((i) => i < 0)) {
-    const said = state.open ? "The sample that this link names is not in this page." : "Choose a sample in the table or in a scatter to see its tokens and its belief by layer.";
-    return node.replaceChildren(element("p", { class: "box quiet" }, said));
+    const hint = state.open ? "The sample that this link names is not in this page." : "Choose a sample in the table or in a scatter to see its tokens and its belief by layer.";
+    return node.replaceChildren(element("p", { class: "box quiet" }, hint));
   }
   const first = runs.find((run, at) => places[at] >= 0), i = places[first.number];
   node.replaceChildren(
@@ -126,31 +126,31 @@ function beliefChart(app, run, i, width) {
 
 // The middle half of the knocked-out P(wrong) of the group, layer by layer, with gaps.
 function bandOf(run, state, i, name, x, y) {
-  const group = name === "Q" ? Q : A, dataset = run.dataset[i], of = { layer: [], low: [], high: [] };
+  const group = name === "Q" ? Q : A, dataset = run.dataset[i], series = { layer: [], low: [], high: [] };
   for (let k = 1; k <= run.layers; k++) {
     const band = run.band(state.mode, dataset, k)[run.predicted(state.mode, i, k)][group];
-    of.layer.push(k);
-    of.low.push(band ? band[0] : null);
-    of.high.push(band ? band[1] : null);
+    series.layer.push(k);
+    series.low.push(band ? band[0] : null);
+    series.high.push(band ? band[1] : null);
   }
   const color = run.datasets[dataset][name];
-  return svg("path", { class: `band ${name}`, d: stretches(of, "low").map((part) => part.length > 1 ? bandOfPart(of, part, x, y) : bar(of, part[0], x, y)).join(""), fill: color, stroke: color });
+  return svg("path", { class: `band ${name}`, d: stretches(series, "low").map((part) => part.length > 1 ? bandOfPart(series, part, x, y) : bar(series, part[0], x, y)).join(""), fill: color, stroke: color });
 }
 
-const bandOfPart = (of, part, x, y) => path([
-  ...part.map((at) => [x(of.layer[at]), y(of.low[at])]),
-  ...part.toReversed().map((at) => [x(of.layer[at]), y(of.high[at])])]) + "Z";
+const bandOfPart = (series, part, x, y) => path([
+  ...part.map((at) => [x(series.layer[at]), y(series.low[at])]),
+  ...part.toReversed().map((at) => [x(series.layer[at]), y(series.high[at])])]) + "Z";
 
-const bar = (of, at, x, y) => path([[x(of.layer[at]) - 2, y(of.low[at])], [x(of.layer[at]) + 2, y(of.low[at])], [x(of.layer[at]) + 2, y(of.high[at])], [x(of.layer[at]) - 2, y(of.high[at])]]) + "Z";
+const bar = (series, at, x, y) => path([[x(series.layer[at]) - 2, y(series.low[at])], [x(series.layer[at]) + 2, y(series.low[at])], [x(series.layer[at]) + 2, y(series.high[at])], [x(series.layer[at]) - 2, y(series.high[at])]]) + "Z";
 
 function beliefLine(run, mode, i, pass, x, y) {
-  const of = { layer: [], value: [] };
+  const series = { layer: [], value: [] };
   for (let k = 1; k <= run.layers; k++) {
     const logit = run.logits[pass.name][mode][run.at(i, k)];
-    of.layer.push(k);
-    of.value.push(Number.isNaN(logit) ? null : sigmoid(logit));
+    series.layer.push(k);
+    series.value.push(Number.isNaN(logit) ? null : sigmoid(logit));
   }
-  return svg("path", { class: `belief ${pass.name === "clean" ? "clean" : ""}`, "data-pass": pass.name, d: linePath(of, x, y), stroke: pass.name === "clean" ? "currentColor" : pass.color, "stroke-dasharray": dashOf(run, pass) });
+  return svg("path", { class: `belief ${pass.name === "clean" ? "clean" : ""}`, "data-pass": pass.name, d: linePath(series, x, y), stroke: pass.name === "clean" ? "currentColor" : pass.color, "stroke-dasharray": dashOf(run, pass) });
 }
 
 function dashOf(run, pass) {

@@ -153,13 +153,13 @@ function segment(pen, x0, y0, x1, y1) {
 function oneMechanism(pen, run, state, x, y, toAxis) {
   if (!state.nulls) return;
   const k = state.layers[run.number], end = state.scale === "logit" ? -x.invert(PLOT.left) : 7;
-  for (const of of run.lines[state.mode]) {
-    if (state.hide.includes(of.dataset) || of.slope[k - 1] === null) continue;
+  for (const fit of run.lines[state.mode]) {
+    if (state.hide.includes(fit.dataset) || fit.slope[k - 1] === null) continue;
     const at = (share, more) => {
       const logit = end * (2 * share - 1);
-      return [x(toAxis(logit)), y(toAxis(of.intercept[k - 1] + of.slope[k - 1] * logit + more * 1.96 * of.spread[k - 1]))];
+      return [x(toAxis(logit)), y(toAxis(fit.intercept[k - 1] + fit.slope[k - 1] * logit + more * 1.96 * fit.spread[k - 1]))];
     };
-    const steps = Array.from({ length: 61 }, (_, step) => step / 60), color = colorOf(run, of.dataset, "Q");
+    const steps = Array.from({ length: 61 }, (_, step) => step / 60), color = colorOf(run, fit.dataset, "Q");
     pen.fillStyle = pen.strokeStyle = color;
     trace(pen, [...steps.map((share) => at(share, -1)), ...steps.toReversed().map((share) => at(share, 1))]);
     pen.globalAlpha = 0.09;

@@ -33,7 +33,7 @@ const rounded2 = (value) => Math.round(value * 100) / 100;
 // Rows in the order of a column, those without a value last. Letters with and without accents stand
 // together; comparing such keys is ten times as fast as a collator, which a click would notice.
 function sorted(rows, columns, sort) {
-  const column = columns.find((of) => of.key === sort.replace("-", "")), sign = sort.startsWith("-") ? -1 : 1;
+  const column = columns.find((each) => each.key === sort.replace("-", "")), sign = sort.startsWith("-") ? -1 : 1;
   if (!column) return rows;
   const keyOf = column.kind === "number" ? (value) => value : (value) => value.normalize("NFKD").toLowerCase();
   const known = [], unknown = [];
@@ -43,7 +43,7 @@ function sorted(rows, columns, sort) {
     else known.push({ row, place, key: keyOf(value) });
   });
   known.sort((a, b) => (a.key < b.key ? -sign : a.key > b.key ? sign : a.place - b.place));
-  return [...known.map((of) => of.row), ...unknown];
+  return [...known.map((item) => item.row), ...unknown];
 }
 
 function drawTable(app, node, rows, columns) {
