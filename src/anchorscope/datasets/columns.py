@@ -1,4 +1,4 @@
-"""The column rule: how a row becomes a question.
+"""Turn rows into questions: the columns that are needed, and those that the user names.
 
 Required: `question`, and `answers` (a list, a JSON list as text, or "a | b") or `answer` (one
 text, or a list). Optional: `id`, `subject` or `subjects`, `relation` or `property`, `popularity`,
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import NamedTuple
 
@@ -22,10 +22,63 @@ from anchorscope.records import Question
 NEEDED = "question, answers"
 OPTIONAL = "id, subject, relation, popularity, entity, split, ambiguous"
 SPLITS = {"validation": "dev", "valid": "dev", "val": "dev"}  # one name for the same split
+NAMED = (
+    "question", "answers", "answer", "id", "subject", "relation", "popularity", "entity", "split",
+    "ambiguous",
+)  # fmt: skip
+HOW = "Write --columns question=COLUMN,answers=COLUMN, and where you like " + ", ".join(NAMED[3:])
+_SURROGATE = re.compile("[\ud800-\udfff]")  # half a character
+
+
+class Columns(NamedTuple):
+    """The columns of a dataset by our names for them; others are not read."""
+
+    theirs: Mapping[str, str]
+
+    def normal(self, row: Row) -> Row:
+        """The row under our names; a part of a column, as in `answer.aliases`, by its path."""
+        return {ours: part_of(row, path) for ours, path in self.theirs.items()}
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """The columns of theirs that are read, each once."""
+        return tuple(dict.fromkeys(path.split(".")[0] for path in self.theirs.values()))
+
+    def check(self, present: Mapping[str, object], where: str) -> None:
+        """Raise a UserError where a named column is missing."""
+        missing = [column for column in self.needed if column not in present]
+        if missing:
+            raise UserError(
+                f"{where} has no column {' and no column '.join(missing)}. Columns there: "
+                f"{', '.join(present)}. {HOW}."
+            )
+
+
+def read_columns(text: str | None) -> Columns | None:
+    """The columns that `question=...,answers=...` names; None for None."""
+    if text is None:
+        return None
+    pairs = [pair.partition("=") for pair in text.split(",") if pair.strip()]
+    named = {ours.strip(): theirs.strip() for ours, _, theirs in pairs}
+    wrong = [ours for ours, theirs in named.items() if ours not in NAMED or not theirs]
+    if wrong or len(named) < len(pairs):
+        raise UserError(f"--columns is '{text}': {wrong or 'a name is there twice'}. {HOW}.")
+    if "question" not in named or not {"answers", "answer"} & named.keys():
+        raise UserError(f"--columns is '{text}', without question or answers. {HOW}.")
+    return Columns(named)
+
+
+def part_of(row: Row, path: str) -> object:
+    """The value of a column, or of a part of it: `answer.aliases`; None where it is missing."""
+    name, *parts = path.split(".")
+    value = row.get(name)
+    for part in parts:
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
 
 
 def check_columns(rows: Sequence[Row], where: str) -> None:
-    """Raises where no row at all has a needed column."""
+    """Raise a UserError where no row at all has a needed column."""
     columns = list(dict.fromkeys(map(str, dict.fromkeys(chain.from_iterable(rows)))))
     missing = [] if "question" in columns else ["question"]
     if "answers" not in columns and "answer" not in columns:
@@ -38,19 +91,21 @@ def check_columns(rows: Sequence[Row], where: str) -> None:
 
 
 class Key(NamedTuple):
-    """What tells a row apart in its dataset."""
+    """The identity of a row in its dataset."""
 
     split: str
     id: str  # empty where the row gives none
 
 
 def key_of(row: Row, default: str, where: str) -> Key:
-    """The row's split, `default` where it says none, and its id."""
-    return Key(split_of(row, default, where), original_id(row, where))
+    """The row's split, `default` where it names none, and its id."""
+    # A colon would break the question's id in the wrong place.
+    split = _line(row.get("split"), "split", where).lower().replace(":", "-") or default
+    return Key(SPLITS.get(split, split), _line(row.get("id"), "id", where))
 
 
 def draft(row: Row, key: Key, *, dataset: str, where: str) -> Draft:
-    """The question a row with our columns holds; `where` names the row in errors."""
+    """The question of a row with our columns; `where` names the row in errors."""
     text = _line(row.get("question"), "question", where)
     if not text:
         raise UserError(f"{where} has an empty question. Fill it in or remove the row.")
@@ -68,20 +123,6 @@ def draft(row: Row, key: Key, *, dataset: str, where: str) -> Draft:
         entity=normalised(entity),
     )
     return Draft(question, _flag(row.get("ambiguous"), where))
-
-
-def original_id(row: Row, where: str) -> str:
-    """The id that the row gives, or nothing."""
-    return _line(row.get("id"), "id", where)
-
-
-def split_of(row: Row, default: str, where: str) -> str:
-    """The row's split; a colon would break the id in the wrong place."""
-    split = _line(row.get("split"), "split", where).lower().replace(":", "-") or default
-    return SPLITS.get(split, split)
-
-
-_HALF = re.compile("[\ud800-\udfff]")  # of a character: a lone surrogate
 
 
 def _first(row: Row, one: str, other: str) -> object:
@@ -103,7 +144,7 @@ def _text(value: object, column: str, where: str) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise UserError(f"{where}: {column} must be text, not {_short(value)}.")
     text = str(value).strip()
-    if not text.isascii() and _HALF.search(text):
+    if not text.isascii() and _SURROGATE.search(text):
         raise UserError(f"{where}: {column} holds half a character (a lone surrogate).")
     return text
 
@@ -111,9 +152,8 @@ def _text(value: object, column: str, where: str) -> str:
 def _list(value: object, column: str, where: str) -> tuple[str, ...]:
     """The different texts of a list, a JSON list, or "a | b"."""
     if isinstance(value, str):
-        value = (
-            _json_list(value, column, where) if value.lstrip().startswith("[") else value.split("|")
-        )
+        in_json = value.lstrip().startswith("[")
+        value = _json_list(value, column, where) if in_json else value.split("|")
     if value is None:
         return ()
     items = value if isinstance(value, list | tuple) else [value]
@@ -123,13 +163,12 @@ def _list(value: object, column: str, where: str) -> tuple[str, ...]:
 
 def _json_list(value: str, column: str, where: str) -> list[object]:
     try:
-        items = json.loads(value)
+        return json.loads(value)
     except (ValueError, RecursionError) as error:
         raise UserError(
             f"{where}: {column} begins with [ but is no JSON list: {_short(value)}. "
             'Write ["a", "b"] or a | b.'
         ) from error
-    return items
 
 
 def _answers(row: Row, where: str) -> tuple[str, ...]:
@@ -143,15 +182,11 @@ def _answers(row: Row, where: str) -> tuple[str, ...]:
     return answers
 
 
-def _subjects(named: Iterable[str], text: str) -> tuple[str, ...]:
+def _subjects(names: Sequence[str], text: str) -> tuple[str, ...]:
     """The subjects as the text spells them; one that the text does not have is left out."""
-    spelt = (name if name in text else _otherwise_spelt(name, text) for name in named)
-    return tuple(dict.fromkeys(name for name in spelt if name))
-
-
-def _otherwise_spelt(name: str, text: str) -> str | None:
-    hit = re.search(re.escape(name), text, re.IGNORECASE)
-    return hit and hit.group()
+    hits = [re.search(re.escape(name), text) or re.search(re.escape(name), text, re.IGNORECASE)
+            for name in names]  # fmt: skip
+    return tuple(dict.fromkeys(hit.group() for hit in hits if hit))
 
 
 def _popularity(value: object, where: str) -> float | None:
