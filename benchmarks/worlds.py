@@ -33,7 +33,7 @@ from anchorscope.pathways.finding import FindingName
 from anchorscope.run_folder.view import RunView
 from anchorscope.simulate.error_rates import CONFIG, Judged, judge_states, judge_world
 from anchorscope.simulate.on_real_states import RealStates, plant_law, real_states
-from anchorscope.simulate.truth import TRUE, Truth
+from anchorscope.simulate.worlds import TRUE, Truth
 from anchorscope.stats.intervals import rate
 
 ROOT = Path(__file__).parents[1]
@@ -125,8 +125,8 @@ def judge(job: Job, planted: int) -> dict[str, Any]:
     if setting["states"]:
         found = judge_on_states(setting, seed, worlds)
     else:
-        given = {k: v for k, v in setting.items() if k not in ("states", "lost")}
-        found = judge_world(Truth(layers=LAYERS, seed=seed, **given), worlds=worlds)
+        planted_truth = {k: v for k, v in setting.items() if k not in ("states", "lost")}
+        found = judge_world(Truth(layers=LAYERS, seed=seed, **planted_truth), worlds=worlds)
     return {**setting, "seed": seed, **facts(found), "seconds": time.process_time() - begun}
 
 
@@ -159,21 +159,21 @@ def facts(judged: Judged) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def measure(settings: list[dict[str, Any]], given: argparse.Namespace) -> None:
+def measure(settings: list[dict[str, Any]], options: argparse.Namespace) -> None:
     """Judge every world that the file lacks, seed by seed, until the time is up."""
     known = {(*(row[key] for key in KEYS), row["seed"]) for row in raw_rows()}
     full = [{"world": setting["world"], **DEFAULTS, **setting} for setting in settings]
     jobs = iter(
         (setting, seed)
-        for seed in range(given.seeds)
+        for seed in range(options.seeds)
         for setting in full
         if (*(setting[key] for key in KEYS), seed) not in known
     )
-    until = time.monotonic() + given.limit
+    until = time.monotonic() + options.limit
     RAW.parent.mkdir(exist_ok=True)
-    work = partial(judge, planted=given.planted)
-    with ProcessPoolExecutor(given.procs) as pool, RAW.open("a", encoding="utf-8") as file:
-        running = {pool.submit(work, job): job for job in islice(jobs, given.procs)}
+    work = partial(judge, planted=options.planted)
+    with ProcessPoolExecutor(options.procs) as pool, RAW.open("a", encoding="utf-8") as file:
+        running = {pool.submit(work, job): job for job in islice(jobs, options.procs)}
         while running:
             done, _ = wait(running, return_when=FIRST_COMPLETED)
             for future in done:
@@ -288,26 +288,26 @@ def main() -> None:
     parser.add_argument("--samples", default="", help="only these numbers, joined by commas")
     parser.add_argument("--states", type=Path, help="plant laws on this run's clean states")
     parser.add_argument("--page", action="store_true", help="write docs/worlds.csv and the page")
-    given = parser.parse_args()
-    if given.page:
+    options = parser.parse_args()
+    if options.page:
         return page(summary())
     settings = SETTINGS
-    if given.states is not None:
-        view = RunView.open(given.states)
+    if options.states is not None:
+        view = RunView.open(options.states)
         settings = [
             {
                 **setting,
-                "states": f"{given.states.resolve()}:{name}",
-                "samples": len(opened(f"{given.states.resolve()}:{name}").z),
-                "width": opened(f"{given.states.resolve()}:{name}").states["clean"].shape[2],
+                "states": f"{options.states.resolve()}:{name}",
+                "samples": len(opened(f"{options.states.resolve()}:{name}").z),
+                "width": opened(f"{options.states.resolve()}:{name}").states["clean"].shape[2],
             }
             for name in view.datasets
             for setting in ON_STATES
         ]
     for option, key in (("worlds", "world"), ("widths", "width"), ("samples", "samples")):
-        if only := [part.strip() for part in getattr(given, option).split(",") if part.strip()]:
+        if only := [part.strip() for part in getattr(options, option).split(",") if part.strip()]:
             settings = [setting for setting in settings if str(setting[key]) in only]
-    measure(settings, given)
+    measure(settings, options)
     print(summary().to_string(max_colwidth=30))
 
 

@@ -14,8 +14,7 @@ import pandas as pd
 
 from anchorscope.records import MODES
 from anchorscope.run_folder.view import records
-from anchorscope.show.report.claims_table import short
-from anchorscope.show.report.words import number, percent
+from anchorscope.show.report.words import number, percent, short
 
 
 def as_markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

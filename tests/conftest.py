@@ -86,25 +86,27 @@ def cli(monkeypatch, capsys):
 
 
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory):
-    """The app's desk of a tiny model whose answers are hostile text, over a run of its own."""
+def app_state(tmp_path_factory: pytest.TempPathFactory):
+    """The app's state of a tiny model whose answers are hostile text, over a run of its own."""
     from kit.inspection_fixture import hostile_model, make_inspected
 
-    from anchorscope.app.desk import Desk
+    from anchorscope.app.state import AppState
     from anchorscope.run_folder.view import RunView
 
     model = hostile_model()
-    desk = Desk(model, RunView.open(make_inspected(tmp_path_factory.mktemp("app") / "run", model)))
-    desk.warm()
-    return desk
+    app_state = AppState(
+        model, RunView.open(make_inspected(tmp_path_factory.mktemp("app") / "run", model))
+    )
+    app_state.warm()
+    return app_state
 
 
 @pytest.fixture(scope="module")
-def address(desk) -> Iterator[str]:
-    """Where the desk is served while a file's tests last."""
+def address(app_state) -> Iterator[str]:
+    """Where the app is served while a file's tests last."""
     from kit.app_server import served
 
-    with served(desk) as where:
+    with served(app_state) as where:
         yield where
 
 

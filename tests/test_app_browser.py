@@ -11,10 +11,10 @@ from kit.explore_browser import CHROMIUM
 
 pytest.importorskip("gradio", reason="gradio is not installed")
 pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-from anchorscope.app import visit as visits
-from anchorscope.app.desk import Desk, Growth
-from anchorscope.inspection.asking import Asked
+from anchorscope.app import state as steps
+from anchorscope.app.state import AppState, Growth
 from anchorscope.inspection.choices import Choices
+from anchorscope.inspection.question import Exchange
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
 
@@ -28,23 +28,23 @@ def tab(browser, address):
     assert elsewhere(heard, address) == []
 
 
-def test_the_answer_grows_token_by_token_and_ends_as_it_is_read(desk: Desk) -> None:
-    steps = list(desk.stream(OSLO, "atlas"))
-    growths, asked = steps[:-1], steps[-1]
-    assert isinstance(asked, Asked) and all(isinstance(step, Growth) for step in growths)
+def test_the_answer_grows_token_by_token_and_ends_as_it_is_read(app_state: AppState) -> None:
+    events = list(app_state.stream(OSLO, "atlas"))
+    growths, exchange = events[:-1], events[-1]
+    assert isinstance(exchange, Exchange) and all(isinstance(step, Growth) for step in growths)
     assert [len(step.tokens) for step in growths] == [1, 2, 3, 4, 5]
-    assert "".join(growths[-1].tokens) == asked.sample.answer.text
+    assert "".join(growths[-1].tokens) == exchange.sample.answer.text
     assert all(step.wrong == growths[-1].wrong[: len(step.wrong)] for step in growths)
-    one = desk.read(asked, Choices(), "strict")
+    one = app_state.read(exchange, Choices(), "strict")
     assert growths[-1].wrong == pytest.approx(one.growth)
     assert one.growth[-1] == pytest.approx(one.wrong.probability)
 
 
-def test_ask_then_cut_and_keep_a_token(tab, desk: Desk) -> None:
+def test_ask_then_cut_and_keep_a_token(tab, app_state: AppState) -> None:
     ask(tab, OSLO)
     settled(tab, "#first", "countryOslo")
-    asked = list(desk.stream(OSLO, "atlas"))[-1]
-    one = desk.read(asked, Choices(), "strict")
+    exchange = list(app_state.stream(OSLO, "atlas"))[-1]
+    one = app_state.read(exchange, Choices(), "strict")
     assert tab.locator("#first .big b").first.inner_text() == f"{one.wrong.probability:.0%}"
     assert tab.locator("#first .group").inner_text() == one.pathway.pathway
     line = tab.locator('#first path[data-pass="knockout"]')
@@ -55,7 +55,7 @@ def test_ask_then_cut_and_keep_a_token(tab, desk: Desk) -> None:
     settled(tab, "#first", "WcountrOslo")
     cut = tuple(int(t) for t in tab.locator("#first [aria-pressed=true]").evaluate_all(
         "tokens => tokens.map(t => t.dataset.token)"))  # fmt: skip
-    chosen = desk.read(asked, Choices(cut=cut), "strict")
+    chosen = app_state.read(exchange, Choices(cut=cut), "strict")
     numbers = re.findall(r"chosen tokens cut ([\d.]+)", tab.locator("#first").inner_text())
     assert float(numbers[0]) == pytest.approx(chosen.beliefs["knockout"][one.layer - 1], abs=0.0051)
     assert line.get_attribute("d") != before
@@ -79,7 +79,7 @@ def test_the_keyboard_asks_and_cuts_and_keeps_its_place(tab) -> None:
     settled(tab, "#first", "countryOslo")
 
 
-def test_the_same_question_about_another_subject_stands_beside(tab, desk: Desk) -> None:
+def test_the_same_question_about_another_subject_stands_beside(tab, app_state: AppState) -> None:
     ask(tab, OSLO)
     tab.locator("#subject").locator("input, textarea").fill("Rome")
     tab.locator("#beside").click()
@@ -90,7 +90,7 @@ def test_the_same_question_about_another_subject_stands_beside(tab, desk: Desk) 
     tab.locator("#second button.token", has_text=re.compile("^R$")).first.click()
     settled(tab, "#second", "countryome")
     settled(tab, "#first", "countryOslo")  # the other side stays as it is
-    tab.get_by_label(visits.PATCH).check()
+    tab.get_by_label(steps.PATCH).check()
     tab.locator('#first path[data-pass="patch"]').wait_for(state="attached")
     assert tab.locator('#second path[data-pass="patch"]').count() == 0
 
@@ -114,7 +114,7 @@ def test_switches_add_and_remove_passes(tab) -> None:
     passes = "paths => paths.map(p => p.dataset.pass)"
     assert tab.locator("#first path.belief").evaluate_all(passes) == [
         "clean", "knockout", "neutral", "answer-only"]  # fmt: skip
-    tab.get_by_label(visits.NEUTRAL).uncheck()
+    tab.get_by_label(steps.NEUTRAL).uncheck()
     tab.locator('#first path[data-pass="neutral"]').wait_for(state="detached")
     tab.locator("#heads").locator("input, textarea").fill("2.1, 3.0")
     tab.keyboard.press("Enter")
@@ -183,8 +183,8 @@ def test_bad_input_gets_a_friendly_line(tab) -> None:
     tab.locator("#first .asked", has_text="?").wait_for()
 
 
-def test_a_visitor_with_the_password_gets_in(browser, desk: Desk) -> None:
-    with served(desk, password="correct horse") as address:
+def test_a_visitor_with_the_password_gets_in(browser, app_state: AppState) -> None:
+    with served(app_state, password="correct horse") as address:
         tab = browser.new_context().new_page()
         tab.set_default_timeout(45_000)
         tab.goto(address)

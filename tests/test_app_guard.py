@@ -12,22 +12,21 @@ from kit.app_server import served
 from kit.inspection_fixture import hostile_model, make_inspected
 
 pytest.importorskip("gradio", reason="gradio is not installed")
-from anchorscope.app.desk import Desk
-from anchorscope.app.first_start import SMALL
+from anchorscope.app.state import SMALL, AppState
 from anchorscope.run_folder.view import RunView
 from anchorscope.web.server import bind, start_listening
 
 
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
+def app_state(tmp_path_factory: pytest.TempPathFactory) -> AppState:
     model = hostile_model()
     folder = make_inspected(tmp_path_factory.mktemp("guard") / "run", model)
-    return Desk(model, RunView.open(folder))
+    return AppState(model, RunView.open(folder))
 
 
 @pytest.fixture(scope="module")
-def place(desk: Desk) -> Iterator[str]:
-    with served(desk) as address:
+def place(app_state: AppState) -> Iterator[str]:
+    with served(app_state) as address:
         yield address.removeprefix("http://").rstrip("/")
 
 
@@ -119,8 +118,8 @@ def test_chunked_body_is_counted_as_it_arrives(place: str) -> None:
     connection.close()
 
 
-def test_with_a_password_nothing_is_told_before_it(desk: Desk) -> None:
-    with served(desk, password="correct horse") as address:
+def test_with_a_password_nothing_is_told_before_it(app_state: AppState) -> None:
+    with served(app_state, password="correct horse") as address:
         place = address.removeprefix("http://").rstrip("/")
         own = {"host": place, "origin": f"http://{place}"}
         assert send(place, "GET", "/config", **own)[0] == 401

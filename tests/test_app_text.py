@@ -11,8 +11,8 @@ from kit.explore_fixture import IMAGE, START, TURNED
 
 pytest.importorskip("gradio", reason="gradio is not installed")
 pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-from anchorscope.app import visit as visits
-from anchorscope.inspection import panel as panels
+from anchorscope.app import state as steps
+from anchorscope.show.html import environment
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
 SEEN = "U+202EgnorwU+202C"  # what is left of the direction marks
@@ -37,7 +37,7 @@ def test_hostile_text_is_shown_as_text(browser, address) -> None:
     tab, heard = visit(browser, address)
     ask(tab, HOSTILE)
     tab.locator("#subject").locator("input, textarea").fill(f"{IMAGE}{TURNED}")
-    tab.get_by_label(visits.PATCH).check()
+    tab.get_by_label(steps.PATCH).check()
     tab.locator("#beside").click()
     tab.locator("#second svg.beliefs").wait_for()
     assert tab.locator("#first .asked").inner_text() == f"{START}{IMAGE}{SEEN} Where is Oslo?"
@@ -54,7 +54,7 @@ def test_hostile_text_is_shown_as_text(browser, address) -> None:
 
 def test_the_check_fails_where_text_becomes_markup(browser, address, monkeypatch) -> None:
     """The same page with the lock open: text written into the panel as it is."""
-    monkeypatch.setattr(panels, "visible", lambda text: text)
+    monkeypatch.setitem(environment().filters, "visible", str)
     tab, heard = visit(browser, address)
     tab.locator("#question textarea").fill(HOSTILE)
     tab.locator("#ask").click()

@@ -200,7 +200,7 @@ def test_a_models_name_that_is_too_long_for_a_path_is_a_sentence():
 
 def test_a_panel_with_a_long_title_has_files_of_a_name_that_a_file_can_have(tmp_path):
     """A study's page ended in "File name too long", after all of its models."""
-    from anchorscope.show.study.page import file_name
+    from anchorscope.show.study import file_name
 
     long = {file_name("a" * 1000), file_name("a" * 999), file_name("\U0001d518" * 1000)}
     assert len(long) == 3 and all(len(name.encode()) < 200 for name in long)

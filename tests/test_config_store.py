@@ -122,7 +122,7 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path):
     assert (tmp_path / "thesis.tex").read_text() == "years of work"
 
 
-def test_a_damaged_run_json_is_said(tmp_path: Path):
+def test_a_damaged_run_json_is_refused(tmp_path: Path):
     Store.open(tmp_path / "run", ONE)
     (tmp_path / "run/run.json").write_text("{")
     with pytest.raises(UserError, match="is damaged"):

@@ -11,9 +11,8 @@ import pyarrow.parquet
 import pytest
 
 from anchorscope.datasets import DATASETS, load_questions
-from anchorscope.datasets.from_hub import from_hub
-from anchorscope.datasets.hub.address import read_address
-from anchorscope.datasets.hub.columns import read_columns
+from anchorscope.datasets.columns import read_columns
+from anchorscope.datasets.hub import from_hub, read_address
 from anchorscope.errors import UserError
 
 ROWS = [

@@ -15,7 +15,7 @@ import pytest
 
 import anchorscope
 from anchorscope.datasets import DATASETS, load_questions
-from anchorscope.datasets.from_hub import from_hub
+from anchorscope.datasets.hub import from_hub
 from anchorscope.records import Question
 
 POPQA_ROW = {

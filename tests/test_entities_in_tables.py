@@ -20,7 +20,6 @@ from anchorscope.evidence.heads import heads_table
 from anchorscope.evidence.patching import patching_table
 from anchorscope.evidence.saliency import saliency_table
 from anchorscope.evidence.windows import windows_table
-from anchorscope.pathways.class_collapse import class_collapse
 from anchorscope.pathways.grouping import pathways_table
 from anchorscope.pathways.refit import refit
 from anchorscope.pathways.tables import controls_table, layers_table, probes_table
@@ -149,14 +148,10 @@ def test_a_question_asked_twice_narrows_no_interval(name: str):
         assert np.median(fooled / once) == pytest.approx(np.sqrt(0.5), abs=0.07)
 
 
-def test_collapse_and_refit_take_entities():
+def test_a_refit_takes_entities():
     for readings, factor in ((asked(2, named=True), 1.0), (asked(2, named=False), np.sqrt(0.5))):
         logits, once = [(of.of("paper")[:, 0], of.of("paper", "knockout")[:, 0])
                         for of in (readings, asked(1, named=True))]  # fmt: skip
-        got, plain = class_collapse(*logits, entity=readings.entity), class_collapse(*once)
-        for part in ("flip_right", "delta_right", "flip_wrong", "delta_wrong"):
-            ratio = _width(getattr(got, part)) / _width(getattr(plain, part))
-            assert ratio == pytest.approx(factor, abs=0.08)
         rows = rows_of(readings)
         how = {"z": Z[rows], "fold": FOLD[rows], "entity": readings.entity}
         seen = refit(STATES[rows], KNOCKED[rows], logits[1], **how).clean_probe

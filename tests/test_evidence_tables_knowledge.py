@@ -22,7 +22,7 @@ from anchorscope.probes.fold_probes import fold_logits
 from anchorscope.probes.labelled import Covariates
 from anchorscope.probes.probe_set import ProbeSet
 from anchorscope.probes.readings import Readings, read_abstained
-from anchorscope.show.evidence.awareness import settled_layer
+from anchorscope.show.evidence.knowledge import settled_layer
 from anchorscope.stats.intervals import Draws, difference, rate
 from anchorscope.stats.logistic import fit_logistic
 

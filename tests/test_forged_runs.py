@@ -49,7 +49,7 @@ def outcomes(cli, run: Path, *, only: int) -> set[int]:
     return codes
 
 
-def test_the_run_that_is_forged_is_good(cli, run, tmp_path):
+def test_the_run_before_it_is_forged_is_good(cli, run, tmp_path):
     copy = Path(shutil.copytree(run, tmp_path / "run"))
     assert outcomes(cli, copy, only=6) == {0}
 

@@ -12,8 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from anchorscope import parallel
-from anchorscope.parallel import OwnProcess, in_parallel
+from anchorscope.parallel import in_parallel
 
 
 def test_results_come_in_the_order_of_the_items() -> None:
@@ -85,64 +84,3 @@ def _alive(process: psutil.Process) -> bool:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
-
-
-def test_a_process_of_its_own_keeps_what_it_holds():
-    """More than loky lets a worker hold, for longer than it looks away; and it ends when told."""
-
-    def hold() -> int:
-        parallel.held = b"x" * 2**29
-        return os.getpid()
-
-    with OwnProcess() as process:
-        first = process.begin(hold)()
-        time.sleep(1.5)
-        assert process.begin(os.getpid)() == first
-        assert process.begin(lambda: len(parallel.held))() == 2**29
-        process.stop()
-        assert process.begin(os.getpid)() is None
-    assert first is not None and first != os.getpid()
-
-
-@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
-def test_a_process_of_its_own_ends_with_a_parent_that_is_killed() -> None:
-    script = (
-        "import os, time; from anchorscope.parallel import OwnProcess\n"
-        "with OwnProcess() as process:\n"
-        "    print(process.begin(os.getpid)(), flush=True); time.sleep(300)"
-    )
-    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as of:
-        assert of.stdout is not None
-        child = psutil.Process(int(of.stdout.readline()))
-        of.kill()
-    assert psutil.wait_procs([child], 30)[1] == []
-
-
-def test_a_smaller_work_is_done_by_the_processes_that_are_there() -> None:
-    def slowly(_: int) -> int:
-        time.sleep(0.2)
-        return os.getpid()
-
-    def asked(items: int, workers: int) -> set[int]:
-        return set(in_parallel(slowly, range(items), workers=workers))
-
-    parallel.stop_workers()
-    before = asked(8, 4)
-    assert len(before) == 4
-    assert asked(2, 4) <= before
-    assert asked(12, 4) == before  # none of them was ended in between
-    assert len(asked(6, 2)) == 2  # no more than the caller allows
-
-
-def test_processes_that_are_dismissed_end_and_others_come() -> None:
-    def slowly(_: int) -> int:
-        time.sleep(0.2)
-        return os.getpid()
-
-    before = set(in_parallel(slowly, range(4), workers=2))
-    workers = [psutil.Process(number) for number in before]
-    parallel.dismiss_workers()
-    assert psutil.wait_procs(workers, timeout=60)[1] == []
-    after = set(in_parallel(slowly, range(4), workers=2))
-    assert len(after) == 2
-    assert not after & before

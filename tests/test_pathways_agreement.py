@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from sklearn.metrics import cohen_kappa_score, homogeneity_score
 
-from anchorscope.pathways.class_collapse import class_collapse, explained
-from anchorscope.pathways.probe_agreement import agreement, kappa, kappa_interval
+from anchorscope.pathways.agreement import kappa, kappa_interval
+from anchorscope.pathways.strict_tables import agreement, class_collapse, explained
 from anchorscope.probes.readings import Readings
 from anchorscope.records import Estimate
-from anchorscope.stats.intervals import weighted
+from anchorscope.stats.intervals import Draws, weighted
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -59,12 +59,12 @@ def test_agreement_asks_each_probe_about_its_own_flip():
         probes=("paper", "a", "b"),
         logits={"clean": np.stack([clean] * 3), "knockout": np.stack([same, a, b])},
     )
-    found = agreement(readings, 1, seed=0, resamples=100)
-    assert found.all.value == pytest.approx(
+    found = agreement(readings, 1, Draws(seed=0, resamples=100))
+    assert found["kappa"].value == pytest.approx(
         cohen_kappa_score([1, 0, 1, 0, 1, 0], [1, 0, 1, 0, 0, 1])
     )
-    assert found.right.value == pytest.approx(cohen_kappa_score([1, 0, 1], [1, 0, 0]))
-    assert np.isnan(found.next.value)  # there is no next layer
+    assert found["kappa_right"].value == pytest.approx(cohen_kappa_score([1, 0, 1], [1, 0, 0]))
+    assert np.isnan(found["kappa_next"].value)  # there is no next layer
 
 
 def test_weighted_mean_by_numbers_and_without_unknowns():
@@ -85,10 +85,11 @@ def test_explained_is_scikit_learns_homogeneity(seed):
 def test_a_shift_of_everybody_is_collapse_and_a_flip_of_half_is_not():
     rng = np.random.default_rng(0)
     clean = rng.choice([-2.0, 2.0], 400) + 0.3 * rng.standard_normal(400)
-    pushed = class_collapse(clean, clean - 6, resamples=100)
-    assert pushed.collapsed and pushed.explained == pytest.approx(1) and pushed.group_auroc == 1
-    assert (pushed.flip_wrong.value, pushed.flip_right.value) == (1.0, 0.0)
-    half = class_collapse(clean, np.where(np.arange(400) % 2, clean, -clean), resamples=100)
-    assert not half.collapsed and half.explained < 0.05
-    none = class_collapse(clean, clean, resamples=100)
-    assert np.isnan(none.explained) and not none.collapsed
+    pushed = class_collapse(clean, clean - 6)
+    assert pushed["collapse"] and pushed["group_explained"] == pytest.approx(1)
+    assert pushed["group_auroc"] == 1
+    assert (pushed["flip_wrong"], pushed["flip_right"]) == (1.0, 0.0)
+    half = class_collapse(clean, np.where(np.arange(400) % 2, clean, -clean))
+    assert not half["collapse"] and half["group_explained"] < 0.05
+    none = class_collapse(clean, clean)
+    assert np.isnan(none["group_explained"]) and not none["collapse"]

@@ -11,7 +11,7 @@ from sklearn.metrics import roc_auc_score
 
 from anchorscope.pathways import two_groups
 from anchorscope.pathways.band import Band, band_within, choose_band, side_overlap
-from anchorscope.pathways.effect import effect, share_of_question
+from anchorscope.pathways.effect import between_sides, effect, share_of_question, under_retest
 from anchorscope.pathways.explained import EXPLAINED, Explained, explain
 from anchorscope.pathways.finding import (
     examine,
@@ -22,9 +22,7 @@ from anchorscope.pathways.finding import (
     together,
 )
 from anchorscope.pathways.power import plant, power
-from anchorscope.pathways.reproducible import between_sides, under_retest
 from anchorscope.pathways.two_groups import ALPHA_LOOK, Look, unimodal_p
-from anchorscope.probes.probe_set import ProbeSet
 from anchorscope.probes.readings import Readings
 from anchorscope.records import Estimate
 from anchorscope.stats.dip import dip, dip_p
@@ -88,19 +86,15 @@ def test_sides_overlap_as_displacements_in_random_directions_show():
     rng = np.random.default_rng(0)
     folds, layers, width = 2, 3, 20
     shared = rng.normal(size=(folds, layers, width))
-    weights = np.stack([shared + 1.2 * rng.normal(size=shared.shape) for _ in range(3)])
-    probes = ProbeSet(
-        probes=("paper", "a", "b"), weights=weights, intercept=np.zeros((3, folds, layers)),
-        n_train=np.ones((3, folds), dtype=int), C=1.0, balance="weights", calibrated=False,
-    )  # fmt: skip
+    sides = [shared + 1.2 * rng.normal(size=shared.shape) for _ in range(2)]
     moved = [4.0, 1.0, 9.0]
     scale = np.sqrt(moved)[:, None] / np.sqrt(width)
     seen = []
     for fold in range(folds):
         away = scale * rng.normal(size=(40_000, layers, width))
-        a, b = (np.einsum("nlw,lw->n", away, weights[side, fold]) for side in (1, 2))
+        a, b = (np.einsum("nlw,lw->n", away, side[fold]) for side in sides)
         seen.append(np.corrcoef(a, b)[0, 1])
-    assert side_overlap(probes, [1, 2, 3], moved) == pytest.approx(np.mean(seen), abs=0.02)
+    assert side_overlap(*sides, moved) == pytest.approx(np.mean(seen), abs=0.02)
 
 
 # E1 and E2
@@ -171,30 +165,27 @@ def test_few_samples_read_twice_are_no_retest():
     assert not under_retest(replace(band, logits=again), DRAWS).tested
 
 
-def test_a_coin_toss_is_not_two_pathways_and_says_so():
+@pytest.mark.parametrize("half", [0.9, 0.0])
+def test_a_coin_toss_is_one_law_whatever_the_power(half):
+    """The run sees its groups, and the retest shows that they are not the samples' own."""
     shown, tossed = (
         find([examine(made_band(n=N, lost=coin(1), again=coin(seed)), DRAWS)], power)
         for seed in (1, 2)
-        for power in [{"half": 0.9, "fifth": 0.9}]
+        for power in [{"half": half, "fifth": half}]
     )
     assert (shown.name, tossed.name) == ("two-pathways", "uniform")
+    assert "other groups" in tossed.why
 
 
 # E4
 
 
-FLAT = pytest.mark.xfail(
-    strict=True,
-    reason="smoothing rounds the edges of a flat hump: at a level of 5 % it has two in 18 %, and "
-    "at ALPHA_LOOK in 5 to 8 %",
-)
-
-
-@pytest.mark.parametrize("shape", [pytest.param("uniform", marks=FLAT), "normal", "skewed", "t2"])
+@pytest.mark.parametrize("shape", ["uniform", "shoulder", "normal", "skewed", "t2"])
 def test_one_hump_of_any_shape_is_seldom_taken_for_two(shape):
     rng = np.random.default_rng(3)
     draw = {
         "uniform": lambda: rng.uniform(size=100),
+        "shoulder": lambda: rng.uniform(size=100) * np.where(rng.random(100) < 0.5, 1, 4),
         "normal": lambda: rng.normal(size=100),
         "skewed": lambda: rng.gamma(2.0, size=100),
         "t2": lambda: rng.standard_t(2, size=100),
@@ -204,17 +195,17 @@ def test_one_hump_of_any_shape_is_seldom_taken_for_two(shape):
         (unimodal_p(v, len(v), seed=number), dip_p(dip(v), len(v)))
         for number, v in enumerate(values)
     ])  # fmt: skip
-    assert (p[:, 0] <= 0.05).mean() <= 0.08  # 0.05, and three standard errors of 200 draws
+    assert (p[:, 0] <= 0.05).mean() <= 0.08  # 0.05, and two standard errors of 200 draws
     assert (p.min(axis=1) <= ALPHA_LOOK).mean() <= 0.03  # as the looks use it
 
 
-def test_humps_four_spreads_apart_are_found_where_the_uniform_is_blind():
+def test_humps_four_spreads_apart_are_found_more_often_than_by_the_uniform():
     rng, smooth, uniform = np.random.default_rng(0), [], []
-    for seed in range(10):
-        values = rng.normal(size=150) + 4 * (np.arange(150) % 2)
-        smooth.append(unimodal_p(values, 150, seed=seed) <= ALPHA_LOOK)
-        uniform.append(dip_p(dip(values), 150) <= ALPHA_LOOK)
-    assert sum(smooth) >= 8 and sum(smooth) > sum(uniform)
+    for seed in range(60):
+        values = rng.normal(size=100) + 4 * (np.arange(100) % 2)
+        smooth.append(unimodal_p(values, 100, seed=seed) <= ALPHA_LOOK)
+        uniform.append(dip_p(dip(values), 100) <= ALPHA_LOOK)
+    assert sum(smooth) >= 30 and sum(smooth) > sum(uniform)
 
 
 @pytest.mark.parametrize(("p", "grouped"), [(0.008, True), (0.009, False), (0.02, False)])
@@ -278,17 +269,19 @@ def test_a_rule_of_the_clean_belief_is_told_from_it():
     margin = np.abs(band.belief)
     low, high = np.quantile(margin, [1 / 3, 2 / 3])
     _, why = loudest(made_band(n=600, lost=((margin > low) & (margin < high)).astype(float)))
-    assert why.told > 0.8 and why.told_by_rule > 0.8 and why.by == "belief" and not why.still_two
+    assert (
+        why.belief_auroc > 0.8 and why.rule_auroc > 0.8 and why.by == "belief" and not why.still_two
+    )
 
 
 def test_groups_that_the_belief_does_not_tell_exclude_a_rule_of_it():
     _, why = loudest(made_band(n=600, lost=coin(4, 600)))
-    assert why.told < 0.6 < why.told_by_rule and why.belief_excluded
+    assert why.belief_auroc < 0.6 < why.rule_auroc and why.belief_excluded
 
 
 def test_a_belief_that_is_read_badly_excludes_nothing():
     reads = {"cells": 0.1, "belief": 0.1, "p_within": 0.001, "finder": np.nan}
-    blind = Explained(told=0.51, told_by_rule=0.6, **reads)
+    blind = Explained(belief_auroc=0.51, rule_auroc=0.6, **reads)
     assert not blind.belief_excluded and not blind.still_two and blind.by == ""
 
 
@@ -308,6 +301,28 @@ def test_a_world_without_groups_is_named_by_what_the_run_could_have_seen():
     assert find(examined, weak).name == "cannot-tell"
     assert find(examined, strong).name in ("uniform", "graded")
     assert find(examined, {"half": np.nan, "fifth": np.nan}).name == "cannot-tell"
+
+
+def test_below_150_samples_no_planted_world_is_found():
+    bands = [made_band(n=149, lost=coin(1, 149), spread=0.2)]
+    assert find([examine(bands[0], DRAWS)], {"half": 1.0, "fifth": 1.0}).name == "too-few"
+    assert not shows_two_pathways(bands, DRAWS)
+    assert shows_two_pathways([made_band(n=300, lost=coin(1, 300), spread=0.2)], DRAWS)
+
+
+def test_groups_of_a_missed_span_that_go_with_a_kind_too_are_named_by_the_finder():
+    reads = {"belief": 0.1, "p_within": 0.5, "belief_auroc": 0.5, "rule_auroc": 0.9}
+    kinds, finder = (
+        Explained(cells=0.9, finder=part, **reads) for part in (1.0, 0.1)
+    )  # a finder of 0.1 is also in cells
+    assert (kinds.by, finder.by) == ("kinds", "finder")
+    examined = examine(made_band(n=N, lost=coin(1)), DRAWS)
+    keys = [key for key, look in examined.looks.items() if look.grouped][:2]
+    assert len(keys) == 2
+    looks = {key: look for key, look in examined.looks.items() if key in keys}
+    for order in ((kinds, finder), (finder, kinds)):
+        one = replace(examined, looks=looks, explained=dict(zip(keys, order, strict=True)))
+        assert find([one], {"half": 1.0, "fifth": 1.0}).by == "finder"
 
 
 def test_untested_conditions_are_named():

@@ -1,4 +1,4 @@
-"""Reliability and shape, what a group adds, and how far states moved: against other code."""
+"""Correlation and shape, what a group adds, and how far states moved: against other code."""
 
 from __future__ import annotations
 
@@ -8,29 +8,25 @@ from sklearn.cluster import KMeans
 from sklearn.covariance import LedoitWolf
 from sklearn.mixture import GaussianMixture
 
+from anchorscope.pathways.agreement import correlation_with_draws
 from anchorscope.pathways.group_adds import adds
-from anchorscope.pathways.heterogeneity import reliability, shape
-from anchorscope.pathways.humps import two_clusters, two_humps
+from anchorscope.pathways.humps import shape, two_clusters, two_humps
 from anchorscope.pathways.refit import Mahalanobis, refit
 
 
-def test_reliability_is_a_correlation_and_its_excess_a_difference():
+def test_the_draws_of_a_correlation_spread_as_fishers_interval():
     rng = np.random.default_rng(0)
-    own, x, y, u, v = rng.normal(size=(5, 300))
+    own, x, y = rng.normal(size=(3, 300))
     seen = (own + 0.5 * x, own + 0.5 * y)
-    control = (u, 0.3 * u + v)
-    found = reliability(seen, control, seed=0, resamples=500)
-    assert found.value.value == pytest.approx(np.corrcoef(*seen)[0, 1])
-    assert found.control == pytest.approx(np.corrcoef(*control)[0, 1])
-    assert found.excess.value == pytest.approx(found.value.value - found.control)
-    # Fisher's interval, as an independent one.
-    ends = np.tanh(np.arctanh(found.value.value) + np.array([-1, 1]) * 1.96 / np.sqrt(297))
-    assert found.value[1:3] == pytest.approx(ends, abs=0.03)
+    value, drawn = correlation_with_draws(*seen, seed=0, resamples=500)
+    assert value == pytest.approx(np.corrcoef(*seen)[0, 1])
+    ends = np.tanh(np.arctanh(value) + np.array([-1, 1]) * 1.96 / np.sqrt(297))
+    assert np.quantile(drawn, [0.025, 0.975]) == pytest.approx(ends, abs=0.03)
 
 
-def test_residuals_without_spread_have_no_reliability():
-    found = reliability((np.zeros(30), np.arange(30.0)), None, seed=0, resamples=100)
-    assert np.isnan(found.value.value) and np.isnan(found.control)
+def test_residuals_without_spread_have_no_correlation():
+    value, drawn = correlation_with_draws(np.zeros(30), np.arange(30.0), seed=0, resamples=100)
+    assert np.isnan(value) and np.isnan(drawn).all()
 
 
 def test_one_hump_and_two():

@@ -22,6 +22,7 @@ from anchorscope.records import Answer, Question, Sample, Span
 from anchorscope.run_folder.disk_space import check_room
 from anchorscope.run_folder.samples import from_frame, to_frame
 from anchorscope.run_folder.store import Store
+from anchorscope.run_folder.verify import verify_run
 from anchorscope.run_folder.view import RunView
 from anchorscope.run_folder.whole import machine
 
@@ -139,6 +140,20 @@ def test_a_folder_of_the_first_format_is_not_continued(tmp_path):
     assert contents(run) == before
 
 
+def test_a_finished_run_does_not_list_a_table_whose_marker_is_torn(tmp_path):
+    """A table without a marker is listed as it is; one with a torn marker may be half of one."""
+    store = Store.open(tmp_path, ONE)
+    for name in ("tables/a.csv", "tables/b.csv"):
+        store.write(name, lambda file: file.write(b"x"))
+    (tmp_path / "markers/tables/a.csv.json").unlink()
+    (tmp_path / "markers/tables/b.csv.json").write_bytes(b"{")
+    store.save_info({"finished": True})
+    again = Store.open(tmp_path, ONE)
+    assert again.has("tables/a.csv") and not again.has("tables/b.csv")
+    wrong = [checked.name for checked in verify_run(tmp_path) if not checked.ok]
+    assert wrong == ["markers/tables/b.csv.json"]
+
+
 def test_a_run_whose_batches_were_made_smaller_is_opened(tmp_path):
     """run.json then holds a list among the numbers of a stage."""
     stages = {"states": {"seconds": 1.5, "tokens": 7, "halved": [4096, 2048]}}
@@ -147,7 +162,7 @@ def test_a_run_whose_batches_were_made_smaller_is_opened(tmp_path):
     assert RunView.open(tmp_path, unfinished_ok=True).info["stages"] == stages
 
 
-def test_a_disk_that_is_too_small_is_told_before_it_is_filled(tmp_path):
+def test_a_disk_that_is_too_small_is_refused_before_it_is_filled(tmp_path):
     assert "0.50 GB" in check_room(tmp_path, 0.5e9)
     with pytest.raises(UserError, match=r"needs about 1000000000\.0 GB more, and .* are free"):
         check_room(tmp_path, 1e18)
@@ -181,7 +196,7 @@ def test_a_machine_is_known_by_its_boot(monkeypatch):
 
 
 @pytest.mark.parametrize("text", [b"[1]", b"\xff\xfe", b"{}", b'{"host": 7', b'{"bytes": "x"}'])
-def test_a_small_file_that_makes_no_sense_is_none(tmp_path, text):
+def test_a_damaged_marker_or_owner_file_counts_as_missing(tmp_path, text):
     """In a marker or owner.json: no traceback, and the file is not there."""
     store = Store.open(tmp_path, ONE)
     store.write("a", lambda file: file.write(b"x"))

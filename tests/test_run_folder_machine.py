@@ -139,7 +139,7 @@ MUTANTS = (
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__.strip("_"))
-def test_a_store_that_is_broken_is_found(mutant: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_machine_finds_a_broken_store(mutant: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each mutant fails an assertion of the machine, or leaves no run that can be opened."""
     mutant(monkeypatch)
     asked = settings(SETTINGS, max_examples=200, phases=[Phase.generate], database=None)

@@ -13,6 +13,7 @@ from kit.rivers import collect, finish, rivers
 from anchorscope.errors import UserError
 from anchorscope.run_folder.store import Store
 from anchorscope.run_folder.view import RunView
+from anchorscope.run_folder.whole import machine
 
 boto3 = pytest.importorskip("boto3")
 pytest.importorskip("s3fs")
@@ -63,7 +64,7 @@ def test_a_file_is_in_the_store_before_its_marker(bucket):
     assert Store.open("s3://runs/one", ONE).has("a/b.txt")
 
 
-def test_what_a_kill_kept_here_is_sent_at_the_next_start(bucket):
+def test_files_that_a_kill_left_unsent_are_sent_at_the_next_start(bucket):
     store = Store.open("s3://runs/two", ONE)
     Store(store.path).write("a", lambda file: file.write(b"x"))  # without the store's knowledge
     assert "a" not in names(bucket, "two/")
@@ -71,7 +72,7 @@ def test_what_a_kill_kept_here_is_sent_at_the_next_start(bucket):
     assert {"a", "markers/a.json"} <= names(bucket, "two/").keys()
 
 
-def test_a_run_that_was_removed_there_leaves_nothing_here(bucket):
+def test_a_run_removed_from_the_store_leaves_the_copy(bucket):
     store = Store.open("s3://runs/three", ONE)
     store.write("a", lambda file: file.write(b"x"))
     for name in names(bucket, "three/"):
@@ -89,6 +90,24 @@ def test_a_second_owner_is_refused(bucket, tmp_path, monkeypatch):
     assert "owner.json" not in names(bucket, "four/")
 
 
+def test_a_claim_counts_until_it_expires_or_its_copy_is_ours(bucket, monkeypatch):
+    store = Store.open("s3://runs/five", ONE)
+    assert store.remote is not None
+    elsewhere = {"process": 1, "host": "elsewhere", "since": "then"}
+    store.remote.put("owner.json", elsewhere)
+    with pytest.raises(UserError, match="process 1 on elsewhere"), store.owned():
+        raise AssertionError
+    killed = {"process": 1, "host": machine(), "copy": str(store.remote.local)}
+    store.remote.put("owner.json", killed)  # by a process whose lock on this copy is gone
+    with store.owned():
+        assert "owner.json" in names(bucket, "five/")
+    store.remote.put("owner.json", elsewhere)
+    monkeypatch.setattr("anchorscope.run_folder.owner._EXPIRED", 0.0)
+    with store.owned():
+        assert store.remote.get("owner.json")[0]["process"] == os.getpid()
+    assert "owner.json" not in names(bucket, "five/")
+
+
 def test_no_bucket_is_one_sentence(bucket):
     with pytest.raises(UserError, match="s3://nowhere/run cannot be used"):
         Store.open("s3://nowhere/run", ONE)
@@ -97,7 +116,7 @@ def test_no_bucket_is_one_sentence(bucket):
 
 
 @pytest.mark.slow
-def test_a_run_goes_there_and_is_read_from_there(bucket, tmp_path, monkeypatch):
+def test_two_machines_share_a_run_in_the_store(bucket, tmp_path, monkeypatch):
     """Two ranks with caches of their own, as on two machines; a third place finishes."""
     place = rivers(tmp_path)
     finish(collect(place, "--out", "alone"))

@@ -19,7 +19,7 @@ def test_work_is_done_in_order_in_another_thread() -> None:
     assert threading.current_thread().name not in {name for _, name in done}
 
 
-def test_an_error_comes_out_and_nothing_is_written_after_it() -> None:
+def test_an_error_is_raised_and_nothing_is_written_after_it() -> None:
     writer, done = Writer(), []
 
     def fail() -> None:
@@ -34,7 +34,7 @@ def test_an_error_comes_out_and_nothing_is_written_after_it() -> None:
     assert done == ["before"]
 
 
-def test_what_is_given_together_goes_on_together_and_is_done_before_the_next() -> None:
+def test_works_of_a_group_run_at_the_same_time_and_end_before_the_next() -> None:
     writer, done, meeting = Writer(), [], threading.Barrier(3, timeout=30)
 
     def meet() -> None:
@@ -47,7 +47,7 @@ def test_what_is_given_together_goes_on_together_and_is_done_before_the_next() -
     assert done == ["met"] * 3 + ["next"]
 
 
-def test_an_error_leaves_what_was_given_together_whole_and_stops_the_next() -> None:
+def test_an_error_stops_the_next_group_but_not_its_own() -> None:
     writer, done = Writer(), []
 
     def fail() -> None:

@@ -26,8 +26,7 @@ from anchorscope.detect.rows.files import plain
 from anchorscope.errors import UserError
 from anchorscope.models.prompts import make_prompt, stop_ids
 from anchorscope.records import Shot
-from anchorscope.serve.deltas import Deltas
-from anchorscope.serve.served import Piece, Served
+from anchorscope.serve.served import Deltas, Piece, Served
 
 
 def generated(model, question) -> list[int]:

@@ -1,24 +1,23 @@
-"""The report in a real browser: no errors, no requests, and a switch that switches."""
+"""The report in a real browser: no errors, no requests, switches, and charts that unfold."""
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 
 import pytest
+from kit.evidence_fixture import simulated_run
+from kit.explore_browser import CHROMIUM, Heard
 from kit.show_fixture import make_run
 from kit.strict_fixture import add_strict
 
 from anchorscope.run_folder.view import RunView, where
 from anchorscope.show import write_report
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
 
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"]
-FLAGS += ["--disable-background-networking", "--disable-component-update"]
 EVIL = '<img src=x onerror="window.hacked=1"></script>'
+WIDTH = "id => document.getElementById(id).querySelector('.main-svg').getBoundingClientRect().width"
 READ = (
     "id => document.getElementById(id).data.filter(t => t.meta).map(t => [t.name, t.y, t.visible])"
 )
@@ -29,19 +28,6 @@ DRAWN = """([low, high]) => {
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator:
-    with sync_api.sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield found
-        found.close()
-
-
-@pytest.fixture(scope="module")
-def seen() -> dict[str, list[str]]:
-    return {"errors": [], "requests": []}
-
-
-@pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> RunView:
     names = {"atlas": "Atlas", "x": EVIL}
     folder = tmp_path_factory.mktemp("browser") / "run"
@@ -49,11 +35,14 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunView:
 
 
 @pytest.fixture(scope="module")
-def page(browser, run: RunView, seen: dict[str, list[str]]) -> Iterator:
+def seen() -> Heard:
+    return Heard()
+
+
+@pytest.fixture(scope="module")
+def page(browser, run: RunView, seen: Heard) -> Iterator:
     tab = browser.new_page(viewport={"width": 390, "height": 800})
-    tab.on("console", lambda m: seen["errors"].append(m.text) if m.type == "error" else None)
-    tab.on("pageerror", lambda e: seen["errors"].append(str(e)))
-    tab.on("request", lambda r: seen["requests"].append(r.url))
+    seen.listen(tab)
     tab.goto(write_report(run).as_uri())
     tab.wait_for_selector("#controls .main-svg")
     yield tab
@@ -122,10 +111,49 @@ def test_dark_pages_have_dark_charts(page) -> None:
     page.emulate_media(color_scheme="light")
 
 
-def test_after_all_that_no_errors_and_no_requests(page, seen: dict[str, list[str]]) -> None:
-    outside = [url for url in seen["requests"] if not url.startswith(("file:", "data:"))]
-    assert seen["errors"] == []
-    assert outside == []
-    assert sum(url.startswith("file:") for url in seen["requests"]) == 1  # the page itself
+def test_a_link_unfolds_what_a_finding_means(page) -> None:
+    meaning = page.locator("li[id^=finding-]").first
+    assert not meaning.is_visible()
+    page.locator("#findings h3 a").first.click()
+    meaning.wait_for(state="visible")
+
+
+def test_after_all_that_no_errors_and_no_requests(page, seen: Heard) -> None:
+    assert seen.errors == []
+    assert seen.outside() == []
+    assert sum(url.startswith("file:") for url in seen.requests) == 1  # the page itself
     assert page.evaluate("window.hacked") is None
     assert page.locator("img").count() == 0
+
+
+@pytest.fixture(scope="module")
+def evidence(browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator:
+    """The report of a run with all evidence, and what its tab said."""
+    run, heard = simulated_run(tmp_path_factory.mktemp("unfold") / "run"), Heard()
+    tab = browser.new_page(viewport={"width": 390, "height": 800})
+    heard.listen(tab)
+    tab.goto(write_report(run).as_uri())
+    tab.wait_for_selector("#controls .main-svg")
+    yield tab
+    tab.close()
+    assert heard.errors == []
+
+
+@pytest.mark.parametrize("piece", ["patching", "heads", "saliency"])
+def test_an_unfolded_chart_fits_a_phone(evidence, piece: str) -> None:
+    chart = f"evidence-{piece}"
+    evidence.locator("details", has=evidence.locator(f"#{chart}")).locator("summary").click()
+    evidence.wait_for_function(f"id => {{ const w = ({WIDTH})(id); return w > 200 && w <= 390; }}",
+                           arg=chart)  # fmt: skip
+    assert evidence.evaluate("document.documentElement.scrollWidth") == 390
+
+
+def test_a_view_brings_its_own_axis(evidence) -> None:
+    """Accuracy counts percent and popularity powers of ten: one axis cannot serve both."""
+    evidence.locator("details", has=evidence.locator("#evidence-boundary")).locator(
+        "summary"
+    ).click()
+    read = "document.getElementById('evidence-boundary').layout.yaxis.title.text"
+    for name, title in (("Accuracy", "Answered right (%)"), ("Popularity", "Popularity (powers")):
+        evidence.get_by_role("button", name=f"{name}, strict mode").click()
+        evidence.wait_for_function(f"t => {read}.startsWith(t)", arg=title)

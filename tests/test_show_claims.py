@@ -21,8 +21,12 @@ from anchorscope.errors import UserError
 from anchorscope.run_folder.table_columns import CLAIMS
 from anchorscope.run_folder.view import RunView
 from anchorscope.show import write_report
-from anchorscope.show.report.claims_table import model_names
-from anchorscope.show.report.grouped_claims import Column, grouped_claims, one_statement
+from anchorscope.show.report.claims import (
+    Column,
+    grouped_claims,
+    model_names,
+    one_statement,
+)
 
 TITLES = {"atlas": "Atlas", "popqa": "PopQA", "one,two": "One, two"}
 WIDTH = 100

@@ -22,9 +22,7 @@ from anchorscope.config import Config
 from anchorscope.errors import UserError
 from anchorscope.run_folder.view import RunView, where
 from anchorscope.show.explore import page as pages
-from anchorscope.show.explore.data import run_data
-from anchorscope.show.explore.effect_curves import lines
-from anchorscope.show.explore.packed import halves
+from anchorscope.show.explore.data import halves, lines, run_data
 from anchorscope.show.explore.page import write_view
 from anchorscope.show.explore.stored_beliefs import beliefs_of
 from anchorscope.show.explore.token_texts import NoTokens, Tokens, tokens_of

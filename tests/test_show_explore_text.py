@@ -71,20 +71,21 @@ def test_without_a_tokenizer_too(browser, tmp_path: Path) -> None:
 
 def test_the_check_fails_where_text_becomes_markup(browser, run, tmp_path, monkeypatch) -> None:
     """The same page with the two locks open: text written as HTML, and no policy."""
-    own = pages._own
+    own = pages.web_file
 
     def careless(name: str) -> str:
         text = own(name)
-        if name == "text.js":
+        if name == "view/text.js":
             safe = 'element("bdi", { dir: "auto", ...attributes }, ...visible(text));'
             assert safe in text
             text = text.replace(safe, "Object.assign(element('bdi'), { innerHTML: text });")
-        return text.replace('content="$policy"', 'content="x $policy"').replace(
-            "Content-Security-Policy", "Nothing"
-        )
+        return text
 
-    monkeypatch.setattr(pages, "_own", careless)
-    tab, heard = open_page(browser, write_view([run], tmp_path / "careless.html").page.as_uri())
+    monkeypatch.setattr(pages, "web_file", careless)
+    page = write_view([run], tmp_path / "careless.html").page
+    without = page.read_text(encoding="utf-8").replace("Content-Security-Policy", "Nothing")
+    page.write_text(without, encoding="utf-8")
+    tab, heard = open_page(browser, page.as_uri())
     tab.wait_for_timeout(300)
     found = harmed(tab, heard)
     assert "dialog 1" in found and "hidden characters" in found
@@ -93,13 +94,13 @@ def test_the_check_fails_where_text_becomes_markup(browser, run, tmp_path, monke
 
 
 def test_the_policy_alone_stops_what_text_would_do(browser, run, tmp_path, monkeypatch) -> None:
-    own = pages._own
+    own = pages.web_file
 
     def careless(name: str) -> str:
         safe = 'element("bdi", { dir: "auto", ...attributes }, ...visible(text));'
         return own(name).replace(safe, "Object.assign(element('bdi'), { innerHTML: text });")
 
-    monkeypatch.setattr(pages, "_own", careless)
+    monkeypatch.setattr(pages, "web_file", careless)
     tab, heard = open_page(browser, write_view([run], tmp_path / "locked.html").page.as_uri())
     tab.wait_for_timeout(300)
     assert tab.locator("img").count() > 0

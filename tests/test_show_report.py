@@ -14,11 +14,10 @@ from kit.strict_fixture import add_strict
 from anchorscope.run_folder.table_columns import EVIDENCE
 from anchorscope.run_folder.view import RunView, records, where
 from anchorscope.show import write_report
-from anchorscope.show.report.examples import agreeing, draw, marked
-from anchorscope.show.report.headline import headline, headlines
-from anchorscope.show.report.markup import Safe, data, tag
-from anchorscope.show.report.opening import opening
-from anchorscope.show.report.sections import kinds
+from anchorscope.show.html import island
+from anchorscope.show.report.headline import headline, headlines, kinds
+from anchorscope.show.report.sections import agreeing, draw, marked
+from anchorscope.show.report.words import opening
 
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)>&\"'"
 
@@ -70,7 +69,8 @@ def page(run: RunView) -> Page:
 
 
 def test_the_file_is_alone_and_whole(run: RunView, page: Page) -> None:
-    assert page.loads == ["data:,", "view.html"]  # no icon is fetched; the other is a link
+    outside = [place for place in page.loads if not place.startswith("#")]
+    assert outside == ["data:,", "view.html"]  # no icon is fetched; the other is a link
     assert not list(run.path.glob(".*"))
     programs = [text for attrs, text in page.scripts if "type" not in attrs]
     assert len(programs) == 2  # plotly once, and the page's own
@@ -101,6 +101,22 @@ def test_the_picture_comes_first_and_the_rest_in_order(page: Page, tmp_path: Pat
     assert Page(text).titles == SECTIONS
     places = [text.index(said) for said in ('id="delta-p"', "answered 160 questions", "<h3>Atlas")]
     assert places == sorted(places)
+
+
+def test_the_contents_lead_to_every_section_and_names_to_their_meaning(tmp_path: Path) -> None:
+    run = add_strict(make_run(tmp_path / "run", layers=6, n=80))
+    text = write_report(run).read_text(encoding="utf-8")
+    links = [place[1:] for place in Page(text).loads if place.startswith("#")]
+    assert len([link for link in links if not link.startswith("finding-")]) == len(SECTIONS) - 1
+    assert any(link.startswith("finding-") for link in links)
+    assert all(f'id="{link}"' in text for link in links)
+
+
+def test_an_unknown_interval_is_named_once(tmp_path: Path) -> None:
+    run = RunView.open(make_run(tmp_path / "run", layers=2, n=12, empty=("atlas", "popqa")))
+    run.controls[["flip_rate_low", "flip_rate_high"]] = float("nan")
+    text = write_report(run).read_text(encoding="utf-8")
+    assert "no number to no number" not in text
 
 
 def test_three_sentences_open_the_report(tmp_path: Path) -> None:
@@ -155,14 +171,14 @@ def test_the_charts_hold_the_tables_numbers(run: RunView, page: Page) -> None:
     blocks = {a["id"]: json.loads(t) for a, t in page.scripts if a.get("type")}
     assert set(blocks) == {"delta-p-data", "probes-data", "controls-data"}
     strict, paper = blocks["delta-p-data"]["views"]
-    assert (strict["key"], paper["key"]) == ("strict", "paper")
-    for view in (strict, paper):
+    assert (strict["label"], paper["label"]) == ("Strict mode", "Paper mode")
+    for mode, view in (("strict", strict), ("paper", paper)):
         (line,) = [
             t
             for t in view["data"]
             if t.get("name") == "Q-Anchored (PopQA)" and t["mode"] != "lines"
         ]
-        rows = where(run.layers, dataset="popqa", mode=view["key"], pathway="Q")
+        rows = where(run.layers, dataset="popqa", mode=mode, pathway="Q")
         assert line["y"] == rows["delta_p"].tolist()
         assert [c[0] for c in line["customdata"]] == rows["n"].tolist()
         assert [c[1] for c in line["customdata"]] == rows["delta_p_low"].tolist()
@@ -236,16 +252,14 @@ def test_a_run_without_groups_still_has_a_report(tmp_path: Path) -> None:
 
 
 def test_marks_are_merged_and_kept_in_bounds() -> None:
-    assert marked("abcdef", [(1, 3), (2, 4)], "q") == (
-        'a<mark class="q">bc</mark><mark class="q">d</mark>ef'
-    )
-    assert marked("<b>", [(0, 99)], "q") == '<mark class="q">&lt;b&gt;</mark>'
-    assert marked("abc", [(5, 9)], "q") == "abc"
+    parts = [("a", False), ("bc", True), ("d", True), ("ef", False)]
+    assert marked("abcdef", [(1, 3), (2, 4)]) == parts
+    assert marked("<b>", [(0, 99)]) == [("<b>", True)]
+    assert marked("abc", [(5, 9)]) == [("abc", False)]
 
 
-def test_markup_escapes_all_but_safe_text() -> None:
-    assert tag("p", "<i>", Safe("<b></b>"), title='"') == ('<p title="&quot;">&lt;i&gt;<b></b></p>')
-    block = data("x", {"a": ["</script>", float("nan"), "&\u2028"]})
+def test_a_block_of_json_cannot_be_closed_by_its_text() -> None:
+    block = island("x", {"a": ["</script>", float("nan"), "&\u2028"]})
     inside = block[block.index(">") + 1 : block.rindex("<")]
     assert "<" not in inside
     assert json.loads(inside) == {"a": ["</script>", None, "&\u2028"]}

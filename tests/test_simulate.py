@@ -15,7 +15,7 @@ from anchorscope.errors import UserError
 from anchorscope.probes.labelled import labelled
 from anchorscope.run_folder.table_columns import CLAIMS
 from anchorscope.run_folder.view import RunView
-from anchorscope.show.report.claims_table import claims_of
+from anchorscope.show.report.claims import claims_of
 from anchorscope.simulate import Truth, simulate, simulate_states
 from anchorscope.simulate.error_rates import Judged, judge_world
 from anchorscope.simulate.on_real_states import RealStates, plant_law
@@ -39,7 +39,6 @@ def judged(world: str, seed: int = 0, **given) -> Judged:
         ("continuum", {}),
         ("skewed", {}),
         ("heavy-tails", {"samples": 600}),
-        ("coin-toss", {}),
         ("templates", {"templates": 4}),
         ("blocks", {}),
     ],
@@ -48,6 +47,12 @@ def test_worlds_without_groups_of_their_own_are_not_given_any(world, given):
     found = judged(world, **given)
     assert found.finding.name == "cannot-tell"  # without a power nothing is excluded
     assert found.paper_holds  # paper mode sees two groups in every one of them
+
+
+def test_a_coin_toss_is_one_law_for_all_samples():
+    """The groups are clear, and the retest puts samples into others: no power is needed."""
+    found = judged("coin-toss")
+    assert found.finding.name == "uniform" and found.paper_holds
 
 
 @pytest.mark.parametrize(

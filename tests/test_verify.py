@@ -86,7 +86,7 @@ def test_damaged_states_are_not_learnt_from(cli, tmp_path):
     assert code == 2 and "states/clean/00000.safetensors' is damaged" in error
 
 
-def test_states_that_were_removed_are_said_and_no_fault(cli, run):
+def test_removed_states_are_noted_and_no_fault(cli, run):
     shutil.rmtree(run / "states")
     code, out, _ = cli("verify", run)
     assert code == 0 and "states: removed after the run" in out
@@ -114,7 +114,7 @@ def test_folders_of_the_first_format_pass(cli):
     assert code == 0 and "run.json: format 1 of 3" in out
 
 
-def test_layers_are_held_against_means_by_hand(tmp_path):
+def test_layers_csv_is_compared_with_plain_means(tmp_path):
     folder = Path(shutil.copytree(GOLDEN / "simulated", tmp_path / "run"))
     assert plain_layers(RunView.open(folder)).ok
     (folder / "manifest.jsonl").unlink()  # whoever tampers tampers with that too
@@ -125,7 +125,7 @@ def test_layers_are_held_against_means_by_hand(tmp_path):
     assert not checked.ok and "ΔP is off by up to 1" in checked.wrong
 
 
-def test_what_is_neither_is_refused(cli, tmp_path):
+def test_a_folder_that_is_neither_run_nor_detector_is_refused(cli, tmp_path):
     code, _, error = cli("verify", tmp_path)
     assert code == 2 and "holds no run.json and no detector.json" in error
     code, _, error = cli("verify", tmp_path / "nowhere")

@@ -7,17 +7,17 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from anchorscope.app.desk import Desk
-from anchorscope.app.serve import guarded_app
+from anchorscope.app.page import guarded_app
+from anchorscope.app.state import AppState
 from anchorscope.web.server import Server, bind, start_listening
 
 
 @contextmanager
-def served(desk: Desk, **options: str) -> Iterator[str]:
+def served(app_state: AppState, **options: str) -> Iterator[str]:
     """The address of the page while the block lasts."""
     listening = bind("127.0.0.1", 0)
     host, port = listening.getsockname()
-    running = Server(guarded_app(desk, host=host, port=port, **options))
+    running = Server(guarded_app(app_state, host=host, port=port, **options))
     thread = threading.Thread(target=running.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
     while not running.started:

@@ -62,7 +62,6 @@ def made_band(
         layers=(1,),
         logits=logits,
         probes=PROBES,
-        clean_by_layer=clean.mean(axis=0)[:, None],
         z=z,
         fold=order[np.arange(n) // entities_of % n] % 5,
         covariates=Covariates(entity=entity, **given),

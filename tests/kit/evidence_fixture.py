@@ -19,7 +19,7 @@ from anchorscope.probes.readings import Readings, read
 from anchorscope.run_folder.states import load_states
 from anchorscope.run_folder.store import Store
 from anchorscope.run_folder.view import RunView
-from anchorscope.show.report.claims_table import claims_of
+from anchorscope.show.report.claims import claims_of
 from anchorscope.simulate import Truth, simulate
 
 PIECES = ("patching", "answer-only", "saliency", "boundary", "awareness", "heads", "windows")

@@ -124,7 +124,8 @@ class FolderMachine(RuleBasedStateMachine):
             assert {*self.kept} - self.unmarked <= {*read_listing(self.path).all}
         for name in self.unmarked & {"tables/layers.csv"}:
             torn = (self.path / "markers" / f"{name}.json").exists()
-            if name in read_listing(self.path).all and not torn:
+            if name in read_listing(self.path).all:
+                assert not torn, "a file is listed whose marker is torn"
                 self.unmarked.discard(name)  # listed as it is: tables may have no marker
 
     @precondition(lambda self: self.kept)

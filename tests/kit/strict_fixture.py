@@ -9,7 +9,7 @@ import pandas as pd
 
 from anchorscope.run_folder.table_columns import FINDINGS, FINDINGS_MORE, STRICT
 from anchorscope.run_folder.view import RunView
-from anchorscope.show.report.claims_table import claims_of
+from anchorscope.show.report.claims import claims_of
 
 NAMES = ("graded", "two-pathways", "explained")
 NUMBERS = (

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from anchorscope.answers.given_verdicts import read_verdicts
 from anchorscope.datasets import load_questions
-from anchorscope.datasets.hub.address import read_address
-from anchorscope.datasets.hub.columns import read_columns
+from anchorscope.datasets.columns import read_columns
+from anchorscope.datasets.hub import read_address
 from anchorscope.errors import UserError
 from torture.fuzz.target import Target
 from torture.fuzz.texts import part, seeded, text, value

@@ -16,9 +16,9 @@ from kit.strict_fixture import add_strict
 
 from anchorscope.pipeline.study.study import COSTS, STUDY, study_claims
 from anchorscope.run_folder.view import RunView
+from anchorscope.show import study as study_page
 from anchorscope.show.delta_p import plot_delta_p
-from anchorscope.show.study import page as study_page
-from anchorscope.show.study.page import Failed, ShownPanel, ShownStudy
+from anchorscope.show.study import Failed, ShownPanel, ShownStudy
 from torture.fuzz.pages import Elements, Seen, elements
 from torture.fuzz.target import Target
 from torture.fuzz.texts import MARKUP, part, seeded, text

@@ -49,16 +49,16 @@ def app(
     """
     password = _password(listen)
     _require_gradio()
-    from anchorscope.app.serve import guarded_app
+    from anchorscope.app.page import guarded_app
     from anchorscope.cli.bar import Bar
     from anchorscope.cli.view import open_in_browser
     from anchorscope.web.server import Server, bind, start_listening
 
     bound = bind(listen, port)
     with Bar() as bar:
-        desk = _desk(run, model, revision, adapter, detector, device, bar)
+        state = _open(run, model, revision, adapter, detector, device, bar)
     host, taken = bound.getsockname()[:2]
-    server = Server(guarded_app(desk, host=host, port=taken, password=password))
+    server = Server(guarded_app(state, host=host, port=taken, password=password))
     address = start_listening(bound)
     echo(f"Open {address} in a browser. Ctrl-C ends it.")
     if password is not None:
@@ -69,7 +69,7 @@ def app(
         server.run(sockets=[bound])
 
 
-def _desk(
+def _open(
     run: Path | None,
     model: str | None,
     revision: str | None,
@@ -79,8 +79,7 @@ def _desk(
     bar: Any,
 ) -> Any:
     """The model, the run and the detector, loaded and proved; each step is said."""
-    from anchorscope.app.desk import Desk
-    from anchorscope.app.first_start import kept_run
+    from anchorscope.app.state import AppState, kept_run
     from anchorscope.detect.deployed.detector import Detector
     from anchorscope.run_folder.view import RunView
 
@@ -93,9 +92,9 @@ def _desk(
         bar.note("No run was given: probes are trained on built-in questions, once, and kept.")
         view = kept_run(loaded, progress=bar)
     bar.note("Checking the knockout on the model, and asking once to warm up ...")
-    desk = Desk(loaded, view, trained)
-    desk.warm()
-    return desk
+    state = AppState(loaded, view, trained)
+    state.warm()
+    return state
 
 
 def _password(listen: str) -> str | None:

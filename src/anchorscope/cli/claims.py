@@ -17,7 +17,7 @@ from anchorscope.errors import UserError
 from anchorscope.records import MODES, Mode
 
 if TYPE_CHECKING:
-    from anchorscope.show.report.grouped_claims import Block, Cell, Column
+    from anchorscope.show.report.claims import Block, Cell, Column
 
 COLOURS = {
     "holds": "green", "fails": "red", "undecided": "yellow", "not shown": "dim",
@@ -41,8 +41,7 @@ def claims(
     the correction for many claims covers all of them.
     """
     from anchorscope.run_folder.view import RunView
-    from anchorscope.show.report.claims_table import claims_of, single_columns
-    from anchorscope.show.report.grouped_claims import grouped_claims
+    from anchorscope.show.report.claims import claims_of, grouped_claims, single_columns
 
     _once(runs)
     views = [RunView.open(run) for run in runs]

@@ -1,24 +1,22 @@
-"""Questions: two built-in sets, eight of the field, any of the hub, files, and lists."""
+"""Load questions: two built-in sets, eight of the field, any of the hub, files, and lists."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from anchorscope.datasets.atlas import ATLAS
 from anchorscope.datasets.atlas_compare import ATLAS_COMPARE
+from anchorscope.datasets.columns import Columns, read_columns
 from anchorscope.datasets.from_file import READERS, from_file
-from anchorscope.datasets.from_hub import from_hub
-from anchorscope.datasets.from_list import from_list
 from anchorscope.datasets.hotpotqa import HOTPOTQA
-from anchorscope.datasets.hub.address import SCHEME, from_address
-from anchorscope.datasets.hub.columns import Columns, read_columns
-from anchorscope.datasets.hub.ready import READY
+from anchorscope.datasets.hub import RENAMED, SCHEME, from_address, from_hub
 from anchorscope.datasets.nq import NQ
 from anchorscope.datasets.popqa import POPQA
-from anchorscope.datasets.sampling import check_limit, sample, without_doubles
 from anchorscope.datasets.source import Draft, Source
+from anchorscope.datasets.text import digest, normalised
 from anchorscope.datasets.triviaqa import TRIVIAQA
 from anchorscope.errors import UserError, unknown
 from anchorscope.records import Question, QuestionSet
@@ -26,7 +24,8 @@ from anchorscope.records import Question, QuestionSet
 __all__ = ["DATASETS", "load_questions"]
 
 DATASETS: dict[str, Source] = {
-    source.name: source for source in (ATLAS, ATLAS_COMPARE, POPQA, TRIVIAQA, HOTPOTQA, NQ, *READY)
+    source.name: source
+    for source in (ATLAS, ATLAS_COMPARE, POPQA, TRIVIAQA, HOTPOTQA, NQ, *RENAMED)
 }
 
 
@@ -55,16 +54,20 @@ def load_questions(
         ('Jane Austen',)
 
     """
-    check_limit(limit)
+    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
+        raise UserError(
+            f"limit must be a whole number of questions, at least 1, not {limit!r}. "
+            "Leave it out to take them all."
+        )
     source, drafts = _drafts(data, read_columns(columns))
-    questions, dropped = without_doubles(drafts)
+    questions, dropped = _without_duplicates(drafts)
     if not questions:
         counts = ", ".join(f"{count} {reason}" for reason, count in dropped.items())
         raise UserError(f"No question of {source.title} is left ({counts}). Give other questions.")
     return QuestionSet(
         name=source.name,
         title=source.title,
-        questions=sample(questions, limit, seed),
+        questions=_draw(questions, limit, seed),
         shots=source.shots,
         retest_shots=source.retest_shots,
         dropped=dropped,
@@ -78,23 +81,21 @@ def _drafts(
         return from_address(data, columns)
     if isinstance(data, str | os.PathLike):
         source = DATASETS.get(os.fspath(data))
-        return _from_file(Path(data), columns) if source is None else (source, _built_in(source))
+        if source is None:
+            return _from_path(Path(data), columns)
+        if source.make is not None:
+            return source, [Draft(question) for question in source.make()]
+        assert source.hub is not None
+        return source, from_hub(source, source.hub)
     if isinstance(data, Sequence):
-        return from_list(data, DATASETS)
+        return _from_list(data)
     raise UserError(
         f"Questions cannot come from a {type(data).__name__}. "
         "Accepted: a built-in name, a file, a list of Question."
     )
 
 
-def _built_in(source: Source) -> list[Draft]:
-    if source.make is not None:
-        return [Draft(question) for question in source.make()]
-    assert source.hub is not None
-    return from_hub(source, source.hub)
-
-
-def _from_file(path: Path, columns: Columns | None) -> tuple[Source, list[Draft]]:
+def _from_path(path: Path, columns: Columns | None) -> tuple[Source, list[Draft]]:
     if os.path.isdir(path):
         raise UserError(f"{path} is a folder. Give one file: {', '.join(READERS)}.")
     if not os.path.exists(path):  # False, not an error, for a text that no path can be
@@ -105,3 +106,79 @@ def _from_file(path: Path, columns: Columns | None) -> tuple[Source, list[Draft]
             f"Or hub:ORG/NAME, or an existing file: {', '.join(READERS)}.",
         )
     return from_file(path, DATASETS.values(), columns)
+
+
+def _from_list(items: Sequence[object]) -> tuple[Source, list[Draft]]:
+    """The one dataset that a list of `Question` is of, and its questions as drafts."""
+    if not items:
+        raise UserError("The list of questions is empty. It needs at least one Question.")
+    questions = [_checked(item, number) for number, item in enumerate(items, 1)]
+    names = sorted({question.dataset for question in questions})
+    if len(names) > 1:
+        raise UserError(
+            f"The list has questions of {len(names)} datasets: {', '.join(names)}. "
+            "Load each dataset by itself."
+        )
+    for id, count in Counter(question.id for question in questions).items():
+        if count > 1:
+            raise UserError(f"Two questions of the list have the same id '{id}'.")
+    source = DATASETS.get(names[0]) or Source(name=names[0], title=names[0])
+    return source, [Draft(question) for question in questions]
+
+
+def _checked(item: object, number: int) -> Question:
+    if not isinstance(item, Question):
+        raise UserError(f"Item {number} of the list is a {type(item).__name__}, not a Question.")
+    if not item.id or not item.dataset or not item.text.strip() or not item.answers:
+        raise UserError(
+            f"Question {number} of the list needs an id, a dataset, a text and answers."
+        )
+    for subject in item.subjects:
+        if not subject or subject not in item.text:
+            raise UserError(
+                f"Question {number} of the list has the subject '{subject}', which does not stand "
+                "in its text. A subject is an exact part of the text."
+            )
+    return item
+
+
+def _without_duplicates(drafts: Iterable[Draft]) -> tuple[list[Question], dict[str, int]]:
+    """The questions without duplicates, and how many were left out for which reason.
+
+    Of questions with the same text and answers one stays; of questions with the same text and
+    other answers none does, and none that its dataset calls ambiguous.
+    """
+    same_text: dict[str, list[Draft]] = {}
+    for draft in drafts:
+        same_text.setdefault(normalised(draft.question.text), []).append(draft)
+    kept: list[Question] = []
+    dropped: Counter[str] = Counter()
+    for group in same_text.values():
+        duplicated = len(group) > 1
+        several = duplicated and len(set(map(_answers, group))) > 1
+        if several or any(draft.ambiguous for draft in group):
+            dropped["ambiguous"] += len(group)
+            continue
+        questions = [draft.question for draft in group]
+        kept.append(min(questions, key=_order) if duplicated else questions[0])
+        dropped["duplicate"] += len(group) - 1
+    return kept, {reason: count for reason, count in sorted(dropped.items()) if count}
+
+
+def _answers(draft: Draft) -> frozenset[str]:
+    return frozenset(normalised(answer) for answer in draft.question.answers)
+
+
+def _order(question: Question) -> tuple[str, str]:
+    """By id; rows without one that differ in popularity alone share it, and none may come first."""
+    return question.id, repr(question)
+
+
+def _draw(questions: Iterable[Question], limit: int | None, seed: int) -> tuple[Question, ...]:
+    """The `limit` questions with the smallest hash of seed and id, in the order of that hash.
+
+    So a larger limit extends a smaller one, the order of the file does not matter, and new rows
+    do not change which old ones are drawn.
+    """
+    ranked = sorted(questions, key=lambda question: (digest(seed, question.id), question.id))
+    return tuple(ranked[:limit])

@@ -33,8 +33,8 @@ SHOWN = {"toronto", "portugal", "japan", "oxygen"}  # the shots' entities: not a
 
 def make() -> list[Question]:
     """All questions of the set, in the order of the table."""
-    asked = [*_cities(), *_countries(), *_elements()]
-    return [q for q in asked if q.entity not in SHOWN and not _tells(q)]
+    every = [*_cities(), *_countries(), *_elements()]
+    return [q for q in every if q.entity not in SHOWN and not _holds_answer(q)]
 
 
 def _cities() -> Iterator[Question]:
@@ -108,8 +108,8 @@ def _question(
     )
 
 
-def _tells(question: Question) -> bool:
-    """Whether one of the answers stands in the question."""
+def _holds_answer(question: Question) -> bool:
+    """Whether one of the answers is in the question."""
     text = words(question.text)
     return any(words(answer) in text for answer in question.answers)
 

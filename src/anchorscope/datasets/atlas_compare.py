@@ -1,4 +1,4 @@
-"""atlas-compare: which of two cities, countries or elements; the answer stands in the question.
+"""atlas-compare: which of two cities, countries or elements; the question holds the answer.
 
 Folds are disjoint by entity, and a comparison has two things in it. So things are put into blocks
 by a hash of their key, only things of one block are compared, and the block is the entity: no name
@@ -35,7 +35,7 @@ KNOWN = 1_000_000  # cities from this population on
 
 
 class Thing(NamedTuple):
-    """One of the compared: `measures` has a number for each relation of its kind."""
+    """A thing to compare: `measures` has a number for each relation of its kind."""
 
     key: str
     name: str

@@ -1,4 +1,4 @@
-"""A file of questions: its rows, which dataset it is, and the rows as drafts."""
+"""Read a file of questions: its rows, which dataset it is, and the rows as drafts."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import json
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import IO, cast
 
-from anchorscope.datasets.column_rule import Key, check_columns, draft, key_of
-from anchorscope.datasets.hub.columns import Columns
+from anchorscope.datasets.columns import Columns, Key, check_columns, draft, key_of
 from anchorscope.datasets.source import Draft, Row, Source
 from anchorscope.errors import UserError, unknown
 
@@ -21,7 +21,7 @@ PARTS = re.compile(
     "dev|train|test|validation|valid|val|open|qa|unfiltered|distractor|fullwiki|simplified|v?[0-9]+"
 )
 SPLIT_WORDS = ("train", "dev", "validation", "test")
-# NotImplementedError, KeyError and TypeError are what pyarrow says of types it cannot give us.
+# pyarrow raises NotImplementedError, KeyError and TypeError for types it cannot convert.
 NOT_READABLE = (
     OSError, EOFError, ValueError, RecursionError, csv.Error, zlib.error, NotImplementedError,
     KeyError, TypeError, OverflowError, MemoryError,
@@ -45,7 +45,7 @@ def from_file(
 
 def drafts(rows: Sequence[Row], dataset: str, split: str, where: str) -> list[Draft]:
     """One draft a row; rows are counted from 1 in errors, the header not counted."""
-    keys = checked_keys(rows, split, where)
+    keys = _keys(rows, split, where)
     made = [
         draft(row, key, dataset=dataset, where=f"Row {number} of {where}")
         for number, (row, key) in enumerate(zip(rows, keys, strict=True), 1)
@@ -60,7 +60,7 @@ def drafts(rows: Sequence[Row], dataset: str, split: str, where: str) -> list[Dr
     return made
 
 
-def checked_keys(rows: Sequence[Row], split: str, where: str) -> list[Key]:
+def _keys(rows: Sequence[Row], split: str, where: str) -> list[Key]:
     """Split and id of every row; an error where two rows of one split give the same id."""
     keys: list[Key] = []
     seen: dict[Key, int] = {}
@@ -79,31 +79,22 @@ def recognise(path: Path, rows: Sequence[Row], sources: Iterable[Source]) -> Sou
     """The dataset that the columns or the file's name say, else one named after the file."""
     sources = tuple(sources)
     columns = set(rows[0])
-    for source in sources:
-        if any(mark <= columns for mark in source.marks):
-            return source
-    name = _bare_name(path)
-    for source in sources:
-        if name in source.stems:
-            return source
+    # The file's name without the words for its part: "NQ-open.dev" is "nq".
+    name = "".join(word for word in _words(path) if not PARTS.fullmatch(word))
+    by_columns = (s for s in sources if any(mark <= columns for mark in s.marks))
+    by_name = (s for s in sources if name in s.stems)
     own = stem(path).replace(":", "-")  # a colon would break the id in the wrong place
-    return Source(name=own, title=own)
+    return next(by_columns, None) or next(by_name, None) or Source(name=own, title=own)
 
 
 def _words(path: Path) -> list[str]:
     return re.findall(r"[a-z0-9]+", stem(path).lower())
 
 
-def _bare_name(path: Path) -> str:
-    """The file's name without the words for its part: "NQ-open.dev" is "nq"."""
-    return "".join(word for word in _words(path) if not PARTS.fullmatch(word))
-
-
 def _split(path: Path) -> str:
     """The split that the file's name says, for rows that say none."""
-    return next((word for word in SPLIT_WORDS if word in _words(path)), "all").replace(
-        "validation", "dev"
-    )
+    split = next((word for word in SPLIT_WORDS if word in _words(path)), "all")
+    return split.replace("validation", "dev")
 
 
 def read_rows(path: Path) -> list[Row]:
@@ -143,7 +134,7 @@ def _jsonl(path: Path) -> list[Row]:
 
 
 def _lines(file: IO[str]) -> Iterator[str]:
-    """The lines of a file; a few packed kilobytes may unfold into more than a machine holds."""
+    """The lines of a file, within bounds: a few packed kilobytes may unpack into terabytes."""
     read = 0
     while line := file.readline(MOST_LINE + 1):
         read += len(line)
@@ -166,23 +157,14 @@ def _object(line: str, number: int) -> Row:
 def _json(path: Path) -> list[Row]:
     with path.open(encoding="utf-8-sig") as file:
         content = json.load(file)
-    rows = (
-        content.get("Data") if isinstance(content, Mapping) else content
-    )  # TriviaQA's outer object
+    # TriviaQA has an outer object.
+    rows = content.get("Data") if isinstance(content, Mapping) else content
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise ValueError("it holds no list of objects")
     return rows
 
 
-def _csv(path: Path) -> list[Row]:
-    return _table(path, ",")
-
-
-def _tsv(path: Path) -> list[Row]:
-    return _table(path, "\t")
-
-
-def _table(path: Path, delimiter: str) -> list[Row]:
+def _table(path: Path, delimiter: str = ",") -> list[Row]:
     with path.open(encoding="utf-8-sig", newline="") as file:
         rows: list[Row] = []
         for number, row in enumerate(csv.DictReader(file, delimiter=delimiter, strict=True), 1):
@@ -207,7 +189,7 @@ READERS: dict[str, Callable[[Path], list[Row]]] = {
     ".jsonl": _jsonl,
     ".jsonl.gz": _jsonl,
     ".json": _json,
-    ".csv": _csv,
-    ".tsv": _tsv,
+    ".csv": _table,
+    ".tsv": partial(_table, delimiter="\t"),
     ".parquet": _parquet,
 }

@@ -1,4 +1,4 @@
-"""What a dataset is made of: columns, marks, worked examples, and its drafts."""
+"""Describe a dataset: its columns, its worked examples, and where its rows are."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Row = Mapping[str, object]  # column -> value, as a file or the hub gives it
 
 
 class Draft(NamedTuple):
-    """A question before duplicates are looked for, and whether its dataset calls it ambiguous."""
+    """A question before duplicates are removed, and whether its dataset calls it ambiguous."""
 
     question: Question
     ambiguous: bool = False
@@ -35,7 +35,7 @@ class Draft(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class HubPlace:
-    """Where a dataset lies on the hub, and the columns that are read of it."""
+    """The place of a dataset on the hub, and the columns that are read of it."""
 
     path: str
     split: str

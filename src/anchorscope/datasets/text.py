@@ -1,4 +1,4 @@
-"""Text as questions are compared by, and hashes that stay the same everywhere."""
+"""Normalise text for comparing questions, and hash it the same way on every machine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import unicodedata
 
 
 def one_line(text: str) -> str:
-    """The text with every run of white space as one blank: a prompt gives a question one line."""
+    """The text with every run of white space as one blank, as a prompt has it."""
     return " ".join(text.split())
 
 

@@ -1,1 +1,1 @@
-"""One question under the eyes of a finished run: asked, cut, and read as the run's own were."""
+"""One question in detail, with the probes of a finished run."""

@@ -33,7 +33,7 @@ class Choices:
 
 def passes_of_choices(choices: Choices, config: Config) -> list[Intervention]:
     """The passes over the answer's own trunk; a patch is a prompt of its own."""
-    # What is cut stands in the positions, as their exact tokens; how, the run's config says.
+    # The positions name what is cut, as their exact tokens; the run's config says how.
     cut = replace(knockout_of(config), name=KNOCKOUT.name, keys="exact")
     passes = [cut]
     if choices.neutral:

@@ -1,7 +1,7 @@
 """One reading a side: calibrated logits averaged over a band of layers fixed on clean states.
 
 A finding that hangs on 0.001 of AUROC between two neighbouring layers is no finding. So every side
-(probe a, probe b) reads a sample by the mean of its logits over all layers whose clean probe lies
+(probe a, probe b) reads a sample by the mean of its logits over all layers whose clean probe is
 within one standard error of the best one. The band is chosen without a look at any knocked-out
 state, so that no gap can have been picked for its width.
 """
@@ -15,7 +15,6 @@ import numpy as np
 
 from anchorscope.pathways.one_law import Fit, Known, one_law
 from anchorscope.probes.labelled import Covariates
-from anchorscope.probes.probe_set import ProbeSet
 from anchorscope.probes.readings import Readings
 from anchorscope.stats.intervals import Z
 from anchorscope.stats.ranking import auroc, auroc_interval
@@ -34,7 +33,6 @@ class Band:
     layers: tuple[int, ...]  # from 1
     logits: Mapping[str, np.ndarray]  # by pass, [probe, question]; probes in the order of `probes`
     probes: tuple[str, ...]
-    clean_by_layer: np.ndarray  # [question, layer of the band], mean over the probes
     z: np.ndarray
     fold: np.ndarray
     covariates: Covariates
@@ -111,7 +109,6 @@ class Band:
         return replace(
             self,
             logits={name: logits[:, rows] for name, logits in self.logits.items()},
-            clean_by_layer=self.clean_by_layer[rows],
             z=self.z[rows],
             fold=self.fold[rows],
             covariates=self.covariates.take(rows),
@@ -127,7 +124,7 @@ class Band:
 
 
 def choose_band(readings: Readings, *, seed: int = 0) -> tuple[int, ...]:
-    """The layers whose clean AUROC lies within one standard error of the best layer's."""
+    """The layers whose clean AUROC is within one standard error of the best layer's."""
     areas = np.array([auroc(readings.z, logit) for logit in readings.of("paper").T])
     return band_within(areas, band_error(readings, seed=seed))
 
@@ -155,43 +152,32 @@ def band_within(areas: np.ndarray, error: float) -> tuple[int, ...]:
     return tuple(int(at) + 1 for at in np.flatnonzero(areas >= np.nanmax(areas) - error))
 
 
-def read_band(
-    readings: Readings,
-    layers: Sequence[int],
-    *,
-    covariates: Covariates,
-    overlap: float = np.nan,
-    band: Sequence[int] | None = None,
-) -> Band:
-    """The band's readings; `layers` counts in `readings`, `band` names them where that differs."""
+def read_band(readings: Readings, layers: Sequence[int], *, covariates: Covariates) -> Band:
+    """The readings over some layers (from 1), of the samples that have a knocked-out state."""
     columns = [layer - 1 for layer in layers]
     logits = {name: values[:, :, columns].mean(axis=2) for name, values in readings.logits.items()}
     read = np.isfinite(logits["knockout"]).all(axis=0)
     whole = Band(
-        layers=tuple(band or layers),
+        layers=tuple(layers),
         logits=logits,
         probes=readings.probes,
-        clean_by_layer=readings.logits["clean"][:, :, columns].mean(axis=0),
         z=readings.z,
         fold=readings.fold,
         covariates=covariates,
-        overlap=overlap,
+        overlap=np.nan,
     )
     return whole.take(read)
 
 
-def side_overlap(probes: ProbeSet, layers: Sequence[int], moved: Sequence[float]) -> float:
+def side_overlap(a: np.ndarray, b: np.ndarray, moved: Sequence[float]) -> float:
     """The correlation of both sides' readings under displacements in random directions.
 
-    `moved` is the mean squared length of the knockout's displacement at each of the layers.
+    `a` and `b` are the sides' coefficients [fold, layer, width], `moved` the mean squared length of
+    the knockout's displacement at each layer.
     """
-    columns = [layer - 1 for layer in layers]
-    a, b = (
-        probes.weights[probes.probes.index(name)][:, columns].astype(np.float64) for name in SIDES
+    shared, only_a, only_b = (
+        np.einsum("flw,flw,l->f", x, y, np.asarray(moved), dtype=np.float64)
+        for x, y in ((a, b), (a, a), (b, b))
     )
-    squared = np.asarray(moved, dtype=np.float64)
-    together, of_a, of_b = (
-        np.einsum("flw,flw,l->f", x, y, squared) for x, y in ((a, b), (a, a), (b, b))
-    )
-    size = np.sqrt(of_a * of_b)
-    return float(np.mean(np.divide(together, size, out=np.zeros_like(size), where=size > 0)))
+    size = np.sqrt(only_a * only_b)
+    return float(np.mean(np.divide(shared, size, out=np.zeros_like(size), where=size > 0)))

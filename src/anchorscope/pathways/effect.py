@@ -1,4 +1,11 @@
-"""E1 and E2: how far the knockout moves the probes beyond the neutral control, and whence."""
+"""E1 to E3: how far the knockout moves the probes, by which words, and whether that comes back.
+
+E1 and E2 compare the knockout with the neutral control and with the whole question. E3 asks whether
+what the one law leaves over is a sample's own. Two probes agree on a coin toss, because both read
+the same state. So agreement counts beyond what two probes agree on under a displacement of the same
+length in a random direction, and it must come back in a retest: the same question and answer read
+again behind other worked examples.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +15,7 @@ import numpy as np
 from scipy.special import ndtr
 
 from anchorscope.config import Delta
+from anchorscope.pathways.agreement import correlation_with_draws
 from anchorscope.pathways.band import SIDES, Band
 from anchorscope.pathways.effects import delta_p
 from anchorscope.records import Estimate
@@ -24,6 +32,9 @@ from anchorscope.stats.intervals import (
 NOTHING = Estimate(np.nan, np.nan, np.nan, 0)
 _SURE = 0.975  # share of the draws in which the whole question must have an effect
 _TESTS = 3  # logits within each ŷ, and flips, share the 5 %
+RETESTED = 60  # fewest samples read again for a retest
+_FAR = 3.0  # standardised residuals are cut here: a heavy tail may not decide a correlation
+_MOST = 0.999  # correlations beyond this have no finite Fisher z
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,3 +133,70 @@ def _below_zero(mean: Estimate) -> float:
 def _above_zero(mean: Estimate) -> float:
     reach = (mean.high - mean.low) / (2 * Z)
     return float(ndtr(-mean.value / reach)) if reach > 0 else np.nan
+
+
+@dataclass(frozen=True, kw_only=True)
+class Agreement:
+    """The correlation of two lists of residuals, and what it is compared with."""
+
+    value: Estimate
+    null: float
+    p: float  # one-sided; NaN where it was not tested
+
+    @property
+    def shown(self) -> bool:
+        return bool(self.p <= ALPHA)
+
+    @property
+    def tested(self) -> bool:
+        return bool(np.isfinite(self.p))
+
+
+UNTESTED = Agreement(value=NOTHING, null=np.nan, p=np.nan)
+
+
+def between_sides(band: Band, draws: Draws) -> Agreement:
+    """How far sides a and b agree on what is left, beyond a displacement in a random direction."""
+    left = [residual(band, band.side(p), band.side(p, "knockout")) for p in ("a", "b")]
+    null = band.overlap if np.isfinite(band.overlap) else 0.0
+    return _agreement(left[0], left[1], null, band, draws)
+
+
+def under_retest(band: Band, draws: Draws) -> Agreement:
+    """How far what is left comes back behind other worked examples."""
+    again = retest_rows(band)
+    if again is None:
+        return UNTESTED
+    band = band.take(again)
+    first = residual(band, band.both(), band.both("knockout"))
+    second = residual(band, band.both("retest"), band.both("retest-knockout"))
+    return _agreement(first, second, 0.0, band, draws)
+
+
+def retest_rows(band: Band) -> np.ndarray | None:
+    """The samples that were read again, [question] bool; None where they are too few."""
+    if not (band.has("retest") and band.has("retest-knockout")):
+        return None
+    rows = band.rows("retest", "retest-knockout")
+    return rows if rows.sum() >= RETESTED else None
+
+
+def residual(band: Band, before: np.ndarray, after: np.ndarray) -> np.ndarray:
+    """What one law with a bend leaves of `after` [question], in units of its own noise, cut."""
+    fit = band.curved_law(before, after)
+    return np.clip(fit.residual / np.where(fit.noise > 0, fit.noise, 1.0), -_FAR, _FAR)
+
+
+def _agreement(
+    one: np.ndarray, other: np.ndarray, null: float, band: Band, draws: Draws
+) -> Agreement:
+    value, drawn = correlation_with_draws(
+        one, other, seed=draws.seed, resamples=draws.resamples, entity=band.entity
+    )
+    error = np.nanstd(_fisher(drawn))
+    p = float(ndtr((_fisher(null) - _fisher(value)) / error)) if error > 0 else np.nan
+    return Agreement(value=percentile_interval(value, drawn, band.n), null=null, p=p)
+
+
+def _fisher(correlation: np.ndarray | float) -> np.ndarray:
+    return np.arctanh(np.clip(correlation, -_MOST, _MOST))

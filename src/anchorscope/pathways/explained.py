@@ -41,8 +41,8 @@ class Explained:
     cells: float  # share of the groups' variance that cells of class, belief and kinds account for
     belief: float  # the same by class and belief alone
     p_within: float  # of one hump among the samples in cells that hold both groups
-    told: float  # AUROC of the clean belief for the groups
-    told_by_rule: float  # the AUROC that groups made by a rule of the belief would have
+    belief_auroc: float  # AUROC of the clean belief for the groups
+    rule_auroc: float  # the AUROC that groups made by a rule of the belief would have
     finder: float  # gap of the groups under the whole-question cut over that under the knockout
 
     @property
@@ -58,18 +58,18 @@ class Explained:
     @property
     def belief_excluded(self) -> bool:
         """Whether a rule of the belief would have been seen, and is not."""
-        return bool(self.told_by_rule >= SENSITIVE and self.told < self._enough)
+        return bool(self.rule_auroc >= SENSITIVE and self.belief_auroc < self._enough)
 
     @property
     def _enough(self) -> float:
-        return 0.5 + TOLD * (self.told_by_rule - 0.5)
+        return 0.5 + TOLD * (self.rule_auroc - 0.5)
 
     @property
     def by(self) -> str:
         """What explains the groups: belief, kinds or finder; "" where nothing is shown to."""
         if self.finder < FINDER:
             return "finder"
-        if self.told_by_rule >= SENSITIVE and self.told >= self._enough:
+        if self.rule_auroc >= SENSITIVE and self.belief_auroc >= self._enough:
             return "belief"
         if self.cells >= EXPLAINED:
             return "belief" if self.belief >= EXPLAINED else "kinds"
@@ -89,8 +89,8 @@ def explain(look: Look, band: Band, draws: Draws) -> Explained:
         cells=_between(shares),
         belief=_between(by_belief),
         p_within=_p_within(look, shares, own),
-        told=_told(look.lower, own),
-        told_by_rule=_told_by_rule(look, band, own, seed=draws.seed),
+        belief_auroc=_belief_auroc(look.lower, own),
+        rule_auroc=_rule_auroc(look, band, own, seed=draws.seed),
         finder=_finder(look, own),
     )
 
@@ -122,14 +122,14 @@ def cells(band: Band, shifts: np.ndarray, *, seed: int, kinds: bool = True) -> n
 
 def _numbers(covariates: Covariates) -> dict[str, np.ndarray]:
     """Length, exact tokens and popularity, those that vary; the unknown are put in the middle."""
-    given = {
+    numbers = {
         "length": covariates.prompt_length,
         "exact tokens": covariates.exact_tokens,
         "popularity": covariates.log_popularity,
     }
     return {
         name: np.where(np.isnan(values), np.nanmedian(values), values)
-        for name, values in given.items()
+        for name, values in numbers.items()
         if values is not None and np.isfinite(values).any() and np.nanstd(values) > 0
     }
 
@@ -194,7 +194,7 @@ def _share_of_lower(ratio: np.ndarray, leaves: np.ndarray, start: float) -> np.n
 
 
 def _between(shares: np.ndarray) -> float:
-    """The share of the groups' variance that lies between cells."""
+    """The share of the groups' variance between cells."""
     whole = shares.mean() * (1 - shares.mean())
     return float(1 - (shares * (1 - shares)).mean() / whole) if whole > 0 else np.nan
 
@@ -208,7 +208,7 @@ def _p_within(look: Look, shares: np.ndarray, own: Band) -> float:
     return dip_p(dip(values), round(size))
 
 
-def _told(lower: np.ndarray, band: Band) -> float:
+def _belief_auroc(lower: np.ndarray, band: Band) -> float:
     """AUROC of the clean belief for the groups, within ŷ, by the nearest samples of other folds.
 
     Any smooth function of the belief counts, not only a rising one.
@@ -222,11 +222,11 @@ def _told(lower: np.ndarray, band: Band) -> float:
     return float(np.average(areas, weights=sizes)) if areas else np.nan
 
 
-def _told_by_rule(look: Look, band: Band, own: Band, *, seed: int) -> float:
+def _rule_auroc(look: Look, band: Band, own: Band, *, seed: int) -> float:
     """The AUROC that groups of middling margin would have, given how reliably beliefs are read.
 
     The true belief is drawn given what the probes read of it. Groups that a rule of the true
-    belief makes cannot be told from the readings better than this.
+    belief makes cannot be recognised in the readings better than this.
     """
     rng = np.random.default_rng(seed)
     sure, middle, spread = band.reliability, band.belief.mean(), band.belief.std()
@@ -239,7 +239,7 @@ def _told_by_rule(look: Look, band: Band, own: Band, *, seed: int) -> float:
             if mine.any():
                 low, high = np.quantile(margin[mine], [0.5 - share / 2, 0.5 + share / 2])
                 group[mine] = (margin[mine] > low) & (margin[mine] < high)
-        areas.append(_told(group, own))
+        areas.append(_belief_auroc(group, own))
     return float(np.nanmean(areas)) if np.isfinite(areas).any() else np.nan
 
 

@@ -8,18 +8,26 @@ share, and intervals are widened by how much the sets differ.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from anchorscope.pathways.band import Band
-from anchorscope.pathways.effect import NOTHING, Effect, effect, share_of_question
+from anchorscope.pathways.effect import (
+    NOTHING,
+    Agreement,
+    Effect,
+    between_sides,
+    effect,
+    share_of_question,
+    under_retest,
+)
 from anchorscope.pathways.explained import Explained, explain
-from anchorscope.pathways.reproducible import Agreement, between_sides, under_retest
 from anchorscope.pathways.two_groups import (
     ALPHA_LOOK,
+    KAPPA,
     Look,
     Road,
     Within,
@@ -119,6 +127,8 @@ def shows_two_pathways(bands: Sequence[Band], draws: Draws) -> bool:
 
     The same as `find`, and quicker where it does not: what fails first is not asked further.
     """
+    if bands[0].n < FEWEST:
+        return False
     looks = [look_for_groups(band, draws) for band in bands]
     for key in looks[0]:
         if not together([found[key].p_dip for found in looks]) <= ALPHA_LOOK:
@@ -143,18 +153,7 @@ def combine(examined: Sequence[Examined]) -> Examined:
         return first
     return replace(
         first,
-        effects={
-            name: replace(
-                of,
-                points=pooled([e.effects[name].points for e in examined]),
-                logit=pooled([e.effects[name].logit for e in examined]),
-                logit_right=pooled([e.effects[name].logit_right for e in examined]),
-                logit_wrong=pooled([e.effects[name].logit_wrong for e in examined]),
-                flips=pooled([e.effects[name].flips for e in examined]),
-                p=together([e.effects[name].p for e in examined]),
-            )
-            for name, of in first.effects.items()
-        },
+        effects={n: _effect([e.effects[n] for e in examined]) for n in first.effects},
         shares={name: pooled([e.shares[name] for e in examined]) for name in first.shares},
         sides=_agreement([e.sides for e in examined]),
         retest=_agreement([e.retest for e in examined]),
@@ -180,14 +179,9 @@ def _explained(found: Sequence[Explained]) -> Explained:
     def middle(values: list[float]) -> float:
         return float(np.nanmedian(values)) if np.isfinite(values).any() else np.nan
 
-    return Explained(
-        cells=middle([f.cells for f in found]),
-        belief=middle([f.belief for f in found]),
-        p_within=together([f.p_within for f in found]),
-        told=middle([f.told for f in found]),
-        told_by_rule=middle([f.told_by_rule for f in found]),
-        finder=middle([f.finder for f in found]),
-    )
+    by_name = {f.name: [getattr(one, f.name) for one in found] for f in fields(Explained)}
+    p_within = together(by_name.pop("p_within"))
+    return Explained(p_within=p_within, **{n: middle(values) for n, values in by_name.items()})
 
 
 def together(p: Sequence[float]) -> float:
@@ -210,6 +204,12 @@ def pooled(estimates: Sequence[Estimate]) -> Estimate:
     between = (1 + 1 / len(values)) * values[:, 0].var(ddof=1) if len(values) > 1 else 0.0
     down, up = (np.hypot(reach, Z * np.sqrt(between)) for reach in (value - low, high - value))
     return Estimate(float(value), float(value - down), float(value + up), known[0].n)
+
+
+def _effect(effects: Sequence[Effect]) -> Effect:
+    estimates = [f.name for f in fields(Effect) if f.name != "p"]
+    by_name = {name: pooled([getattr(one, name) for one in effects]) for name in estimates}
+    return Effect(p=together([one.p for one in effects]), **by_name)
 
 
 def _agreement(agreements: Sequence[Agreement]) -> Agreement:
@@ -265,6 +265,14 @@ def _comes_back(whole: Examined) -> bool:
     return whole.retest.shown if whole.retest.tested else whole.sides.shown
 
 
+def _tossed(groups: Sequence[Group]) -> bool:
+    """Whether groups are seen that the retest shows not to be the samples' own, as in a coin toss.
+
+    The run could have seen groups that are: it sees these, and the retest puts samples into others.
+    """
+    return bool(groups) and all(group.look.retest_kappa.high < KAPPA for group in groups)
+
+
 def _name(
     whole: Examined, groups: Sequence[Group], power: Mapping[str, float]
 ) -> tuple[FindingName, str, str]:
@@ -282,7 +290,7 @@ def _name(
     lasting = [g for g in groups if g.look.comes_back] if _comes_back(whole) else []
     reasons = [g.explained.by for g in lasting if g.explained.by]
     if len(reasons) > len(lasting) / 2:
-        by = max(set(reasons), key=reasons.count)
+        by = max(_EXPLAINED, key=reasons.count)  # of equals the first
         return "explained", by, f"two groups, and {_EXPLAINED[by]}"
     if lasting:
         return (
@@ -293,7 +301,8 @@ def _name(
                 "question makes them"
             ),
         )
-    if not power["half"] >= ENOUGH:
+    tossed = _tossed(groups)
+    if not (tossed or power["half"] >= ENOUGH):
         return (
             "cannot-tell",
             "",
@@ -301,15 +310,20 @@ def _name(
         )
     if not cut.shown:
         return "cannot-tell", "", "the whole question moves the probe, its exact tokens do not"
-    if _comes_back(whole):
-        return "graded", "", "samples differ in how far they move, by degree and not in two groups"
-    return "uniform", "", "one law moves all samples; what it leaves over does not come back"
+    name: FindingName = "graded" if _comes_back(whole) else "uniform"
+    why = {
+        "graded": "samples differ in how far they move, by degree and not in two groups",
+        "uniform": "one law moves all samples; what it leaves over does not come back",
+    }[name]
+    return name, "", why + ("; read again, they fall into other groups" if tossed else "")
 
 
+# Groups that a missed span makes may also go with a kind of question or a belief, since spans are
+# missed more often in some questions: what comes first here names them.
 _EXPLAINED = {
+    "finder": "they are gone when the whole question is hidden: its exact tokens were missed",
     "belief": "the clean belief tells which is which",
     "kinds": "relation, kind of answer, length or popularity tell which is which",
-    "finder": "they are gone when the whole question is hidden: its exact tokens were missed",
 }
 
 
@@ -379,8 +393,8 @@ def findings_table(finding: Finding, *, model: str, dataset: str, layer: int) ->
         "cells": np.nan if why is None else why.cells,
         "belief": np.nan if why is None else why.belief,
         "within_p": np.nan if why is None else why.p_within,
-        "told": np.nan if why is None else why.told,
-        "told_by_rule": np.nan if why is None else why.told_by_rule,
+        "told": np.nan if why is None else why.belief_auroc,
+        "told_by_rule": np.nan if why is None else why.rule_auroc,
         "finder": np.nan if why is None else why.finder,
     }
     return pd.DataFrame([row], columns=[*table_columns.FINDINGS, *table_columns.FINDINGS_MORE])

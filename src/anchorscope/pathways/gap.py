@@ -1,16 +1,16 @@
 """The strict gap, and an interval that includes the probes' own uncertainty.
 
-The group comes from side a and the effect from side b. A bootstrap of the samples alone takes the
-probes for given and covers the gap of other questions in 87 %. Here entities are drawn, in parts,
-for the samples *and* for what the probes learn from. The probes are not fitted again from the
-start: one Newton step from the full fit tells how leaving out a part moves every reading, and a
-draw adds these up.
+The group comes from side a and the effect from side b. A bootstrap of the samples alone treats the
+probes as fixed and covers the gap of other questions in 87 %. Here entities are drawn, in parts,
+for the samples *and* for what the probes learn from. The probes are not fitted again for each draw:
+one Newton step from the full fit tells how leaving out a part moves every reading, and a draw adds
+these up.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import cast
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
@@ -19,7 +19,7 @@ from scipy.special import expit
 from anchorscope.config import Balance, Delta
 from anchorscope.pathways.band import SIDES, Band, band_error, band_within, read_band
 from anchorscope.pathways.effects import delta_p
-from anchorscope.probes.folds import ProbeName, training_rows
+from anchorscope.probes.folds import training_rows
 from anchorscope.probes.labelled import Covariates
 from anchorscope.probes.many_fits import class_weights, fit_many
 from anchorscope.probes.readings import Readings
@@ -39,19 +39,19 @@ def strict_gap(band: Band, *, unit: Delta = "points") -> float:
 
 
 def same_gap(band: Band, *, unit: Delta = "points") -> float:
-    """The gap with group and effect from side b alone: what lies between is the circularity."""
+    """The gap with group and effect from side b alone; it differs from strict by circularity."""
     side = (band.side("b"), band.side("b", "knockout"))
     return _gap(side, side, np.ones(band.n), unit)
 
 
 def gap_with_interval(gaps: Sequence[float], *drawn: np.ndarray) -> Estimate:
     """The mean gap over sets of folds; each of `drawn` [draw] is one independent uncertainty."""
-    known = np.array([gap for gap in gaps if np.isfinite(gap)])
-    value = float(known.mean()) if len(known) else np.nan
+    finite_gaps = np.array([gap for gap in gaps if np.isfinite(gap)])
+    value = float(finite_gaps.mean()) if len(finite_gaps) else np.nan
     variance = 0.0
     for gaps_drawn in drawn:
         finite = gaps_drawn[np.isfinite(gaps_drawn)]
-        if not len(known) or len(finite) < max(2, len(gaps_drawn) / 2):
+        if not len(finite_gaps) or len(finite) < max(2, len(gaps_drawn) / 2):
             return Estimate(value, np.nan, np.nan, 0)
         variance += float(finite.var(ddof=1))
     reach = Z * float(np.sqrt(variance))
@@ -71,7 +71,7 @@ def gaps_of_other_bands(
     for _ in range(BANDS):
         drawn = rng.integers(len(members), size=len(members))
         rows = np.concatenate([members[number] for number in drawn])
-        areas = np.array([auroc(readings.z[rows], of[rows]) for of in readings.of("paper").T])
+        areas = np.array([auroc(readings.z[rows], clean[rows]) for clean in readings.of("paper").T])
         band = band_within(areas, error)
         if band and band not in by_band:
             by_band[band] = strict_gap(read_band(readings, band, covariates=covariates), unit=unit)
@@ -79,124 +79,130 @@ def gaps_of_other_bands(
     return np.array(gaps)
 
 
-def redrawn_gaps(
-    band: Band,
-    clean: Sequence[np.ndarray],
-    knockout: Sequence[np.ndarray],
+class Influence(NamedTuple):
+    """Probes a and b of one layer, and how their readings depend on parts of the questions."""
+
+    moved: (
+        np.ndarray
+    )  # [side, clean or cut, question, part]: logits without a part, less those with
+    direction: np.ndarray  # [side, fold, width], the calibrated coefficients
+
+
+def layer_influence(
+    clean: np.ndarray,
+    knockout: np.ndarray,
+    calibrated: np.ndarray,
     *,
+    z: np.ndarray,
+    fold: np.ndarray,
+    part: np.ndarray,
     C: float,
     balance: Balance,
+) -> Influence:
+    """How a layer's logits move when each part of the questions is left out of the training.
+
+    `clean` and `knockout` are states [question, width], `calibrated` [side, question] the clean
+    logits that calibrated probes a and b read of held-out questions, `part` [question] from 0.
+    """
+    x, y, z = (np.asarray(values, dtype=np.float64) for values in (clean, knockout, z))
+    folds = np.unique(fold)
+    learns = np.array(
+        [training_rows(fold, held_out=int(f), probe=side) for side in SIDES for f in folds]
+    )
+    weights = class_weights(z, learns, balance)
+    fitted = fit_many(x, np.broadcast_to(z, weights.shape), weights, np.full(len(weights), C))
+    member = (part[:, None] == np.arange(part.max() + 1)).astype(np.float64)
+    moved = np.zeros((len(SIDES), 2, len(z), member.shape[1]))
+    direction = np.zeros((len(SIDES), len(folds), x.shape[1]))
+    for number, (train, weight, w, b) in enumerate(zip(learns, weights, *fitted, strict=True)):
+        side, at = divmod(number, len(folds))
+        test = fold == folds[at]
+        middle, spread = x[train].mean(axis=0), x[train].std(axis=0)
+        scale = np.divide(1.0, spread, out=np.zeros_like(spread), where=spread > 0)
+        columns, share = (x[train] - middle) * scale, weight[train] / weight.sum()
+        chance = expit(x[train] @ w + b)
+        # What the loss without a part pulls at the coefficients and at the intercept.
+        pull = (share * (chance - z[train]))[:, None] * member[train]
+        right = columns.T @ pull + np.outer(w * spread, share @ member[train]) / C
+        step, shift = _newton_step(columns, share * chance * (1 - chance), right, pull.sum(0), C)
+        # Platt's line turns one of these readings into the other, so that its slope is exact.
+        raw = (x[test] @ w).std()
+        stretch = calibrated[side, test].std() / raw if raw > 0 else 0.0
+        direction[side, at] = stretch * w
+        for kind, states in enumerate((x, y)):
+            moved[side, kind, test] = stretch * (((states[test] - middle) * scale) @ step + shift)
+    return Influence(moved, direction)
+
+
+def _newton_step(
+    x: np.ndarray, bend: np.ndarray, right: np.ndarray, last: np.ndarray, C: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Solve curvature · step = (right, last) for coefficients [width, part], intercepts [part].
+
+    The curvature is that of a logistic loss with `bend` [row] and penalty 1/C on the coefficients.
+    The intercept has no penalty: columns centred by the bend do without it. Then the smaller of
+    two systems is solved, rows by rows (Woodbury's identity) or columns by columns.
+    """
+    total = bend.sum()
+    middle = bend @ x / total
+    half = np.sqrt(bend)[:, None] * (x - middle)
+    right = right - np.outer(middle, last)
+    if len(x) < x.shape[1]:
+        inner = np.eye(len(x)) + C * (half @ half.T)
+        step = C * (right - C * half.T @ cho_solve(cho_factor(inner), half @ right))
+    else:
+        inner = half.T @ half + np.eye(x.shape[1]) / C
+        step = cho_solve(cho_factor(inner), right)
+    return step, last / total - middle @ step
+
+
+def redrawn_gaps(
+    band: Band,
+    moved: np.ndarray,
+    part: np.ndarray,
+    *,
     seed: int,
     unit: Delta = "points",
 ) -> np.ndarray:
     """The gap of entities drawn with replacement and probes that learnt from these, [draw].
 
-    `clean` and `knockout` are the states [question, width] of the band's layers, of the band's
-    samples in their order.
+    `moved` [side, clean or cut, question, part] is the mean over the band's layers of what
+    `layer_influence` gives, `part` [question] the part of each of the band's samples.
     """
-    part = _parts(band, seed)
-    moved = {p: np.zeros((2, band.n, part.max() + 1)) for p in SIDES}  # logits, clean and cut
-    for x, y in zip(clean, knockout, strict=True):
-        for probe in SIDES:
-            step = _one_layer(np.asarray(x, float), np.asarray(y, float), band, probe, part,
-                              C=C, balance=balance)  # fmt: skip
-            moved[probe] += step / len(clean)
-    count = part.max() + 1
+    count = moved.shape[-1]
     times = np.random.default_rng(seed).multinomial(count, np.full(count, 1 / count), size=DRAWS)
-    return np.array([_drawn_gap(band, moved, drawn, drawn[part], unit) for drawn in times])
-
-
-def _drawn_gap(
-    band: Band,
-    moved: Mapping[str, np.ndarray],
-    times: np.ndarray,
-    weight: np.ndarray,
-    unit: Delta,
-) -> float:
-    """The gap where each part counts `times` [part], and so each sample `weight` [question]."""
-    a, b = (
-        (
-            band.side(p) + moved[p][0] @ (1 - times),
-            band.side(p, "knockout") + moved[p][1] @ (1 - times),
+    before = {side: (band.side(side), band.side(side, "knockout")) for side in SIDES}
+    gaps = []
+    for drawn in times:
+        a, b = (
+            tuple(
+                logits + by_part @ (1 - drawn)
+                for logits, by_part in zip(before[p], of_side, strict=True)
+            )
+            for p, of_side in zip(SIDES, moved, strict=True)
         )
-        for p in SIDES
-    )
-    return _gap(a, b, weight.astype(float), unit)
+        gaps.append(_gap(a, b, drawn[part].astype(float), unit))
+    return np.array(gaps)
+
+
+def entity_parts(entity: Sequence[str] | np.ndarray, *, seed: int) -> np.ndarray:
+    """The part of each sample, [question] from 0; all samples of an entity are in one."""
+    number = np.unique(np.asarray(entity), return_inverse=True)[1]
+    count = number.max() + 1
+    order = np.random.default_rng(seed).permutation(count)
+    return (order % min(PARTS, max(2, count // 2)))[number]
 
 
 def _gap(
-    a: tuple[np.ndarray, np.ndarray],
-    b: tuple[np.ndarray, np.ndarray],
-    weight: np.ndarray,
-    unit: Delta,
+    a: tuple[np.ndarray, ...], b: tuple[np.ndarray, ...], weight: np.ndarray, unit: Delta
 ) -> float:
-    """The gap of one reading, each sample counted `weight` [question] times."""
+    """The gap from clean and knocked-out logits of both sides, each sample counted `weight` times.
+
+    All are [question]; NaN where a group is empty.
+    """
     flipped = (a[0] > 0) != (a[1] > 0)
     effect = delta_p(b[0], b[1], delta=unit)
-    of_q, of_a = weight * flipped, weight * ~flipped
-    if not (of_q.any() and of_a.any()):
+    in_q, in_a = weight * flipped, weight * ~flipped
+    if not (in_q.any() and in_a.any()):
         return np.nan
-    return float(of_q @ effect / of_q.sum() - of_a @ effect / of_a.sum())
-
-
-def _parts(band: Band, seed: int) -> np.ndarray:
-    """The part of each sample, [question] from 0; all samples of an entity are in one."""
-    own = np.arange(band.n) if band.entity is None else band.entity
-    entity = np.unique(own, return_inverse=True)[1]
-    count = entity.max() + 1
-    order = np.random.default_rng(seed).permutation(count)
-    return (order % min(PARTS, max(2, count // 2)))[entity]
-
-
-def _one_layer(
-    x: np.ndarray, y: np.ndarray, band: Band, probe: str, part: np.ndarray, *, C: float,
-    balance: Balance,
-) -> np.ndarray:  # fmt: skip
-    """How a layer's logits move when each part is left out, [clean or cut, question, part]."""
-    z, fold = band.z.astype(np.float64), band.fold
-    folds = np.unique(fold)
-    learns = np.array(
-        [training_rows(fold, held_out=int(f), probe=cast(ProbeName, probe)) for f in folds]
-    )
-    weights = class_weights(z, learns, balance)
-    y_all = np.broadcast_to(z, weights.shape)
-    coefficients, intercepts = fit_many(x, y_all, weights, np.full(len(folds), float(C)))
-    moved = np.zeros((2, len(z), part.max() + 1))
-    member = (part[:, None] == np.arange(part.max() + 1)).astype(np.float64)
-    for number, f in enumerate(folds):
-        train, test = learns[number], fold == f
-        share = weights[number][train] / weights[number].sum()
-        middle, scale = x[train].mean(axis=0), x[train].std(axis=0)
-        scale = np.where(scale > 0, scale, np.inf)
-        columns = np.column_stack([(x[train] - middle) / scale, np.ones(train.sum())])
-        own = np.where(
-            np.isfinite(scale), coefficients[number] * np.where(np.isfinite(scale), scale, 0), 0.0
-        )
-        chance = expit(x[train] @ coefficients[number] + intercepts[number])
-        curvature = (columns * (share * chance * (1 - chance))[:, None]).T @ columns
-        curvature[np.diag_indices(len(own))] += 1 / C
-        curvature[-1, -1] += 1e-9
-        lost = columns.T @ ((share * (chance - z[train]))[:, None] * member[train])
-        lost[:-1] += own[:, None] / C * (share @ member[train])
-        step = cho_solve(cho_factor(curvature), lost)
-        for kind, states in enumerate((x, y)):
-            rows = np.column_stack([(states[test] - middle) / scale, np.ones(test.sum())])
-            moved[kind, test] = rows @ step
-    return moved * _slope(x, coefficients, intercepts, band, probe, folds)
-
-
-def _slope(
-    x: np.ndarray,
-    coefficients: np.ndarray,
-    intercepts: np.ndarray,
-    band: Band,
-    probe: str,
-    folds: np.ndarray,
-) -> float:
-    """How much the calibration stretches these logits: the band's spread over theirs."""
-    raw = np.zeros(band.n)
-    for number, f in enumerate(folds):
-        rows = band.fold == f
-        raw[rows] = x[rows] @ coefficients[number] + intercepts[number]
-    spread = raw.std()
-    return float(band.side(probe).std() / spread) if spread > 0 else 0.0
+    return float(in_q @ effect / in_q.sum() - in_a @ effect / in_a.sum())

@@ -1,4 +1,4 @@
-"""What the group adds to a prediction once simpler things have had their say."""
+"""What the group adds to a prediction beyond logits, margins and covariates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The best mixture of two Gaussians in one dimension, and how much better it is than one."""
+"""One hump or two: Hartigan's dip, and the best mixture of two Gaussians against one.
+
+The shifts of one probe hold its own error too: it blurs two humps into one, and never makes two out
+of one. So a missing second hump in a weak probe proves little.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +11,45 @@ from typing import NamedTuple
 
 import numpy as np
 
+from anchorscope.stats.dip import dip, dip_p
+from anchorscope.stats.drawing import effective_size
+
+FEWEST = 20  # shifts below which a shape is not judged
 _STEPS, _SMALL = 300, 1e-3  # of expectation and maximisation; the gain at which they end
 _LEAST = 1e-4  # added to each variance: no hump may become a point
 _MOVED = 1e-4  # of the variance: centres that move less have found their place
 _EPS = 10 * np.finfo(np.float64).eps
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """One hump or two, of n shifts; NaN where they are too few to say."""
+
+    n: int
+    dip: float
+    p: float  # of the dip, under one hump
+    bic: float  # BIC of one component less that of two; above 0: two fit better
+    separation: float  # distance of the two means over their pooled spread (Ashman's D)
+
+
+NO_SHAPE = Shape(n=0, dip=np.nan, p=np.nan, bic=np.nan, separation=np.nan)
+
+
+def shape(shifts: np.ndarray, *, seed: int = 0, entity: np.ndarray | None = None) -> Shape:
+    """The shape of a list of shifts: Hartigan's dip, and BIC of one against two components.
+
+    Questions about one `entity` are not independent, so the dip counts as many as they amount to.
+    """
+    shifts = np.asarray(shifts, dtype=np.float64)
+    n = len(shifts)
+    if n < FEWEST or not np.ptp(shifts) > 0:
+        return Shape(n=n, dip=np.nan, p=np.nan, bic=np.nan, separation=np.nan)
+    statistic = dip(shifts)
+    humps = two_humps(shifts, seed=seed)
+    size = max(4, round(effective_size(shifts, entity)))
+    return Shape(
+        n=n, dip=statistic, p=dip_p(statistic, size), bic=humps.bic, separation=humps.separation
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,6 +165,6 @@ def _maximised(x: np.ndarray, share: np.ndarray) -> _Mixture:
 
 def _log_weighted(x: np.ndarray, mixture: _Mixture) -> np.ndarray:
     """Log of weight times density, [2, shift]."""
-    weight, mean, variance = (of[:, None] for of in mixture)
+    weight, mean, variance = (values[:, None] for values in mixture)
     scaled = (x - mean) ** 2 / variance
     return np.log(weight) - 0.5 * (np.log(2 * np.pi * variance) + scaled)

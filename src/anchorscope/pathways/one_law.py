@@ -122,7 +122,7 @@ def _lines(
 def _grouped_lines(x: np.ndarray, y: np.ndarray, group: np.ndarray) -> np.ndarray:
     """The least-squares line through each group's points at these points, [question]."""
     size = np.maximum(np.bincount(group), 1)
-    middle, height = (np.bincount(group, of) / size for of in (x, y))
+    middle, height = (np.bincount(group, values) / size for values in (x, y))
     apart = x - middle[group]
     variance = np.bincount(group, apart * apart) / size
     together = np.bincount(group, apart * (y - height[group])) / size

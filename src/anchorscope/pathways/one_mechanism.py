@@ -1,11 +1,11 @@
-"""The one-mechanism null: the gap between groups that one shift of everybody would give.
+"""The one-mechanism null: the gap between groups that one law for all samples would give.
 
 The null says: every sample follows the same law, knocked-out logit = line(clean logit) + noise,
 and nothing else tells samples apart. It is simulated from the observed clean logits, the fitted
 lines, and Gaussian noise; the simulated logits are then grouped exactly as the mode groups.
 
 Strict mode takes the group from probe a and the effect from probe b, so the noise is a pair, and
-everything hangs on how far the two go together. The probes share no training question, but they
+everything depends on the correlation of the two. The probes share no training question, but they
 read the *same states*: if the knockout jolts a state at random, both see that jolt, each along its
 own direction. Independent noise would therefore make the band too narrow: any jolt would pass for
 a second pathway. The other extreme, the correlation of the observed residuals, takes the very
@@ -16,14 +16,15 @@ correlation of their residuals under the neutral control. The upper end of its i
 what is drawn, so that the control's own error cannot narrow the band. Without a control the
 observed correlation is taken: the widest band, which errs towards one mechanism.
 
-The law is that of `one_law`: relation, kind of question and the clean belief have their say in it,
-so what they give is inside the band.
+The law is that of `one_law`: relation, kind of question and the clean belief are part of it, so
+that what they give is inside the band.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 from scipy.special import expit
@@ -35,9 +36,7 @@ from anchorscope.stats.kept import may_keep, normals
 
 _BLOCK = 1_000_000  # numbers of noise at a time
 _CACHED = 32_768  # simulated logits at a time: a few arrays of them fit into a core's cache
-CLASSES = ("all", "right", "wrong", "both")
 UNITS: tuple[Delta, ...] = ("points", "logit")
-LOGITS = ("group_clean", "group_knockout", "effect_clean", "effect_knockout")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,20 +71,13 @@ class Pair:
     def flipped(self) -> np.ndarray:
         return (self.group_clean > 0) != (self.group_knockout > 0)
 
-    def within(self, name: str) -> Pair:
-        """The samples of one class that the effect's probe predicts, "right" or "wrong".
-
-        "all" takes all samples as they are; "both" takes all, compared within their class.
+    def within(self, name: Literal["all", "both"]) -> Pair:
+        """All samples together ("all"), or compared within the class that the effect's probe
+        predicts ("both").
         """
-        predicted = prediction(self.effect_clean)
         if name == "all":
             return replace(self, known=self.known.together())
-        both = replace(self, known=replace(self.known, predicted=predicted))
-        if name == "both":
-            return both
-        rows = predicted == (name == "wrong")
-        logits = {f.name: getattr(self, f.name)[rows] for f in fields(self) if f.name in LOGITS}
-        return replace(both, known=both.known.take(rows), **logits)
+        return replace(self, known=replace(self.known, predicted=prediction(self.effect_clean)))
 
 
 def gaps(
@@ -163,11 +155,11 @@ def _drawn_noise(n: int, seed: int, simulations: int) -> Iterator[np.ndarray]:
     The same stream serves all layers, modes and classes: it is kept where it is short, and drawn
     again where it would fill the memory.
     """
-    size = max(1, _BLOCK // n)
-    blocks = [min(size, simulations - start) for start in range(0, simulations, size)]
+    most = max(1, _BLOCK // n)
+    blocks = [min(most, simulations - start) for start in range(0, simulations, most)]
     if not may_keep(16 * simulations * n):
         rng = np.random.default_rng(seed)
-        yield from (rng.standard_normal((2, of, n)) for of in blocks)
+        yield from (rng.standard_normal((2, size, n)) for size in blocks)
         return
     ends = 2 * n * np.cumsum(blocks)
     for block in np.split(normals(ends[-1], seed=seed), ends[:-1]):

@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from anchorscope.pathways.band import Band
-from anchorscope.pathways.finding import shows_two_pathways
+from anchorscope.pathways.finding import ENOUGH, shows_two_pathways
 from anchorscope.stats.intervals import Draws
 
 SHARES = {"half": 0.5, "fifth": 0.2}
@@ -38,6 +38,21 @@ def power(
         planted = plant(bands, share=share, lost=lost, rng=rng)
         draws = Draws(seed=int(rng.integers(2**31)), resamples=_RESAMPLES)
         found.append(shows_two_pathways(planted, draws))
+    return found
+
+
+def deciding_power(bands: Sequence[Band], *, seed: int) -> list[bool]:
+    """Whether two pathways are found where a half loses its belief, until that decides a finding.
+
+    The worlds are those of `power`. No more are planted once the share that is found must end up
+    below or above `ENOUGH`.
+    """
+    found: list[bool] = []
+    for number in range(WORLDS):
+        found += power(bands, share=SHARES["half"], worlds=range(number, number + 1), seed=seed)
+        hits = sum(found)
+        if hits >= ENOUGH * WORLDS or hits + WORLDS - len(found) < ENOUGH * WORLDS:
+            break
     return found
 
 
@@ -87,12 +102,12 @@ def _noise(band: Band) -> np.ndarray:
     for cut, before in (("retest-knockout", "retest"), ("question", "clean")):
         if band.has(cut) and band.has(before):
             apart = (left - _residuals(band, cut, before)) / np.sqrt(2)
-            known = np.isfinite(apart).all(axis=0)
-            if known.sum() < _FEWEST:
+            twice = np.isfinite(apart).all(axis=0)
+            if twice.sum() < _FEWEST:
                 continue
             # Samples that were not read twice take the noise of those that were, in turn.
-            given = np.flatnonzero(known)[np.arange(band.n) % known.sum()]
-            return np.where(known, apart, apart[:, given])
+            donor = np.flatnonzero(twice)[np.arange(band.n) % twice.sum()]
+            return np.where(twice, apart, apart[:, donor])
     return left
 
 

@@ -5,19 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.linalg import solve_triangular
 
 from anchorscope.config import Balance
-from anchorscope.probes.fold_probes import fit_fold_probes, label_tasks, task_request
+from anchorscope.probes.fold_probes import fit_fold_probes
 from anchorscope.probes.folds import training_rows
-from anchorscope.probes.many_fits import (
-    DEFAULT_C,
-    Array,
-    Made,
-    Request,
-    namespace,
-    solved_lower,
-    to_numpy,
-)
+from anchorscope.probes.many_fits import DEFAULT_C
 from anchorscope.records import Estimate
 from anchorscope.stats.ranking import auroc_interval
 from anchorscope.stats.whole_rows import known_rows
@@ -49,21 +42,17 @@ def refit(
     seed: int = 0,
     resamples: int = 1000,
     entity: np.ndarray | None = None,
-    fits: Made | None = None,
-    away: np.ndarray | None = None,
 ) -> Refit:
     """One layer's states [question, width], and the clean probe's logits under the knockout.
 
-    With `entity` [question] the intervals come from draws of entities, not of questions. `fits`
-    are those of `refit_request`, `away` what `distances` gives, where somebody has made them
-    already.
+    With `entity` [question] the intervals come from draws of entities, not of questions.
     """
-    known = has_state(knockout)
+    known = known_rows(knockout)
     x, y = clean[known], np.asarray(knockout[known], dtype=np.float64)
     z, fold, seen = z[known], fold[known], clean_probe[known]
     about = np.arange(len(z)) if entity is None else entity[known]
-    logit = fit_fold_probes(y, z, fold, C=C, balance=balance, fits=fits).logits(y)
-    far, near = distances(x.astype(np.float64), y, fold, seed=seed) if away is None else away
+    logit = fit_fold_probes(y, z, fold, C=C, balance=balance).logits(y)
+    far, near = distances(x.astype(np.float64), y, fold, seed=seed)
     drawn = {"seed": seed, "resamples": resamples}
     read = ~np.isnan(logit)
     return Refit(
@@ -74,21 +63,7 @@ def refit(
     )
 
 
-def has_state(knockout: np.ndarray) -> np.ndarray:
-    """Which questions have a knocked-out state [question, width], [question] bool."""
-    return known_rows(knockout)
-
-
-def refit_request(
-    knockout: np.ndarray, *, z: np.ndarray, fold: np.ndarray, C: float, balance: Balance
-) -> tuple[np.ndarray, Request | None]:
-    """The knocked-out states [question, width] that a refit learns from, and its fits."""
-    known = has_state(knockout)
-    tasks = label_tasks(z[None, known], fold[known], C=C)
-    return knockout[known], task_request(tasks, int(known.sum()), balance=balance)
-
-
-def distances(x: Array, y: Array, fold: np.ndarray, *, seed: int = 0) -> np.ndarray:
+def distances(x: np.ndarray, y: np.ndarray, fold: np.ndarray, *, seed: int = 0) -> np.ndarray:
     """How far knocked-out states y and clean ones x [question, width] lie from clean states of the
     other folds, [2, question].
     """
@@ -96,7 +71,7 @@ def distances(x: Array, y: Array, fold: np.ndarray, *, seed: int = 0) -> np.ndar
     for held_out in np.unique(fold):
         test, train = fold == held_out, training_rows(fold, held_out=held_out, probe="paper")
         distance = Mahalanobis(x[train], seed=seed)
-        away[0, test], away[1, test] = (to_numpy(distance(of[test])) for of in (y, x))
+        away[0, test], away[1, test] = (distance(states[test]) for states in (y, x))
     return away
 
 
@@ -105,11 +80,10 @@ class Mahalanobis:
 
     Works in the space of the rows, so that width may be far larger than the number of states:
     scikit-learn's LedoitWolf (the same distances to 2e-15, tested) takes 23 s for 512 states of
-    width 2,048, and this 0.1 s. States are numpy arrays or torch tensors, in double precision.
+    width 2,048, and this 0.1 s. States are in double precision.
     """
 
-    def __init__(self, states: Array, *, seed: int = 0) -> None:
-        xp = namespace(states)
+    def __init__(self, states: np.ndarray, *, seed: int = 0) -> None:
         if len(states) > MOST_ROWS:
             rows = np.random.default_rng(seed).choice(len(states), MOST_ROWS, replace=False)
             states = states[np.sort(rows)]
@@ -117,26 +91,26 @@ class Mahalanobis:
         spread = ((states - self.middle) ** 2).mean(0) ** 0.5
         # What varies by rounding alone does not vary.
         still = spread <= 10 * np.finfo(float).eps * abs(self.middle)
-        self.spread = xp.where(still, 1.0, spread)
+        self.spread = np.where(still, 1.0, spread)
         self.cloud = (states - self.middle) / self.spread
         n, width = self.cloud.shape
         gram = self.cloud @ self.cloud.T / n
         self.kept = 1 - _shrinkage(self.cloud, gram)
-        size = float(xp.trace(gram)) / width
+        size = float(np.trace(gram)) / width
         self.floor = (1 - self.kept) * size  # variance given to every direction
         # With a full-rank cloud there is no direction left over, and its floor may be zero.
         self.thin = not self.floor > _FLOOR * size
         if self.thin:
-            self.variance, rows = xp.linalg.eigh(gram)
+            self.variance, rows = np.linalg.eigh(gram)
             used = self.variance > 1e-10 * self.variance.max()
             self.variance = self.variance[used]
             self.axes = self.cloud.T @ rows[:, used] / (n * self.variance) ** 0.5  # [width, axis]
         else:
             gram *= self.kept
             gram[range(n), range(n)] += self.floor
-            self.factor = xp.linalg.cholesky(gram)
+            self.factor = np.linalg.cholesky(gram)
 
-    def __call__(self, states: Array) -> Array:
+    def __call__(self, states: np.ndarray) -> np.ndarray:
         """The distance of each state, [question]."""
         x = (states - self.middle) / self.spread
         square = (x**2).sum(1)
@@ -147,15 +121,15 @@ class Mahalanobis:
             rest = outside / self.floor if self.floor > 0 else 0 * outside
             return (inside + rest) ** 0.5
         # Woodbury's identity: the inverse of floor + kept · cloud'cloud/n, times x on both sides.
-        solved = solved_lower(self.factor, self.cloud @ x.T)
+        solved = solve_triangular(self.factor, self.cloud @ x.T, lower=True)
         within = self.kept / len(self.cloud) * (solved**2).sum(0)
         return ((square - within) / self.floor) ** 0.5
 
 
-def _shrinkage(x: Array, gram: Array) -> float:
+def _shrinkage(x: np.ndarray, gram: np.ndarray) -> float:
     """Ledoit and Wolf's share of the identity, for centred x [question, width]."""
     n, width = x.shape
-    mean = float(namespace(gram).trace(gram)) / width
+    mean = float(np.trace(gram)) / width
     size = float((gram**2).sum())  # of the covariance: norm²
     away = size - width * mean**2
     error = float(((x**2).sum(1) ** 2).sum() / n - size) / n
@@ -170,7 +144,8 @@ def _norm_ratio(x: np.ndarray, y: np.ndarray) -> float:
     size, moved = np.empty((2, len(x)))
     for start in range(0, len(x), _ROWS):
         rows = slice(start, start + _ROWS)
-        of = x[rows].astype(np.float64)
-        size[rows], moved[rows] = np.linalg.norm(of, axis=1), np.linalg.norm(y[rows] - of, axis=1)
+        some = x[rows].astype(np.float64)
+        size[rows] = np.linalg.norm(some, axis=1)
+        moved[rows] = np.linalg.norm(y[rows] - some, axis=1)
     known = size > 0
     return float((moved[known] / size[known]).mean()) if known.any() else np.nan

@@ -3,13 +3,14 @@
 Two pathways are planted in the run's own readings (power.py): a half of the samples loses a part of
 its belief, or a part of the samples loses all of it. Larger runs are the run's own entities, drawn
 with replacement; their probes are not better than the run's, so that a larger run may find more
-than is said here. A curve through the planted worlds tells the effect at which 80 % are found.
+than these numbers say. A curve through the planted worlds gives the effect at which 80 % are found.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from scipy.special import expit, logit
@@ -110,7 +111,10 @@ def power_of_run(run: RunView, dataset: str, *, worlds: int = WORLDS) -> Power:
     config = Config.restore(dict(run.config))
     answers = labelled(run.answers, dataset, config)
     bank = StateBank(run.path, list(answers.ids))
-    bands = _bands(answers, bank, config, [int(k) for k in str(rows[0]["layers"]).split()])
+    layers = [int(k) for k in str(rows[0]["layers"]).split()]
+    read = partial(band_of_folds, answers, bank, config, layers, passes=bank.names)
+    sets = (read(seed=seed) for seed in range(config.fold_seeds))
+    bands = [band for band in sets if band is not None]
     described = next(d for d in run.info["datasets"] if d["name"] == dataset)
     return Power(
         dataset=dataset,
@@ -197,13 +201,15 @@ def redraw(bands: Sequence[Band], factor: int, rng: np.random.Generator) -> list
     """
     n = bands[0].n
     own = np.arange(n) if bands[0].entity is None else bands[0].entity
-    number = np.unique(own, return_inverse=True)[1]
-    members = np.split(np.argsort(number, kind="stable"), np.cumsum(np.bincount(number))[:-1])
+    entity = np.unique(own, return_inverse=True)[1]
+    members = np.split(np.argsort(entity, kind="stable"), np.cumsum(np.bincount(entity))[:-1])
     drawn = rng.integers(len(members), size=factor * len(members))
-    rows = np.concatenate([members[of] for of in drawn])
-    entity = np.repeat(np.arange(len(drawn)), [len(members[of]) for of in drawn]).astype(str)
+    rows = np.concatenate([members[number] for number in drawn])
+    copies = np.repeat(np.arange(len(drawn)), [len(members[number]) for number in drawn]).astype(
+        str
+    )
     taken = [band.take(rows) for band in bands]
-    return [replace(b, covariates=replace(b.covariates, entity=entity)) for b in taken]
+    return [replace(b, covariates=replace(b.covariates, entity=copies)) for b in taken]
 
 
 def _as_delta_p(band: Band, loss: Estimate, config: Config) -> Estimate:
@@ -222,18 +228,6 @@ def _as_delta_p(band: Band, loss: Estimate, config: Config) -> Estimate:
 
     # A larger loss is a ΔP further below zero.
     return Estimate(effect(loss.value), effect(loss.high), effect(loss.low), 0)
-
-
-def _bands(answers: Labelled, bank: StateBank, config: Config, layers: Sequence[int]) -> list[Band]:
-    """The readings of every set of folds that leaves its probes enough of both classes."""
-    bands = []
-    for seed in range(config.fold_seeds):
-        try:
-            bands.append(band_of_folds(answers, bank, config, layers, passes=bank.names, seed=seed))
-        except UserError:
-            if seed == 0:
-                raise
-    return bands
 
 
 def _probe_reads(

@@ -1,130 +1,340 @@
-"""strict.csv: the evidence of every layer."""
+"""strict.csv: what strict mode measures at every layer.
+
+Agreement: do independent probes put a sample into the same group? Class collapse: is the pathway
+only the predicted class? Gaps: how far Q falls below A, beside what one mechanism would give.
+Reliability: do two probes that share no training question see the same residual? Two probes agree a
+little about *any* movement of a state, because their directions are alike; only what goes beyond
+the neutral control is the question's. Shapes: one hump of shifts, or two?
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 
-from anchorscope.pathways.effects import Delta, delta_p, flips
-from anchorscope.pathways.group_adds import Adds
+from anchorscope.pathways.agreement import correlation_with_draws, kappa_interval
+from anchorscope.pathways.effects import Delta, delta_p, flips, prediction
+from anchorscope.pathways.group_adds import group_adds
 from anchorscope.pathways.grouping import ROLES
+from anchorscope.pathways.humps import NO_SHAPE, Shape, shape
+from anchorscope.pathways.one_law import Fit, Known, factors_of, fit_line, kinds_share, one_law
+from anchorscope.pathways.one_mechanism import Pair, gaps, shared_by_laws
 from anchorscope.pathways.refit import Refit
-from anchorscope.pathways.strict_layer import SUBSETS, StrictDraws, StrictLayer
+from anchorscope.probes.labelled import Covariates
 from anchorscope.probes.readings import Readings
 from anchorscope.records import MODES, Estimate, Mode
-from anchorscope.stats.intervals import difference_of_means
+from anchorscope.stats.intervals import (
+    Draws,
+    bootstrap_mean,
+    difference_of_means,
+    percentile_interval,
+)
+from anchorscope.stats.ranking import auroc
+
+# All samples; within each predicted class and both, each with its own law; the true classes.
+SUBSETS = ("all", "right", "wrong", "both", "z0", "z1")
+# Where ŷ takes this share of the group's entropy away, the group is the predicted class. 0.75 is
+# reached when about 96 % of one class flip and 4 % of the other.
+EXPLAINED = 0.75
+# Or where the signed clean logit alone orders the two groups all but perfectly.
+SEPARATED = 0.97
+_NOTHING = Estimate(np.nan, np.nan, np.nan, 0)
+Row = dict[str, Any]  # by column
 
 
 @dataclass(frozen=True, kw_only=True)
-class LayerEvidence:
-    """All that strict.csv says of one layer."""
+class StrictDraws(Draws):
+    """The draws behind strict mode's numbers, and the unit in which ΔP counts."""
 
-    examined: StrictLayer
-    refit: Refit
-    adds: Adds  # the strict group, in predicting z
-    answer_only: Mapping[Mode, Estimate]  # ΔP without the question, Q less A
+    simulations: int = 500
+    points: Delta = "points"
 
 
-def answer_only_gaps(readings: Readings, layer: int, draws: StrictDraws) -> dict[Mode, Estimate]:
-    """ΔP of Q less that of A when the question is left out, by mode; NaN where it was not run."""
-    gaps_by_mode = {}
+def strict_table(layers: Sequence[Row], *, model: str, dataset: str) -> pd.DataFrame:
+    """One row per layer, from what `layer_row` gives."""
+    return pd.DataFrame([{"model": model, "dataset": dataset, **row} for row in layers])
+
+
+def layer_row(
+    readings: Readings, layer: int, draws: StrictDraws, *, covariates: Covariates, refit: Refit
+) -> Row:
+    """What the readings and the refit of layer k show, by column of strict.csv."""
+    at = _Layer(readings, layer, covariates)
+    clean, knocked = at.of("paper"), at.of("paper", "knockout")
+    moved = knocked - clean
+    agreements = agreement(readings, layer, draws, entity=covariates.entity)
+    adds = group_adds(readings, layer, covariates, draws)
+    shapes = {name: _shape(at, name, draws.seed) for name in SUBSETS}
+    row: Row = {"layer": layer, "n": len(at.fold)}
+    for name, found in agreements.items():
+        row |= _estimate(name, found)
+    row |= class_collapse(clean, knocked, delta=draws.points)
     for mode in MODES:
-        group, measure = ROLES[mode]
-        if "answer-only" not in readings.logits:
-            gaps_by_mode[mode] = Estimate(np.nan, np.nan, np.nan, 0)
-            continue
-        flipped = flips(readings.at(layer, group), readings.at(layer, group, "knockout"))
-        clean, other = readings.at(layer, measure), readings.at(layer, measure, "answer-only")
-        effect = delta_p(clean, other, delta=draws.points)
-        gaps_by_mode[mode] = difference_of_means(effect, flipped, draws)
-    return gaps_by_mode
-
-
-def strict_table(layers: Sequence[LayerEvidence], *, model: str, dataset: str) -> pd.DataFrame:
-    """One row per layer."""
-    rows = [{"model": model, "dataset": dataset, **_row(layer)} for layer in layers]
-    return pd.DataFrame(rows)
-
-
-def _row(layer: LayerEvidence) -> dict[str, Any]:
-    seen, read = layer.examined, layer.refit
-    return {
-        "layer": seen.layer,
-        "n": seen.n,
-        **_kappas(seen),
-        **_collapse(seen),
-        **_gaps(seen),
-        "same_gap": seen.same_gap,
-        **_heterogeneity(seen),
-        **_estimate("knockout_auroc", read.clean_probe),
-        **_estimate("refit_auroc", read.refit_probe),
-        "moved_norm": read.norm,
-        "moved_mahalanobis": read.mahalanobis,
-        "adds_auroc_without": layer.adds.auroc_without,
-        "adds_auroc_with": layer.adds.auroc_with,
-        **_estimate("adds_gain", layer.adds.gain),
-        **_estimate("answer_only_paper", layer.answer_only["paper"]),
-        **_estimate("answer_only_strict", layer.answer_only["strict"]),
+        row |= _gaps(at, mode, "all", draws) | _gaps(at, mode, "both", draws)
+    row["same_gap"] = _same_gap(at, draws)
+    row |= _reliability(at, draws)
+    row |= _estimate("beyond_random", _beyond_control(at, draws))
+    row |= {
+        "control": at.control,
+        "kinds": kinds_share(clean, knocked, at.known("paper")) if len(clean) else np.nan,
+        "common": float(moved.mean() ** 2 / (moved**2).mean()) if (moved != 0).any() else np.nan,
+        "residual": fit_line(clean, knocked, at.fold).residual.std() if len(clean) else np.nan,
     }
-
-
-def _kappas(seen: StrictLayer) -> dict[str, Any]:
-    agreement = seen.agreement
-    named = {"kappa": agreement.all, "kappa_right": agreement.right, "kappa_wrong": agreement.wrong,
-             "kappa_next": agreement.next}  # fmt: skip
-    return {key: value for name, e in named.items() for key, value in _estimate(name, e).items()}
-
-
-def _collapse(seen: StrictLayer) -> dict[str, Any]:
-    collapse = seen.collapse
-    return {
-        "flip_right": collapse.flip_right.value,
-        "flip_wrong": collapse.flip_wrong.value,
-        "delta_right": collapse.delta_right.value,
-        "delta_wrong": collapse.delta_wrong.value,
-        "group_auroc": collapse.group_auroc,
-        "group_explained": collapse.explained,
-        "collapse": collapse.collapsed,
-    }
-
-
-def _gaps(seen: StrictLayer) -> dict[str, Any]:
-    """Each mode over all samples and within ŷ ("both"), in points and in logits."""
-    row: dict[str, Any] = {}
-    units: dict[str, Delta] = {"": "points", "_logit": "logit"}
+    for name, found in shapes.items():
+        row |= {f"dip_p_{name}": found.p, f"bic_{name}": found.bic}
+    row |= _estimate("knockout_auroc", refit.clean_probe)
+    row |= _estimate("refit_auroc", refit.refit_probe)
+    row |= {"moved_norm": refit.norm, "moved_mahalanobis": refit.mahalanobis}
+    row |= {"adds_auroc_without": adds.auroc_without, "adds_auroc_with": adds.auroc_with}
+    row |= _estimate("adds_gain", adds.gain)
     for mode in MODES:
-        for place, name in (("", "all"), ("_within", "both")):
-            for end, unit in units.items():
-                gap = seen.gaps[mode, name, unit]
-                start = f"{mode}{place}"
-                row |= {
-                    f"{start}_gap{end}": gap.value,
-                    f"{start}_null{end}_low": gap.low,
-                    f"{start}_null{end}_high": gap.high,
-                    f"{start}_null{end}_p": gap.p,
-                }
+        row |= _estimate(f"answer_only_{mode}", _answer_only_gap(readings, layer, mode, draws))
     return row
 
 
-def _heterogeneity(seen: StrictLayer) -> dict[str, Any]:
-    agreement = seen.reliability["both"]
-    row = {
-        **_estimate("reliability", agreement.value),
-        "reliability_control": agreement.control,
-        **_estimate("reliability_excess", agreement.excess),
-        **_estimate("beyond_random", seen.beyond_random),
-        "control": seen.control,
-        "kinds": seen.kinds,
-        "common": seen.common,
-        "residual": seen.spread,
+def agreement(
+    readings: Readings, layer: int, draws: Draws, *, entity: np.ndarray | None = None
+) -> dict[str, Estimate]:
+    """κ of the groups that probes a and b give: all, by b's prediction; and with the next layer.
+
+    Each flip is decided by its own probe. NaN where a probe knows one group only: then there is
+    nothing to agree on.
+    """
+
+    def flipped(probe: str, layer: int) -> np.ndarray:
+        return flips(readings.at(layer, probe), readings.at(layer, probe, "knockout"))
+
+    def compared(one: np.ndarray, other: np.ndarray, rows: np.ndarray) -> Estimate:
+        who = None if entity is None else entity[rows]
+        return kappa_interval(
+            one[rows], other[rows], seed=draws.seed, resamples=draws.resamples, entity=who
+        )
+
+    a, b, paper = (flipped(probe, layer) for probe in ("a", "b", "paper"))
+    predicted = prediction(readings.at(layer, "b"))
+    last = layer == readings.layers
+    after = np.full(len(predicted), np.nan) if last else flipped("paper", layer + 1)
+    everything = np.ones(len(predicted), dtype=bool)
+    return {
+        "kappa": compared(a, b, everything),
+        "kappa_right": compared(a, b, predicted == 0),
+        "kappa_wrong": compared(a, b, predicted == 1),
+        "kappa_next": compared(paper, after, everything),
     }
-    for name in SUBSETS:
-        row |= {f"dip_p_{name}": seen.shapes[name].p, f"bic_{name}": seen.shapes[name].bic}
+
+
+def class_collapse(clean: np.ndarray, knockout: np.ndarray, *, delta: Delta = "points") -> Row:
+    """What the predicted class explains at one layer, from one probe's logits [question].
+
+    Share that flips and mean ΔP within each predicted class; AUROC of the signed clean logit for
+    the group (0.5 to 1) and the share of the group's entropy that ŷ explains, NaN for one group;
+    and whether ŷ says nearly all there is to say about the group.
+    """
+    flipped, predicted = flips(clean, knockout), prediction(clean)
+    effect = delta_p(clean, knockout, delta=delta)
+    area = auroc(flipped.astype(int), clean)
+    area = max(area, 1 - area)  # which side flips is not the point
+    by_class = explained(flipped, predicted)
+    row: Row = {}
+    for name, values in (("flip", flipped), ("delta", effect)):
+        for which, ending in enumerate(("right", "wrong")):
+            mine = values[predicted == which]
+            row[f"{name}_{ending}"] = float(mine.mean()) if len(mine) else np.nan
+    return {
+        **row,
+        "group_auroc": area,
+        "group_explained": by_class,
+        "collapse": bool(by_class >= EXPLAINED or area >= SEPARATED),
+    }
+
+
+def explained(group: np.ndarray, by: np.ndarray) -> float:
+    """I(group; by) / H(group) of two 0/1 lists; NaN where there is one group only.
+
+    scikit-learn's homogeneity_score (the same to 2e-15, tested) calls one group only 1: all
+    explained. scipy's entropy differs from ours in the last digit in 1 of 1,000 shares.
+    """
+    group, by = np.asarray(group) == 1, np.asarray(by) == 1
+    whole = _entropy(group)
+    if not whole > 0:
+        return np.nan
+    parts = [by, ~by]
+    left = sum(part.mean() * _entropy(group[part]) for part in parts if part.any())
+    return float(min(max(1 - left / whole, 0.0), 1.0))
+
+
+def _entropy(hits: np.ndarray) -> float:
+    """Nats; NaN for an empty list."""
+    if not len(hits):
+        return np.nan
+    shares = np.array([hits.mean(), 1 - hits.mean()])
+    shares = shares[shares > 0]
+    return float(-(shares * np.log(shares)).sum())
+
+
+class _Layer:
+    """The logits of one layer, of the questions that have a knocked-out state."""
+
+    def __init__(self, readings: Readings, layer: int, covariates: Covariates) -> None:
+        self.readings, self.layer = readings, layer
+        self.read = ~np.isnan(readings.at(layer, "paper", "knockout"))
+        self.fold, self.z = readings.fold[self.read], readings.z[self.read]
+        covariates = covariates.take(self.read)
+        self.factors, self.entity = factors_of(covariates), covariates.entity
+        self.control = "neutral" if self._has_control() else ""
+        self._laws: dict[tuple[str, ...], Fit] = {}
+
+    def _has_control(self) -> bool:
+        """Whether the neutral control was read, and moves the logits at all."""
+        if "neutral" not in self.readings.logits:
+            return False
+        away = np.abs(self.of("paper", "neutral") - self.of("paper"))
+        return bool(away.any() and not np.isnan(away).any())
+
+    def of(self, probe: str, intervention: str = "clean") -> np.ndarray:
+        return self.readings.at(self.layer, probe, intervention)[self.read]
+
+    def known(self, probe: str | None = None) -> Known:
+        """What is known of each sample; ŷ is that of `probe`, or of the probes' mean belief."""
+        belief = np.mean([self.of(name) for name in self.readings.probes], axis=0)
+        return Known(
+            fold=self.fold,
+            predicted=prediction(self.of(probe) if probe else belief),
+            belief=belief,
+            factors=self.factors,
+            entity=self.entity,
+        )
+
+    def rows(self, subset: str, *, probe: str) -> np.ndarray:
+        """Which of the questions belong to a subset; ŷ is that of `probe`."""
+        if subset in ("all", "both"):
+            return np.ones(len(self.fold), dtype=bool)
+        if subset in ("z0", "z1"):
+            return self.z == int(subset[1])
+        return prediction(self.of(probe)) == (subset == "wrong")
+
+    def law(self, subset: str, probe: str, intervention: str = "knockout", *, classes: str) -> Fit:
+        """What a probe's logits follow within a subset; ŷ is that of the probe `classes`.
+
+        Within a class the law is that class's own, so that a bend between the classes does not
+        pass for something the samples have of their own. Gaps, agreement and shapes ask for the
+        same laws.
+        """
+        split = subset in ("both", "right", "wrong")
+        key = (subset, probe, intervention, classes if split else "")
+        if key not in self._laws:
+            rows = self.rows(subset, probe=classes)
+            known = self.known(classes).take(rows)
+            clean, other = self.of(probe)[rows], self.of(probe, intervention)[rows]
+            self._laws[key] = one_law(clean, other, known if split else known.together())
+        return self._laws[key]
+
+
+def _gaps(at: _Layer, mode: Mode, subset: Literal["all", "both"], draws: StrictDraws) -> Row:
+    """The gap of a mode in points and in logits, and its null band: all, or within ŷ ("both")."""
+    group, effect = ROLES[mode]
+    laws = at.law(subset, group, classes=effect), at.law(subset, effect, classes=effect)
+    shared = None
+    if mode == "strict" and at.control:
+        control = (at.law(subset, probe, at.control, classes=effect) for probe in ROLES[mode])
+        shared = shared_by_laws(*control)
+    pair = Pair(
+        group_clean=at.of(group),
+        group_knockout=at.of(group, "knockout"),
+        effect_clean=at.of(effect),
+        effect_knockout=at.of(effect, "knockout"),
+        known=at.known(),
+    )
+    found = gaps(
+        pair.within(subset),
+        seed=draws.seed,
+        simulations=draws.simulations,
+        points=draws.points,
+        shared=shared,
+        laws=laws,
+    )
+    start, row = f"{mode}_within" if subset == "both" else mode, {}
+    ends: dict[str, Delta] = {"": "points", "_logit": "logit"}
+    for end, unit in ends.items():
+        row |= {
+            f"{start}_gap{end}": found[unit].value,
+            f"{start}_null{end}_low": found[unit].low,
+            f"{start}_null{end}_high": found[unit].high,
+            f"{start}_null{end}_p": found[unit].p,
+        }
     return row
+
+
+def _same_gap(at: _Layer, draws: StrictDraws) -> float:
+    """The ΔP gap with group and effect from strict mode's probe b alone.
+
+    It differs from paper mode by the smaller training set, and from strict mode by circularity.
+    """
+    clean, knocked = at.of("b"), at.of("b", "knockout")
+    flipped, effect = flips(clean, knocked) == 1, delta_p(clean, knocked, delta=draws.points)
+    if not 0 < flipped.sum() < len(flipped):
+        return np.nan
+    return float(effect[flipped].mean() - effect[~flipped].mean())
+
+
+def _reliability(at: _Layer, draws: StrictDraws) -> Row:
+    """How far a and b agree on the residuals within ŷ, and beyond what they do under the control.
+
+    The same entities are drawn for both; without a control the excess is the agreement itself.
+    """
+    seen = {}
+    for name in ("knockout", at.control) if at.control else ("knockout",):
+        a, b = (at.law("both", probe, name, classes="b").residual for probe in ("a", "b"))
+        seen[name] = correlation_with_draws(
+            a, b, seed=draws.seed, resamples=draws.resamples, entity=at.entity
+        )
+    value, drawn = seen["knockout"]
+    base, below = seen.get(at.control, (0.0, 0.0))
+    return {
+        **_estimate("reliability", _interval(value, drawn, len(at.fold))),
+        "reliability_control": base if at.control else np.nan,
+        **_estimate("reliability_excess", _interval(value - base, drawn - below, len(at.fold))),
+    }
+
+
+def _interval(value: float, drawn: np.ndarray, n: int) -> Estimate:
+    if n < 3:
+        return Estimate(value, np.nan, np.nan, n)
+    return percentile_interval(value, drawn, n)
+
+
+def _shape(at: _Layer, subset: str, seed: int) -> Shape:
+    """Shape of the paper probe's shifts, without what the law already says of them."""
+    rows = at.rows(subset, probe="paper")
+    if not rows.any():
+        return NO_SHAPE
+    left = at.law(subset, "paper", classes="paper").residual
+    # Both classes together are turned the same way round: towards ŷ.
+    towards = np.where(at.of("paper")[rows] > 0, 1.0, -1.0) if subset == "both" else 1.0
+    return shape(towards * left, seed=seed, entity=None if at.entity is None else at.entity[rows])
+
+
+def _beyond_control(at: _Layer, draws: StrictDraws) -> Estimate:
+    """|shift| under the knockout less that under the control, in logits."""
+    if not at.control:
+        return Estimate(np.nan, np.nan, np.nan, len(at.fold))
+    clean = at.of("paper")
+    more = np.abs(at.of("paper", "knockout") - clean) - np.abs(at.of("paper", at.control) - clean)
+    return bootstrap_mean(more, seed=draws.seed, resamples=draws.resamples, entity=at.entity)
+
+
+def _answer_only_gap(readings: Readings, layer: int, mode: Mode, draws: StrictDraws) -> Estimate:
+    """ΔP of Q less that of A when the question is left out; NaN where that was not run."""
+    if "answer-only" not in readings.logits:
+        return _NOTHING
+    group, measure = ROLES[mode]
+    flipped = flips(readings.at(layer, group), readings.at(layer, group, "knockout"))
+    clean, other = readings.at(layer, measure), readings.at(layer, measure, "answer-only")
+    return difference_of_means(delta_p(clean, other, delta=draws.points), flipped, draws)
 
 
 def _estimate(name: str, estimate: Estimate) -> dict[str, float]:

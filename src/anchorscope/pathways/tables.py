@@ -37,7 +37,7 @@ def layers_table(
     Entities are drawn for the intervals, by question id; without them questions are.
 
     `delta_p` is in points, or relative where `delta` says so; under "logit" it stays in points,
-    because `delta_logit` stands beside it in any case. An empty group has n = 0 and NaN.
+    because `delta_logit` is beside it in any case. An empty group has n = 0 and NaN.
     """
     unit = _unit(delta)
     rows = []

@@ -5,9 +5,9 @@ follow two laws: Q's belief falls to the prior, A's stays, so that the shifts in
 have two humps, among the samples whose margin is large enough to tell. Either way two sides that
 share no training question must agree on who is in which hump, and the lower one must flip more.
 
-The level of the dip test comes from the residuals themselves, smoothed until they have one hump
-(Silverman's bootstrap). The uniform's p is beside it: it is valid whatever the shape of one hump,
-and blind to humps three or four spreads apart.
+The dip is held against that of the residuals themselves, smoothed until they have one hump
+(Silverman's bootstrap). Smoothing rounds the edges of a flat hump, so that the level of this ratio
+comes from the flattest hump there is, the uniform. The dip's own p under the uniform is beside it.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ import numpy as np
 from scipy.ndimage import gaussian_filter1d
 from scipy.special import chdtrc
 
+from anchorscope.pathways.agreement import kappa_interval
 from anchorscope.pathways.band import SIDES, Band
+from anchorscope.pathways.effect import NOTHING, retest_rows
 from anchorscope.pathways.humps import two_humps
-from anchorscope.pathways.probe_agreement import kappa_interval
-from anchorscope.pathways.reproducible import retest_rows
 from anchorscope.records import Estimate
 from anchorscope.stats.dip import dip, dip_p
 from anchorscope.stats.drawing import effective_size
@@ -35,8 +35,12 @@ WITHIN: tuple[Within, ...] = get_args(Within)
 ALPHA_LOOK = ALPHA / (len(WITHIN) * len(ROADS))  # the six looks share the 5 %
 KAPPA = 0.4  # the least agreement on the groups, at the lower end of its interval
 FEWEST = 40  # samples below which humps are not looked for
-_NOTHING = Estimate(np.nan, np.nan, np.nan, 0)
-_DRAWS = 119  # of the smoothed residuals: enough for a p just below ALPHA_LOOK
+_DRAWS = 40  # of the smoothed residuals, behind the mean of their dips
+# Ratios of dips (unimodal_p) of n uniform samples that are reached with these chances, a line in
+# log10(n): 4,000 draws of n = 40 and 100, 3,000 of 300, 1,500 of 1,000.
+_RATIO_P = (0.5, 0.3, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002)
+_RATIO = np.array([0.945, 1.080, 1.136, 1.251, 1.316, 1.484, 1.572, 1.707, 1.812])
+_RATIO_GROWS = np.array([0.093, 0.096, 0.113, 0.127, 0.155, 0.155, 0.164, 0.142, 0.153])
 _HOPELESS = 0.3  # the uniform's p from which no smoothing was seen to reach ALPHA_LOOK
 _MOST = 2000  # samples of a draw
 _BINS = 512  # of the residuals, for counting the humps of a smoothed density
@@ -54,9 +58,9 @@ class Look:
     p_dip: float
     p_uniform: float
     bic: float = np.nan  # BIC of one component less that of two
-    kappa: Estimate = _NOTHING  # sides a and b
-    retest_kappa: Estimate = _NOTHING  # first reading and retest; NaN where there is none
-    flips: Estimate = _NOTHING  # share that side b flips in a's lower hump less in the upper
+    kappa: Estimate = NOTHING  # sides a and b
+    retest_kappa: Estimate = NOTHING  # first reading and retest; NaN where there is none
+    flips: Estimate = NOTHING  # share that side b flips in a's lower hump less in the upper
 
     @property
     def grouped(self) -> bool:
@@ -112,15 +116,19 @@ def with_groups(look: Look, band: Band, draws: Draws) -> Look:
 
 
 def unimodal_p(values: np.ndarray, size: float, *, seed: int) -> float:
-    """The chance of a dip this large in `size` draws from the values smoothed into one hump."""
+    """The chance that one hump has a dip this much larger than its values, smoothed, have.
+
+    `size` is the number of independent samples that the values [sample] amount to.
+    """
     width = one_hump_width(values)
     rng = np.random.default_rng(seed)
     # The dip falls with the root of the size, so that fewer draws tell the same.
     count = min(max(4, round(size)), _MOST)
     shape = (_DRAWS, count)
     drawn = values[rng.integers(len(values), size=shape)] + width * rng.standard_normal(shape)
-    seen = dip(values) * np.sqrt(size / count)
-    return float((1 + sum(dip(row) >= seen for row in drawn)) / (1 + _DRAWS))
+    ratio = dip(values) * np.sqrt(size / count) / np.mean([dip(row) for row in drawn])
+    flat = _RATIO + _RATIO_GROWS * np.log10(count)
+    return float(np.interp(ratio, flat, _RATIO_P, left=1.0))
 
 
 def one_hump_width(values: np.ndarray) -> float:
@@ -175,14 +183,14 @@ def _dip(shifts: np.ndarray, band: Band, rows: np.ndarray, seed: int) -> tuple[f
 
 
 def _supported(alone: list[float]) -> bool:
-    """Whether the predicted classes speak for two humps on their own too (Fisher's combination).
+    """Whether the predicted classes show two humps on their own too (Fisher's combination).
 
     Two classes with one skewed hump each have two modes when they are put together.
     """
-    known = np.array([p for p in alone if np.isfinite(p)])
-    if not len(known):
+    tested = np.array([p for p in alone if np.isfinite(p)])
+    if not len(tested):
         return False
-    return bool(chdtrc(2 * len(known), -2 * np.log(np.maximum(known, 1e-6)).sum()) <= ALPHA)
+    return bool(chdtrc(2 * len(tested), -2 * np.log(np.maximum(tested, 1e-6)).sum()) <= ALPHA)
 
 
 def _groups(
@@ -194,7 +202,7 @@ def _groups(
     rows = look.rows
     flipped = ((band.side("b") > 0) != (band.side("b", "knockout") > 0))[rows]
     in_a = lower["a"]
-    flips = _NOTHING
+    flips = NOTHING
     if 0 < in_a.sum() < len(in_a):
         flips = difference(rate(flipped[in_a]), rate(flipped[~in_a]))
     return replace(
@@ -213,7 +221,7 @@ def _retest_kappa(
     """Agreement of the first reading's humps and the retest's, among samples read again."""
     again = retest_rows(band)
     if again is None or (both := look.rows & again).sum() < FEWEST:
-        return _NOTHING
+        return NOTHING
     second = band.take(again)
     left = np.full(band.n, np.nan)
     left[again] = (
@@ -221,7 +229,7 @@ def _retest_kappa(
     )
     shifts = (left / unit)[both]
     if not np.ptp(shifts) > 0:
-        return _NOTHING
+        return NOTHING
     return _kappa(
         lower[again[look.rows]], two_humps(shifts, seed=draws.seed).lower, band, both, draws
     )

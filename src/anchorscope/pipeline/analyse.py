@@ -31,7 +31,6 @@ from anchorscope.parallel import in_parallel
 from anchorscope.pathways.finding import findings_table
 from anchorscope.pathways.parts import (
     READ,
-    Refits,
     asked_of,
     finding_from,
     layers_of,
@@ -190,7 +189,7 @@ def _pathway_tables(run: Run, dataset: Dataset, readings: Readings) -> Tables:
     )
     results: dict[tuple[str, Any], Any] = {}
     for name in ("pathways", "findings"):  # a finding needs the readings of all sets of folds
-        parts = parts_of(inputs, Refits({}, {})) if not results else second_parts(inputs, results)
+        parts = parts_of(inputs) if not results else second_parts(inputs, results)
         results |= dict(zip(parts, _in_parallel(run, name, list(parts.values())), strict=True))
     by_mode = [results["mode", mode] for mode in MODES]
     names = {"model": run.model_name, "dataset": dataset.name}

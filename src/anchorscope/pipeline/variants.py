@@ -27,12 +27,17 @@ from anchorscope.errors import UserError, unknown
 from anchorscope.models.prompts import has_chat
 from anchorscope.parallel import in_parallel
 from anchorscope.pathways.effects import delta_p, flips
-from anchorscope.pathways.parts import READ, asked_of, draws_of, whole_finding
+from anchorscope.pathways.parts import (
+    READ,
+    asked_of,
+    cross_fit_answers,
+    draws_of,
+    whole_finding,
+)
 from anchorscope.pipeline.prepare import Shard, cut_into_shards, exact_question_by, style_of
 from anchorscope.pipeline.prompts import Prompted, prompts_of
 from anchorscope.pipeline.read_states import Reader, read_states
 from anchorscope.pipeline.stages import Run, answers_name, stored_answers
-from anchorscope.probes.cross_fit import cross_fit
 from anchorscope.probes.labelled import Labelled, labelled
 from anchorscope.probes.probe_set import ProbeSet
 from anchorscope.probes.readings import Readings
@@ -130,17 +135,7 @@ def _readings(
     for layer in range(1, bank.layers + 1):
         states = {name: bank.layer(name, layer)[:, None] for name in names}
         if stored is None:
-            read, _ = cross_fit(
-                states,
-                ids=answers.ids,
-                z=answers.z,
-                fold=answers.fold,
-                entity=answers.entities,
-                dataset=answers.dataset,
-                C=variant.config.C,
-                balance=variant.config.balance,
-                workers=1,
-            )
+            read, _ = cross_fit_answers(states, answers, variant.config)
             found, probes = read.logits, read.probes
         else:
             of_layer, probes = stored.at_layer(layer), stored.probes

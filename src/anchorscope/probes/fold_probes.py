@@ -11,7 +11,6 @@ import numpy as np
 from anchorscope.config import Balance
 from anchorscope.probes.many_fits import (
     DEFAULT_C,
-    Made,
     Request,
     check_finite,
     class_weights,
@@ -58,14 +57,6 @@ def label_tasks(labels: np.ndarray, fold: np.ndarray, *, C: float) -> list[FoldT
     return [FoldTask(r, label[r], fold[r], C) for label, r in zip(labels, members, strict=True)]
 
 
-def task_request(
-    tasks: Sequence[FoldTask], n: int, *, balance: Balance = "weights", least: int = 1
-) -> Request | None:
-    """The fits of tasks on n questions, for a GPU to make before; None where there are none."""
-    places, request = _planned(tasks, n, balance=balance, least=least, everyone=False)
-    return request if places else None
-
-
 def fit_fold_tasks(
     x: np.ndarray,
     tasks: Sequence[FoldTask],
@@ -73,20 +64,18 @@ def fit_fold_tasks(
     balance: Balance = "weights",
     least: int = 1,
     everyone: bool = False,
-    fits: Made | None = None,
 ) -> list[FoldProbes]:
     """The probes of several tasks on the same states [question, width], all fitted at once.
 
     A fold whose others hold fewer than `least` of a class has no probe. `everyone` adds to each
-    task a probe of all its rows, under NO_FOLD. `fits` are those of `task_request`, where a GPU
-    has made them.
+    task a probe of all its rows, under NO_FOLD.
     """
     x = np.asarray(x, dtype=np.float64)
     check_finite(x)
     places, request = _planned(tasks, len(x), balance=balance, least=least, everyone=everyone)
     probes = [FoldProbes(fold=task.fold, weights={}, intercept={}) for task in tasks]
     if places:
-        weights, intercept = to_single(*(fits or fit_many(x, *request)), x, request.weights > 0)
+        weights, intercept = to_single(*fit_many(x, *request), x, request.weights > 0)
         for fit, (place, number) in enumerate(places):
             probes[place].weights[number] = weights[fit]
             probes[place].intercept[number] = float(intercept[fit])
@@ -101,11 +90,10 @@ def fit_fold_probes(
     C: float = DEFAULT_C,
     balance: Balance = "weights",
     least: int = 1,
-    fits: Made | None = None,
 ) -> FoldProbes:
     """`fit_fold_tasks` for one task that all states x [question, width] belong to."""
     task = FoldTask(np.arange(len(x)), label, fold, C)
-    return fit_fold_tasks(x, [task], balance=balance, least=least, fits=fits)[0]
+    return fit_fold_tasks(x, [task], balance=balance, least=least)[0]
 
 
 def task_logits(
@@ -132,7 +120,6 @@ def fold_logits(
     C: float = DEFAULT_C,
     balance: Balance = "weights",
     least: int = 1,
-    fits: Made | None = None,
 ) -> np.ndarray:
     """The logits [task, question] of fold probes for labels [task, question] on states x.
 
@@ -140,7 +127,7 @@ def fold_logits(
     the other folds hold fewer than `least` of a class.
     """
     tasks = label_tasks(labels, fold, C=C)
-    probes = fit_fold_tasks(x, tasks, balance=balance, least=least, fits=fits)
+    probes = fit_fold_tasks(x, tasks, balance=balance, least=least)
     logits = np.full(labels.shape, np.nan)
     for row, task, read in zip(logits, tasks, task_logits(probes, tasks, x), strict=True):
         row[task.rows] = read

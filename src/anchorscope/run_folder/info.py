@@ -13,8 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
-from annotated_types import Len
-from pydantic import AfterValidator, BaseModel, StrictInt, StrictStr, ValidationError
+from pydantic import AfterValidator, BaseModel, Field, StrictInt, StrictStr, ValidationError
 
 from anchorscope.errors import UserError
 
@@ -98,7 +97,7 @@ class _Described(BaseModel):
     """The parts of run.json that every reader relies on."""
 
     model: _Model
-    datasets: Annotated[list[_Dataset], Len(1), AfterValidator(_differ)]
+    datasets: Annotated[list[_Dataset], Field(min_length=1), AfterValidator(_differ)]
     config: dict[str, Any] | None = None
     identity: dict[str, Any] | None = None
     versions: dict[str, Any] | None = None

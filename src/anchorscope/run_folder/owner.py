@@ -28,12 +28,13 @@ _RENEWED, _EXPIRED = 10.0, 120.0  # seconds: a claim in an object store
 class Busy(UserError):
     """Another process owns the folder."""
 
-    def __init__(self, place: str, owner: Mapping[str, Any]) -> None:
-        named = {name: owner.get(name, "unknown") for name in ("process", "host", "since")}
-        super().__init__(
-            "{place} is being written by process {process} on {host}, since {since}. Wait until it "
-            "is done, or stop it; the same command then continues.".format(place=place, **named)
-        )
+
+def _busy(place: str, owner: Mapping[str, Any]) -> Busy:
+    process, host, since = (owner.get(name, "unknown") for name in ("process", "host", "since"))
+    return Busy(
+        f"{place} is being written by process {process} on {host}, since {since}. Wait until it is "
+        "done, or stop it; the same command then continues."
+    )
 
 
 @contextmanager
@@ -45,7 +46,7 @@ def owning(folder: Path, remote: Remote | None) -> Iterator[None]:
         try:
             lock.acquire()
         except Timeout:
-            raise Busy(str(folder), _read(folder / OWNER)) from None
+            raise _busy(str(folder), _read(folder / OWNER)) from None
     try:
         put_whole(folder / OWNER, json.dumps(owner, indent=1))
         with nullcontext() if remote is None else _claimed(remote, owner):
@@ -65,7 +66,7 @@ def _claimed(remote: Remote, owner: Mapping[str, Any]) -> Iterator[None]:
     # A claim made from this copy is a killed process's: its lock is ours by now.
     ours = all(other.get(name) == claim[name] for name in ("host", "copy"))
     if age < _EXPIRED and not ours:
-        raise Busy(remote.url, other)
+        raise _busy(remote.url, other)
     remote.put(OWNER, claim)
     ended = threading.Event()
 

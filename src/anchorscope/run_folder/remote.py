@@ -123,7 +123,8 @@ class Remote:
             self._fs.invalidate_cache()
             try:
                 content = json.loads(self._fs.cat_file(name))
-                return content, time.time() - self._fs.modified(name).timestamp()
+                age = time.time() - self._fs.modified(name).timestamp()
+                return content if isinstance(content, dict) else {}, age
             except FileNotFoundError:
                 return {}, math.inf
 

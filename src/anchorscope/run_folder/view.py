@@ -11,7 +11,7 @@ from typing import Any, cast
 import pandas as pd
 
 from anchorscope.errors import UserError
-from anchorscope.notebook.card import card
+from anchorscope.notebook import card
 from anchorscope.records import Sample
 from anchorscope.run_folder import table_columns
 from anchorscope.run_folder.info import RUN, check_described, read_info

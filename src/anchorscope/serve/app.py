@@ -1,11 +1,11 @@
-"""The routes: chat completions, models, health and metrics, behind the guard."""
+"""The routes of `detect serve` behind their guard: chat completions, models, health, metrics."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -13,20 +13,24 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response, StreamingResponse
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from starlette.exceptions import HTTPException
 
-from anchorscope.serve.metrics import Metrics
+from anchorscope.detect.deployed.located import Scored
 from anchorscope.serve.protocol import ChatRequest, Reply, models_list, question_of
 from anchorscope.serve.queue import Event, Job, Work
 from anchorscope.serve.served import Done, Piece, Served
 from anchorscope.web.guard import Access, ApiError, Guard
 
 _GET = ["GET", "HEAD"]
+PATHS = ("/v1/chat/completions", "/v1/models", "/healthz", "/readyz", "/metrics")
+_SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
+_SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """How much a server takes on."""
+    """Limits of requests: how many wait, are batched, and how large they are."""
 
     queue: int = 64  # requests that wait
     batch: int = 32  # questions in one call of the model
@@ -67,9 +71,9 @@ class _Chat:
     metrics: Metrics
     limits: Limits
 
-    async def complete(self, asked: ChatRequest, request: Request) -> Response:
+    async def complete(self, body: ChatRequest, request: Request) -> Response:
         """The answer whole, or as server-sent events."""
-        question = question_of(asked, model=self.served.model.name)
+        question = question_of(body, model=self.served.model.name)
         if len(question) > self.limits.characters:
             message = (
                 f"The question has {len(question)} characters. Accepted: "
@@ -79,15 +83,15 @@ class _Chat:
         reply = Reply(
             model=self.served.model.name,
             detector=self.served.facts,
-            ignored=tuple(asked.ignored()),
+            ignored=tuple(body.ignored()),
         )
         events: asyncio.Queue[Event] = asyncio.Queue()
-        job = self._put(question, bool(asked.stream), events)
-        first = await _unless_left(request, job, events)
+        job = self._put(question, bool(body.stream), events)
+        first = await _first_event(request, job, events)
         if isinstance(first, ApiError):
             raise first
-        if asked.stream:
-            usage = asked.stream_options is not None and asked.stream_options.include_usage
+        if body.stream:
+            usage = body.stream_options is not None and body.stream_options.include_usage
             lines = self._lines(reply, first, events, usage)
             return StreamingResponse(lines, media_type="text/event-stream")
         assert isinstance(first, Done)
@@ -97,11 +101,11 @@ class _Chat:
     def _put(self, question: str, stream: bool, events: asyncio.Queue[Event]) -> Job:
         loop = asyncio.get_running_loop()
 
-        def tell(event: Event) -> None:
+        def send(event: Event) -> None:
             if not loop.is_closed():  # the server may have ended meanwhile
                 loop.call_soon_threadsafe(events.put_nowait, event)
 
-        job = Job(question, stream, tell)
+        job = Job(question, stream, send)
         self.work.put(job)
         return job
 
@@ -131,17 +135,17 @@ class _Chat:
         return [*lines, "data: [DONE]\n\n"]
 
 
-async def _unless_left(request: Request, job: Job, events: asyncio.Queue[Event]) -> Event:
-    """The first that is told of a job; a job whose client leaves before is not begun."""
-    told, left = asyncio.ensure_future(events.get()), asyncio.ensure_future(_left(request))
+async def _first_event(request: Request, job: Job, events: asyncio.Queue[Event]) -> Event:
+    """The first event of a job; a job whose client leaves before is not begun."""
+    event, left = asyncio.ensure_future(events.get()), asyncio.ensure_future(_left(request))
     try:
-        await asyncio.wait({told, left}, return_when=asyncio.FIRST_COMPLETED)
-        if told.done():
-            return told.result()
+        await asyncio.wait({event, left}, return_when=asyncio.FIRST_COMPLETED)
+        if event.done():
+            return event.result()
         job.gone = True
         raise ApiError(499, "The client left.")
     finally:
-        told.cancel()
+        event.cancel()
         left.cancel()
 
 
@@ -198,10 +202,49 @@ def _add_errors(app: FastAPI) -> None:
     async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"][1:]) or None
-        told = f"{place}: {first['msg']}." if place else f"The body is no request: {first['msg']}."
-        return JSONResponse(ApiError(400, told, param=place).body(), 400)
+        words = f"{place}: {first['msg']}." if place else f"The body is no request: {first['msg']}."
+        return JSONResponse(ApiError(400, words, param=place).body(), 400)
 
     @app.exception_handler(HTTPException)
     async def unknown(request: Request, error: HTTPException) -> JSONResponse:
-        told = f"{request.method} {request.url.path}: {error.detail}."
-        return JSONResponse(ApiError(error.status_code, told).body(), error.status_code)
+        words = f"{request.method} {request.url.path}: {error.detail}."
+        return JSONResponse(ApiError(error.status_code, words).body(), error.status_code)
+
+
+class Metrics:
+    """Counts for Prometheus: requests, flagged answers, how many wait, and seconds.
+
+    The registry is its own: two servers in one process do not mix.
+    """
+
+    def __init__(self, waiting: Callable[[], int]) -> None:
+        own = self._registry = CollectorRegistry()
+        common: Any = {"namespace": "anchorscope", "registry": own}
+        self._requests = Counter("requests", "Requests.", ("path", "status"), **common)
+        self._answers = Counter("answers", "Answers that were scored.", **common)
+        self._flagged = Counter("flagged", "Answers flagged as wrong.", **common)
+        self._seconds = Histogram(
+            "request_seconds", "Seconds of a chat request, to its last byte.",
+            buckets=_SECONDS, **common,
+        )  # fmt: skip
+        self._sizes = Histogram("batch_size", "Questions in one call.", buckets=_SIZES, **common)
+        Gauge("queue_length", "Requests that wait.", **common).set_function(waiting)
+
+    def answered(self, scored: Scored) -> None:
+        """Count an answer."""
+        self._answers.inc()
+        self._flagged.inc(int(scored.flagged))
+
+    def called(self, size: int) -> None:
+        """Count a call of the model with this many questions."""
+        self._sizes.observe(size)
+
+    def finished(self, path: str, status: int, seconds: float) -> None:
+        """Count a request; a path that does not exist is `other`, or scanners would fill memory."""
+        self._requests.labels(path if path in PATHS else "other", str(status)).inc()
+        if path == PATHS[0] and status == 200:
+            self._seconds.observe(seconds)
+
+    def text(self) -> bytes:
+        """What Prometheus reads."""
+        return generate_latest(self._registry)

@@ -66,9 +66,9 @@ class ChatRequest(BaseModel):
 
     def ignored(self) -> list[str]:
         """The names of what was asked for and has no effect, so that the answer can say it."""
-        given = {name for name, value in (self.model_extra or {}).items() if value is not None}
+        names = {name for name, value in (self.model_extra or {}).items() if value is not None}
         roles = {f"{m.role} message" for m in self.messages if m.role in ("system", "developer")}
-        return sorted(roles | given - _READ)
+        return sorted(roles | names - _READ)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,8 +101,8 @@ class Reply:
 
     def score(self, scored: Scored) -> dict[str, Any]:
         """The `anchorscope` field: all that the detector says, NaN as null."""
-        said = {name: plain(value) for name, value in asdict(scored).items()}
-        return said | self.detector | {"prompt": PROMPT, "ignored": list(self.ignored)}
+        fields = {name: plain(value) for name, value in asdict(scored).items()}
+        return fields | self.detector | {"prompt": PROMPT, "ignored": list(self.ignored)}
 
     def _head(self, kind: str) -> dict[str, Any]:
         return {"id": self.id, "object": kind, "created": self.created, "model": self.model}
@@ -116,9 +116,9 @@ def question_of(request: ChatRequest, *, model: str) -> str:
     _check_shape(request)
     turns = [m for m in request.messages if m.role not in ("system", "developer")]
     if [m.role for m in turns] != ["user"]:
-        said = ", ".join(m.role for m in turns) or "none"
+        roles = ", ".join(m.role for m in turns) or "none"
         message = (
-            f"The turns were: {said}. Accepted: one user message. The detector was evaluated on "
+            f"The turns were: {roles}. Accepted: one user message. The detector was evaluated on "
             "single questions and cannot score a conversation; put all that is needed into one."
         )
         raise ApiError(400, message, param="messages", code="unsupported_conversation")

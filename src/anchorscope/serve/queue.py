@@ -1,4 +1,4 @@
-"""Requests that wait, and the one thread that takes them to the model, several at once."""
+"""A queue of requests and the one thread that takes them to the model, several at once."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ Event = Piece | Done | ApiError
 
 @dataclass(eq=False)
 class Job:
-    """A question that waits for its answer. `tell` is called from the worker's thread."""
+    """A question that waits for its answer. `send` is called from the worker's thread."""
 
     question: str
     stream: bool
-    tell: Callable[[Event], Any]
+    send: Callable[[Event], Any]
     gone: bool = False  # its client left: not begun any more
 
 
 class Work:
     """A bounded queue and its worker: what waits is scored in one call.
 
-    Streamed questions go one at a time, after the others: their tokens are heard as they pass.
+    Streamed questions go one at a time, after the others: their tokens are recorded as they pass.
     """
 
     def __init__(self, served: Served, *, longest: int, batch: int) -> None:
@@ -40,7 +40,9 @@ class Work:
         self._waiting: queue.Queue[Job | None] = queue.Queue(longest)  # None: look at _stopping
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="anchorscope-worker", daemon=True)
-        self.batches: Callable[[int], Any] = lambda size: None  # told of every call
+        self.batches: Callable[[int], Any] = lambda size: (
+            None
+        )  # called with the size of every batch
 
     def start(self) -> None:
         """Start the worker."""
@@ -62,7 +64,7 @@ class Work:
         return self._waiting.qsize()
 
     def put(self, job: Job) -> None:
-        """Takes a job, or refuses it at once where as many wait as may."""
+        """Take a job, or refuse it at once where as many wait as may."""
         try:
             self._waiting.put_nowait(job)
         except queue.Full:
@@ -90,36 +92,36 @@ class Work:
         return [job for job in jobs if job is not None and not job.gone and self._fits(job)]
 
     def _fits(self, job: Job) -> bool:
-        found = self._tried(lambda: self._served.check(job.question))
+        found = self._or_error(lambda: self._served.check(job.question))
         if isinstance(found, ApiError):
-            job.tell(found)
+            job.send(found)
         return not isinstance(found, ApiError)
 
     def _score(self, jobs: list[Job]) -> None:
         """One call for all; where it fails, one for each, so that a bad question fails alone."""
         self.batches(len(jobs))
-        found = self._tried(lambda: self._served.score([job.question for job in jobs]))
+        found = self._or_error(lambda: self._served.score([job.question for job in jobs]))
         if isinstance(found, ApiError) and len(jobs) > 1:
             for job in jobs:
                 self._score([job])
             return
         for number, job in enumerate(jobs):
             scored = found if isinstance(found, ApiError) else self._done(found[number])
-            job.tell(scored)
+            job.send(scored)
 
     def _stream(self, job: Job) -> None:
         self.batches(1)
-        job.tell(self._tried(lambda: self._served.stream(job.question, job.tell)))
+        job.send(self._or_error(lambda: self._served.stream(job.question, job.send)))
 
     def _done(self, scored: Scored) -> Done | ApiError:
-        return self._tried(lambda: self._served.done(scored))
+        return self._or_error(lambda: self._served.done(scored))
 
-    def _tried(self, work: Callable[[], Any]) -> Any:
-        """What `work` gives; a refusal where it fails: the worker itself never ends."""
+    def _or_error(self, work: Callable[[], Any]) -> Any:
+        """What `work` gives; an ApiError where it fails, so that the worker itself never ends."""
         try:
             return work()
-        except ApiError as refusal:
-            return refusal
+        except ApiError as error:
+            return error
         except UserError as error:
             return ApiError(500, str(error))
         except Exception:

@@ -1,22 +1,30 @@
-"""The model and the detector behind the server: one question checked, many scored, one streamed."""
+"""The model and the detector behind the server: one question checked, many scored, one streamed.
+
+Streaming does not generate in a way of its own: `Detector.score` writes and scores the answer as it
+does for an unstreamed request, and hooks record the passes. So both give the same answer.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from anchorscope.detect.deployed.detector import Detector
-from anchorscope.detect.deployed.located import Scored
+from anchorscope.detect.deployed.located import Scored, on_host
+from anchorscope.inspection.question import OnToken
+from anchorscope.inspection.readings import clean_probability, reads_clean_alone
 from anchorscope.models import Model
 from anchorscope.models.parts import longest_row
-from anchorscope.serve.deltas import Deltas
-from anchorscope.serve.listen import listening
 from anchorscope.serve.protocol import usage_of
-from anchorscope.serve.running import Running
 from anchorscope.web.guard import ApiError
+
+_HALF = "\ufffd"  # what half a character decodes to
 
 
 @dataclass(frozen=True)
@@ -39,27 +47,27 @@ class Done:
 
 @dataclass
 class Served:
-    """A detector and its model. One thread at a time may call it: a model is lent once."""
+    """A detector and its model. One thread at a time may call it."""
 
     detector: Detector
     model: Model
     dataset: str | None = None  # of the detector's, as which questions are asked, where they differ
-    _running: Running = field(init=False, repr=False)
+    _running: RunningScore = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self._running = Running(self.detector, blocks=self.model.blocks)
+        self._running = RunningScore(self.detector, blocks=self.model.blocks)
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What every answer says of the detector."""
+        """The detector's name and threshold, which every answer carries."""
         return {"method": self.detector.name, "threshold": self.detector.threshold}
 
     def warm(self) -> None:
-        """Proves model and detector on one question; an error where they do not fit."""
+        """Score one question, so that a model and a detector that do not fit fail now."""
         self.score([self.detector.examples[0].question])
 
     def check(self, question: str) -> None:
-        """Refuses a question that does not fit the model's window with its answer."""
+        """Raise an ApiError for a question that does not fit the model's window with its answer."""
         prompt, limit = len(self._bound.prompt(question).ids), self._bound.answerer.max_tokens
         window = longest_row(self.model.lm)
         if window is not None and prompt + limit > window:
@@ -73,15 +81,15 @@ class Served:
         """The model's own answers with their scores, in batches."""
         return self.detector.score(self.model, list(questions), dataset=self.dataset)
 
-    def stream(self, question: str, tell: Callable[[Piece], None]) -> Done:
-        """The answer as `score` gives it; `tell` hears each token as it is fed."""
+    def stream(self, question: str, send: Callable[[Piece], None]) -> Done:
+        """The answer as `score` gives it; `send` gets each token as it is fed."""
         deltas, bound = Deltas(self.model.tokenizer), self._bound
 
-        def heard(token: int, states: np.ndarray) -> None:
-            tell(Piece(deltas.add(token), self._running.of(states)))
+        def on_token(token: int, states: np.ndarray) -> None:
+            send(Piece(deltas.add(token), self._running(states)))
 
         layers, limit = self._running.layers, bound.answerer.max_tokens
-        with listening(self.model, heard, layers=layers, stop=bound.stop, limit=limit):
+        with recorded_tokens(self.model, on_token, layers=layers, stop=bound.stop, limit=limit):
             (scored,) = self.score([question])
         return self.done(scored, rest=deltas.rest(scored.answer))
 
@@ -96,6 +104,127 @@ class Served:
 
     @property
     def _bound(self) -> Any:
-        return self.detector.bind(
-            self.model, dataset=self.dataset
-        )  # found once, then kept by the detector
+        # Found once, then kept by the detector.
+        return self.detector.bind(self.model, dataset=self.dataset)
+
+
+class Deltas:
+    """What each new token adds to the text; spaces and half characters wait for what follows."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._ids: list[int] = []
+        self._sent = ""
+
+    def add(self, token: int) -> str:
+        """The text that this token adds; may be empty."""
+        self._ids.append(token)
+        text = self._tokenizer.decode(self._ids, skip_special_tokens=True).lstrip()
+        # An answer is stripped at its end, and the next token may complete a character.
+        return self._beyond(text.rstrip(_HALF).rstrip())
+
+    def rest(self, answer: str) -> str:
+        """What is missing when the whole answer is known."""
+        return self._beyond(answer)
+
+    def _beyond(self, text: str) -> str:
+        if not text.startswith(self._sent):
+            return ""
+        new, self._sent = text[len(self._sent) :], text
+        return new
+
+
+class RunningScore:
+    """P(wrong) of an answer that is still being written, as if it ended with its newest token.
+
+    By the detector itself where it reads clean states alone, else by a layer's probe. Both are one
+    product with a state that was computed anyway. A detector that needs more (token probabilities,
+    another pass) has the calibrated probe that `belief` shows, at the layer its training chose; one
+    that keeps no such probes has no running number.
+    """
+
+    def __init__(self, detector: Detector, *, blocks: int) -> None:
+        self._detector = detector
+        self.by, self.layers = "", (1,)  # one at least: a token comes with its states
+        self._by_detector = reads_clean_alone(detector)
+        if self._by_detector:
+            self.by = f"detector {detector.name}"
+            self.layers = tuple(sorted(detector.method.needs()["clean"]))
+        elif detector.beliefs is not None:
+            self.by = f"probe of layer {detector.beliefs.gate_layer}"
+            self.layers = tuple(range(1, blocks + 1))
+
+    def __call__(self, states: np.ndarray) -> dict[str, object]:
+        """Probability, flag and whose number it is, from states [layer, width] of `layers`."""
+        probability = self._probability(states)
+        finite = bool(np.isfinite(probability))
+        flagged = probability > self._detector.threshold if finite else None
+        return {"probability": probability if finite else None, "flagged": flagged, "by": self.by}
+
+    def _probability(self, states: np.ndarray) -> float:
+        beliefs = self._detector.beliefs
+        if self._by_detector:
+            by_layer = {layer: states[None, n] for n, layer in enumerate(self.layers)}
+            return float(clean_probability(self._detector, by_layer)[0])
+        if beliefs is None:
+            return float("nan")
+        return float(beliefs.wrong(states[None])[0, beliefs.gate_layer - 1])
+
+
+class _TokenRecorder:
+    """Follow the passes of one answer: prompt, then one token each, then what a method reads.
+
+    The head chooses. Once it has chosen a token that ends the answer, or the limit is reached, what
+    passes is no longer the answer.
+    """
+
+    def __init__(
+        self, on_token: OnToken, *, layers: int, stop: Collection[int], limit: int
+    ) -> None:
+        self._on_token, self._layers = on_token, layers
+        self._stop, self._limit = stop, limit
+        self._open, self._ended, self._count = False, False, 0
+        self._token: int | None = None
+        self._states: list[Tensor] = []
+
+    def chosen(self, module: Any, args: tuple, logits: Tensor) -> None:
+        """The head's choice after the prompt or after a token."""
+        if not self._ended:
+            token = int(logits.reshape(-1, logits.shape[-1])[-1].argmax())
+            self._open, self._ended = True, token in self._stop
+
+    def fed(self, module: Any, args: tuple) -> None:
+        """The ids that go in: one alone is a token of the answer."""
+        self._token, self._states = None, []
+        if self._open and not self._ended and args[0].numel() == 1:
+            self._token = int(args[0].reshape(-1)[0])
+
+    def passed(self, module: Any, args: tuple, output: Any) -> None:
+        """The state after a block; the last one that is wanted completes the token."""
+        if self._token is None:
+            return
+        hidden = output[0] if isinstance(output, tuple | list) else output
+        self._states.append(hidden.reshape(-1, hidden.shape[-1])[-1].detach().to("cpu"))
+        if len(self._states) < self._layers:
+            return
+        token, self._token = self._token, None
+        self._count += 1
+        states = on_host(torch.stack(self._states)[None])[0]
+        self._ended = self._count >= self._limit
+        self._on_token(token, states)
+
+
+@contextmanager
+def recorded_tokens(
+    model: Model, on_token: OnToken, *, layers: Sequence[int], stop: Collection[int], limit: int
+) -> Iterator[None]:
+    """A block in which `on_token` gets each answer token with its states at these layers."""
+    recorder = _TokenRecorder(on_token, layers=len(layers), stop=stop, limit=limit)
+    embedding: Any = model.lm.get_input_embeddings()
+    with ExitStack() as back:
+        back.callback(embedding.register_forward_pre_hook(recorder.fed).remove)
+        for layer in layers:
+            block = model.parts.blocks[layer - 1]
+            back.callback(block.register_forward_hook(recorder.passed).remove)
+        back.callback(model.parts.head.register_forward_hook(recorder.chosen).remove)
+        yield

@@ -1,7 +1,7 @@
-"""What a person looks at: figures for a paper, and a report in one HTML file.
+"""Figures for a paper, and a report in one HTML file.
 
-What draws is imported when it is first used, so that a run and its report do not wait for
-matplotlib.
+Functions that draw are imported when they are first used, so that a run and its report do not wait
+for matplotlib.
 """
 
 from __future__ import annotations
@@ -12,13 +12,18 @@ from typing import TYPE_CHECKING, Any
 from anchorscope.run_folder.view import RunView
 from anchorscope.show.figure_files import write_figures
 from anchorscope.show.report.page import write_report
-from anchorscope.show.saving import save_figure
 
 if TYPE_CHECKING:
+    from anchorscope.show.canvas import save_figure
     from anchorscope.show.delta_p import plot_delta_p
     from anchorscope.show.figures import plot_controls, plot_probes
 
-_HOME = {"plot_controls": "figures", "plot_delta_p": "delta_p", "plot_probes": "figures"}
+_HOME = {
+    "plot_controls": "figures",
+    "plot_delta_p": "delta_p",
+    "plot_probes": "figures",
+    "save_figure": "canvas",
+}
 
 __all__ = [
     "RunView",

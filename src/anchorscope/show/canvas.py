@@ -1,11 +1,15 @@
-"""Figures of fixed size in inches: panels above, legend and caption below."""
+"""Figures of fixed size in inches: panels above, legend and caption below; saved as files."""
 
 from __future__ import annotations
 
+import io
 import textwrap
-from collections.abc import Sequence
-from typing import Any, cast
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal, cast
 
+import matplotlib as mpl
 import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
@@ -14,11 +18,17 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
+from anchorscope.run_folder.whole import put_whole
 from anchorscope.show.curves import CONTROL, FEW, Series
+
+Format = Literal["png", "svg", "pdf"]
+FORMATS: tuple[Format, ...] = ("png", "svg", "pdf")
 
 PANEL_WIDTH, PANEL_HEIGHT = 3.5, 2.55  # inches: one panel fills a column, two fill a page
 TEXT, SMALL = 8.0, 6.5  # points
 INK, FAINT = "#222222", "#666666"
+_DPI = 200
+_DIGITS = 9  # of a panel's place, as a share of the figure
 _LINE = 0.155  # inches of height per line of legend or caption
 
 
@@ -31,11 +41,11 @@ def panels(
     FigureCanvasAgg(figure)
     axes = figure.subplots(rows, columns, squeeze=False, sharey=share_y)
     for ax in axes.flat:
-        _dress(ax)
+        _style(ax)
     return figure, axes
 
 
-def _dress(ax: Axes) -> None:
+def _style(ax: Axes) -> None:
     ax.spines[["top", "right"]].set_visible(False)
     ax.spines[["left", "bottom"]].set(linewidth=0.6, color=FAINT)
     ax.tick_params(labelsize=SMALL + 0.5, width=0.6, length=2.5, color=FAINT, labelcolor=INK)
@@ -46,12 +56,12 @@ def _dress(ax: Axes) -> None:
 
 
 def title(ax: Axes, text: str) -> None:
-    """Text as it is: a dollar sign in a model's name is not mathematics."""
+    """Set a panel's title as plain text: a dollar sign in a model's name is not mathematics."""
     ax.set_title(text, fontsize=TEXT + 1, color=INK, parse_math=False)
 
 
 def draw(ax: Axes, series: Series) -> Line2D:
-    """The curve with its band; points without neighbours or with few samples get a dot."""
+    """Draw a curve with its band; points without neighbours or with few samples get a dot."""
     (line,) = ax.plot(
         series.layer,
         series.value,
@@ -101,7 +111,7 @@ def footer(
     caption: str = "",
     height: float | None = None,
 ) -> None:
-    """Below the panels: the legend, a second line that explains marks, the caption.
+    """Add the legend, notes that explain marks, and the caption below the panels.
 
     The figure grows by them, or the panels give way where the whole has a `height`.
     """
@@ -145,3 +155,49 @@ def _legend(
     legend.set_in_layout(False)
     for text in legend.get_texts():
         text.set_parse_math(False)
+
+
+def save_figure(
+    figure: Figure, stem: str | Path, *, formats: Sequence[Format] = FORMATS, dpi: float = _DPI
+) -> tuple[Path, ...]:
+    """Save the figure in each format; the same figure gives the same bytes."""
+    stem = Path(stem)
+    undated: dict[Format, dict[str, None]] = {
+        "png": {},
+        "svg": {"Date": None},
+        "pdf": {"CreationDate": None},
+    }
+    files: list[Path] = []
+    with (
+        mpl.rc_context({"svg.hashsalt": "anchorscope", "pdf.fonttype": 42}),
+        _laid_out(figure, dpi),
+    ):
+        for form in formats:
+            file = stem.with_name(f"{stem.name}.{form}")
+            metadata = cast(Any, undated[form])
+            drawn = io.BytesIO()
+            figure.savefig(drawn, format=form, dpi=dpi, facecolor="white", metadata=metadata)
+            files.append(put_whole(file, drawn.getvalue()))
+    return tuple(files)
+
+
+@contextmanager
+def _laid_out(figure: Figure, sharpness: float) -> Iterator[None]:
+    """Place the panels once: otherwise every format would place them, and draw the figure twice."""
+    engine, dpi = figure.get_layout_engine(), figure.dpi
+    if engine is None:
+        yield
+        return
+    figure.set_dpi(sharpness)
+    engine.execute(figure)
+    figure.set_layout_engine(None)
+    for ax in figure.axes:
+        # The solver's last digit depends on the addresses of its variables, and a clip path of an
+        # SVG is named after every digit.
+        ax.set_position(np.round(ax.get_position(original=True).bounds, _DIGITS).tolist())
+        ax.set_in_layout(True)
+    try:
+        yield
+    finally:
+        figure.set_layout_engine(engine)
+        figure.set_dpi(dpi)

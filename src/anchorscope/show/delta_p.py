@@ -12,22 +12,29 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.patches import Patch, Rectangle
 
+from anchorscope.claims.published import reference_bands
 from anchorscope.errors import UserError, unknown
 from anchorscope.records import MODES, Mode
 from anchorscope.run_folder.view import RunView, records, where
 from anchorscope.show import canvas
-from anchorscope.show.curves import Series, all_titles, pathway_series
-from anchorscope.show.null_band import (
+from anchorscope.show.curves import (
+    NULL_LABEL,
+    Series,
+    all_titles,
     collapse_notes,
-    draw_notes,
-    draw_null,
+    color_of,
     has_band,
-    make_room,
-    null_handle,
     null_series,
+    pathway_series,
 )
-from anchorscope.show.published_boxes import draw_readings, readings_handle
+
+HATCH = "////"
+_WITHOUT_POINTS = ("shape", "trough-layers")  # parts of a description that name no range of ΔP
+_READING_COLOR = "#6b5b95"  # ranges that a description gives for all datasets
+_THIN = 2.0  # points: a single value read off a picture is drawn this wide
+_READINGS_LABEL = "Descriptions of the published figure"
 
 MODE_TITLES: Mapping[Mode, str] = {
     "paper": "Paper mode: groups and effects from the same probe, so some of the gap is built in",
@@ -37,7 +44,7 @@ MODE_TITLES: Mapping[Mode, str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Style:
-    """The size of a figure that goes somewhere else, without the caption in it."""
+    """Size of a figure for a paper or slides, whose caption is in the text around it."""
 
     width: float  # inches
     height: float | None = None  # inches; None: as much as the panels and the legend need
@@ -60,8 +67,8 @@ class Panel:
 
     def takes(self, run: RunView) -> bool:
         """Whether the run adds datasets to this model rather than a second reading of one."""
-        here = {name for other in self.runs for name in other.titles}
-        return self.title == run.model_name and not here & run.titles.keys()
+        drawn = {name for other in self.runs for name in other.titles}
+        return self.title == run.model_name and not drawn & run.titles.keys()
 
     def layers(self) -> pd.DataFrame:
         return pd.concat([run.layers for run in self.runs], ignore_index=True)
@@ -102,11 +109,11 @@ def plot_delta_p(
         for column, panel in enumerate(columns):
             described |= style is None and _draw_readings(axes[row, column], panel)
             few |= _draw_panel(axes[row, column], panel, titles, each)
-    make_room(axes[0, 0], max(len(collapse_notes(p.runs, titles)) for p in columns))
+    _make_room(axes[0, 0], max(len(collapse_notes(p.runs, titles)) for p in columns))
     _name_axes(axes, columns, modes)
     notes: list[Artist] = [canvas.control_handle(), *([canvas.few_handle()] if few else [])]
-    notes += [null_handle()] if any(map(has_band, views)) else []
-    notes += [readings_handle()] if described else []
+    notes += [_null_handle()] if any(map(has_band, views)) else []
+    notes += [_readings_handle()] if described else []
     canvas.footer(
         figure,
         _legend_handles(titles),
@@ -121,8 +128,8 @@ def plot_delta_p(
 def caption_of(runs: Sequence[RunView], mode: Literal["paper", "strict", "both"]) -> str:
     """The caption of the figure of these runs, for the text around it."""
     modes: tuple[Mode, ...] = MODES if mode == "both" else (mode,)
-    said = "Solid: question-anchored (Q). Dashed: answer-anchored (A). "
-    return said + caption(group_by_model(runs), all_titles(runs), modes).replace("\u00a0", " ")
+    start = "Solid: question-anchored (Q). Dashed: answer-anchored (A). "
+    return start + caption(group_by_model(runs), all_titles(runs), modes).replace("\u00a0", " ")
 
 
 def group_by_model(runs: Sequence[RunView]) -> list[Panel]:
@@ -141,22 +148,15 @@ def group_by_model(runs: Sequence[RunView]) -> list[Panel]:
     return panels
 
 
-def _draw_readings(ax: Axes, panel: Panel) -> bool:
-    """Whether the published figure of this model is described, and its ranges were drawn."""
-    here = {name: title for run in panel.runs for name, title in run.titles.items()}
-    layers = max(int(row["layer"]) for row in records(panel.layers()))
-    return draw_readings(ax, panel.runs[0].model_name, here, layers)
-
-
 def _draw_panel(ax: Axes, panel: Panel, titles: Mapping[str, str], mode: Mode) -> bool:
-    """Whether a point with few samples was drawn."""
+    """Draw one model's curves in one mode; whether a point has few samples."""
     ax.axhline(0, color="#444444", linewidth=0.7, zorder=1)
     for series in null_series(panel.runs, titles, mode):
-        draw_null(ax, series)
-    draw_notes(ax, collapse_notes(panel.runs, titles))
-    for series in pathway_series(panel.control_layers(), titles, mode, control=True):
+        _draw_null(ax, series)
+    _draw_notes(ax, collapse_notes(panel.runs, titles))
+    for series in pathway_series(where(panel.control_layers(), mode=mode), titles, control=True):
         _draw_control(ax, series)
-    drawn = [s for s in pathway_series(panel.layers(), titles, mode) if len(s.layer)]
+    drawn = pathway_series(where(panel.layers(), mode=mode), titles)
     for series in drawn:
         canvas.draw(ax, series)
     if not any(np.isfinite(series.value).any() for series in drawn):
@@ -165,11 +165,91 @@ def _draw_panel(ax: Axes, panel: Panel, titles: Mapping[str, str], mode: Mode) -
 
 
 def _draw_control(ax: Axes, series: Series) -> None:
-    """A thin pale curve, without an interval: the knockout's own curves are what is read."""
+    """Draw a control as a thin pale curve, without an interval."""
     ax.plot(
         series.layer, series.value, color=series.color, linewidth=1.0, zorder=1.5,
         linestyle="--" if series.dashed else "-", label="_control",
     )  # fmt: skip
+
+
+def _draw_null(ax: Axes, series: Series) -> None:
+    """Draw the band of one mechanism, hatched, behind everything else."""
+    ax.fill_between(
+        series.layer, series.low, series.high, facecolor="none", edgecolor=series.color,
+        alpha=0.55, hatch=HATCH, linewidth=0.6, zorder=0.8, label="_null",
+    )  # fmt: skip
+
+
+def _null_handle() -> Patch:
+    return Patch(facecolor="none", edgecolor="#888888", hatch=HATCH, linewidth=0, label=NULL_LABEL)
+
+
+def _make_room(ax: Axes, lines: int) -> None:
+    """Move the lower end of the y axis down, so that notes do not cover curves."""
+    low, high = ax.get_ylim()
+    ax.set_ylim(low - 0.07 * lines * (high - low), high)
+
+
+def _draw_notes(ax: Axes, notes: Sequence[str]) -> None:
+    """Write the warnings into the lower left of the panel."""
+    if notes:
+        ax.text(
+            0.02, 0.03, "\n".join(f"⚠ {note}" for note in notes), transform=ax.transAxes,
+            fontsize=6, color="#9a3412", va="bottom", zorder=5, parse_math=False,
+            bbox={"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 1.5},
+        )  # fmt: skip
+
+
+def _draw_readings(ax: Axes, panel: Panel) -> bool:
+    """Draw what descriptions of the model's published figure say; whether there are any.
+
+    Five descriptions contradict one another (`claims/published_figures.csv`). Each range they give
+    is a box of its layers and points, dotted where it does not fit the paper's own text.
+    """
+    titles = {name: title for run in panel.runs for name, title in run.titles.items()}
+    layers = max(int(row["layer"]) for row in records(panel.layers()))
+    named = {"all": _READING_COLOR}
+    for position, (name, title) in enumerate(titles.items()):
+        named |= {name: color_of(position), title: color_of(position)}
+    rows = reference_bands(panel.runs[0].model_name).to_dict("records")
+    shown = [r for r in rows if r["part"] not in _WITHOUT_POINTS and r["dataset"] in named]
+    for row in shown:
+        _box(ax, row, named[row["dataset"]], layers)
+    return bool(shown)
+
+
+def _box(ax: Axes, row: Mapping, color: str, layers: int) -> None:
+    first, last = (min(max(row[f"layer_{end}"], 1), layers) for end in ("low", "high"))
+    low, high = (row["low"], row["high"])
+    if low == high:
+        low, high = low - _THIN / 2, high + _THIN / 2
+    fits = bool(row["fits_text"])
+    ax.add_patch(
+        Rectangle(
+            (first - 0.4, low),
+            last - first + 0.8,
+            high - low,
+            facecolor=(color, 0.10),
+            edgecolor=(color, 0.5),
+            linewidth=0.6,
+            linestyle="-" if fits else ":",
+            zorder=0.6,
+            label="_reading",
+        )
+    )
+    ax.text(
+        first - 0.3, high, f"{row['pathway']} {row['reading']}", fontsize=3.8, color=color,
+        alpha=0.8, va="top", zorder=0.7, clip_on=True,
+    )  # fmt: skip
+
+
+def _readings_handle() -> Patch:
+    return Patch(
+        facecolor=(_READING_COLOR, 0.10),
+        edgecolor=(_READING_COLOR, 0.5),
+        linewidth=0.6,
+        label=_READINGS_LABEL,
+    )
 
 
 def _name_axes(axes: np.ndarray, columns: Sequence[Panel], modes: Sequence[Mode]) -> None:
@@ -184,15 +264,22 @@ def _name_axes(axes: np.ndarray, columns: Sequence[Panel], modes: Sequence[Mode]
 
 def _legend_handles(titles: Mapping[str, str]) -> list[Line2D]:
     """Handles in the published order, also of groups that have no sample."""
-    nothing = pd.DataFrame(columns=["dataset", "mode", "pathway", "layer", "delta_p", "n"])
     return [
-        Line2D([], [], color=s.color, linestyle="--" if s.dashed else "-", lw=1.3, label=s.label)
-        for s in pathway_series(nothing, titles, "strict")
+        Line2D(
+            [],
+            [],
+            color=color_of(at),
+            linestyle=dash,
+            lw=1.3,
+            label=f"{pathway}-Anchored ({title})",
+        )
+        for at, title in enumerate(titles.values())
+        for pathway, dash in (("Q", "-"), ("A", "--"))
     ]
 
 
 def _legend_columns(titles: Mapping[str, str], panels: int, style: Style | None) -> int:
-    """Columns that keep each dataset's Q above its A where the datasets divide evenly."""
+    """Columns of the legend that keep each dataset's Q above its A where they divide evenly."""
     most = min(2 * panels, 4)
     if style is not None:  # a slide is as wide as it is, however long the names
         inches = sorted(0.38 + 0.053 * len(f"Q-Anchored ({t})") for t in titles.values())[::-1]
@@ -210,14 +297,14 @@ def caption(columns: Sequence[Panel], titles: Mapping[str, str], modes: Sequence
 
 def _settings(columns: Sequence[Panel]) -> str:
     """What is cut and how: the knockout's switches, where the runs record and agree on them."""
-    said, words = [], {"pre": "before the softmax", "post": "after the softmax"}
+    switches, words = [], {"pre": "before the softmax", "post": "after the softmax"}
     for key in ("layers", "where", "finder", "grouping"):
         value = _agreed(columns, key)
         if value not in (None, "auto", "per-layer"):
             prefix = f"{key} " if key in ("finder", "grouping") else ""
-            said.append(prefix + words.get(str(value), str(value)))
+            switches.append(prefix + words.get(str(value), str(value)))
     keys = f"{_agreed(columns, 'keys') or 'exact'} tokens".replace("exact", "exact question")
-    return keys + (f" ({', '.join(said)})" if said else "")
+    return keys + (f" ({', '.join(switches)})" if switches else "")
 
 
 def _agreed(columns: Sequence[Panel], key: str) -> str | None:
@@ -227,7 +314,7 @@ def _agreed(columns: Sequence[Panel], key: str) -> str | None:
 
 
 def _counts(columns: Sequence[Panel], titles: Mapping[str, str]) -> str:
-    """How many questions stand behind the curves of each panel."""
+    """How many questions are behind the curves of each panel."""
     parts = []
     for panel in columns:
         table = panel.layers()
@@ -239,7 +326,7 @@ def _counts(columns: Sequence[Panel], titles: Mapping[str, str]) -> str:
 
 
 def _questions(table: pd.DataFrame) -> int:
-    """Both groups of a layer and mode together, where they are most."""
+    """The most samples that Q and A have together at any layer, in any mode."""
     sums: dict[tuple[str, int], int] = {}
     for row in records(table):
         key = (row["mode"], row["layer"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import cast
+from typing import NamedTuple, cast
 
 import numpy as np
 import pandas as pd
@@ -17,55 +17,88 @@ from sklearn.metrics import roc_curve
 from anchorscope.detect.kinds import make_method
 from anchorscope.run_folder.view import where
 from anchorscope.show import canvas
+from anchorscope.show.canvas import save_figure
 from anchorscope.show.curves import FEW, PALETTE
-from anchorscope.show.saving import save_figure
 from anchorscope.stats.ranking import Curve, auroc, reliability, risk_coverage
 
 # What a reader asks first; the table has them all.
 DRAWN = ("min-log-prob", "p-true", "probe", "combined", "mop", "pr", "auto")
 _PANELS = 3  # side by side
-_GREY = {"color": "#888888", "linewidth": 0.7, "linestyle": ":"}
-Points = Callable[[np.ndarray, np.ndarray, np.ndarray], Curve]  # z, score, probability
 
 
-def plot_roc(scores: pd.DataFrame, *, split: str = "entity") -> Figure:
-    """ROC curves: a panel per dataset, a line per detector."""
-    return _curves(
-        scores,
-        split,
+class _Curves(NamedTuple):
+    """One kind of curve: a panel per dataset, a line per detector."""
+
+    points: Callable[[np.ndarray, np.ndarray, np.ndarray], Curve]  # of z, score, probability
+    x: str
+    y: str
+    diagonal: bool
+    note: str
+
+
+FIGURES = {
+    "detect_roc": _Curves(
         lambda z, score, _: Curve(*roc_curve(z, score)[:2]),
-        names=("Right answers flagged", "Wrong answers flagged"),
+        "Right answers flagged",
+        "Wrong answers flagged",
         diagonal=True,
         note="Every answer is scored by a detector that was fitted without its entity.",
-    )
-
-
-def plot_reliability(scores: pd.DataFrame, *, split: str = "entity") -> Figure:
-    """Share of wrong answers against the probability given: a panel per dataset."""
-    return _curves(
-        scores,
-        split,
+    ),
+    "detect_reliability": _Curves(
         lambda z, _, probability: _reliable(z, probability),
-        names=("Probability of being wrong", "Share that is wrong"),
+        "Probability of being wrong",
+        "Share that is wrong",
         diagonal=True,
         note="Bins of equal width with ten answers at least; on the dotted line a probability "
         "means what it says.",
-    )
-
-
-def plot_risk_coverage(scores: pd.DataFrame, *, split: str = "entity") -> Figure:
-    """Share of wrong answers among those given, most trusted first: a panel per dataset."""
-    return _curves(
-        scores,
-        split,
+    ),
+    "detect_risk": _Curves(
         lambda z, score, _: risk_coverage(z, score),
-        names=("Answers given (coverage)", "Wrong among them (risk)"),
+        "Answers given (coverage)",
+        "Wrong among them (risk)",
         diagonal=False,
         note="Answers are given in the order of trust; the right end is all of them.",
-    )
+    ),
+}
 
 
-def plot_transfer(transfer: pd.DataFrame) -> Figure:
+def write_detect_figures(
+    folder: Path, scores: pd.DataFrame, transfer: pd.DataFrame | None = None
+) -> list[Path]:
+    """The files under figures/: detect_roc, detect_reliability, detect_risk, detect_transfer."""
+    drawn = {name: _plot_curves(scores, kind) for name, kind in FIGURES.items()}
+    if transfer is not None:
+        drawn["detect_transfer"] = _plot_transfer(transfer)
+    home = folder / "figures"
+    return [file for name, fig in drawn.items() for file in save_figure(fig, home / name)]
+
+
+def _plot_curves(scores: pd.DataFrame, kind: _Curves) -> Figure:
+    """The curves of the detectors that are drawn, on answers about unseen entities."""
+    datasets = list(dict.fromkeys(scores["dataset"]))
+    colours = _colours(scores)
+    figure, axes = canvas.panels(1, len(datasets), share_y=True)
+    for ax, dataset in zip(axes[0], datasets, strict=True):
+        canvas.title(ax, dataset)
+        ax.set_xlabel(kind.x, fontsize=canvas.TEXT)
+        ax.xaxis.set_major_locator(MaxNLocator(nbins=5))
+        ax.set(xlim=(0, 1), ylim=(0, 1.01))
+        if kind.diagonal:
+            ax.plot([0, 1], [0, 1], color="#888888", linewidth=0.7, linestyle=":")
+        for name, colour in colours.items():
+            rows = where(scores, dataset=dataset, split="entity", detector=name)
+            if len(rows):
+                ax.plot(*kind.points(*_columns(rows)), color=colour, linewidth=1.2)
+    axes[0, 0].set_ylabel(kind.y, fontsize=canvas.TEXT)
+    handles = [
+        Line2D([], [], color=colour, lw=1.3, label=make_method(name).name)
+        for name, colour in colours.items()
+    ]
+    canvas.footer(figure, handles, columns=min(3, len(handles)), caption=kind.note)
+    return figure
+
+
+def _plot_transfer(transfer: pd.DataFrame) -> Figure:
     """AUROC by training set (rows) and test set (columns): a panel per detector."""
     drawn = [name for name in DRAWN if name in set(transfer["detector"])]
     columns = min(_PANELS, len(drawn))
@@ -84,56 +117,9 @@ def plot_transfer(transfer: pd.DataFrame) -> Figure:
     return figure
 
 
-def write_detect_figures(
-    folder: Path, scores: pd.DataFrame, transfer: pd.DataFrame | None = None
-) -> list[Path]:
-    """The files under figures/: detect_roc, detect_reliability, detect_risk, detect_transfer."""
-    drawn = {
-        "detect_roc": plot_roc(scores),
-        "detect_reliability": plot_reliability(scores),
-        "detect_risk": plot_risk_coverage(scores),
-    }
-    if transfer is not None:
-        drawn["detect_transfer"] = plot_transfer(transfer)
-    home = folder / "figures"
-    return [file for name, fig in drawn.items() for file in save_figure(fig, home / name)]
-
-
-def _curves(
-    scores: pd.DataFrame,
-    split: str,
-    points: Points,
-    *,
-    names: tuple[str, str],
-    diagonal: bool,
-    note: str,
-) -> Figure:
-    datasets = list(dict.fromkeys(scores["dataset"]))
-    colours = _colours(scores)
-    figure, axes = canvas.panels(1, len(datasets), share_y=True)
-    for ax, dataset in zip(axes[0], datasets, strict=True):
-        canvas.title(ax, dataset)
-        ax.set_xlabel(names[0], fontsize=canvas.TEXT)
-        ax.xaxis.set_major_locator(MaxNLocator(nbins=5))
-        ax.set(xlim=(0, 1), ylim=(0, 1.01))
-        if diagonal:
-            ax.plot([0, 1], [0, 1], **_GREY)
-        for name, colour in colours.items():
-            rows = where(scores, dataset=dataset, split=split, detector=name)
-            if len(rows):
-                ax.plot(*points(*_columns(rows)), color=colour, linewidth=1.2)
-    axes[0, 0].set_ylabel(names[1], fontsize=canvas.TEXT)
-    handles = [
-        Line2D([], [], color=colour, lw=1.3, label=make_method(name).name)
-        for name, colour in colours.items()
-    ]
-    canvas.footer(figure, handles, columns=min(3, len(handles)), caption=note)
-    return figure
-
-
 def _reliable(z: np.ndarray, probability: np.ndarray) -> Curve:
-    said, true, count = reliability(z, probability)
-    return Curve(said[count >= FEW], true[count >= FEW])
+    predicted, true, count = reliability(z, probability)
+    return Curve(predicted[count >= FEW], true[count >= FEW])
 
 
 def _colours(scores: pd.DataFrame) -> Mapping[str, str]:

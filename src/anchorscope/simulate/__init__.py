@@ -1,7 +1,6 @@
 """Runs made up from a known truth, through the ordinary probes, tables, figures and report."""
 
 from anchorscope.simulate.run import simulate
-from anchorscope.simulate.truth import WORLDS, Truth, World
-from anchorscope.simulate.worlds import Simulated, simulate_states
+from anchorscope.simulate.worlds import WORLDS, Simulated, Truth, World, simulate_states
 
 __all__ = ["WORLDS", "Simulated", "Truth", "World", "simulate", "simulate_states"]

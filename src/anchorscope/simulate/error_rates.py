@@ -10,14 +10,12 @@ import numpy as np
 from anchorscope.config import Config
 from anchorscope.pathways.effects import delta_p, flips
 from anchorscope.pathways.finding import Finding
-from anchorscope.pathways.parts import READ, asked_of, draws_of, whole_finding
+from anchorscope.pathways.parts import READ, asked_of, cross_fit_answers, draws_of, whole_finding
 from anchorscope.pathways.power import WORLDS
-from anchorscope.probes.cross_fit import cross_fit
 from anchorscope.probes.labelled import labelled
 from anchorscope.records import Estimate, Sample
 from anchorscope.run_folder.states import StateBank
-from anchorscope.simulate.truth import Truth
-from anchorscope.simulate.worlds import samples_of, simulate_states
+from anchorscope.simulate.worlds import Truth, samples_of, simulate_states
 from anchorscope.stats.intervals import difference_of_means
 
 CONFIG = Config(model="simulated", data=("simulated",), resamples=300)  # many worlds, fewer draws
@@ -74,25 +72,12 @@ def judge_states(
     """
     answers = labelled(samples, samples[0].question.dataset, config)
     states = {name: states[name] for name in READ if name in states}
-    readings, _ = cross_fit(
-        states,
-        ids=answers.ids,
-        z=answers.z,
-        fold=answers.fold,
-        entity=answers.entities,
-        C=config.C,
-        balance=config.balance,
-        workers=1,
+    readings, _ = cross_fit_answers(states, answers, config)
+    inputs = asked_of(
+        model="", config=config, answers=answers, readings=readings, bank=StatesInMemory(states)
     )
-    asked = asked_of(
-        model="",
-        config=config,
-        answers=answers,
-        readings=replace(readings, entity=answers.covariates.entity),
-        bank=StatesInMemory(states),
-    )
-    clean, cut = (readings.at(asked.layer, "paper", name) for name in ("clean", "knockout"))
+    clean, cut = (readings.at(inputs.layer, "paper", name) for name in ("clean", "knockout"))
     return Judged(
         paper_gap=difference_of_means(delta_p(clean, cut), flips(clean, cut), draws_of(config)),
-        finding=whole_finding(asked, worlds=worlds),
+        finding=whole_finding(inputs, worlds=worlds),
     )

@@ -60,7 +60,7 @@ def real_states(run: RunView, dataset: str) -> RealStates:
     cut = np.asarray(np.isfinite(states["knockout"]).all(axis=(1, 2)))
     by_id = {sample.id: sample for sample in run.answers}
     return RealStates(
-        states={name: of[cut] for name, of in states.items()},
+        states={name: values[cut] for name, values in states.items()},
         samples=[by_id[id] for id, has in zip(answers.ids, cut, strict=True) if has],
         z=answers.z[cut],
         covariates=answers.covariates.take(cut),
@@ -105,7 +105,7 @@ def plant_law(
     if "retest" in real.states:
         again = real.states["retest"]
         states |= {"retest": again, "retest-knockout": cut(again, found)}
-    return {name: of.astype(np.float32) for name, of in states.items()}
+    return {name: values.astype(np.float32) for name, values in states.items()}
 
 
 def _displacements(real: RealStates, wrong: np.ndarray, *, whole: bool) -> np.ndarray:

@@ -22,8 +22,7 @@ from anchorscope.records import Sample
 from anchorscope.run_folder.states import save_states, shard_name
 from anchorscope.run_folder.store import Store
 from anchorscope.run_folder.view import RunView
-from anchorscope.simulate.truth import Truth
-from anchorscope.simulate.worlds import INTERVENTIONS, Simulated, samples_of, simulate_states
+from anchorscope.simulate.worlds import INTERVENTIONS, Simulated, Truth, samples_of, simulate_states
 
 
 def simulate(

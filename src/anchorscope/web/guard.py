@@ -152,8 +152,8 @@ class Guard:
             if missing or len(origin) > 1 or not self._origins.issuperset(origin):
                 raise ApiError(403, "Pages of other sites may not ask.")
         elif path not in access.keyless:
-            given = ",".join(headers.get("authorization", [])).encode("latin-1")
-            if not hmac.compare_digest(given, f"Bearer {access.key}".encode()):
+            sent = ",".join(headers.get("authorization", [])).encode("latin-1")
+            if not hmac.compare_digest(sent, f"Bearer {access.key}".encode()):
                 raise ApiError(401, "No API key, or a wrong one. Send it as 'Bearer KEY'.")
         if access.paths is not None and (".." in path or not access.paths.fullmatch(path)):
             raise ApiError(404, "There is nothing here.")
@@ -186,16 +186,16 @@ class Guard:
 
 def _replay(body: bytes, receive: Receive) -> Receive:
     """A `receive` that gives the body once and then what comes after it."""
-    given = False
+    replayed = False
 
-    async def replayed() -> MutableMapping[str, Any]:
-        nonlocal given
-        if given:
+    async def receive_again() -> MutableMapping[str, Any]:
+        nonlocal replayed
+        if replayed:
             return await receive()
-        given = True
+        replayed = True
         return {"type": "http.request", "body": body, "more_body": False}
 
-    return replayed
+    return receive_again
 
 
 async def _send_error(send: Send, error: ApiError) -> None:

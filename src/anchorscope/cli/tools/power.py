@@ -65,8 +65,8 @@ def power(
     console = Terminal()
     console.print(_probes(powers))
     console.print(_smallest(powers))
-    for of in powers:
-        console.print(_sentences(of), markup=False)
+    for power in powers:
+        console.print(_sentences(power), markup=False)
     if out is not None:
         _rows(powers).to_csv(out, index=False)
         echo(str(out))
@@ -75,10 +75,10 @@ def power(
 def _probes(powers: list[Power]) -> Table:
     """Which layer, and what its probe reads."""
     table = _table("dataset", "layer", "right", "wrong", "AUROC", "shuffled labels", "probe")
-    for of in powers:
-        probe = of.probe
+    for power in powers:
+        probe = power.probe
         table.add_row(
-            of.dataset,
+            power.dataset,
             f"{probe.layer} of {probe.layers}",
             str(probe.right),
             str(probe.wrong),
@@ -92,12 +92,12 @@ def _probes(powers: list[Power]) -> Table:
 def _smallest(powers: list[Power]) -> Table:
     """The smallest effects found in 80 %, by number of samples."""
     table = _table("dataset", "usable", "questions", "loss of a half", "its ΔP", "share of Q")
-    for of in powers:
-        for size in of.smallest:
+    for power in powers:
+        for size in power.smallest:
             table.add_row(
-                of.dataset,
+                power.dataset,
                 f"{size.n:,}",
-                f"{_questions(of, size):,}",
+                f"{_questions(power, size):,}",
                 _interval(size.loss, ".0%"),
                 _interval(size.delta_p, ".0f"),
                 _interval(size.share, ".0%"),
@@ -105,22 +105,22 @@ def _smallest(powers: list[Power]) -> Table:
     return table
 
 
-def _sentences(of: Power) -> str:
+def _sentences(power: Power) -> str:
     """The same in words."""
-    parts = [f"{of.dataset}: {of.finding} ({of.why})."]
-    if not math.isnan(of.now["power_half"]):
+    parts = [f"{power.dataset}: {power.finding} ({power.why})."]
+    if not math.isnan(power.now["power_half"]):
         parts.append(
             f"Had half of the samples lost their belief, this run would have found two pathways "
-            f"in {of.now['power_half']:.0%}; had a fifth, in {of.now['power_fifth']:.0%}."
+            f"in {power.now['power_half']:.0%}; had a fifth, in {power.now['power_fifth']:.0%}."
         )
-    parts += [_OTHER[of.finding]] if of.finding in _OTHER else []
-    parts += [f"{of.probe.why.capitalize()}."] if of.probe.why else []
+    parts += [_OTHER[power.finding]] if power.finding in _OTHER else []
+    parts += [f"{power.probe.why.capitalize()}."] if power.probe.why else []
     return " ".join(parts)
 
 
-def _questions(of: Power, size: Smallest) -> int:
+def _questions(power: Power, size: Smallest) -> int:
     """The number of questions to ask for so many usable samples, at this run's rate."""
-    return round(size.n * of.questions / of.n)
+    return round(size.n * power.questions / power.n)
 
 
 def _table(*columns: str) -> Table:
@@ -130,11 +130,13 @@ def _table(*columns: str) -> Table:
     return table
 
 
-def _interval(of: Estimate, form: str) -> str:
-    if math.isnan(of.value):
+def _interval(estimate: Estimate, form: str) -> str:
+    if math.isnan(estimate.value):
         return "beyond reach"
-    low, high = (f"{end:{form}}" if math.isfinite(end) else "more" for end in (of.low, of.high))
-    return f"{of.value:{form}} ({low} to {high})"
+    low, high = (
+        f"{end:{form}}" if math.isfinite(end) else "more" for end in (estimate.low, estimate.high)
+    )
+    return f"{estimate.value:{form}} ({low} to {high})"
 
 
 def _rows(powers: list[Power]) -> pd.DataFrame:
@@ -144,26 +146,26 @@ def _rows(powers: list[Power]) -> pd.DataFrame:
     return pd.DataFrame(
         [
             {
-                "dataset": of.dataset,
-                "finding": of.finding,
+                "dataset": power.dataset,
+                "finding": power.finding,
                 "usable": size.n,
-                "questions": _questions(of, size),
+                "questions": _questions(power, size),
                 **_columns("loss", size.loss),
                 **_columns("delta_p", size.delta_p),
                 **_columns("share", size.share),
-                **of.now,
-                "layer": of.probe.layer,
-                "right": of.probe.right,
-                "wrong": of.probe.wrong,
-                **_columns("auroc", of.probe.auroc),
-                "shuffled_auroc": sum(of.probe.shuffled) / len(of.probe.shuffled),
-                "at_chance": of.probe.at_chance,
+                **power.now,
+                "layer": power.probe.layer,
+                "right": power.probe.right,
+                "wrong": power.probe.wrong,
+                **_columns("auroc", power.probe.auroc),
+                "shuffled_auroc": sum(power.probe.shuffled) / len(power.probe.shuffled),
+                "at_chance": power.probe.at_chance,
             }
-            for of in powers
-            for size in of.smallest
+            for power in powers
+            for size in power.smallest
         ]
     )
 
 
-def _columns(name: str, of: Estimate) -> dict[str, float]:
-    return {name: of.value, f"{name}_low": of.low, f"{name}_high": of.high}
+def _columns(name: str, estimate: Estimate) -> dict[str, float]:
+    return {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}

@@ -16,8 +16,7 @@ from anchorscope.detect.material import Arrays, Material, Text
 from anchorscope.engine.transfer import to_host
 from anchorscope.errors import UserError
 from anchorscope.models import Model
-from anchorscope.notebook.belief_chart import Line, belief_chart
-from anchorscope.notebook.card import card
+from anchorscope.notebook import Line, belief_chart, card
 from anchorscope.records import Answer
 from anchorscope.spans.answer import answer_span
 from anchorscope.spans.characters import tokens_of

@@ -31,9 +31,9 @@ from anchorscope.progress import Progress, Quiet
 from anchorscope.run_folder.info import read_info
 from anchorscope.run_folder.view import RunView, records, values, where
 from anchorscope.run_folder.whole import put_whole
-from anchorscope.show.report.claims_table import claim_inputs
+from anchorscope.show.report.claims import claim_inputs
 from anchorscope.show.report.headline import headline
-from anchorscope.show.study.page import Failed, ShownPanel, ShownStudy, write_page
+from anchorscope.show.study import Failed, ShownPanel, ShownStudy, write_page
 
 STUDY = (
     "model", "folder", "panel", "dataset", "state", "error", "n", "right", "wrong", "abstained",

@@ -5,21 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 
 from anchorscope.records import Estimate
 from anchorscope.run_folder.view import RunView, records, where
-from anchorscope.show.evidence.piece import Piece, piece_chart
-from anchorscope.show.report.markup import Safe, table
+from anchorscope.show.charts import Chart, HeadMaps
+from anchorscope.show.html import Table
 from anchorscope.show.report.words import interval, number
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 BEYOND = {
-    "holds": "It stands within a predicted class, with groups from another probe",
+    "holds": "It holds within a predicted class, with groups from another probe",
     "fails": "Within a predicted class, with groups from another probe, it fails",
     "undecided": "Within a predicted class, with groups from another probe, it is not decided",
     "not shown": "Two pathways are not shown here, so nothing is said of Q and A",
@@ -35,40 +32,24 @@ class Shown:
 
     name: str  # of its table and its figure
     title: str
+    chart: Callable[[RunView], Chart | HeadMaps]
     words: Callable[[RunView, str], list[str]]  # sentences about one dataset
-    numbers: Callable[[RunView], Safe]  # its table at the chosen layer of each dataset
-    draw: Callable[[RunView], Figure]
-    chart: Callable[[RunView], tuple[dict[str, Any], str]]  # for the page, and its caption
-    claims: tuple[str, ...] = ()  # the published claims that speak of it
-
-
-def shown_as_curves(piece: Callable[[RunView], Piece], **shown: Any) -> Shown:
-    """A piece of evidence whose figure and chart are the same curves."""
-
-    def chart(run: RunView) -> tuple[dict[str, Any], str]:
-        curves = piece(run)
-        return piece_chart(curves), curves.caption
-
-    def draw(run: RunView) -> Figure:
-        from anchorscope.show.evidence.drawn import plot_piece  # needs matplotlib: not for the page
-
-        return plot_piece(run, piece(run))
-
-    return Shown(draw=draw, chart=chart, **shown)
+    numbers: Callable[[RunView], Table]  # its table at the chosen layer of each dataset
+    claims: tuple[str, ...] = ()  # the published claims about it
 
 
 def table_at_layer(
     name: str, head: Sequence[str], rows: Callable[[pd.DataFrame], list[list[object]]]
-) -> Callable[[RunView], Safe]:
+) -> Callable[[RunView], Table]:
     """The table of a piece: what `rows` makes of each dataset's rows at its chosen layer."""
 
-    def numbers(run: RunView) -> Safe:
+    def numbers(run: RunView) -> Table:
         cells = []
         for dataset, title in run.titles.items():
             layer = chosen_layer(run, dataset)
             at = where(run.evidence[name], dataset=dataset, layer=layer)
             cells += [[title, *row] for row in rows(at)]
-        return table(["Dataset", *head], cells, text_columns=3)
+        return Table(["Dataset", *head], cells, text_columns=3)
 
     return numbers
 
@@ -84,8 +65,8 @@ def side_by_side(
     called = SUBSETS | dict(names or {})
     cells_by_row: list[list[object]] = []
     for keys in dict.fromkeys(zip(*(at[column] for column in columns), strict=True)):
-        here = where(at, **dict(zip(columns, keys, strict=True)))
-        pair = {str(row["pathway"]): row for row in records(here)}
+        rows = where(at, **dict(zip(columns, keys, strict=True)))
+        pair = {str(row["pathway"]): row for row in records(rows)}
         q, a = pair["Q"], pair["A"]
         cells = [show(float(q[value])), show(float(a[value])), int(q["n"]), int(a["n"])]
         cells_by_row.append([*(called.get(str(key), str(key)) for key in keys), *cells])
@@ -109,11 +90,11 @@ def verdict(row: Row | None, what: str = "Q less A") -> str:
         return ""
     numbers = (float(row.get(f"strict_{name}", math.nan)) for name in ("value", "low", "high"))
     estimate = Estimate(*numbers, n=0)
-    said = BEYOND[str(row["strict_decision"])]
+    words = BEYOND[str(row["strict_decision"])]
     if not math.isfinite(estimate.value):
-        return f"{said}."
+        return f"{words}."
     ends = interval(estimate, 2)
-    return f"{said}: {what} {number(estimate.value, 2)}{f' ({ends})' if ends else ''}."
+    return f"{words}: {what} {number(estimate.value, 2)}{f' ({ends})' if ends else ''}."
 
 
 def first_value(rows: pd.DataFrame, column: str) -> float:

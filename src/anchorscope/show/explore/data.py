@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import base64
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast, get_args
 
 import numpy as np
+import pandas as pd
 
 from anchorscope.answers.kind import KINDS, Kind, kind_of
-from anchorscope.engine.passes import CLEAN
-from anchorscope.records import MODES, Sample, Verdict
-from anchorscope.run_folder.view import RunView, records
-from anchorscope.show.curves import INTERVENTIONS, PALETTE, color_of
-from anchorscope.show.explore import effect_curves, packed
+from anchorscope.engine.passes import CLEAN, KNOCKOUT
+from anchorscope.pathways.one_law import fit_line
+from anchorscope.records import MODES, Mode, Sample, Verdict
+from anchorscope.run_folder.view import RunView, records, values, where
+from anchorscope.show.curves import (
+    INTERVENTIONS,
+    PALETTE,
+    Series,
+    color_of,
+    null_series,
+    pathway_series,
+)
 from anchorscope.show.explore.stored_beliefs import Beliefs, beliefs_of, layers_of
 from anchorscope.show.explore.token_texts import NoTokens, Tokens, tokens_of
 
@@ -37,6 +46,8 @@ _NAMES = {
 }
 _FORMS = (("knockout-", "cut otherwise: "), ("reweight", "attention reweighted, β "),
           ("rescale", "attention rescaled, β "))  # fmt: skip
+_LARGEST_HALF = 65504.0
+_SMALLEST_HALF = float(np.finfo(np.float16).smallest_subnormal)
 _CUT = {"exact": "the exact question tokens", "question": "all question tokens"}
 
 
@@ -68,11 +79,14 @@ def run_data(run: RunView, titles: Mapping[str, str], *, name: str | None = None
         "knocked_out": _CUT.get(str(run.config.get("keys", "exact")), ""),
         "datasets": _datasets(run, titles),
         "passes": _passes(beliefs),
-        **effect_curves.all_modes(run, titles, beliefs),
+        "curves": {mode: _curves(run, run.layers, titles, mode) for mode in MODES},
+        "nulls": {mode: _null_bands(run, mode) for mode in MODES},
+        "controls": {mode: _curves(run, run.control_layers, titles, mode) for mode in MODES},
+        "lines": {mode: lines(run, beliefs, mode) for mode in MODES},
         **_token_head(tokens),
     }
     starts = range(0, len(samples), BLOCK)
-    names = [of["name"] for of in head["datasets"]]
+    names = [dataset["name"] for dataset in head["datasets"]]
     blocks = [_block(samples, beliefs, tokens, slice(at, at + BLOCK), names) for at in starts]
     return RunData(head, blocks, len(samples))
 
@@ -90,7 +104,7 @@ def _findings(run: RunView) -> list[dict[str, Any]]:
         {"dataset": row["dataset"], "layer": int(row["layer"]), "finding": row["finding"],
          "why": row["why"]}
         for row in records(run.findings)
-        if row["layer"] == row["layer"]
+        if np.isfinite(row["layer"])
     ]  # fmt: skip
 
 
@@ -105,7 +119,7 @@ def _datasets(run: RunView, titles: Mapping[str, str]) -> list[dict[str, str]]:
 def _passes(beliefs: Beliefs) -> list[dict[str, Any]]:
     """Every pass with a name and a colour; the page draws `clean` in its own ink.
 
-    Passes that every run makes stand first, the `further` ones behind them.
+    Passes that every run makes come first, the `further` ones after them.
     """
     return [
         {
@@ -142,15 +156,15 @@ def _block(
     names: Sequence[str],
 ) -> dict[str, Any]:
     """Some of the samples: texts as lists, numbers packed; datasets by their place in `names`."""
-    here = samples[at]
+    block = samples[at]
     return {
-        "n": len(here),
-        **_texts(here, names),
+        "n": len(block),
+        **_texts(block, names),
         "logits": {
-            name: {mode: packed.halves(of[mode][at]) for mode in MODES}
-            for name, of in beliefs.logits.items()
+            name: {mode: halves(by_mode[mode][at]) for mode in MODES}
+            for name, by_mode in beliefs.logits.items()
         },
-        "pathway": {mode: packed.codes(beliefs.pathway[mode][at]) for mode in MODES},
+        "pathway": {mode: _codes(beliefs.pathway[mode][at]) for mode in MODES},
         **_packed_tokens(tokens, at),
     }
 
@@ -165,10 +179,10 @@ def _texts(samples: Sequence[Sample], datasets: Sequence[str]) -> dict[str, Any]
         "finder": [s.finder for s in samples],
         "spans": [[list(span) for span in s.spans] for s in samples],
         "answer_span": [list(s.answer_span) if s.answer_span else None for s in samples],
-        "dataset": packed.codes([datasets.index(s.question.dataset) for s in samples]),
-        "verdict": packed.codes([VERDICTS.index(s.verdict) for s in samples]),
-        "type": packed.codes([_type(s) for s in samples]),
-        "popularity": packed.floats(
+        "dataset": _codes([datasets.index(s.question.dataset) for s in samples]),
+        "verdict": _codes([VERDICTS.index(s.verdict) for s in samples]),
+        "type": _codes([_type(s) for s in samples]),
+        "popularity": _floats(
             np.nan if s.question.popularity is None else s.question.popularity for s in samples
         ),
     }
@@ -179,9 +193,9 @@ def _packed_tokens(tokens: Tokens | NoTokens, at: slice) -> dict[str, str]:
         return {}
     ids, roles = tokens.ids[at], tokens.roles[at]
     return {
-        "token_counts": packed.integers(len(of) for of in ids),
-        "tokens": packed.integers(id for of in ids for id in of),
-        "roles": packed.codes(np.concatenate(roles)),
+        "token_counts": _integers(len(each) for each in ids),
+        "tokens": _integers(id for each in ids for id in each),
+        "roles": _codes(np.concatenate(roles)),
     }
 
 
@@ -189,3 +203,94 @@ def _type(sample: Sample) -> int:
     """The number of the answer's kind; one that only the owner of the states knows is "other"."""
     kind = kind_of(sample)
     return KINDS.index(cast(Kind, kind)) if kind in KINDS else KINDS.index("other")
+
+
+def _curves(
+    run: RunView, table: pd.DataFrame, titles: Mapping[str, str], mode: Mode
+) -> list[dict[str, Any]]:
+    """Q and A of each dataset of the run that the table (layers.csv, control_layers.csv) has."""
+    return [
+        {"dataset": name, "pathway": "A" if series.dashed else "Q", **_numbers(series)}
+        for name in titles
+        if name in run.titles
+        for series in pathway_series(where(table, mode=mode), {name: name})
+    ]
+
+
+def _null_bands(run: RunView, mode: Mode) -> list[dict[str, Any]]:
+    """Where Q would be under one mechanism; nothing where the run has no such band."""
+    bands = [(name, null_series([run], {name: title}, mode)) for name, title in run.titles.items()]
+    return [{"dataset": name, **_numbers(band[0])} for name, band in bands if band]
+
+
+def lines(run: RunView, beliefs: Beliefs, mode: Mode) -> list[dict[str, Any]]:
+    """The one-mechanism line of each dataset by layer: knocked-out logit on the clean one.
+
+    The null fits a line for each fold's probe; `spread` is what these leave over. The line drawn
+    is the least-squares line through all of them.
+    """
+    datasets = values(run.samples, "dataset").to_numpy()
+    fold = _folds(run)
+    clean, knockout = (beliefs.logits[name][mode] for name in (CLEAN.name, KNOCKOUT.name))
+    found = []
+    for name in run.titles:
+        rows = datasets == name
+        fits = [
+            _fit(x[rows], y[rows], fold[rows]) for x, y in zip(clean.T, knockout.T, strict=True)
+        ]
+        keys = ("intercept", "slope", "spread")
+        found.append(
+            {"dataset": name} | {key: [fit[i] for fit in fits] for i, key in enumerate(keys)}
+        )
+    return found
+
+
+def _folds(run: RunView) -> np.ndarray:
+    if "fold" not in run.samples.columns:
+        return np.zeros(len(run.samples), dtype=int)
+    return values(run.samples, "fold").fillna(0).to_numpy(int)
+
+
+def _fit(clean: np.ndarray, knockout: np.ndarray, fold: np.ndarray) -> tuple[float, float, float]:
+    """Intercept, slope and spread; NaN where fewer than three samples were read."""
+    read = np.isfinite(clean) & np.isfinite(knockout)
+    x, y = clean[read], knockout[read]
+    if len(x) < 3 or x.var() == 0:
+        return (np.nan, np.nan, np.nan)
+    slope, intercept = np.polyfit(x, y, 1)
+    return float(intercept), float(slope), fit_line(x, y, fold[read]).spread
+
+
+def _numbers(series: Series) -> dict[str, Any]:
+    keys = ("layer", "value", "low", "high", "n")
+    return {key: getattr(series, key).tolist() for key in keys}
+
+
+def halves(values: np.ndarray) -> str:
+    """Numbers of any shape as base64 of half precision, row after row; NaN stays NaN.
+
+    A number above 0 stays above 0: the sign of a logit is the prediction.
+    """
+    exact = np.asarray(values, dtype=np.float64)
+    rounded = np.clip(exact, -_LARGEST_HALF, _LARGEST_HALF).astype("<f2")
+    lost = (exact > 0) & (rounded == 0)
+    return _base64(np.where(lost, np.float16(_SMALLEST_HALF), rounded).astype("<f2"))
+
+
+def _floats(values: Iterable[float]) -> str:
+    """Numbers as base64 of single precision."""
+    return _base64(np.fromiter(values, dtype="<f4"))
+
+
+def _integers(values: Iterable[int]) -> str:
+    """Numbers as base64 of 32 bits."""
+    return _base64(np.fromiter(values, dtype="<i4"))
+
+
+def _codes(values: np.ndarray | list[int]) -> str:
+    """Numbers from 0 to 255 as base64."""
+    return _base64(np.asarray(values, dtype=np.uint8))
+
+
+def _base64(array: np.ndarray) -> str:
+    return base64.b64encode(np.ascontiguousarray(array).tobytes()).decode("ascii")

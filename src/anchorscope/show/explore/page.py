@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
-from string import Template
 
 from anchorscope.errors import UserError, user_path
 from anchorscope.run_folder.view import RunView, values
 from anchorscope.run_folder.whole import is_partial, put_whole, remove_partials
 from anchorscope.show.curves import all_titles
 from anchorscope.show.explore.data import RunData, run_data
-from anchorscope.show.report.markup import data, finite, join, text
+from anchorscope.show.html import finite, island, render, source_hash, web_file
 
-MOST_INSIDE = 20_000  # samples of all runs together; more than that lie beside the page
+MOST_INSIDE = 20_000  # samples of all runs together; more than that are files beside the page
 _BLOCK = re.compile(r"run[12]-\d{3,}\.json")  # a file of samples beside the page
-_SCRIPTS = (
-    "decode", "runs", "text", "state", "scales", "curves", "scatter", "figures", "filters",
-    "table", "belief", "sample", "main",
-)  # fmt: skip
+_SCRIPTS = ("runs", "text", "curves", "scatter", "figures", "filters", "table", "sample", "main")
 
 
 @dataclass(frozen=True)
 class Written:
-    """The page, and the folder of its samples where they are too many to lie inside."""
+    """The page, and the folder of its samples where they are too many for one file."""
 
     page: Path
     beside: Path | None = None
@@ -69,20 +62,20 @@ def _check(runs: Sequence[RunView]) -> None:
 
 def _name(run: RunView, runs: Sequence[RunView]) -> str:
     """The model's name, with the folder's where both runs are of one model."""
-    names = [of.model_name for of in runs]
-    alike = names.count(run.model_name) > 1
-    return f"{run.model_name} ({run.path.resolve().name})" if alike else run.model_name
+    if sum(other.model_name == run.model_name for other in runs) == 1:
+        return run.model_name
+    return f"{run.model_name} ({run.path.resolve().name})"
 
 
 def _inside(runs: Sequence[RunView], parts: Sequence[RunData]) -> str:
     """The page with all blocks in it."""
     blocks = [
-        data(f"block-{number}-{at}", block)
+        island(f"block-{number}-{at}", block)
         for number, part in enumerate(parts)
         for at, block in enumerate(part.blocks)
     ]
     heads = [part.head | {"blocks": len(part.blocks)} for part in parts]
-    return _html(runs, join([data("head", heads), *blocks]), connect="'none'")
+    return _html(runs, [island("head", heads), *blocks], connect="'none'")
 
 
 def _beside(runs: Sequence[RunView], parts: Sequence[RunData], folder: Path) -> str:
@@ -100,7 +93,7 @@ def _beside(runs: Sequence[RunView], parts: Sequence[RunData], folder: Path) -> 
         heads.append(part.head | {"files": [f"{folder.name}/{name}" for name in names]})
     for name in earlier - written:
         (folder / name).unlink()
-    return _html(runs, join([data("head", heads)]), connect="'self'")
+    return _html(runs, [island("head", heads)], connect="'self'")
 
 
 def _blocks_of_a_page(folder: Path) -> set[str]:
@@ -118,25 +111,21 @@ def _blocks_of_a_page(folder: Path) -> set[str]:
     return {file.name for file in files}
 
 
-def _html(runs: Sequence[RunView], inside: str, *, connect: str) -> str:
+def _html(runs: Sequence[RunView], inside: Sequence[str], *, connect: str) -> str:
     script = "\n".join(
-        ['"use strict";', "(() => {", *(_own(f"{name}.js") for name in _SCRIPTS), "})();"]
+        ['"use strict";', "(() => {", *(web_file(f"view/{name}.js") for name in _SCRIPTS), "})();"]
     )
-    style = _own("explore.css")
+    style = web_file("view/view.css")
     policy = (
-        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; "
+        f"default-src 'none'; script-src {source_hash(script)}; style-src {source_hash(style)}; "
         f"img-src data:; connect-src {connect}; base-uri 'none'; form-action 'none'"
     )
     names = " and ".join(run.model_name for run in runs)
-    return Template(_own("explore.html")).substitute(
-        policy=policy, title=text(f"{names}: every sample"), style=style, data=inside, script=script
+    return render(
+        "view.html",
+        policy=policy,
+        title=f"{names}: every sample",
+        style=style,
+        data=inside,
+        script=script,
     )
-
-
-def _own(name: str) -> str:
-    folder = resources.files("anchorscope.show.explore").joinpath("web")
-    return folder.joinpath(name).read_text(encoding="utf-8")
-
-
-def _hash(written: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(written.encode()).digest()).decode()}'"

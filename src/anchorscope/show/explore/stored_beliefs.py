@@ -71,20 +71,20 @@ def _from_states(run: RunView, ids: tuple[str, ...], layers: int) -> Logits:
     for name in names:
         for layer in range(1, layers + 1):
             states = bank.layer(name, layer)
-            for dataset, of in probes.items():
+            for dataset, own in probes.items():
                 at, fold = rows[dataset]
-                read = _at(of, layer).logits(states[at][:, None], fold)[:, :, 0]
+                read = _at(own, layer).logits(states[at][:, None], fold)[:, :, 0]
                 for mode in MODES:
-                    logits[name][mode][at, layer - 1] = read[of.probes.index(ROLES[mode].effect)]
+                    logits[name][mode][at, layer - 1] = read[own.probes.index(ROLES[mode].effect)]
     return logits
 
 
 def _rows(run: RunView) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Dataset -> the rows of its samples that probes read, and their folds."""
     fold = values(run.samples, "fold").astype("Float64").to_numpy(float, na_value=np.nan)
-    of = values(run.samples, "dataset").to_numpy()
-    known = {d: np.flatnonzero((of == d) & ~np.isnan(fold)) for d in run.datasets}
-    return {dataset: (at, fold[at].astype(int)) for dataset, at in known.items()}
+    datasets = values(run.samples, "dataset").to_numpy()
+    rows = {d: np.flatnonzero((datasets == d) & ~np.isnan(fold)) for d in run.datasets}
+    return {dataset: (at, fold[at].astype(int)) for dataset, at in rows.items()}
 
 
 def _at(probes: ProbeSet, layer: int) -> ProbeSet:

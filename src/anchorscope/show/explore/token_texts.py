@@ -101,9 +101,9 @@ def _shared(samples: Sequence[Sample]) -> dict[str, tuple[int, ...]]:
     """What all prompts of a dataset begin with, up to the first question at most."""
     shared = {}
     for name in dict.fromkeys(sample.question.dataset for sample in samples):
-        here = [sample for sample in samples if sample.question.dataset == name]
-        first = min((min(s.question_tokens, default=0) for s in here), default=0)
-        shared[name] = _common([s.prompt_ids for s in here])[:first]
+        own = [sample for sample in samples if sample.question.dataset == name]
+        first = min((min(s.question_tokens, default=0) for s in own), default=0)
+        shared[name] = _common([s.prompt_ids for s in own])[:first]
     return shared
 
 

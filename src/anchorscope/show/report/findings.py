@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from anchorscope.run_folder.view import RunView, records, where
+from anchorscope.show.html import Table
 from anchorscope.show.report.headline import Headline
-from anchorscope.show.report.markup import Safe, join, table, tag
-from anchorscope.show.report.words import cautions, number, percent, sentences
+from anchorscope.show.report.words import (
+    cautions,
+    listed,
+    number,
+    percent,
+    sentences,
+    two_digits,
+    with_span,
+)
 
 MEANINGS: Mapping[str, tuple[str, str]] = {  # finding -> (name, what it means)
     "two-pathways": (
@@ -31,61 +40,47 @@ MEANINGS: Mapping[str, tuple[str, str]] = {  # finding -> (name, what it means)
     "too-few": ("Too few samples", "fewer than 150 usable answers: no finding is made"),
 }
 ENOUGH = 0.8  # power from which a run could have seen what it does not show
-WORDS = (
-    "Q (question-anchored): the probe’s prediction on the sample needs the flow from the exact "
-    "question tokens. A (answer-anchored): it does not."
-)
-ASSUMPTIONS = (
-    (
-        "E_Q holds the subject and the property that are asked for",
-        "whole-question cut (E5, finder)",
-    ),
-    ("no token before the cut has relayed the subject’s information", "whole-question cut (E2)"),
-    ("the probe reads knocked-out states as it reads clean ones", "neutral control (E1); refit"),
-    ("a sample’s shift is its own, not a jolt of the cut", "retest and random direction (E3)"),
-    ("verdicts are right but for a few percent", "anchorscope verdicts; --robust flips some"),
-)
 
 
-def findings(run: RunView, heads: Sequence[Headline]) -> Safe:
-    """For each dataset what was found and why, and what weakens it."""
+def findings(run: RunView, heads: Sequence[Headline]) -> list[dict[str, Any]]:
+    """For each dataset what was found and why, and what weakens it, as the report shows it.
+
+    A run without strict mode's tables has no finding: its `name` is empty.
+    """
     rows = {str(row["dataset"]): row for row in records(run.findings)} if run.has_strict else {}
-    parts: list[Safe] = []
-    for head in heads:
-        row = rows.get(head.dataset)
-        if row is None:
-            parts += [tag("h3", head.title), tag("p", " ".join(sentences(head)))]
-        else:
-            parts += _finding(row, head)
-        parts += [tag("p", text, class_="box warn") for text in cautions(head)]
-        parts += [tag("p", text) for text in robustness(run, head.dataset)]
-    return join([*parts, tag("p", WORDS, class_="quiet"), *([_glossary()] if rows else [])])
+    return [
+        {
+            "title": head.title,
+            "sentences": " ".join(sentences(head)),
+            "cautions": cautions(head),
+            "robustness": _robustness(run, head.dataset),
+            **_finding(rows.get(head.dataset), head),
+        }
+        for head in heads
+    ]
 
 
-def _finding(row: Mapping[str, Any], head: Headline) -> list[Safe]:
-    name = str(row["finding"])
-    link = tag("a", finding_name(row), href=f"#finding-{name}")
-    parts = [tag("h3", f"{head.title}: ", link)]
-    half = float(row["power_half"])
-    if name in ("cannot-tell", "graded", "uniform") and math.isfinite(half) and half < ENOUGH:
-        parts.append(tag("p", "This run cannot tell two groups from one.", class_="box warn"))
-    parts.append(tag("p", f"{_sentence(str(row['why']))} {_gap(row, head.unit)} {_power(row)}"))
-    parts.append(tag("p", " ".join(sentences(head))))
-    parts.append(five_answers(row, head.unit))
-    if missing := str(row["untested"]).strip():
-        parts.append(tag("p", f"Not tested, for lack of the pass: {missing}.", class_="box warn"))
-    return parts
+def _finding(row: Mapping[str, Any] | None, head: Headline) -> dict[str, Any]:
+    """What a row of findings.csv adds."""
+    if row is None:
+        return {"name": "", "underpowered": False, "untested": ""}
+    finding, why, half = str(row["finding"]), str(row["why"]), float(row["power_half"])
+    tells = finding not in ("cannot-tell", "graded", "uniform") or not half < ENOUGH
+    return {
+        "finding": finding,
+        "name": finding_name(row),
+        "underpowered": not tells,
+        "summary": f"{why[:1].upper()}{why[1:]}. {_gap(row, head.unit)} {_power(row)}",
+        "answers": five_answers(row, head.unit),
+        "untested": str(row["untested"]).strip(),
+    }
 
 
 def finding_name(row: Mapping[str, Any]) -> str:
     """The finding of a row of findings.csv in words."""
     name, by = str(row["finding"]), str(row.get("by") or "")
-    said = MEANINGS.get(name, (name, ""))[0]
-    return f"{said} by {by}" if by else said
-
-
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}."
+    words = MEANINGS.get(name, (name, ""))[0]
+    return f"{words} by {by}" if by else words
 
 
 def layers_of(row: Mapping[str, Any]) -> str:
@@ -95,7 +90,7 @@ def layers_of(row: Mapping[str, Any]) -> str:
         return f"layer {layers[0]}"
     if layers == list(range(layers[0], layers[-1] + 1)):
         return f"layers {layers[0]} to {layers[-1]}"
-    return f"layers {', '.join(map(str, layers[:-1]))} and {layers[-1]}"
+    return f"layers {listed([str(layer) for layer in layers])}"
 
 
 def _gap(row: Mapping[str, Any], unit: str) -> str:
@@ -103,7 +98,8 @@ def _gap(row: Mapping[str, Any], unit: str) -> str:
     if not math.isfinite(float(row["gap"])):
         return f"{start}, one of the groups is empty, and there is no gap."
     return (
-        f"{start}, the gap of Q and A is {_ends(row, 'gap', 1)} {unit} ({number(row['same_gap'])} "
+        f"{start}, the gap of Q and A is {with_span(row, 'gap', number)} {unit} "
+        f"({number(row['same_gap'])} "
         f"with both from one probe; the clean belief is read with a reliability of "
         f"{number(row['reliability'], 2)}, and unreliable groups shrink a gap)."
     )
@@ -120,130 +116,91 @@ def _power(row: Mapping[str, Any]) -> str:
     )
 
 
-def five_answers(row: Mapping[str, Any], unit: str) -> Safe:
+def five_answers(row: Mapping[str, Any], unit: str) -> Table:
     """The five questions of a dataset with their numbers and tests."""
-    groups = "no two groups to explain"
-    e5 = groups
+    explained = "no two groups to explain"
     if math.isfinite(float(row["cells"])):
-        e5 = (
+        finder = float(row["finder"])
+        left = percent(finder) if math.isfinite(finder) else "an untested part"
+        explained = (
             f"cells of class, belief and kinds account for {percent(row['cells'])} of the groups "
-            f"(belief alone {percent(row['belief'])}); within the cells p = {_p(row, 'within_p')}; "
+            f"(belief alone {percent(row['belief'])}); within the cells {_p(row, 'within_p')}; "
             f"the belief tells them with AUROC {number(row['told'], 2)} (a rule of the belief: "
             f"{number(row['told_by_rule'], 2)}); hiding the whole question leaves "
-            f"{_share(row, 'finder')} of their gap"
+            f"{left} of their gap"
         )
+    two = partial(with_span, row, show=two_digits)
     rows = [
         [
             "1. Effect beyond the neutral control",
-            f"{_ends(row, 'effect', 1)} {unit}; {_ends(row, 'effect_logit', 2)} logits; "
-            f"{_ends(row, 'effect_flips', 2)} of the predictions flip more; "
-            f"p = {_p(row, 'effect_p')}",
+            f"{with_span(row, 'effect', number)} {unit}; {two('effect_logit')} logits; "
+            f"{two('effect_flips')} of the predictions flip more; {_p(row, 'effect_p')}",
         ],
         [
             "2. Share of the whole question’s effect",
-            f"exact tokens {_share_ends(row, 'exact_share')}; other content words "
-            f"{_share_ends(row, 'content_share')}",
+            f"exact tokens {with_span(row, 'exact_share', percent)}; other content words "
+            f"{with_span(row, 'content_share', percent)}",
         ],
         [
             "3. Is it the sample’s own?",
-            f"sides agree {_ends(row, 'sides', 2)} (random direction "
-            f"{number(row['sides_null'], 2)}), p = {_p(row, 'sides_p')}; retest "
-            f"{_ends(row, 'retest', 2)}, p = {_p(row, 'retest_p')}",
+            f"sides agree {two('sides')} (random direction "
+            f"{number(row['sides_null'], 2)}), {_p(row, 'sides_p')}; retest "
+            f"{two('retest')}, {_p(row, 'retest_p')}",
         ],
         [
             "4. Two groups or a degree?",
-            f"dip p = {_p(row, 'dip_p')} (uniform: {_p(row, 'uniform_p')}; six looks, each at "
+            f"dip {_p(row, 'dip_p')} (uniform {_p(row, 'uniform_p')}; six looks, each at "
             f"0.008), {row['within']} on the road of {row['road']}; sides’ κ "
             f"{number(row['kappa'], 2)}, retest’s {number(row['retest_kappa'], 2)}",
         ],
-        ["5. What explains it?", e5],
+        ["5. What explains it?", explained],
     ]
-    return table(["Question", "Answer"], rows, text_columns=2)
-
-
-def _ends(row: Mapping[str, Any], name: str, digits: int) -> str:
-    value, low, high = (float(row[f"{name}{end}"]) for end in ("", "_low", "_high"))
-    if not math.isfinite(value):
-        return "not tested"
-    if not math.isfinite(low):
-        return number(value, digits)
-    return f"{number(value, digits)} ({number(low, digits)} to {number(high, digits)})"
-
-
-def _share(row: Mapping[str, Any], name: str) -> str:
-    value = float(row[name])
-    return percent(value) if math.isfinite(value) else "an untested part"
-
-
-def _share_ends(row: Mapping[str, Any], name: str) -> str:
-    value, low, high = (float(row[f"{name}{end}"]) for end in ("", "_low", "_high"))
-    if not math.isfinite(value):
-        return "not tested"
-    return f"{percent(value)} ({percent(low)} to {percent(high)})"
+    return Table(["Question", "Answer"], rows, text_columns=2)
 
 
 def _p(row: Mapping[str, Any], name: str) -> str:
+    """'p = 0.012', 'p < 0.001' or 'p not tested'."""
     p = float(row[name])
     if not math.isfinite(p):
-        return "not tested"
-    return "< 0.001" if p < 0.001 else number(p, 3)
+        return "p not tested"
+    return "p < 0.001" if p < 0.001 else f"p = {number(p, 3)}"
 
 
-def robustness(run: RunView, dataset: str) -> list[str]:
-    """Under how many other choices the finding is the same; nothing where it was not asked."""
+def _robustness(run: RunView, dataset: str) -> str:
+    """Under how many other choices the finding is the same; empty without `--robust`."""
     if not run.has_robust:
-        return []
+        return ""
     first, *others = records(where(run.robust, dataset=dataset))
     same = sum(bool(row["agrees"]) for row in others)
     few = sum(row["finding"] == "too-few" for row in others if first["finding"] != "too-few")
     less = f"; {few} of them had too few answers for a finding" if few else ""
     choices = f"{same} of {len(others)} other choices"
-    return [f"The finding is the same under {choices}{less} (tables/robust.csv)."]
+    return f"The finding is the same under {choices}{less} (tables/robust.csv)."
 
 
-def _glossary() -> Safe:
-    """What each finding means, and what all of them assume."""
-    means = [
-        tag("li", tag("b", title), f": {text}.", id=f"finding-{name}")
-        for name, (title, text) in MEANINGS.items()
-    ]
-    said = (
-        "A finding compares the same samples with and without the cut (an intervention on the "
-        "model, none on its training). It assumes the left column; the right one is what would "
-        "show that an assumption fails."
-    )
-    return tag(
-        "details",
-        tag("summary", "What the findings mean, and what they assume"),
-        tag("ul", *means),
-        tag("p", said),
-        table(["Assumed", "Stressed by"], [list(pair) for pair in ASSUMPTIONS], text_columns=2),
-    )
-
-
-def evidence_table(run: RunView) -> Safe:
+def best_layer_table(run: RunView) -> Table:
     """What strict.csv says of the band's best layer, beside the five answers."""
-    columns = []
+    columns = {}
     for found in records(run.findings):
         dataset, layer = str(found["dataset"]), found["layer"]
         (row,) = records(where(run.strict, dataset=dataset, layer=layer))
-        columns.append((f"{run.titles.get(dataset, dataset)}, layer {layer}", _numbers(row)))
-    names = [name for name, _ in columns[0][1]] if columns else []
-    rows = [[name, *(texts[place][1] for _, texts in columns)] for place, name in enumerate(names)]
-    return table(["At the best layer alone", *(title for title, _ in columns)], rows)
+        columns[f"{run.titles.get(dataset, dataset)}, layer {layer}"] = _strict_numbers(row)
+    names = list(next(iter(columns.values()), {}))
+    rows = [[name, *(numbers[name] for numbers in columns.values())] for name in names]
+    return Table(["At the best layer alone", *columns], rows)
 
 
-def _numbers(row: dict[str, Any]) -> list[tuple[str, str]]:
-    return [
-        ("Agreement of independent probes on who flips (κ)", _ends(row, "kappa", 2)),
-        ("Agreement with the next layer (κ)", _ends(row, "kappa_next", 2)),
-        (
-            "Share of the grouping that the predicted class explains",
-            percent(row["group_explained"]),
+def _strict_numbers(row: Mapping[str, Any]) -> dict[str, str]:
+    two = partial(with_span, row, show=two_digits)
+    return {
+        "Agreement of independent probes on who flips (κ)": two("kappa"),
+        "Agreement with the next layer (κ)": two("kappa_next"),
+        "Share of the grouping that the predicted class explains": percent(row["group_explained"]),
+        "AUROC of the clean probe on knocked-out states": two("knockout_auroc"),
+        "AUROC of a probe trained on knocked-out states": two("refit_auroc"),
+        "How far states moved: ‖x′ − x‖ / ‖x‖": number(row["moved_norm"], 2),
+        "How far from clean states (Mahalanobis, clean = 1)": number(row["moved_mahalanobis"], 2),
+        "What the group adds in predicting errors, nats a question": with_span(
+            row, "adds_gain", lambda value: number(value, 4)
         ),
-        ("AUROC of the clean probe on knocked-out states", _ends(row, "knockout_auroc", 2)),
-        ("AUROC of a probe trained on knocked-out states", _ends(row, "refit_auroc", 2)),
-        ("How far states moved: ‖x′ − x‖ / ‖x‖", number(row["moved_norm"], 2)),
-        ("How far from clean states (Mahalanobis, clean = 1)", number(row["moved_mahalanobis"], 2)),
-        ("What the group adds in predicting errors, nats a question", _ends(row, "adds_gain", 4)),
-    ]
+    }

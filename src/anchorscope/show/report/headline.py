@@ -12,6 +12,7 @@ from anchorscope.run_folder.view import RunView, records, values, where
 from anchorscope.show.curves import FEW
 from anchorscope.stats.intervals import difference
 
+KINDS = ("right", "wrong", "abstain", "unusable")  # what becomes of a sample
 NOTHING = Estimate(math.nan, math.nan, math.nan, 0)
 
 
@@ -27,8 +28,8 @@ class Collapse:
     @property
     def total(self) -> bool:
         """Whether the pathway is little more than the predicted class under another name."""
-        known = math.isfinite(self.right) and math.isfinite(self.wrong)
-        return known and abs(self.right - self.wrong) > 0.8
+        measured = math.isfinite(self.right) and math.isfinite(self.wrong)
+        return measured and abs(self.right - self.wrong) > 0.8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +62,13 @@ class Headline:
     def flip_share(self) -> float:
         total = self.paper_q.n + self.paper_a.n
         return self.paper_q.n / total if total else math.nan
+
+
+def kinds(samples: pd.DataFrame) -> pd.Series:
+    """What became of each sample; `unusable` was judged, but a span was not found."""
+    found = values(samples, "exact_question").map(len) * values(samples, "exact_answer").map(len)
+    verdict = values(samples, "verdict").astype(str)
+    return verdict.where((verdict == "abstain") | (found > 0), "unusable")
 
 
 def headlines(run: RunView) -> list[Headline]:
@@ -102,7 +110,7 @@ def settled_layer(run: RunView, dataset: str) -> int | None:
 
 
 def widest_layer(table: pd.DataFrame) -> int | None:
-    """The layer where Q lies furthest below A in paper mode, if any has both groups.
+    """The layer where Q is furthest below A in paper mode, if any has both groups.
 
     Layers whose groups have few samples compete only where no layer has enough: the widest
     gap of a group of two is noise. Paper mode chooses, so that the strict number that is
@@ -119,7 +127,7 @@ def widest_layer(table: pd.DataFrame) -> int | None:
 
 
 def collapse(run: RunView, dataset: str, layer: int, *, mode: Mode = "paper") -> Collapse:
-    """How far the predicted class alone says who flips."""
+    """Share of samples that flip, by predicted class."""
     rows = where(run.pathways, dataset=dataset, layer=layer, mode=mode)
     right, wrong = where(rows, prediction=0), where(rows, prediction=1)
 
@@ -134,7 +142,7 @@ def _effect(table: pd.DataFrame, layer: int, mode: Mode, pathway: str) -> Estima
 
 
 def _at(rows: pd.DataFrame, layer: int, column: str, *, n: str = "n") -> Estimate:
-    """The column's row of that layer, NaN where the table has none."""
+    """The column's value and interval at a layer, NaN where the table has none."""
     found = records(where(rows, layer=layer))
     if not found:
         return NOTHING

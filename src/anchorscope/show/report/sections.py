@@ -1,109 +1,89 @@
-"""The report's tables: answers, controls, predicted classes, finders, how to repeat the run."""
+"""The report's tables and examples: answers, controls, finders, samples, how to repeat the run."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pandas as pd
+from scipy.special import expit
 
 from anchorscope.run_folder.view import RunView, records, values, where
 from anchorscope.show.curves import intervention_names
-from anchorscope.show.report.headline import Headline
-from anchorscope.show.report.markup import Safe, join, table, tag
-from anchorscope.show.report.words import number, percent
+from anchorscope.show.html import Table
+from anchorscope.show.report.headline import KINDS, Headline, kinds
+from anchorscope.show.report.words import number, percent, span
 
-KINDS = ("right", "wrong", "abstain", "unusable")
+PER_PATHWAY = 3  # examples
 # Folders with a file per shard or layer: counted, not listed.
 _COUNTED = ("states", "probes", "robust")
+Row = Mapping[str, Any]
 
 
-def kinds(samples: pd.DataFrame) -> pd.Series:
-    """What became of each sample; `unusable` was judged, but a span was not found."""
-    found = values(samples, "exact_question").map(len) * values(samples, "exact_answer").map(len)
-    verdict = values(samples, "verdict").astype(str)
-    return verdict.where((verdict == "abstain") | (found > 0), "unusable")
-
-
-def answers(run: RunView) -> Safe:
-    """Counts per dataset with a bar, then what was left out and which finder marked spans."""
-    rows, notes = [], []
+def answers(run: RunView) -> list[dict[str, Any]]:
+    """Per dataset the counts of answers, what was left out, and which finder marked spans."""
     dropped = {str(d["name"]): d.get("dropped") or {} for d in run.info["datasets"]}
+    rows = []
     for name, title in run.titles.items():
         samples = where(run.samples, dataset=name)
         counts = Counter(kinds(samples))
-        right = len(where(samples, verdict="right"))
-        accuracy = percent(right / len(samples)) if len(samples) else "no number"
-        each = [counts[kind] for kind in KINDS]
-        rows.append([title, len(samples), accuracy, *each, _bar(each)])
-        notes.append(tag("li", tag("b", title), ": ", _notes(samples, dropped.get(name, {}))))
-    head = ["Dataset", "Questions", "Accuracy", "Right", "Wrong", "Abstained", "Unusable", ""]
-    said = (
-        "Accuracy is the share of all questions answered right; abstentions count as not right. "
-        "Unusable answers were judged, but no exact question or answer tokens were found in them. "
-        "Probes see only the right and wrong ones."
-    )
-    return join([table(head, rows), tag("p", said, class_="quiet"), tag("ul", *notes)])
+        rows.append(
+            {
+                "title": title,
+                "questions": len(samples),
+                "accuracy": len(where(samples, verdict="right")) / (len(samples) or float("nan")),
+                "counts": {kind: counts[kind] for kind in KINDS},
+                "dropped": _pairs((n, reason) for reason, n in dropped.get(name, {}).items()),
+                "finders": _pairs(Counter(values(samples, "finder")).most_common()),
+            }
+        )
+    return rows
 
 
-def _bar(counts: list[int]) -> Safe:
-    total = sum(counts) or 1
-    parts = [
-        tag("i", class_=kind, style=f"width:{100 * count / total:.2f}%", title=f"{kind}: {count}")
-        for kind, count in zip(KINDS, counts, strict=True)
-    ]
-    return tag("span", *parts, class_="stack")
+def _pairs(pairs: Iterable[tuple[object, object]]) -> str:
+    """'first (second), first (second)', or 'none'."""
+    return ", ".join(f"{first} ({second})" for first, second in pairs) or "none"
 
 
-def _notes(samples: pd.DataFrame, dropped: dict) -> str:
-    left = ", ".join(f"{count} ({reason})" for reason, count in dropped.items()) or "none"
-    finders = Counter(values(samples, "finder")).most_common()
-    used = ", ".join(f"{name} ({count})" for name, count in finders) or "none"
-    return f"left out before asking: {left}; exact question tokens found by: {used}."
-
-
-def controls(run: RunView, heads: list[Headline]) -> Safe:
+def controls(run: RunView, heads: Sequence[Headline]) -> Table:
     """Every intervention at each dataset's headline layer."""
     rows = []
     for head in heads:
         found = where(run.controls, dataset=head.dataset, layer=head.layer)
         for name, (label, _) in intervention_names(run.controls).items():
             for row in records(where(found, intervention=name)):
-                rows.append([head.title, label, head.layer, *_flips(row)])
-    head_row = ["Dataset", "Intervention", "Layer", "Flips", "95 % interval", "ΔP, all", "n"]
-    if not rows:
-        return tag("p", "No control has numbers at a layer with both groups.", class_="quiet")
-    return table(head_row, rows, text_columns=2)
+                low, high = float(row["flip_rate_low"]), float(row["flip_rate_high"])
+                flips = [percent(float(row["flip_rate"])), span(low, high, percent)]
+                count = 0 if pd.isna(row["n"]) else int(row["n"])
+                about = [head.title, label, head.layer]
+                rows.append([*about, *flips, number(float(row["delta_p"])), count])
+    columns = ["Dataset", "Intervention", "Layer", "Flips", "95 % interval", "ΔP, all", "n"]
+    return Table(columns, rows, text_columns=2)
 
 
-def _flips(row: Mapping[str, Any]) -> list[object]:
-    low, high = percent(float(row["flip_rate_low"])), percent(float(row["flip_rate_high"]))
-    count = 0 if pd.isna(row["n"]) else int(row["n"])
-    delta = number(float(row["delta_p"]))
-    return [percent(float(row["flip_rate"])), f"{low} to {high}", delta, count]
-
-
-def predicted_classes(heads: list[Headline]) -> Safe:
-    """Who flips, within each class the probe predicted before the knockout."""
-    rows = []
-    for head in heads:
-        if head.layer is not None and head.collapse is not None:
-            found = head.collapse
-            rows.append([head.title, head.layer, percent(found.right), found.n_right])
-            rows[-1] += [percent(found.wrong), found.n_wrong]
-    said = (
-        "If nearly all samples of one predicted class flip and nearly none of the other, the "
-        "knockout pushes everything to one prediction, and the pathway is the predicted class "
-        "under another name. Paper mode, at the layer named."
-    )
+def predicted_classes(heads: Sequence[Headline]) -> Table:
+    """Share of samples that flip, by the class that the probe predicted before the knockout."""
+    rows = [
+        [
+            head.title,
+            head.layer,
+            percent(share.right),
+            share.n_right,
+            percent(share.wrong),
+            share.n_wrong,
+        ]
+        for head in heads
+        if head.layer is not None and (share := head.collapse) is not None
+    ]
     columns = ["Dataset", "Layer", "Predicted right: flip", "n", "Predicted wrong: flip", "n"]
-    return join([table(columns, rows), tag("p", said, class_="quiet")]) if rows else Safe("")
+    return Table(columns, rows)
 
 
-def finders(run: RunView) -> Safe:
+def finders(run: RunView) -> Table:
     """How far two finders of exact question tokens mark the same tokens."""
     rows = [
         [
@@ -115,55 +95,118 @@ def finders(run: RunView) -> Safe:
         ]
         for row in records(run.spans)
     ]
-    if not rows:
-        return tag("p", "Only one finder could be used, so there is nothing to compare.")
     columns = ["Dataset", "Finders", "Overlap (Jaccard)", "Identical", "n"]
-    return table(columns, rows, text_columns=2)
+    return Table(columns, rows, text_columns=2)
 
 
-def repeat(run: RunView) -> Safe:
-    """Command, settings, model, versions, seconds per stage, files."""
-    info = run.info
-    command = info.get("command") or "not recorded"
-    config = json.dumps(info.get("config") or {}, indent=2, ensure_ascii=False)
-    return join(
-        [
-            tag("pre", tag("code", command)),
-            _details("Settings", tag("pre", tag("code", config))),
-            _details("Model", _pairs(info.get("model") or {})),
-            _details("Versions", _pairs(_versions(info))),
-            _details("Time and tokens per stage", _stages(info.get("stages") or {})),
-            _details("Files in this folder", _files(run.path)),
+def examples(run: RunView, heads: Sequence[Headline]) -> list[dict[str, Any]]:
+    """Per dataset some samples of Q and some of A at the headline's layer, as cards."""
+    return [
+        {
+            "title": head.title,
+            "layer": head.layer,
+            "cards": {} if head.layer is None else _cards(run, head.dataset, head.layer),
+        }
+        for head in heads
+    ]
+
+
+def _cards(run: RunView, dataset: str, layer: int) -> dict[str, list[dict[str, Any]]]:
+    rows = agreeing(run, dataset, layer)
+    samples = {str(row["id"]): row for row in records(where(run.samples, dataset=dataset))}
+    return {
+        pathway: [
+            _card(samples[str(row["id"])], row)
+            for row in draw(records(where(rows, pathway=pathway)), PER_PATHWAY)
         ]
-    )
+        for pathway in ("Q", "A")
+    }
 
 
-def _details(summary: str, inside: Safe) -> Safe:
-    return tag("details", tag("summary", summary), inside)
+def agreeing(run: RunView, dataset: str, layer: int) -> pd.DataFrame:
+    """Paper-mode rows whose group the strict probe gives too: examples both readings share."""
+    rows = where(run.pathways, dataset=dataset, layer=layer)
+    strict = where(rows, mode="strict")
+    same = set(zip(strict["id"], strict["pathway"], strict=True))
+    paper = where(rows, mode="paper")
+    both = [pair in same for pair in zip(paper["id"], paper["pathway"], strict=True)]
+    return cast(pd.DataFrame, paper.loc[both])
 
 
-def _versions(info: Mapping[str, Any]) -> dict[str, Any]:
-    revision = info.get("git") or "not recorded"
-    return {**(info.get("versions") or {}), "git revision": revision}
+def draw(rows: Sequence[Row], count: int) -> list[Row]:
+    """The first rows by a hash of their id: the same every time, and not picked."""
+    return sorted(rows, key=lambda row: sha256(str(row["id"]).encode()).hexdigest())[:count]
 
 
-def _pairs(values: Mapping[str, Any]) -> Safe:
-    return table(["", ""], [[key, value] for key, value in values.items()], text_columns=2)
+def _card(sample: Row, row: Row) -> dict[str, Any]:
+    """One sample: question, answer, what was right, and the probe's P(wrong) before and after."""
+    spans = zip(_list(sample["span_starts"]), _list(sample["span_stops"]), strict=True)
+    start, stop = sample["answer_start"], sample["answer_stop"]
+    answer_spans = [] if pd.isna(start) or pd.isna(stop) else [(int(start), int(stop))]
+    accepted = ", ".join(str(text) for text in _list(sample["answers"])[:3])
+    facts = {"Accepted": accepted, "kind of answer": str(sample["kind"])}
+    return {
+        "question": marked(str(sample["question"]), spans),
+        "answer": marked(str(sample["answer"]), answer_spans),
+        "verdict": str(sample["verdict"]),
+        "facts": " · ".join(f"{name}: {value}" for name, value in facts.items() if value),
+        "wrong": {
+            name: float(expit(float(row[f"logit_{name}"]))) for name in ("clean", "knockout")
+        },
+    }
 
 
-def _stages(stages: Mapping[str, Any]) -> Safe:
+def marked(text: str, spans: Iterable[tuple[int, int]]) -> list[tuple[str, bool]]:
+    """The text in parts, each with whether it is inside a span; spans are kept in bounds."""
+    parts, at = [], 0
+    for start, stop in sorted((int(a), int(b)) for a, b in spans):
+        start, stop = max(start, at), min(stop, len(text))
+        if start < stop:
+            parts += [(text[at:start], False), (text[start:stop], True)]
+            at = stop
+    return [(part, inside) for part, inside in [*parts, (text[at:], False)] if part]
+
+
+def _list(value: Any) -> list[Any]:
+    return [] if value is None else list(value)
+
+
+def settings(run: RunView) -> str:
+    """The run's configuration as JSON."""
+    return json.dumps(run.info.get("config") or {}, indent=2, ensure_ascii=False)
+
+
+def facts(run: RunView) -> dict[str, Table]:
+    """What is needed to repeat the run: model, versions, seconds per stage, files."""
+    info = run.info
+    revision = {"git revision": info.get("git") or "not recorded"}
+    pairs = {
+        "Model": info.get("model") or {},
+        "Versions": {**(info.get("versions") or {}), **revision},
+    }
+    return {
+        **{
+            name: Table(["", ""], list(values.items()), text_columns=2)
+            for name, values in pairs.items()
+        },
+        "Time and tokens per stage": _stages(info.get("stages") or {}),
+        "Files in this folder": _files(run.path),
+    }
+
+
+def _stages(stages: Mapping[str, Any]) -> Table:
     rows, columns = [], ["Stage", "Seconds", "Tokens", "Tokens per second"]
     overlap = any("beside" in stage for stage in stages.values())
     for name, stage in stages.items():
         seconds, tokens = stage.get("seconds"), stage.get("tokens")
         rate = f"{tokens / seconds:,.0f}" if tokens and seconds else ""
-        said = "" if seconds is None else f"{seconds:,.1f}"
+        spent = "" if seconds is None else f"{seconds:,.1f}"
         beside = [f"{stage['beside']:,.1f}" if "beside" in stage else ""] if overlap else []
-        rows.append([name, said, "" if tokens is None else f"{tokens:,}", rate, *beside])
-    return table([*columns, *(["Seconds while the model read"] if overlap else [])], rows)
+        rows.append([name, spent, "" if tokens is None else f"{tokens:,}", rate, *beside])
+    return Table([*columns, *(["Seconds while the model read"] if overlap else [])], rows)
 
 
-def _files(folder: Path) -> Safe:
+def _files(folder: Path) -> Table:
     """Each file with its size; folders of many parts as one row."""
     rows: list[list[str]] = []
     counted: dict[str, list[int]] = defaultdict(list)
@@ -175,7 +218,7 @@ def _files(folder: Path) -> Safe:
         elif name.as_posix() != "report.html":  # its own size is not known yet
             rows.append([name.as_posix(), _size(size)])
     rows += [[f"{name} ({len(sizes)} files)", _size(sum(sizes))] for name, sizes in counted.items()]
-    return table(["File", "Size"], rows)
+    return Table(["File", "Size"], rows)
 
 
 def _size(count: int) -> str:

@@ -1,13 +1,16 @@
-"""What a run means, in sentences written from its numbers."""
+"""Numbers as text, and what a run means in sentences written from its numbers."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from anchorscope.records import Estimate
+from anchorscope.run_folder.view import RunView, records, where
 from anchorscope.show.curves import FEW
-from anchorscope.show.report.headline import Headline
+from anchorscope.show.report.headline import Headline, kinds
 
 
 def number(value: float, digits: int = 1) -> str:
@@ -28,11 +31,39 @@ def percent(share: float) -> str:
     return f"{100 * share:.{digits}f} %"
 
 
+def short(value: float) -> str:
+    """Three figures or so, empty where there is no number: `−17.4`, `2.83`."""
+    if not math.isfinite(value):
+        return ""
+    return number(value, 1 if abs(value) >= 9.995 else 2)
+
+
+def span(low: float, high: float, show: Callable[[float], str] = number) -> str:
+    """'low to high', or 'no interval' where an end is unknown."""
+    if not (math.isfinite(low) and math.isfinite(high)):
+        return "no interval"
+    return f"{show(low)} to {show(high)}"
+
+
+def with_span(row: Mapping[str, Any], name: str, show: Callable[[float], str]) -> str:
+    """'value (low to high)' of a table's columns `name`, `name_low`, `name_high`."""
+    value, low, high = (float(row[f"{name}{end}"]) for end in ("", "_low", "_high"))
+    if not math.isfinite(value):
+        return "not tested"
+    return f"{show(value)} ({span(low, high, show)})" if math.isfinite(low) else show(value)
+
+
+def two_digits(value: float) -> str:
+    """The number with two decimals."""
+    return number(value, 2)
+
+
 def interval(estimate: Estimate, digits: int = 1) -> str:
     """'95 % interval low to high', or nothing where the table has no interval."""
     if not (math.isfinite(estimate.low) and math.isfinite(estimate.high)):
         return ""
-    return f"95 % interval {number(estimate.low, digits)} to {number(estimate.high, digits)}"
+    ends = span(estimate.low, estimate.high, lambda value: number(value, digits))
+    return f"95 % interval {ends}"
 
 
 def moves(value: float, what: str = "it", *, unit: str = "points") -> str:
@@ -48,6 +79,69 @@ def moves(value: float, what: str = "it", *, unit: str = "points") -> str:
 def listed(parts: Sequence[str]) -> str:
     """'a', 'a and b', 'a, b and c'."""
     return f"{', '.join(parts[:-1])} and {parts[-1]}" if len(parts) > 1 else "".join(parts)
+
+
+def opening(run: RunView, heads: Sequence[Headline]) -> tuple[str, str, str]:
+    """What was run, what paper mode shows, and what strict mode says."""
+    return _what_was_run(run), _paper_mode(heads), _strict_mode(run, heads)
+
+
+def _what_was_run(run: RunView) -> str:
+    """The model, the questions, and on each dataset the n that probes can read."""
+    layers = f" ({run.model['blocks']} layers)" if "blocks" in run.model else ""
+    each = []
+    for name, title in run.titles.items():
+        counts = Counter(kinds(where(run.samples, dataset=name)))
+        n = counts["right"] + counts["wrong"]
+        each.append(f"n = {n} on {title} ({counts['right']} right)")
+    return (
+        f"{run.model_name}{layers} answered {len(run.samples)} questions; probes read the answers "
+        f"that are right or wrong, {listed(each)}."
+    )
+
+
+def _paper_mode(heads: Sequence[Headline]) -> str:
+    """The gap of each dataset, measured by the probe that formed the groups."""
+    start = "Paper mode, where one probe forms the groups Q and A and measures them too, shows "
+    return f"{start}{_gaps({h: (h.layer, h.paper_gap.value) for h in heads})}."
+
+
+def _strict_mode(run: RunView, heads: Sequence[Headline]) -> str:
+    """The datasets of each finding; the gaps alone for a run that has no findings."""
+    start = "Strict mode, where another probe measures them, "
+    if not run.has_strict:
+        return f"{start}shows {_gaps({h: (h.layer, h.strict_gap.value) for h in heads})}."
+    datasets: dict[str, list[str]] = defaultdict(list)
+    for row in records(run.findings):
+        title = run.titles.get(str(row["dataset"]), str(row["dataset"]))
+        datasets[_finds(row)].append(title)
+    return start + "; ".join(f"{what} on {listed(d)}" for what, d in datasets.items()) + "."
+
+
+def _finds(row: Mapping[str, Any]) -> str:
+    """What strict mode does on a dataset: 'finds two pathways', 'cannot tell'."""
+    by = {"belief": "the clean belief", "kinds": "kinds of question", "finder": "the finder"}
+    return {
+        "two-pathways": "finds two pathways",
+        "explained": f"finds two groups that {by.get(str(row['by']), 'something else')} explains",
+        "graded": "finds a difference of degree, not two groups",
+        "uniform": "finds one law for all samples",
+        "no-effect": "finds no effect",
+        "cannot-tell": "cannot tell",
+        "too-few": "makes no finding for lack of samples",
+    }.get(str(row["finding"]), f"finds {row['finding']}")
+
+
+def _gaps(gaps: Mapping[Headline, tuple[int | None, float]]) -> str:
+    """'a gap from A to Q of −20.0 points on Atlas (layer 16) and −29.6 on PopQA (layer 9)'."""
+    measured = {h: gap for h, gap in gaps.items() if gap[0] is not None and math.isfinite(gap[1])}
+    parts = []
+    for head, (layer, value) in measured.items():
+        unit = "" if parts else f" {head.unit}"
+        parts.append(f"{number(value)}{unit} on {head.title} (layer {layer})")
+    without = listed([head.title for head in gaps if head not in measured])
+    clauses = [f"a gap from A to Q of {listed(parts)}"] if parts else []
+    return listed([*clauses, *([f"no two groups on {without}"] if without else [])])
 
 
 def sentences(head: Headline) -> list[str]:

@@ -1,0 +1,135 @@
+"""Read question sets from the hub, by name or by address: hub:ORG/NAME[:CONFIG][:SPLIT].
+
+Through the PyPI package `datasets`. The hub's scripts are never run (`datasets` from version 4 on
+cannot), so only sets with data files can be read. At an address the columns may be any; `--columns`
+says which of them are ours.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from anchorscope.datasets.columns import Columns
+from anchorscope.datasets.from_file import drafts
+from anchorscope.datasets.source import Draft, HubPlace, Row, Source
+from anchorscope.errors import UserError
+
+SCHEME = "hub:"
+SHAPE = "hub:ORG/NAME, hub:ORG/NAME:SPLIT, or hub:ORG/NAME:CONFIG:SPLIT"
+# A single word behind the name is a split if it is one of these, else a config.
+SPLITS = ("test", "validation", "dev", "eval", "train")  # in order of preference
+OWN = (
+    "a .jsonl, .jsonl.gz, .json, .csv, .tsv or .parquet file with the columns question and answers"
+)
+
+
+def from_hub(source: Source, place: HubPlace) -> list[Draft]:
+    """The questions of a set that has a name here, as drafts."""
+    files = f"{source.formats}, or {OWN}"
+    try:
+        from datasets import load_dataset  # PyPI's, not ours; slow to import
+
+        dataset = load_dataset(place.path, place.config, split=place.split)
+        rows: list[Row] = [dict(row) for row in dataset.select_columns(list(place.columns))]
+    except ImportError as error:
+        raise UserError(
+            f"{source.title} comes from the hub through the package 'datasets', which is not "
+            f"installed. Install it, or give a file: {files}."
+        ) from error
+    except Exception as error:  # the library has no one class for "could not be reached"
+        raise UserError(
+            f"{source.title} ({place.path}) could not be reached on the hub "
+            f"({type(error).__name__}). Try again with a connection, or give a file: {files}."
+        ) from error
+    return drafts([source.normal(row) for row in rows], source.name, place.split, place.path)
+
+
+def read_address(text: str) -> tuple[str, str | None, str | None]:
+    """Path, config and split of an address; a folder that was cloned from the hub is a path too."""
+    path, *parts = text.removeprefix(SCHEME).split(":")
+    is_name = len(path.split("/")) == 2 and not path.startswith((".", "/", "~"))
+    if len(parts) > 2 or not all([path, *parts]) or not (is_name or os.path.isdir(path)):
+        raise UserError(f"'{text}' is no address of a dataset. Accepted: {SHAPE}.")
+    if len(parts) == 1:
+        return (path, None, parts[0]) if parts[0] in SPLITS else (path, parts[0], None)
+    config, split = parts or (None, None)
+    return path, config, split
+
+
+def from_address(text: str, columns: Columns | None) -> tuple[Source, list[Draft]]:
+    """The dataset at an address and its questions as drafts; without columns they must be ours."""
+    path, config, split = read_address(text)
+    try:
+        from datasets import get_dataset_split_names, load_dataset  # PyPI's, not ours
+
+        if split is None:
+            splits = get_dataset_split_names(path, config)
+            split = next((name for name in SPLITS if name in splits), splits[0])
+        rows: list[Row] = [dict(row) for row in load_dataset(path, config, split=split)]
+    except ImportError as error:
+        raise UserError(
+            f"{text} comes through the package 'datasets', which is not installed. Install it, or "
+            "give a file."
+        ) from error
+    except Exception as error:  # the library has no one class for "could not be reached"
+        reason = next(iter(str(error).strip().splitlines()), "").rstrip(". ")
+        raise UserError(
+            f"{text} could not be read from the hub ({type(error).__name__}: {reason}). Accepted: "
+            f"{SHAPE}, of a dataset whose data files can be reached from here."
+        ) from error
+    if not rows:
+        raise UserError(f"{text} has no rows in the split {split}. Name another split.")
+    where = f"{path}, {split}"
+    if columns is not None:
+        columns.check(rows[0], where)
+        rows = [columns.normal(row) for row in rows]
+    elif "question" not in rows[0] or not {"answers", "answer"} & rows[0].keys():
+        Columns({"question": "question", "answers": "answers"}).check(rows[0], where)
+    name = "-".join([Path(path).name, *([config] if config else [])]).replace(":", "-")
+    return Source(name=name, title=name), drafts(rows, name, split, where)
+
+
+# --- Sets whose rows need no more than other names for the columns ---
+
+
+def _source(name: str, title: str, path: str, split: str, columns: dict[str, str]) -> Source:
+    named = Columns(columns)
+
+    def normal(row: Row) -> Row:
+        """A row of the hub under our names; one that has them already stays as it is."""
+        return named.normal(row) if set(named.needed) <= row.keys() else row
+
+    return Source(
+        name=name,
+        title=title,
+        hub=HubPlace(path=path, split=split, columns=named.needed),
+        normal=normal,
+        stems=(name.replace("-", ""),),
+        formats=f"a file with the hub's columns ({', '.join(named.needed)})",
+    )
+
+
+# Wei et al. 2024; the verified part is by Haas et al. 2025. A row: problem "Who received ...?",
+# answer "Michio Sugeno".
+SIMPLEQA = _source(
+    "simpleqa", "SimpleQA", "basicv8vc/SimpleQA", "test",
+    {"question": "problem", "answer": "answer"},
+)  # fmt: skip
+SIMPLEQA_VERIFIED = _source(
+    "simpleqa-verified", "SimpleQA-Verified", "google/simpleqa-verified", "eval",
+    {"id": "original_index", "question": "problem", "answer": "answer", "relation": "topic"},
+)  # fmt: skip
+# Berant et al. 2013. A row: question "what language do jamaicans speak?", answers ["Jamaican
+# English"].
+WEBQUESTIONS = _source(
+    "webquestions", "WebQuestions", "stanfordnlp/web_questions", "test",
+    {"question": "question", "answers": "answers"},
+)  # fmt: skip
+# Welbl et al. 2017, without its options. A row: question "What is the least dangerous radioactive
+# decay?", correct_answer "alpha decay".
+SCIQ = _source(
+    "sciq", "SciQ", "allenai/sciq", "test",
+    {"question": "question", "answer": "correct_answer"},
+)  # fmt: skip
+RENAMED = (SIMPLEQA, SIMPLEQA_VERIFIED, WEBQUESTIONS, SCIQ)

@@ -1,0 +1,85 @@
+"""HTML pages from Jinja2 templates, which escape every value that they do not name `safe`."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+import math
+from collections.abc import Sequence
+from functools import cache
+from importlib import resources
+from typing import Any, NamedTuple
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from anchorscope.notebook import codes, visible
+from anchorscope.records import MODES
+from anchorscope.show.report.words import number, percent, short
+
+
+class Table(NamedTuple):
+    """A table of a page; columns after the first `text_columns` hold numbers, ranged right."""
+
+    head: Sequence[object]
+    rows: Sequence[Sequence[object]]
+    text_columns: int = 1
+
+
+def render(template: str, **values: Any) -> str:
+    """The template of show/web with these values; a value that it lacks is an error."""
+    return environment().get_template(template).render(values)
+
+
+@cache
+def environment() -> Environment:
+    """The templates of show/web with their filters."""
+    found = Environment(
+        loader=PackageLoader("anchorscope.show", "web"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    found.filters |= {
+        "number": number,
+        "percent": percent,
+        "short": short,
+        "visible": visible,
+        "codes": codes,
+    }
+    found.globals |= {"island": island, "modes": MODES, "zip": zip}
+    return found
+
+
+def web_file(name: str) -> str:
+    """The text of a style sheet or script of show/web."""
+    folder = resources.files("anchorscope.show").joinpath("web")
+    return folder.joinpath(name).read_text(encoding="utf-8")
+
+
+def source_hash(text: str) -> str:
+    """The text's hash as a Content-Security-Policy names it."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def island(identity: str, value: Any) -> str:
+    """A block of JSON for the page's script that no text inside it can close or break."""
+    written = json.dumps(finite(value), ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    for character in "<>&":
+        written = written.replace(character, f"\\u{ord(character):04x}")
+    name = html.escape(identity)
+    return f'<script type="application/json" id="{name}">{written}</script>'
+
+
+def finite(value: Any) -> Any:
+    """The same value with null for every number that JSON cannot write."""
+    if isinstance(value, dict):
+        return {str(key): finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

@@ -1,1 +1,0 @@
-"""What a person looks at of a study: a figure for each panel, and one page."""

@@ -1,0 +1,168 @@
+// Numbers out of base64: half precision, single precision, 32-bit integers, bytes.
+
+const HALF = (() => {
+  const table = new Float32Array(65536);
+  for (let code = 0; code < 65536; code++) {
+    const sign = code & 0x8000 ? -1 : 1, exponent = (code >> 10) & 31, fraction = code & 1023;
+    if (exponent === 31) table[code] = fraction ? NaN : sign * Infinity;
+    else if (exponent === 0) table[code] = sign * fraction * 2 ** -24;
+    else table[code] = sign * (1 + fraction / 1024) * 2 ** (exponent - 15);
+  }
+  return table;
+})();
+
+function bytesOf(text) {
+  const raw = atob(text), out = new Uint8Array(raw.length);
+  for (let i = 0; i < raw.length; i++) out[i] = raw.charCodeAt(i);
+  return out;
+}
+
+function halvesOf(text) {
+  const codes = new Uint16Array(bytesOf(text).buffer), out = new Float32Array(codes.length);
+  for (let i = 0; i < codes.length; i++) out[i] = HALF[codes[i]];
+  return out;
+}
+
+const floatsOf = (text) => new Float32Array(bytesOf(text).buffer);
+const integersOf = (text) => new Int32Array(bytesOf(text).buffer);
+
+function joined(parts) {
+  if (parts.length === 1) return parts[0];
+  const out = new parts[0].constructor(parts.reduce((sum, part) => sum + part.length, 0));
+  let at = 0;
+  for (const part of parts) { out.set(part, at); at += part.length; }
+  return out;
+}
+
+// The blocks of a run: inside the page, or in files beside it that a server has to give.
+async function blocksOf(head, number) {
+  if (!head.files) {
+    return Array.from({ length: head.blocks }, (_, at) => {
+      const node = document.getElementById(`block-${number}-${at}`), block = JSON.parse(node.textContent);
+      node.remove();
+      return block;
+    });
+  }
+  return Promise.all(head.files.map(async (file) => {
+    const answer = await fetch(file);
+    if (!answer.ok) throw new Error(`${file}: ${answer.status}`);
+    return answer.json();
+  }));
+}
+
+// A run in memory. Layers count from 1; `at(i, k)` is the place of sample i and layer k.
+
+const Q = 1, A = 2;
+const PATHWAY = ["", "Q", "A"];
+const sigmoid = (x) => 1 / (1 + Math.exp(-x));
+
+class Run {
+  constructor(head, blocks, number) {
+    Object.assign(this, head);
+    this.number = number;
+    this.n = blocks.reduce((sum, block) => sum + block.n, 0);
+    for (const name of ["id", "question", "answer", "accepted", "relation", "finder", "spans", "answer_span"])
+      this[name] = blocks.flatMap((block) => block[name]);
+    for (const name of ["dataset", "verdict", "type"])
+      this[name] = joined(blocks.map((block) => bytesOf(block[name])));
+    this.popularity = joined(blocks.map((block) => floatsOf(block.popularity)));
+    this.logits = {};
+    for (const { name } of this.passes)
+      this.logits[name] = Object.fromEntries(this.modes.map((mode) =>
+        [mode, joined(blocks.map((block) => halvesOf(block.logits[name][mode])))]));
+    this.group = Object.fromEntries(this.modes.map((mode) =>
+      [mode, joined(blocks.map((block) => bytesOf(block.pathway[mode])))]));
+    this.readTokens(blocks);
+    this.row = new Map(this.id.map((id, i) => [id, i]));
+    this.flip = Object.fromEntries(this.modes.map((mode) => [mode, this.firstFlips(mode)]));
+    this.bands = new Map();
+  }
+
+  readTokens(blocks) {
+    if (this.no_tokens) return;
+    this.tokens = joined(blocks.map((block) => integersOf(block.tokens)));
+    this.roles = joined(blocks.map((block) => bytesOf(block.roles)));
+    const counts = joined(blocks.map((block) => integersOf(block.token_counts)));
+    this.tokenStart = new Int32Array(this.n + 1);
+    for (let i = 0; i < this.n; i++) this.tokenStart[i + 1] = this.tokenStart[i] + counts[i];
+  }
+
+  // What a search looks into, in small letters; made when it is first asked for.
+  searched(i) {
+    this.small ??= this.id.map((id, at) => `${this.question[at]}\n${this.answer[at]}\n${id}`.toLowerCase());
+    return this.small[i];
+  }
+
+  at(i, k) { return i * this.layers + k - 1; }
+
+  // Whether a probe read the sample: abstentions and answers without an entity have no belief.
+  read(i, mode) { return !Number.isNaN(this.logits.clean[mode][i * this.layers]); }
+
+  clean(mode, i, k) { return this.logits.clean[mode][this.at(i, k)]; }
+
+  cut(mode, i, k) { return this.logits.knockout[mode][this.at(i, k)]; }
+
+  // The class the probe predicts without an intervention: 0 right, 1 wrong, NaN not read.
+  predicted(mode, i, k) {
+    const logit = this.clean(mode, i, k);
+    return Number.isNaN(logit) ? NaN : Number(logit > 0);
+  }
+
+  pathway(mode, i, k) { return PATHWAY[this.group[mode][this.at(i, k)]]; }
+
+  // ΔP: how far the belief in the first prediction moves, in points (or in percent of it).
+  deltaP(mode, i, k, pass = "knockout") {
+    const clean = this.clean(mode, i, k), other = this.logits[pass][mode][this.at(i, k)];
+    const sign = clean > 0 ? 1 : -1, before = sigmoid(sign * clean);
+    return 100 * (sigmoid(sign * other) - before) / (this.unit === "percent" ? before : 1);
+  }
+
+  // The first layer at which the knockout flips the prediction; 0: none, NaN: not read.
+  firstFlips(mode) {
+    const out = new Float32Array(this.n), clean = this.logits.clean[mode], cut = this.logits.knockout[mode];
+    for (let i = 0; i < this.n; i++) {
+      if (!this.read(i, mode)) { out[i] = NaN; continue; }
+      for (let k = 1; k <= this.layers && !out[i]; k++) {
+        const at = this.at(i, k);
+        if (!Number.isNaN(cut[at]) && (clean[at] > 0) !== (cut[at] > 0)) out[i] = k;
+      }
+    }
+    return out;
+  }
+
+  // Quartiles of the knocked-out P(wrong) of Q and of A, among samples of the dataset with the
+  // same predicted class at that layer. Empty below 10 samples: too few for a band.
+  band(mode, dataset, k) {
+    const key = `${mode} ${dataset} ${k}`;
+    if (this.bands.has(key)) return this.bands.get(key);
+    const values = [[], []].map(() => [[], [], []]); // [predicted][group]
+    const clean = this.logits.clean[mode], cut = this.logits.knockout[mode], group = this.group[mode];
+    for (let i = 0, at = k - 1; i < this.n; i++, at += this.layers)
+      if (this.dataset[i] === dataset && cut[at] === cut[at]) values[Number(clean[at] > 0)][group[at]].push(cut[at]);
+    const band = values.map((groups) => groups.map(quartiles));
+    this.bands.set(key, band);
+    return band;
+  }
+}
+
+// The quartiles of P(wrong) from its logits.
+function quartiles(logits) {
+  if (logits.length < 10) return null;
+  const values = Float32Array.from(logits).sort();
+  const place = (share) => {
+    const at = share * (values.length - 1), low = Math.floor(at), next = Math.min(low + 1, values.length - 1);
+    return sigmoid(values[low]) + (at - low) * (sigmoid(values[next]) - sigmoid(values[low]));
+  };
+  return [place(0.25), place(0.75)];
+}
+
+// One row of the table: a question, and its place in each run.
+function joinedRows(runs) {
+  if (runs.length === 1) return Array.from({ length: runs[0].n }, (_, i) => [i]);
+  const rows = [];
+  runs[0].id.forEach((id, i) => {
+    const j = runs[1].row.get(id);
+    if (j !== undefined) rows.push([i, j]);
+  });
+  return rows;
+}
