@@ -137,18 +137,3 @@ def test_a_probe_is_the_batch_of_one():
         probe = LinearProbe(C=2.0).fit(x[learns[fit]], z[learns[fit]])
         logits = x @ weights[fit].astype(np.float64) + intercept[fit]
         assert np.abs(probe.decision_function(x) - logits).max() < 2e-5
-
-
-def test_the_same_lines_run_on_tensors():
-    torch = pytest.importorskip("torch")
-    x, z = states(150, 40)
-    x[:, 5] = 7.0
-    weights = class_weights(z, cross_fits(150), "weights")
-    C = np.full(len(weights), 3.0)
-    for array, tensor in zip(
-        fit_many(x, z, weights, C),
-        fit_many(*(torch.from_numpy(of) for of in (x, z, weights, C))),
-        strict=True,
-    ):
-        assert tensor.dtype == torch.float64
-        assert np.allclose(array, tensor.numpy(), rtol=1e-4, atol=1e-6)

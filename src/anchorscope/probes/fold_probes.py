@@ -51,12 +51,6 @@ class FoldTask(NamedTuple):
     C: float
 
 
-def label_tasks(labels: np.ndarray, fold: np.ndarray, *, C: float) -> list[FoldTask]:
-    """The tasks of labels [task, question], NaN where a question is not in the task."""
-    members = [np.flatnonzero(~np.isnan(label)) for label in labels]
-    return [FoldTask(r, label[r], fold[r], C) for label, r in zip(labels, members, strict=True)]
-
-
 def fit_fold_tasks(
     x: np.ndarray,
     tasks: Sequence[FoldTask],
@@ -126,7 +120,8 @@ def fold_logits(
     Labels are 0 or 1, NaN where a question is not in the task; its logit is NaN then, and where
     the other folds hold fewer than `least` of a class.
     """
-    tasks = label_tasks(labels, fold, C=C)
+    members = [np.flatnonzero(~np.isnan(label)) for label in labels]
+    tasks = [FoldTask(r, own[r], fold[r], C) for own, r in zip(labels, members, strict=True)]
     probes = fit_fold_tasks(x, tasks, balance=balance, least=least)
     logits = np.full(labels.shape, np.nan)
     for row, task, read in zip(logits, tasks, task_logits(probes, tasks, x), strict=True):

@@ -32,8 +32,9 @@ class Covariates:
 
     def take(self, rows: np.ndarray) -> Covariates:
         """Those of some questions."""
-        values: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
-        return Covariates(**{k: v if v is None else v[rows] for k, v in values.items()})
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        taken: dict[str, Any] = {k: v if v is None else v[rows] for k, v in values.items()}
+        return Covariates(**taken)
 
 
 @dataclass(frozen=True, kw_only=True)

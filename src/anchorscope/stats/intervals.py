@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.special import ndtr, ndtri
@@ -121,8 +121,8 @@ def difference_of_means(
     An entity may have questions in both groups: where entities are drawn, both means are taken
     from the same draw.
     """
-    number, options = shared_entities(entity, len(values)), {"seed": draws.seed}
-    options["resamples"] = draws.resamples
+    number = shared_entities(entity, len(values))
+    options: dict[str, Any] = {"seed": draws.seed, "resamples": draws.resamples}
     if number is None:
         parts = [values[(group == which) & ~np.isnan(values)] for which in (1, 0)]
         return difference(*(bootstrap_mean(part, **options) for part in parts))
