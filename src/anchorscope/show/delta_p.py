@@ -269,12 +269,12 @@ def _legend_handles(titles: Mapping[str, str]) -> list[Line2D]:
             [],
             [],
             color=color_of(at),
-            linestyle=dash,
+            linestyle="--" if pathway == "A" else "-",
             lw=1.3,
             label=f"{pathway}-Anchored ({title})",
         )
         for at, title in enumerate(titles.values())
-        for pathway, dash in (("Q", "-"), ("A", "--"))
+        for pathway in ("Q", "A")
     ]
 
 
