@@ -28,14 +28,14 @@ def disk_bytes(questions: int, blocks: int, width: int, passes: int) -> float:
 
 def check_writable(folder: Path) -> None:
     """Raise a UserError where a folder cannot be made or written to, without making it."""
-    place = _existing(folder)
+    place = existing(folder)
     if not place.is_dir():
         raise UserError(f"'{place}' is a file, so '{folder}' cannot be a folder. Choose another.")
     if not os.access(place, os.W_OK | os.X_OK):
         raise UserError(f"'{place}' cannot be written to. Choose another --out.")
 
 
-def _existing(folder: Path) -> Path:
+def existing(folder: Path) -> Path:
     """The folder itself, or the nearest above it that exists."""
     path = folder.expanduser().absolute()
     return next(place for place in (path, *path.parents) if place.exists())
@@ -47,7 +47,7 @@ def check_room(folder: Path, needed: float) -> str:
     Counted is what a begun run has not written yet.
     """
     written = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-    free, more = shutil.disk_usage(_existing(folder)).free, max(0.0, needed - written)
+    free, more = shutil.disk_usage(existing(folder)).free, max(0.0, needed - written)
     if more > free:
         raise UserError(
             f"{folder} needs about {more / GB:.1f} GB more, and {free / GB:.1f} GB are free there. "
