@@ -113,7 +113,6 @@ def test_numbers_become_levels_and_constants_are_left_out():
     kind, both, tokens, length = factors_of(covariates)
     assert len(set(kind)) == len(set(both)) == 2
     assert len(set(tokens)) == 3 and 6 <= len(set(length)) <= 8
-    assert factors_of(None) == ()
 
 
 def test_entities_that_agree_count_as_one():

@@ -8,7 +8,8 @@ from kit.bands import made_band
 from scipy.special import expit, logit
 
 from anchorscope.config import Config
-from anchorscope.pathways.power import power
+from anchorscope.pathways.finding import ENOUGH
+from anchorscope.pathways.power import WORLDS, deciding_power, power
 from anchorscope.pathways.smallest_effect import (
     TARGET,
     ProbeReads,
@@ -79,6 +80,15 @@ def test_a_loss_is_found_more_often_than_none():
         np.mean(power(bands, share=0.5, lost=lost, worlds=range(6), seed=0)) for lost in (1.0, 0.0)
     )
     assert whole > 0.7 and none == 0
+
+
+@pytest.mark.parametrize("spread", [0.3, 6.0])
+def test_no_more_worlds_are_planted_than_decide_the_finding(spread):
+    bands = [made_band(n=200, spread=spread)]
+    found = deciding_power(bands, seed=0)
+    every = power(bands, share=0.5, worlds=range(WORLDS), seed=0)
+    assert found == every[: len(found)] and len(found) < WORLDS
+    assert (np.mean(found) >= ENOUGH) == (np.mean(every) >= ENOUGH)
 
 
 @pytest.mark.parametrize(

@@ -152,6 +152,13 @@ def band_within(areas: np.ndarray, error: float) -> tuple[int, ...]:
     return tuple(int(at) + 1 for at in np.flatnonzero(areas >= np.nanmax(areas) - error))
 
 
+def rows_by_entity(entity: np.ndarray | None, n: int) -> list[np.ndarray]:
+    """The rows of each entity among n questions; without `entity` each question is its own."""
+    own = np.arange(n) if entity is None else entity
+    number = np.unique(own, return_inverse=True)[1]
+    return np.split(np.argsort(number, kind="stable"), np.cumsum(np.bincount(number))[:-1])
+
+
 def read_band(readings: Readings, layers: Sequence[int], *, covariates: Covariates) -> Band:
     """The readings over some layers (from 1), of the samples that have a knocked-out state."""
     columns = [layer - 1 for layer in layers]

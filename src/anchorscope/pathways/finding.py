@@ -25,6 +25,7 @@ from anchorscope.pathways.effect import (
     under_retest,
 )
 from anchorscope.pathways.explained import Explained, explain
+from anchorscope.pathways.tables import estimate_columns
 from anchorscope.pathways.two_groups import (
     ALPHA_LOOK,
     KAPPA,
@@ -129,7 +130,12 @@ def shows_two_pathways(bands: Sequence[Band], draws: Draws) -> bool:
     """
     if bands[0].n < FEWEST:
         return False
-    looks = [look_for_groups(band, draws) for band in bands]
+    looks: list[dict[Key, Look]] = []
+    for band in bands:
+        looks.append(look_for_groups(band, draws))
+        missed = [sum(not seen[key].p_dip <= ALPHA_LOOK for seen in looks) for key in looks[0]]
+        if min(missed) > len(bands) / 2:  # no median can be small enough
+            return False
     for key in looks[0]:
         if not together([found[key].p_dip for found in looks]) <= ALPHA_LOOK:
             continue
@@ -360,7 +366,7 @@ def findings_table(finding: Finding, *, model: str, dataset: str, layer: int) ->
         "by": finding.by,
         "layers": " ".join(map(str, whole.layers)),
         "n": whole.n,
-        **_estimate("gap", finding.gap),
+        **estimate_columns("gap", finding.gap),
         "power_half": finding.power["half"],
         "power_fifth": finding.power["fifth"],
         "why": finding.why,
@@ -369,17 +375,17 @@ def findings_table(finding: Finding, *, model: str, dataset: str, layer: int) ->
         "sets": finding.sets,
         "same_gap": finding.same_gap,
         "reliability": whole.reliability,
-        **_estimate("effect", cut.points),
-        **_estimate("effect_logit", cut.logit),
-        **_estimate("effect_flips", cut.flips),
+        **estimate_columns("effect", cut.points),
+        **estimate_columns("effect_logit", cut.logit),
+        **estimate_columns("effect_flips", cut.flips),
         "effect_p": cut.p,
         "question_p": whole.effects["question"].p,
-        **_estimate("exact_share", whole.shares["knockout"]),
-        **_estimate("content_share", whole.shares["content"]),
-        **_estimate("sides", whole.sides.value),
+        **estimate_columns("exact_share", whole.shares["knockout"]),
+        **estimate_columns("content_share", whole.shares["content"]),
+        **estimate_columns("sides", whole.sides.value),
         "sides_null": whole.sides.null,
         "sides_p": whole.sides.p,
-        **_estimate("retest", whole.retest.value),
+        **estimate_columns("retest", whole.retest.value),
         "retest_p": whole.retest.p,
         "within": look.within,
         "road": look.road,
@@ -398,7 +404,3 @@ def findings_table(finding: Finding, *, model: str, dataset: str, layer: int) ->
         "finder": np.nan if why is None else why.finder,
     }
     return pd.DataFrame([row], columns=[*table_columns.FINDINGS, *table_columns.FINDINGS_MORE])
-
-
-def _estimate(name: str, estimate: Estimate) -> dict[str, float]:
-    return {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}

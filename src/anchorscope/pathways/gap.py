@@ -17,7 +17,14 @@ from scipy.linalg import cho_factor, cho_solve
 from scipy.special import expit
 
 from anchorscope.config import Balance, Delta
-from anchorscope.pathways.band import SIDES, Band, band_error, band_within, read_band
+from anchorscope.pathways.band import (
+    SIDES,
+    Band,
+    band_error,
+    band_within,
+    read_band,
+    rows_by_entity,
+)
 from anchorscope.pathways.effects import delta_p
 from anchorscope.probes.folds import training_rows
 from anchorscope.probes.labelled import Covariates
@@ -63,9 +70,7 @@ def gaps_of_other_bands(
 ) -> np.ndarray:
     """The gap over the bands that other draws of the entities would have chosen, [draw]."""
     rng = np.random.default_rng(seed)
-    own = np.arange(len(readings.z)) if readings.entity is None else readings.entity
-    entity = np.unique(own, return_inverse=True)[1]
-    members = np.split(np.argsort(entity, kind="stable"), np.cumsum(np.bincount(entity))[:-1])
+    members = rows_by_entity(readings.entity, len(readings.z))
     error, by_band = band_error(readings, seed=seed), {}
     gaps = []
     for _ in range(BANDS):

@@ -63,10 +63,8 @@ class Known:
         return replace(self, predicted=np.zeros_like(self.predicted))
 
 
-def factors_of(covariates: Covariates | None) -> tuple[np.ndarray, ...]:
+def factors_of(covariates: Covariates) -> tuple[np.ndarray, ...]:
     """The labels that may have laws of their own, as numbers; those with more than one value."""
-    if covariates is None:
-        return ()
     texts = [t for t in (covariates.relation, covariates.kind) if t is not None]
     labels = [np.asarray(t).astype(str) for t in texts]
     if len(labels) == 2:

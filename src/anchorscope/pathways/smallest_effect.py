@@ -18,7 +18,7 @@ from scipy.special import expit, logit
 from anchorscope.config import Config, unit_of
 from anchorscope.errors import UserError
 from anchorscope.parallel import in_parallel
-from anchorscope.pathways.band import SIDES, Band
+from anchorscope.pathways.band import SIDES, Band, rows_by_entity
 from anchorscope.pathways.effects import delta_p
 from anchorscope.pathways.finding import FEWEST
 from anchorscope.pathways.parts import band_of_folds
@@ -199,10 +199,7 @@ def redraw(bands: Sequence[Band], factor: int, rng: np.random.Generator) -> list
 
     The same rows are taken from every set of folds.
     """
-    n = bands[0].n
-    own = np.arange(n) if bands[0].entity is None else bands[0].entity
-    entity = np.unique(own, return_inverse=True)[1]
-    members = np.split(np.argsort(entity, kind="stable"), np.cumsum(np.bincount(entity))[:-1])
+    members = rows_by_entity(bands[0].entity, bands[0].n)
     drawn = rng.integers(len(members), size=factor * len(members))
     rows = np.concatenate([members[number] for number in drawn])
     copies = np.repeat(np.arange(len(drawn)), [len(members[number]) for number in drawn]).astype(

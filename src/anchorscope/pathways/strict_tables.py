@@ -24,6 +24,7 @@ from anchorscope.pathways.humps import NO_SHAPE, Shape, shape
 from anchorscope.pathways.one_law import Fit, Known, factors_of, fit_line, kinds_share, one_law
 from anchorscope.pathways.one_mechanism import Pair, gaps, shared_by_laws
 from anchorscope.pathways.refit import Refit
+from anchorscope.pathways.tables import estimate_columns
 from anchorscope.probes.labelled import Covariates
 from anchorscope.probes.readings import Readings
 from anchorscope.records import MODES, Estimate, Mode
@@ -71,13 +72,13 @@ def layer_row(
     shapes = {name: _shape(at, name, draws.seed) for name in SUBSETS}
     row: Row = {"layer": layer, "n": len(at.fold)}
     for name, found in agreements.items():
-        row |= _estimate(name, found)
+        row |= estimate_columns(name, found)
     row |= class_collapse(clean, knocked, delta=draws.points)
     for mode in MODES:
         row |= _gaps(at, mode, "all", draws) | _gaps(at, mode, "both", draws)
     row["same_gap"] = _same_gap(at, draws)
     row |= _reliability(at, draws)
-    row |= _estimate("beyond_random", _beyond_control(at, draws))
+    row |= estimate_columns("beyond_random", _beyond_control(at, draws))
     row |= {
         "control": at.control,
         "kinds": kinds_share(clean, knocked, at.known("paper")) if len(clean) else np.nan,
@@ -86,13 +87,15 @@ def layer_row(
     }
     for name, found in shapes.items():
         row |= {f"dip_p_{name}": found.p, f"bic_{name}": found.bic}
-    row |= _estimate("knockout_auroc", refit.clean_probe)
-    row |= _estimate("refit_auroc", refit.refit_probe)
+    row |= estimate_columns("knockout_auroc", refit.clean_probe)
+    row |= estimate_columns("refit_auroc", refit.refit_probe)
     row |= {"moved_norm": refit.norm, "moved_mahalanobis": refit.mahalanobis}
     row |= {"adds_auroc_without": adds.auroc_without, "adds_auroc_with": adds.auroc_with}
-    row |= _estimate("adds_gain", adds.gain)
+    row |= estimate_columns("adds_gain", adds.gain)
     for mode in MODES:
-        row |= _estimate(f"answer_only_{mode}", _answer_only_gap(readings, layer, mode, draws))
+        row |= estimate_columns(
+            f"answer_only_{mode}", _answer_only_gap(readings, layer, mode, draws)
+        )
     return row
 
 
@@ -295,9 +298,11 @@ def _reliability(at: _Layer, draws: StrictDraws) -> Row:
     value, drawn = seen["knockout"]
     base, below = seen.get(at.control, (0.0, 0.0))
     return {
-        **_estimate("reliability", _interval(value, drawn, len(at.fold))),
+        **estimate_columns("reliability", _interval(value, drawn, len(at.fold))),
         "reliability_control": base if at.control else np.nan,
-        **_estimate("reliability_excess", _interval(value - base, drawn - below, len(at.fold))),
+        **estimate_columns(
+            "reliability_excess", _interval(value - base, drawn - below, len(at.fold))
+        ),
     }
 
 
@@ -335,7 +340,3 @@ def _answer_only_gap(readings: Readings, layer: int, mode: Mode, draws: StrictDr
     flipped = flips(readings.at(layer, group), readings.at(layer, group, "knockout"))
     clean, other = readings.at(layer, measure), readings.at(layer, measure, "answer-only")
     return difference_of_means(delta_p(clean, other, delta=draws.points), flipped, draws)
-
-
-def _estimate(name: str, estimate: Estimate) -> dict[str, float]:
-    return {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}

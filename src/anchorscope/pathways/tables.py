@@ -12,7 +12,7 @@ from anchorscope.errors import unknown
 from anchorscope.pathways.effects import Delta, delta_p, flips
 from anchorscope.probes.folds import training_rows
 from anchorscope.probes.readings import Readings
-from anchorscope.records import Pathway
+from anchorscope.records import Estimate, Pathway
 from anchorscope.run_folder import table_columns
 from anchorscope.stats.intervals import bootstrap_mean, rate
 from anchorscope.stats.ranking import accuracy, auroc_interval
@@ -96,6 +96,11 @@ def controls_table(
             mean = float(effect.mean()) if len(effect) else np.nan
             rows.append((model, dataset, layer + 1, name, *flipped[:3], mean, flipped.n))
     return pd.DataFrame(rows, columns=list(table_columns.CONTROLS))
+
+
+def estimate_columns(name: str, estimate: Estimate) -> dict[str, float]:
+    """An estimate as the columns `name`, `name_low` and `name_high`."""
+    return {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
 
 
 def _entities(rows: pd.DataFrame, by_id: Mapping[str, str] | None) -> np.ndarray | None:

@@ -143,6 +143,8 @@ def _rows(powers: list[Power]) -> pd.DataFrame:
     """One row for each dataset and number of samples, every number with its interval."""
     import pandas as pd
 
+    from anchorscope.pathways.tables import estimate_columns
+
     return pd.DataFrame(
         [
             {
@@ -150,14 +152,14 @@ def _rows(powers: list[Power]) -> pd.DataFrame:
                 "finding": power.finding,
                 "usable": size.n,
                 "questions": _questions(power, size),
-                **_columns("loss", size.loss),
-                **_columns("delta_p", size.delta_p),
-                **_columns("share", size.share),
+                **estimate_columns("loss", size.loss),
+                **estimate_columns("delta_p", size.delta_p),
+                **estimate_columns("share", size.share),
                 **power.now,
                 "layer": power.probe.layer,
                 "right": power.probe.right,
                 "wrong": power.probe.wrong,
-                **_columns("auroc", power.probe.auroc),
+                **estimate_columns("auroc", power.probe.auroc),
                 "shuffled_auroc": sum(power.probe.shuffled) / len(power.probe.shuffled),
                 "at_chance": power.probe.at_chance,
             }
@@ -165,7 +167,3 @@ def _rows(powers: list[Power]) -> pd.DataFrame:
             for size in power.smallest
         ]
     )
-
-
-def _columns(name: str, estimate: Estimate) -> dict[str, float]:
-    return {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
