@@ -172,6 +172,6 @@ def test_what_power_cannot_be_asked_for(run, cli):
 
 
 def test_a_cell_that_would_be_computed_is_text():
-    from anchorscope.cli.tools.verdicts import _text
+    from anchorscope.cli.after_run import _text
 
     assert [_text(t) for t in ("=1+1", "@x", "Paris", "")] == ["'=1+1", "'@x", "Paris", ""]

@@ -142,7 +142,7 @@ def test_help_and_version(cli):
 _QUIET = """
 import sys
 {before}
-from anchorscope.cli.bar import quiet_libraries
+from anchorscope.cli.terminal import quiet_libraries
 quiet_libraries()
 assert ("datasets" in sys.modules) is {here}
 import datasets

@@ -123,7 +123,7 @@ def test_a_run_does_not_wait_for_what_other_processes_need():
     """Fits, tests and figures are made by processes that import these while the model reads."""
     code = """
 import sys
-from anchorscope.cli.bar import Bar
+from anchorscope.cli.terminal import Bar
 from anchorscope.config import EVIDENCE
 from anchorscope.evidence.pieces import piece_of
 from anchorscope.pipeline.run import run

@@ -224,7 +224,7 @@ def test_a_browser_that_never_ends_does_not_hold_the_command(tmp_path, monkeypat
 
 
 def test_without_a_screen_no_browser_is_asked(tmp_path: Path, monkeypatch) -> None:
-    from anchorscope.cli.view import open_in_browser
+    from anchorscope.cli.show import open_in_browser
 
     for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"):
         monkeypatch.delenv(name, raising=False)

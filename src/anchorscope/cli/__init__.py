@@ -1,4 +1,4 @@
-"""The command line: each command in a file of its own, a user's mistake in one sentence."""
+"""The command line: every command, and a user's mistake in one sentence."""
 
 from __future__ import annotations
 
@@ -9,22 +9,14 @@ from typing import Annotated
 
 import typer
 
-from anchorscope.cli.analyse import analyse
+from anchorscope.cli.after_run import power, verdicts, verify
 from anchorscope.cli.app import app as app_command
-from anchorscope.cli.claims import claims
 from anchorscope.cli.detect import detect
-from anchorscope.cli.doctor import doctor
-from anchorscope.cli.figure import figure
-from anchorscope.cli.run import run
-from anchorscope.cli.simulate import simulate
+from anchorscope.cli.model import doctor, get
+from anchorscope.cli.run import analyse, run, simulate
+from anchorscope.cli.show import claims, export, figure, view
 from anchorscope.cli.study import study
 from anchorscope.cli.terminal import Terminal, echo
-from anchorscope.cli.tools.export import export
-from anchorscope.cli.tools.get import get
-from anchorscope.cli.tools.power import power
-from anchorscope.cli.tools.verdicts import verdicts
-from anchorscope.cli.tools.verify import verify
-from anchorscope.cli.view import view
 from anchorscope.errors import UserError
 
 EXIT_CODES = (
@@ -33,7 +25,7 @@ EXIT_CODES = (
     "130 stopped by Ctrl-C, and the same command continues."
 )
 _CTRL_C = 130
-# What a disk says of itself, not of a path that was mistyped.
+# Errors of a disk, not of a path that was mistyped.
 _DISK = (
     errno.ENOSPC,
     errno.EDQUOT,
@@ -68,8 +60,8 @@ app.command()(verify)
 app.add_typer(detect, name="detect")
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(wanted: bool) -> None:
+    if wanted:
         echo(f"anchorscope {version('anchorscope')}")
         raise typer.Exit
 
@@ -85,24 +77,24 @@ def _main(
 
 
 def main() -> None:
-    """The entry point: exit code 2 for what the user can mend, 130 for Ctrl-C."""
+    """Run the command line: exit code 2 for an error the user can fix, 130 for Ctrl-C."""
     errors = Terminal(stderr=True, soft_wrap=True)
     try:
         app()
     except UserError as error:
-        _say(errors, str(error))
+        _print_error(errors, str(error))
         sys.exit(2)
     except (OSError, MemoryError, RuntimeError) as error:
-        told = _of_the_machine(error)
-        if told is None:
+        sentence = _machine_error(error)
+        if sentence is None:
             raise
-        _say(errors, told)
+        _print_error(errors, sentence)
         sys.exit(2)
     except KeyboardInterrupt:
         _stopped(errors)
         sys.exit(_CTRL_C)
     except SystemExit as end:
-        if end.code == _CTRL_C:  # typer's own answer to Ctrl-C, without a word
+        if end.code == _CTRL_C:  # typer ends so on Ctrl-C, and prints nothing
             _stopped(errors)
         raise
 
@@ -111,13 +103,13 @@ def _stopped(errors: Terminal) -> None:
     errors.print("Stopped. The same command continues where it was.")
 
 
-def _say(errors: Terminal, told: str) -> None:
+def _print_error(errors: Terminal, sentence: str) -> None:
     errors.print("[bold red]Error[/] ", end="")
-    errors.print(told, markup=False)
+    errors.print(sentence, markup=False)
 
 
-def _of_the_machine(error: OSError | MemoryError | RuntimeError) -> str | None:
-    """What a disk or a memory said that nobody foresaw, as a sentence; None of a fault of ours."""
+def _machine_error(error: OSError | MemoryError | RuntimeError) -> str | None:
+    """The sentence for a disk or memory that failed; None for a bug, which keeps its traceback."""
     if isinstance(error, OSError):
         if error.errno not in _DISK:
             return None

@@ -11,8 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
-from anchorscope.cli.named_model import OWN, Adapter, Revision, load_named
-from anchorscope.cli.terminal import echo
+from anchorscope.cli.model import OWN, Adapter, Revision, load_named
+from anchorscope.cli.terminal import Bar, echo
 from anchorscope.config import help_of
 from anchorscope.errors import UserError
 
@@ -42,7 +42,7 @@ def app(
         bool, typer.Option("--no-open", help="Serve the page and open no browser.")
     ] = False,
 ) -> None:
-    """Serves a page to ask a model live and inspect its answers, token by token.
+    """Serve a page to ask a model live and inspect its answers, token by token.
 
     It shows the answer as it grows with its probability of being wrong, the pathway, and the
     belief by layer, clean and with any tokens cut. It listens on 127.0.0.1 alone.
@@ -50,8 +50,7 @@ def app(
     password = _password(listen)
     _require_gradio()
     from anchorscope.app.page import guarded_app
-    from anchorscope.cli.bar import Bar
-    from anchorscope.cli.view import open_in_browser
+    from anchorscope.cli.show import open_in_browser
     from anchorscope.web.server import Server, bind, start_listening
 
     bound = bind(listen, port)

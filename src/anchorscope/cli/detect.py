@@ -8,10 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
-from anchorscope.cli.collect import collect
 from anchorscope.cli.detect_serve import serve
-from anchorscope.cli.named_model import OWN, Adapter, Revision, load_named
-from anchorscope.cli.terminal import Terminal, echo
+from anchorscope.cli.model import OWN, Adapter, Revision, load_named
+from anchorscope.cli.run import collect, words
+from anchorscope.cli.terminal import Bar, Terminal, echo
 from anchorscope.config import help_of
 from anchorscope.errors import UserError
 
@@ -61,12 +61,11 @@ def evaluate(
         typer.Option(help="Bootstrap resamples; default: as many as the comparisons need."),
     ] = None,
 ) -> None:
-    """Writes the table of every detector, with random and entity-disjoint folds side by side."""
+    """Write the table of every detector, with random and entity-disjoint folds side by side."""
     _at_least("folds", folds, 3)
     if limit is not None:
         _at_least("limit", limit, 40)
 
-    from anchorscope.cli.bar import Bar
     from anchorscope.detect.study import study
     from anchorscope.run_folder.disk_space import check_writable
     from anchorscope.run_folder.store import Store
@@ -74,7 +73,7 @@ def evaluate(
     from anchorscope.show import write_report
     from anchorscope.show.detectors import write_detect_figures
 
-    names = tuple(word.strip() for word in methods.split(",") if word.strip())
+    names = words(methods)
     folder = out or runs[0]
     check_writable(folder)
     store = Store(folder)
@@ -86,11 +85,11 @@ def evaluate(
         )  # fmt: skip
     files = result.write(folder)
     files += write_detect_figures(folder, result.scores, result.transfer)
-    _print(result.table)
+    _print_table(result.table)
     for row in result.claims.to_dict("records"):
-        echo(f"{row['statement']}, {row['dataset']}: {_told(row)}")
+        echo(f"{row['statement']}, {row['dataset']}: {_decisions(row)}")
     for row in [] if result.peer is None else result.peer.to_dict("records"):
-        echo(_beside(row))
+        echo(_peer_line(row))
     echo("\n".join(str(file) for file in files if file.suffix in (".csv", ".md", ".png")))
     if (folder / "report.html").is_file():  # an analysed run: its report has these claims too
         echo(str(write_report(RunView.open(folder))))
@@ -113,15 +112,14 @@ def train(
     model_licence: Annotated[str, typer.Option(help="Licence of the model.")] = "not recorded",
     data_licence: Annotated[str, typer.Option(help="Licence of the data.")] = "not recorded",
 ) -> None:
-    """Trains a detector on a run's answers and saves it with its evaluation and model card."""
+    """Train a detector on a run's answers and save it with its evaluation and model card."""
     _at_least("folds", folds, 3)
 
-    from anchorscope.cli.bar import Bar
     from anchorscope.detect.deployed.detector import Detector
     from anchorscope.detect.deployed.saved import check_place
 
     check_place(out.expanduser())
-    names = [word.strip() for word in data.split(",") if word.strip()] or None
+    names = words(data) or None
     licences = {"detector": licence, "model": model_licence, "data": data_licence}
     with Bar() as bar:
         detector = Detector.train(
@@ -129,7 +127,7 @@ def train(
             licence=licences, progress=bar,
         )  # fmt: skip
     detector.save(out)
-    echo(_accepted_with(detector))
+    echo(_summary(detector))
     echo(str(out))
 
 
@@ -161,19 +159,17 @@ def score(
         typer.Option("--as", help="Use the prompt of this training dataset, if it had several."),
     ] = None,
 ) -> None:
-    """Answers a question, or those of a file, and says how likely each answer is wrong.
+    """Answer a question, or those of a file, and say how likely each answer is wrong.
 
-    Rows are written as they are scored: the same command goes on where it was stopped.
+    Rows are written as they are scored: the same command continues where it stopped.
     """
-    from anchorscope.cli.bar import Bar
-    from anchorscope.cli.score_rows import asked, print_scores
     from anchorscope.detect.deployed.detector import Detector
     from anchorscope.detect.deployed.located import Scored
     from anchorscope.detect.deployed.warn import Warned
-    from anchorscope.detect.rows.files import check_names, check_out
-    from anchorscope.detect.rows.score_file import maker_of, score_file
+    from anchorscope.detect.rows.files import check_names, check_out, joined, json_line
+    from anchorscope.detect.rows.score_file import maker_of, score_file, score_portions
 
-    rows = asked(file, question, answer)
+    rows = _rows_to_score(file, question, answer)
     check_names(rows, prefix, of=Warned if before else Scored)
     if out is not None:
         check_out(out, rows)
@@ -193,12 +189,35 @@ def score(
         made_by = maker_of(loaded) | {"before": before, "as": as_dataset}
         options: Any = {"prefix": prefix, "progress": bar}
         if out is None:
-            print_scores(rows, scores, **options)
+            waiting = iter(rows)  # a line of JSON for each row, as soon as it is scored
+            for portion in score_portions(rows, scores, **options):
+                for scored in portion:
+                    echo(json_line(joined(next(waiting), scored)))
             return
         done = score_file(rows, scores, out, made_by=made_by, **options)
     if done.kept:
         echo(f"{done.kept} of {done.rows} rows had been scored before.")
     echo(f"{done.flagged} of {done.rows} flagged as wrong. {out}")
+
+
+def _rows_to_score(
+    file: Path | None, question: str | None, answer: str | None
+) -> list[dict[str, Any]]:
+    """The rows of the file, or the one question that was given instead."""
+    from anchorscope.detect.rows.files import read_questions
+
+    if (file is None) == (question is None):
+        raise UserError("Give either a file or --question, and not both.")
+    if file is not None:
+        if answer is not None:
+            raise UserError(
+                "--answer belongs to --question. The answers to a file's questions are in its "
+                "column `answer`."
+            )
+        return read_questions(file)
+    if not str(question).strip():
+        raise UserError("--question is empty. Give the text of a question.")
+    return [{"question": question} | ({} if answer is None else {"answer": answer})]
 
 
 @detect.command()
@@ -207,20 +226,20 @@ def push(
     repository: Annotated[str, typer.Argument(help="org/name on the hub.")],
     public: Annotated[bool, typer.Option("--public", help="Make the repository public.")] = False,
 ) -> None:
-    """Uploads a detector's folder to the hub, private unless --public is given."""
+    """Upload a detector's folder to the hub, private unless --public is given."""
     from anchorscope.detect.deployed.hub import upload
 
     echo(upload(folder, repository, private=not public))
 
 
-def _accepted_with(detector: Any) -> str:
-    """What a trained detector is worth, in lines."""
-    numbers, on = detector.evaluation, detector.trained_on
+def _summary(detector: Any) -> str:
+    """The accuracy, threshold and promise of a trained detector, in lines."""
+    numbers, data = detector.evaluation, detector.trained_on
     low, high = detector.band
     lines = [
         f"{detector.method.name}: AUROC {numbers['auroc']:.3f} [{numbers['auroc_low']:.3f}, "
-        f"{numbers['auroc_high']:.3f}] on unseen entities, from {on['answers']} answers "
-        f"({on['wrong']} wrong) of {', '.join(on['datasets'])}.",
+        f"{numbers['auroc_high']:.3f}] on unseen entities, from {data['answers']} answers "
+        f"({data['wrong']} wrong) of {', '.join(data['datasets'])}.",
         f"Flags above {detector.threshold:.3f}; cannot say between {low:.3f} and {high:.3f} "
         f"({numbers['cannot_say']:.0%} of held-out answers).",
         f"Promised: {detector.promise}." if detector.promise else "",
@@ -229,7 +248,7 @@ def _accepted_with(detector: Any) -> str:
     return "\n".join(line for line in lines if line)
 
 
-def _print(table: Any) -> None:
+def _print_table(table: Any) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
@@ -245,14 +264,14 @@ def _print(table: Any) -> None:
     Terminal().print(drawn)
 
 
-def _told(row: dict[Any, Any]) -> str:
-    """What both modes say of a claim: "paper undecided (+0.002), strict fails (-0.018)"."""
+def _decisions(row: dict[Any, Any]) -> str:
+    """The decision of both modes on a claim: "paper undecided (+0.002), strict fails (-0.018)"."""
     modes = [mode for mode in ("paper", "strict") if f"{mode}_decision" in row]
     return ", ".join(f"{m} {row[f'{m}_decision']} ({row[f'{m}_value']:+.3f})" for m in modes)
 
 
-def _beside(row: dict[Any, Any]) -> str:
-    """What the second model's states say beside the model's own."""
+def _peer_line(row: dict[Any, Any]) -> str:
+    """How a second model's states read the answers, compared with the model's own."""
     answers = "all answers" if row["answers"] == "all" else "answers on which the models disagree"
     head = f"{row['dataset']}, {row['position']}, {row['n']} {answers}: "
     if not math.isfinite(row["gap"]):

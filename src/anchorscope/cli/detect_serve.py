@@ -11,8 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
-from anchorscope.cli.named_model import OWN, Adapter, Revision, load_named
-from anchorscope.cli.terminal import echo
+from anchorscope.cli.model import OWN, Adapter, Revision, load_named
+from anchorscope.cli.terminal import Bar, echo
 from anchorscope.config import help_of
 from anchorscope.errors import UserError, unknown
 
@@ -51,7 +51,7 @@ def serve(
         typer.Option("--as", help="Use the prompt of this training dataset, if it had several."),
     ] = None,
 ) -> None:
-    """Serves a model's answers with their scores to OpenAI's clients, until Ctrl-C or SIGTERM.
+    """Serve a model's answers with their scores to OpenAI's clients, until Ctrl-C or SIGTERM.
 
     The last user message is asked with the detector's own prompt, as the detector was evaluated.
     It listens on 127.0.0.1 alone unless --listen and an API key are given.
@@ -96,7 +96,6 @@ def _served(
     dataset: str | None,
 ) -> Any:
     """Model and detector, loaded and proved on one question."""
-    from anchorscope.cli.bar import Bar
     from anchorscope.detect.deployed.detector import Detector
     from anchorscope.serve.served import Served
 

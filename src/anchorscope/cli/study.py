@@ -9,7 +9,8 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from anchorscope.cli.terminal import Terminal, echo
+from anchorscope.cli.run import limit_of
+from anchorscope.cli.terminal import Bar, Terminal, echo, quiet_libraries
 from anchorscope.config import help_of
 from anchorscope.errors import UserError
 
@@ -62,8 +63,6 @@ def study(
     The whole study is checked before it starts. A model that fails does not stop the others; the
     same command continues a stopped study. Exit code 1 if a model failed.
     """
-    from anchorscope.cli.bar import Bar, quiet_libraries
-    from anchorscope.cli.run import limit_of
     from anchorscope.pipeline.study.file import read_study, value_of
     from anchorscope.pipeline.study.plan import plan_study
     from anchorscope.pipeline.study.study import study as run_study
@@ -119,9 +118,10 @@ def show_plan(plan: Plan) -> None:
     from anchorscope.pipeline.study.plan import COLUMNS, plan_notes, plan_rows
 
     console = Terminal()
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for number, name in enumerate(COLUMNS):
-        table.add_column(name, justify="right" if number else "left", no_wrap=number > 0)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
+    table.add_column(COLUMNS[0], overflow="fold")
+    for name in COLUMNS[1:]:
+        table.add_column(name, justify="right", no_wrap=True)
     for row in plan_rows(plan):
         table.add_row(*row)
     console.print(table)

@@ -1,4 +1,4 @@
-"""Print to the terminal: the one place where text leaves, with control characters shown as code.
+"""Print to the terminal: lines, tables and progress, with control characters shown as code.
 
 Names and texts come from files that others wrote. An escape sequence among them would move the
 cursor, write over what was printed, or change the window's title.
@@ -6,11 +6,23 @@ cursor, write over what was printed, or change the window's title.
 
 from __future__ import annotations
 
+import logging
+import os
+import sys
 from collections.abc import Iterable
+from types import TracebackType
 from typing import Any
 
 import typer
 from rich.console import Console, ConsoleOptions, RenderableType
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.segment import Segment
 
 from anchorscope.errors import CONTROLS
@@ -35,9 +47,68 @@ class Terminal(Console):
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """The segments of what is printed; those that move the cursor are rich's own."""
+        """The segments to print; those that move the cursor are rich's own and stay."""
         for segment in super().render(renderable, options):
             if segment.control:
                 yield segment
             else:
                 yield Segment(visible(segment.text), segment.style)
+
+
+class Bar:
+    """Progress on standard error: one bar a stage, or plain lines where there is no terminal."""
+
+    def __init__(self) -> None:
+        self.console = Terminal(stderr=True)
+        self._rich = Progress(
+            TextColumn("{task.description:<22}"),
+            BarColumn(bar_width=30),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=self.console,
+            disable=not self.console.is_terminal,
+        )
+        self._task = None
+
+    def __enter__(self) -> Bar:
+        quiet_libraries()
+        self._rich.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._rich.stop()
+
+    def start(self, stage: str, total: int) -> None:
+        if not self.console.is_terminal:
+            self.console.print(f"{stage} (0/{total})", markup=False)
+        self._task = self._rich.add_task(stage, total=total)
+
+    def advance(self, count: int = 1) -> None:
+        if self._task is not None:
+            self._rich.advance(self._task, count)
+
+    def note(self, text: str) -> None:
+        self.console.print(text, style="dim", markup=False)
+
+
+def quiet_libraries() -> None:
+    """Turn off the progress bars and advice of the libraries underneath."""
+    # Unset, tokenizers warns of each process that is started after it used several cores.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+    # `datasets` reads it when it is imported; it is slow to import, and only the hub needs it.
+    os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
+    from transformers.utils import logging as transformers_logging
+
+    if "datasets" in sys.modules:
+        from datasets.utils.logging import disable_progress_bar
+
+        disable_progress_bar()
+    transformers_logging.disable_progress_bar()
+    transformers_logging.set_verbosity_error()
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)

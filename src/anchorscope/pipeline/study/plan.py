@@ -50,9 +50,7 @@ _LENGTHS = {
     QUESTION.name: (0, 3), ANSWER_ONLY.name: (0, 1), RETEST.name: (0, 1),
     RETEST_KNOCKOUT.name: (1.65, 0),  # and the question itself, behind the other prompt
 }  # fmt: skip
-COLUMNS = (
-    "model", "questions", "passes", "tokens", "FLOPs", "weights", "disk", "hours left",
-)  # fmt: skip
+COLUMNS = ("model", "questions", "passes", "tokens", "FLOPs", "weights", "disk", "hours")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -399,8 +397,8 @@ def plan_notes(plan: Plan) -> list[str]:
         "and P(True) are not counted."
     )
     notes.append(
-        "Hours left: of reading, at the speed that the run has had so far. A run that has read no "
-        "shard has none: start it, and ask again."
+        "Hours: of reading that is left, at the speed that the run has had so far. A run that has "
+        "read no shard has none: start it, and ask again."
     )
     estimated = [run.model.name for run in plan.runs if not all(one.counted for one in run.sets)]
     if estimated:

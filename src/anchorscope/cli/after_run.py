@@ -1,0 +1,311 @@
+"""Commands that check a finished run: verify, power, and verdicts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from anchorscope.cli.run import words
+from anchorscope.cli.terminal import Bar, Terminal, echo, quiet_libraries
+from anchorscope.errors import UserError, unknown
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from anchorscope.answers.doubtful import Doubt
+    from anchorscope.pathways.smallest_effect import Power, Smallest
+    from anchorscope.records import Estimate, Sample
+    from anchorscope.run_folder.verify import Checked
+
+# What more questions do not change.
+_OTHER = {
+    "explained": "More questions do not change that: ask one kind of question alone, or mend what "
+    "the groups are explained by.",
+    "no-effect": "See first that the right tokens are cut: exact tokens are in samples.parquet.",
+}
+COLUMNS = ("id", "question", "answer", "accepted", "right", "abstained", "why")  # of doubtful.csv
+
+
+def verify(
+    folder: Annotated[Path, typer.Argument(help="A run, a detector's folder, or a study.")],
+    deep: Annotated[
+        bool,
+        typer.Option(
+            "--deep", help="Compute every table again from the stored answers and states."
+        ),
+    ] = False,
+    badge: Annotated[
+        Path | None, typer.Option(help="Write an SVG badge of the result, for a README.")
+    ] = None,
+) -> None:
+    """Compare every file with its checksum, format and versions, one line each.
+
+    Exit code 1 where something is wrong; each such line says what to do. No model is loaded.
+    """
+    console = Terminal(soft_wrap=True)
+    seen, wrong = 0, 0
+    for checked in _checks(folder, deep=deep):
+        seen, wrong = seen + 1, wrong + (not checked.ok)
+        console.print("[green]ok   [/] " if checked.ok else "[red]WRONG[/] ", end="")
+        console.print(str(checked), markup=False)
+    result = f"{wrong} of {seen} wrong" if wrong else f"{seen} checks, all well"
+    console.print(result, markup=False)
+    if badge is not None:
+        from anchorscope.run_folder.whole import put_whole
+        from anchorscope.show.badge import badge as draw_badge
+
+        done = "recomputed" if deep else "verified"
+        text = f"{wrong} of {seen} checks failed" if wrong else f"{done}, {seen} checks"
+        put_whole(badge, draw_badge(text, ok=not wrong))
+    if wrong:
+        raise typer.Exit(1)
+
+
+def _checks(folder: Path, *, deep: bool) -> Iterator[Checked]:
+    """The checks of a run, of a detector, or of every run of a study."""
+    from anchorscope.run_folder.info import RUN
+    from anchorscope.run_folder.listing import MARKERS
+
+    folder = folder.expanduser()
+    if not folder.is_dir():
+        raise UserError(f"There is no folder '{folder}'. Give a run's or a detector's folder.")
+    if (folder / RUN).exists() or (folder / MARKERS).is_dir():
+        yield from _of_run(folder, deep=deep)
+        return
+    if (folder / "detector.json").exists() or (folder / "detector.safetensors").exists():
+        from anchorscope.detect.deployed.verify import verify_detector
+
+        yield from verify_detector(folder, deep=deep)
+        return
+    runs = sorted(file.parent for file in folder.glob(f"*/{RUN}"))
+    if not runs:
+        raise UserError(
+            f"'{folder}' holds no run.json and no detector.json. Give what --out named."
+        )
+    for run in runs:
+        for checked in _of_run(run, deep=deep):
+            yield replace(checked, name=f"{run.name}/{checked.name}")
+
+
+def _of_run(folder: Path, *, deep: bool) -> Iterator[Checked]:
+    from anchorscope.run_folder.verify import verify_run
+
+    wrong = False
+    for checked in verify_run(folder):
+        wrong = wrong or not checked.ok
+        yield checked
+    if deep and not wrong:  # from damaged files nothing would be learnt
+        from anchorscope.pipeline.recompute import recomputed
+
+        quiet_libraries()
+        with Bar() as bar:
+            results = list(recomputed(folder, progress=bar))
+        yield from results
+
+
+def power(
+    run: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
+    data: Annotated[
+        str, typer.Option(help="Some of the run's datasets, joined by commas; default: all.")
+    ] = "",
+    worlds: Annotated[int, typer.Option(help="Planted worlds behind each number.")] = 40,
+    out: Annotated[Path | None, typer.Option(help="Also write the table to this .csv.")] = None,
+) -> None:
+    """Say which effect a run would have found in 80 %, and one of two or four times its size.
+
+    Two pathways are planted in the run's own readings: half of the samples lose a part of their
+    belief, or a part of the samples loses all of it. It also says which layer's probe reads best,
+    and whether that is better than chance.
+    """
+    if worlds < 10:
+        raise UserError(f"--worlds is {worlds}. Accepted: 10 or more.")
+    from anchorscope.pathways.smallest_effect import power_of_run
+    from anchorscope.run_folder.view import RunView
+
+    view = RunView.open(run)
+    names = words(data) or view.datasets
+    for name in names:
+        if name not in view.datasets:
+            raise unknown("dataset", name, view.datasets)
+    _ = view.findings, view.probes, view.answers  # an error in them comes before any work
+    powers = []
+    for name in names:
+        with Bar() as bar:
+            bar.note(f"{name}: planting worlds ...")
+            powers.append(power_of_run(view, name, worlds=worlds))
+    console = Terminal()
+    console.print(_probes(powers))
+    console.print(_smallest(powers))
+    for one in powers:
+        console.print(_sentences(one), markup=False)
+    if out is not None:
+        _rows(powers).to_csv(out, index=False)
+        echo(str(out))
+
+
+def _probes(powers: list[Power]) -> Table:
+    """Which layer, and what its probe reads."""
+    table = _table("dataset", "layer", "right", "wrong", "AUROC", "shuffled labels", "probe")
+    for one in powers:
+        probe = one.probe
+        table.add_row(
+            one.dataset,
+            f"{probe.layer} of {probe.layers}",
+            str(probe.right),
+            str(probe.wrong),
+            _interval(probe.auroc, ".2f"),
+            f"{min(probe.shuffled):.2f} to {max(probe.shuffled):.2f}",
+            "at chance" if probe.at_chance else "reads",
+        )
+    return table
+
+
+def _smallest(powers: list[Power]) -> Table:
+    """The smallest effects found in 80 %, by number of samples."""
+    table = _table("dataset", "usable", "questions", "loss of a half", "its ΔP", "share of Q")
+    for one in powers:
+        for size in one.smallest:
+            table.add_row(
+                one.dataset,
+                f"{size.n:,}",
+                f"{_questions(one, size):,}",
+                _interval(size.loss, ".0%"),
+                _interval(size.delta_p, ".0f"),
+                _interval(size.share, ".0%"),
+            )
+    return table
+
+
+def _sentences(power: Power) -> str:
+    """The same in words."""
+    parts = [f"{power.dataset}: {power.finding} ({power.why})."]
+    if not math.isnan(power.now["power_half"]):
+        parts.append(
+            f"Had half of the samples lost their belief, this run would have found two pathways "
+            f"in {power.now['power_half']:.0%}; had a fifth, in {power.now['power_fifth']:.0%}."
+        )
+    parts += [_OTHER[power.finding]] if power.finding in _OTHER else []
+    parts += [f"{power.probe.why.capitalize()}."] if power.probe.why else []
+    return " ".join(parts)
+
+
+def _questions(power: Power, size: Smallest) -> int:
+    """The number of questions to ask for so many usable samples, at this run's rate."""
+    return round(size.n * power.questions / power.n)
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for column in columns:
+        table.add_column(column)
+    return table
+
+
+def _interval(estimate: Estimate, form: str) -> str:
+    if math.isnan(estimate.value):
+        return "beyond reach"
+    ends = estimate.low, estimate.high
+    low, high = (f"{end:{form}}" if math.isfinite(end) else "more" for end in ends)
+    return f"{estimate.value:{form}} ({low} to {high})"
+
+
+def _rows(powers: list[Power]) -> pd.DataFrame:
+    """One row for each dataset and number of samples, every number with its interval."""
+    import pandas as pd
+
+    return pd.DataFrame(
+        [
+            {
+                "dataset": one.dataset,
+                "finding": one.finding,
+                "usable": size.n,
+                "questions": _questions(one, size),
+                **_columns("loss", size.loss),
+                **_columns("delta_p", size.delta_p),
+                **_columns("share", size.share),
+                **one.now,
+                "layer": one.probe.layer,
+                "right": one.probe.right,
+                "wrong": one.probe.wrong,
+                **_columns("auroc", one.probe.auroc),
+                "shuffled_auroc": sum(one.probe.shuffled) / len(one.probe.shuffled),
+                "at_chance": one.probe.at_chance,
+            }
+            for one in powers
+            for size in one.smallest
+        ]
+    )
+
+
+def _columns(name: str, estimate: Estimate) -> dict[str, float]:
+    return {
+        name: estimate.value,
+        f"{name}_low": estimate.low,
+        f"{name}_high": estimate.high,
+    }
+
+
+def verdicts(
+    run: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
+    out: Annotated[Path, typer.Option(help="The .csv file to write.")] = Path("doubtful.csv"),
+    most: Annotated[int, typer.Option(help="At most so many rows, the most doubtful ones.")] = 100,
+) -> None:
+    """Write the answers whose verdict may be wrong, for you to check and correct.
+
+    Near spellings, parts of an accepted answer, accepted answers among other words, numbers, words
+    of abstention. Correct the columns right and abstained (1 or 0); --verdicts of `anchorscope run`
+    takes the file as it is, and --reuse takes over the run's answers and states.
+    """
+    if out.suffix != ".csv":
+        raise UserError(f"--out is '{out}'. Accepted: a .csv file.")
+    if most < 1:
+        raise UserError(f"--most is {most}. Accepted: 1 or more.")
+    import pandas as pd
+
+    from anchorscope.answers.doubtful import doubtful
+    from anchorscope.config import Config
+    from anchorscope.pipeline.request import command_of
+    from anchorscope.run_folder.view import RunView
+
+    view = RunView.open(run)
+    samples = [sample for sample in view.answers if sample.question.answers]
+    if not samples:
+        raise UserError(f"'{run}' has no accepted answers to compare with, only given verdicts.")
+    pairs = doubtful(samples)
+    rows = [_row(sample, doubt) for sample, doubt in pairs[:most]]
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        pd.DataFrame(rows, columns=list(COLUMNS)).to_csv(out, index=False)
+    except OSError as error:
+        raise UserError(f"{out} cannot be written: {error.strerror}.") from error
+    echo(
+        f"{len(pairs)} of {len(samples)} verdicts are in doubt; {len(rows)} of them are in {out}, "
+        "the most doubtful first. Correct the columns right and abstained there, then:"
+    )
+    config = Config.restore({**view.config, "verdicts": str(out), "reuse": str(view.path)})
+    corrected = view.path.with_name(f"{view.path.name}-corrected")
+    echo(f"  {command_of(config, corrected)}")
+
+
+def _row(sample: Sample, doubt: Doubt) -> tuple[Any, ...]:
+    return (
+        sample.id,
+        _text(sample.question.text),
+        _text(sample.answer.text),
+        _text(" | ".join(sample.question.answers)),
+        int(sample.verdict == "right"),
+        int(sample.verdict == "abstain"),
+        _text(doubt.why),
+    )
+
+
+def _text(text: str) -> str:
+    """The text for a spreadsheet, which would compute what begins like a formula."""
+    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t") else text

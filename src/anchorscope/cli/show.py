@@ -1,0 +1,282 @@
+"""Commands that show a finished run: figure, view, export, and claims."""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from rich.text import Text
+
+from anchorscope.cli.run import words
+from anchorscope.cli.terminal import Terminal, echo, quiet_libraries
+from anchorscope.errors import UserError, unknown
+from anchorscope.records import MODES, Mode
+
+if TYPE_CHECKING:
+    from anchorscope.show.report.claims import Block, Cell, Column
+
+_FORMATS = (".png", ".svg", ".pdf")
+_FIGURE_MODES = ("paper", "strict", "both")
+COLOURS = {
+    "holds": "green", "fails": "red", "undecided": "yellow", "not shown": "dim",
+    "not measured": "dim",
+}  # fmt: skip
+GAP = 3  # blanks between columns; the box has one of them
+
+
+def figure(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders, one panel for each model.")],
+    out: Annotated[Path, typer.Option(help="A .png, .svg or .pdf file.")] = Path("delta_p.pdf"),
+    mode: Annotated[
+        str | None,
+        typer.Option(help="paper, strict, or both; default: both, or strict with --style."),
+    ] = None,
+    style: Annotated[
+        str | None,
+        typer.Option(
+            help="paper (7 inches wide) or slides (16:9); the caption is printed, not drawn."
+        ),
+    ] = None,
+) -> None:
+    """Draw ΔP by layer: solid for Q-anchored, dashed for A-anchored, a panel for each model."""
+    if out.suffix not in _FORMATS:
+        raise unknown("figure format", out.suffix or out.name, _FORMATS)
+    mode = mode or ("both" if style is None else "strict")
+    if mode not in _FIGURE_MODES:
+        raise unknown("mode", mode, _FIGURE_MODES)
+    from anchorscope.run_folder.view import RunView
+    from anchorscope.show import plot_delta_p, save_figure
+    from anchorscope.show.delta_p import STYLES, caption_of
+
+    if style is not None and style not in STYLES:
+        raise unknown("style", style, STYLES)
+    chosen = None if style is None else STYLES[style]
+    views: list[Any] = [RunView.open(run) for run in runs]
+    drawn = plot_delta_p(views, mode=mode, style=chosen)  # type: ignore[arg-type]
+    options: dict[str, Any] = {"formats": (out.suffix[1:],)}
+    options |= {} if chosen is None else {"dpi": chosen.dpi}
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        save_figure(drawn, out.with_suffix(""), **options)
+    except OSError as error:
+        raise UserError(
+            f"{out} cannot be written: {error.strerror}. Choose another --out."
+        ) from error
+    echo(str(out))
+    if chosen is not None:
+        echo(f"Caption: {caption_of(views, mode=mode)}")  # type: ignore[arg-type]
+
+
+def view(
+    runs: Annotated[
+        list[Path], typer.Argument(help="A run folder, or two with the same questions.")
+    ],
+    out: Annotated[
+        Path | None, typer.Option(help="The page; without it, view.html in the first run folder.")
+    ] = None,
+    no_open: Annotated[
+        bool, typer.Option("--no-open", help="Write the page and open no browser.")
+    ] = False,
+) -> None:
+    """Write a page to browse a finished run: figures, samples, tokens.
+
+    It needs no model, no server and no network. Two runs are shown side by side, joined by
+    question id. The address holds the current view, so a link reproduces it.
+    """
+    from anchorscope.run_folder.view import RunView
+    from anchorscope.show.explore.page import write_view
+
+    written = write_view([RunView.open(run) for run in runs], out)
+    echo(f"View: {written.page}")
+    if written.beside is not None:
+        folder, name = written.page.resolve().parent, written.page.name
+        echo(f"Its samples are too many for one file; they are in {written.beside}. Serve them:")
+        echo(f"  {sys.executable} -m http.server --bind 127.0.0.1 --directory {folder} 8000")
+        echo(f"then open http://127.0.0.1:8000/{name}")
+    elif not no_open:
+        open_in_browser(written.page.resolve().as_uri())
+
+
+def open_in_browser(address: str) -> bool:
+    """Whether a browser was asked to open the address; nothing waits for it.
+
+    Without a screen there is none, or one that would take over the terminal.
+    """
+    screen = sys.platform in ("darwin", "win32") or any(
+        os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
+    )
+    if screen:
+        subprocess.Popen(
+            [sys.executable, "-m", "webbrowser", address],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    return screen
+
+
+def export(
+    run: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
+    to: Annotated[str, typer.Option(help="numpy, hf (datasets), or probelab.")],
+    out: Annotated[Path, typer.Option(help="The folder to write; it must be new or empty.")],
+    passes: Annotated[
+        str, typer.Option(help="Whose states, joined by commas: clean, knockout, neutral, ...")
+    ] = "clean",
+    data: Annotated[
+        str, typer.Option(help="Some of the run's datasets, joined by commas; default: all.")
+    ] = "",
+) -> None:
+    """Write the states at the probe position and their labels in another tool's format.
+
+    numpy: <pass>.npy [sample, layer, width], which can be memory-mapped. hf: a folder for
+    datasets.load_from_disk, a column for each layer. probelab: <pass>.h5 for its load_hdf5. The
+    label is 1 for a wrong answer; abstentions are left out. It ends with the lines that load it.
+    """
+    from anchorscope.run_folder.export import FORMATS, Material, write
+    from anchorscope.run_folder.view import RunView
+
+    if to not in FORMATS:
+        raise unknown("format", to, FORMATS)
+    view = RunView.open(run, collected_ok=True)
+    material = Material.of(view, passes=words(passes), datasets=words(data) or view.datasets)
+    quiet_libraries()
+    lines = write(material, to, out)
+    samples, layers, width = material.shape
+    echo(f"{samples} samples, {layers} layers, width {width}: {out}. To load them:")
+    for line in lines:
+        echo(f"  {line}")
+
+
+def claims(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders; two models are compared.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Also write the table to this .csv file.")
+    ] = None,
+    no_statements: Annotated[
+        bool, typer.Option("--no-statements", help="Leave out what each claim states.")
+    ] = False,
+) -> None:
+    """Print each claim as one line: paper mode | strict mode, a column for each dataset.
+
+    One run's table is its tables/claims.csv. With several runs it also compares the models, and
+    the correction for many claims covers all of them.
+    """
+    from anchorscope.run_folder.view import RunView
+    from anchorscope.show.report.claims import claims_of, grouped_claims, single_columns
+
+    for run in runs:
+        if sum(run.resolve() == other.resolve() for other in runs) > 1:
+            raise UserError(f"'{run}' is given twice. Give each run folder once.")
+    views = [RunView.open(run) for run in runs]
+    table = claims_of(views)
+    blocks = grouped_claims(table, single_columns(views))
+    console = Terminal()
+    for block in blocks:
+        for drawn in tables(block, console.width, models=len(views) > 1):
+            console.print(drawn)
+            console.print()
+    if not no_statements:
+        console.print(legend(blocks))
+    if out is not None:
+        table.to_csv(out, index=False)
+        echo(str(out))
+
+
+def tables(block: Block, width: int, *, models: bool) -> Iterable[Table]:
+    """The block as tables no wider than the terminal, each with as many datasets as it can hold."""
+    name = max(len(text) for text in [block.title, *(row.claim for row in block.rows)])
+    cells = {column: _cells(block, column) for column in block.columns}
+    sizes = {column: max(map(len, lines)) for column, lines in cells.items()}
+    for columns in _fit(sizes, width - name):
+        table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, GAP - 1, 0, 0), show_edge=False)
+        table.add_column(Text(block.title, style="bold"), width=name, style="bold")
+        for column in columns:
+            head = _head(block, column, cells[column][0], models=models)
+            table.add_column(head, width=sizes[column], overflow="fold")
+        for place, row in enumerate(block.rows, start=1):
+            if row.cells.keys() & set(columns):  # a claim need not be about every dataset
+                table.add_row(Text(row.claim), *(cells[column][place] for column in columns))
+        yield table
+
+
+def _fit(sizes: dict[Column, int], width: int) -> Iterable[list[Column]]:
+    """The columns in runs that fit the width; one that is alone may be wider."""
+    taken: list[Column] = []
+    for column in sizes:
+        if taken and sum(sizes[c] + GAP for c in [*taken, column]) > width:
+            yield taken
+            taken = []
+        taken.append(column)
+    yield taken
+
+
+def _head(block: Block, column: Column, modes: Text, *, models: bool) -> Text:
+    """Dataset, model where there are several, strict mode's finding, and what the numbers are."""
+    several = block.kind == "datasets"
+    dataset = column.dataset.replace(",", ", ") if several else column.dataset
+    lines = [Text(dataset, style="bold")]
+    for model in column.model.split(", ") if models else ():
+        fits = len(model) <= len(modes)
+        lines.append(Text(model if fits else model.replace("/", "/\n"), style="not bold"))
+    if any(block.finding(other) for other in block.columns):
+        lines.append(Text(f"finding: {block.finding(column)}", style="not bold italic"))
+    return Text("\n").join([*lines, modes])
+
+
+def _cells(block: Block, column: Column) -> list[Text]:
+    """`paper | strict`, then the cell of each row, all of one width."""
+    decided = [row.cells.get(column) for row in block.rows]
+    sides = [_side(mode, [_half(cell, mode) for cell in decided]) for mode in MODES]
+    lines = [Text.assemble(paper, " | ", strict) for paper, strict in zip(*sides, strict=True)]
+    there = [True, *(cell is not None for cell in decided)]
+    return [line if cell else Text() for line, cell in zip(lines, there, strict=True)]
+
+
+def _side(mode: Mode, halves: Sequence[tuple[str, str]]) -> list[Text]:
+    """The mode's name, then each verdict with its number, all of one width."""
+    words = max((len(verdict) for verdict, value in halves if value), default=0)
+    numbers = max(len(value) for _, value in halves)
+    size = max(words + 1 + numbers, *(len(verdict) for verdict, _ in halves), len(mode))
+    side = [Text(mode.ljust(size), style="not bold dim")]
+    for verdict, value in halves:
+        text = Text(verdict, style=COLOURS.get(verdict, ""))
+        side.append(text.append(value.rjust(size - len(verdict)), style="default"))
+    return side
+
+
+def _half(cell: Cell | None, mode: Mode) -> tuple[str, str]:
+    """One mode's verdict and number as text."""
+    if cell is None:
+        return "", ""
+    return cell.modes[mode].verdict, _number(cell.modes[mode].value)
+
+
+def _number(value: float) -> str:
+    """Three figures or so; a plain minus, which every terminal has."""
+    if not math.isfinite(value):
+        return ""
+    text = f"{value:.1f}" if abs(value) >= 9.995 else f"{value:.2f}"
+    return text.lstrip("-") if float(text) == 0 else text
+
+
+def legend(blocks: Sequence[Block]) -> Table:
+    """What each claim states, once."""
+    table = Table.grid(padding=(0, GAP - 1, 0, 0), pad_edge=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(style="dim")
+    figures = [block for block in blocks if block.kind == "reading"]
+    for block in blocks:
+        if block in figures and len(figures) > 1:  # each model has a figure of its own
+            table.add_row("", Text(block.columns[0].model, style="italic"))
+        for row in block.rows:
+            table.add_row(Text(row.claim), Text(row.statement))
+    return table
