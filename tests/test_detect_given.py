@@ -104,7 +104,7 @@ def test_a_file_of_questions_from_the_command_line(tiny_llama, tmp_path, monkeyp
     done = [json.loads(line) for line in out.read_text().splitlines()]
     assert done[0]["id"] == 7
     want = detector.score(tiny_llama, QUESTIONS[0], answer="Rome")
-    assert done[0]["probability"] == pytest.approx(want.probability, abs=1e-6)
+    assert done[0]["probability"] == pytest.approx(want.probability, abs=2e-4)
     assert done[1]["answer"] == detector.score(tiny_llama, QUESTIONS[1]).answer
     assert done[2]["probability"] is None and done[2]["why"]
 
@@ -125,5 +125,5 @@ def test_a_warning_from_the_command_line(tiny_llama, tmp_path, monkeypatch, caps
     assert not stop.value.code
     said = json.loads(capsys.readouterr().out.strip().splitlines()[-1])
     want = detector.warn(tiny_llama, QUESTIONS[0])
-    assert said["probability"] == pytest.approx(want.probability, abs=1e-6)
+    assert said["probability"] == pytest.approx(want.probability, abs=2e-4)
     assert "answer" not in said

@@ -117,8 +117,8 @@ def test_a_detector_of_two_datasets_asks_which_prompt(tiny_llama):
         both.score(tiny_llama, QUESTIONS[0], answer="Rome", dataset=name).probability
         for name in asked
     )
-    assert first == pytest.approx(want, abs=1e-6)
-    assert abs(second - want) > 1e-4
+    assert first == pytest.approx(want, abs=2e-4)
+    assert abs(second - want) > 1e-3
     with pytest.raises(UserError, match=r"first, second. Say which of them .* dataset= .* --as"):
         both.score(tiny_llama, QUESTIONS[0])
     with pytest.raises(UserError, match=r"'third'. Accepted: first, second"):
@@ -136,7 +136,7 @@ def test_own_answers_batches_and_given_answers_agree(tiny_llama):
         if one.why:
             assert math.isnan(alone.probability)
         else:
-            assert alone.probability == pytest.approx(one.probability, abs=1e-5)
+            assert alone.probability == pytest.approx(one.probability, abs=2e-4)
     assert any(not one.why for one in together)
 
 
@@ -202,7 +202,7 @@ def test_reweighting_by_nothing_is_the_plain_probe(tiny_llama):
     same = make(tiny_llama, "pr", parts, beta=0.0).score(tiny_llama, QUESTIONS, answer=answers)
     moved = make(tiny_llama, "pr", parts, beta=3.0).score(tiny_llama, QUESTIONS, answer=answers)
     for a, b in zip(want, same, strict=True):
-        assert b.probability == pytest.approx(a.probability, abs=1e-4)
+        assert b.probability == pytest.approx(a.probability, abs=2e-4)
     assert max(abs(a.probability - b.probability) for a, b in zip(want, moved, strict=True)) > 1e-3
 
 
@@ -231,7 +231,7 @@ def test_a_warning_reads_the_question_alone(tiny_llama):
         assert one.probability == pytest.approx(want, abs=2e-3)
         assert one.flagged == (one.probability > 0.5) and one.detector == detector.id
         alone = detector.warn(tiny_llama, question)
-        assert alone.probability == pytest.approx(one.probability, abs=1e-5)
+        assert alone.probability == pytest.approx(one.probability, abs=2e-4)
     with pytest.raises(UserError, match="no warning before the answer"):
         make(tiny_llama).warn(tiny_llama, QUESTIONS[0])
 
@@ -285,7 +285,7 @@ def test_an_abstention_is_an_outcome_and_no_probability(tiny_llama):
         assert not one.flagged
         assert "declined to answer" in one.why
     alone = detector.score(tiny_llama, QUESTIONS[0], answer="Paris")
-    assert scored[2].probability == pytest.approx(alone.probability, abs=1e-6)
+    assert scored[2].probability == pytest.approx(alone.probability, abs=2e-4)
     assert not scored[2].why
 
 

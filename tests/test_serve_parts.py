@@ -114,7 +114,7 @@ def test_questions_are_asked_as_in_the_dataset_that_was_named(tiny_llama):
     assert done.usage["prompt_tokens"] == len(prompt)
     want = of_two.score(tiny_llama, QUESTIONS[0], dataset="second")
     assert done.scored.answer == want.answer
-    assert done.scored.probability == pytest.approx(want.probability, abs=1e-6)
+    assert done.scored.probability == pytest.approx(want.probability, abs=2e-4)
 
 
 def test_listening_leaves_no_hook(tiny_llama):
