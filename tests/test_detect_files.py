@@ -17,14 +17,12 @@ from anchorscope.detect.deployed.beliefs import learn_beliefs
 from anchorscope.detect.deployed.detector import Detector
 from anchorscope.detect.deployed.hub import fetch
 from anchorscope.detect.inner_probes import pathway_groups
+from anchorscope.detect.kinds import DEPLOYED
 from anchorscope.detect.material import from_run
 from anchorscope.detect.threshold import best_threshold
-from anchorscope.detect.train import deployable, train
+from anchorscope.detect.train import train
 from anchorscope.errors import UserError
 from anchorscope.run_folder.view import RunView
-
-METHODS = ("probe", "ensemble", "combined", "combined-shrunk", "mlp", "mop", "mop-no-labels", "pr",
-           "pr-fixed", "length", "tfidf-question", "tfidf-both", "min-log-prob")  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +47,7 @@ def test_the_run_folder_gives_back_what_was_put_in(run):
     assert got.bank.layers == 1
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", DEPLOYED)
 def test_a_detector_read_again_gives_the_same_numbers(run, tmp_path, method):
     made = Detector.train(run, method=method, folds=3, resamples=100)
     again = Detector.load(made.save(tmp_path / "detector"))
@@ -112,11 +110,10 @@ def test_the_threshold_is_where_the_classes_part(run):
 
 
 def test_what_cannot_be_used_outside_a_run_is_not_trained(run):
-    with pytest.raises(UserError, match="'mop-oracle' needs what only a run folder has"):
-        train(run, method="mop-oracle")
+    with pytest.raises(UserError, match=r"'mop' is only compared .* Accepted: auto, combined, pro"):
+        train(run, method="mop")
     with pytest.raises(UserError, match=r"Unknown dataset of the run 'x'. Accepted: made-up"):
         train(run, method="probe", datasets=["x"])
-    assert "popularity" not in deployable() and "mop" in deployable()
 
 
 def test_few_answers_are_said_in_words_and_in_the_card(tmp_path):
@@ -173,12 +170,6 @@ def test_a_warning_is_trained_where_the_run_kept_the_question_and_saved_with_it(
     assert roc_auc_score(made.z, found) > 0.8
     assert again.before.evaluation["auroc"] == pytest.approx(0.87, abs=0.05)  # Φ(0.8 √2)
     assert "reads the question alone" in (tmp_path / "detector" / "README.md").read_text()
-
-
-def test_what_the_run_did_not_keep_is_said(run, tmp_path):
-    bare = RunView.open(write_run(tmp_path / "run", [plain(n=60)]))
-    with pytest.raises(UserError, match=r"'pr' cannot be trained on this run: there are no states"):
-        train(bare, method="pr")
 
 
 def test_examples_of_every_dataset_are_kept(tmp_path):
@@ -271,3 +262,10 @@ def test_a_folder_of_an_earlier_version_has_no_beliefs(saved, tmp_path):
     bare = replace(made, beliefs=None)
     again = Detector.load(bare.save(tmp_path / "detector"))
     assert again.beliefs is None and again.threshold == made.threshold
+
+
+def test_a_folder_of_a_kind_that_is_not_deployed_says_to_train_again(saved, tmp_path):
+    """Earlier versions deployed more kinds, Mixture-of-Probes among them."""
+    folder = replace(saved[0], name="mop").save(tmp_path / "detector")
+    with pytest.raises(UserError, match=r"of the kind 'mop', which .* Train it again: `anchorscop"):
+        Detector.load(folder)

@@ -193,19 +193,6 @@ def test_watching_refuses_what_it_did_not_see(tiny_llama):
         seen.scores(torch.zeros(1, 5, dtype=torch.long), ["Who?"])
 
 
-def test_reweighting_by_nothing_is_the_plain_probe(tiny_llama):
-    plain = make(tiny_llama)
-    gate = np.random.default_rng(1).standard_normal(WIDTH).astype(np.float32)
-    parts = {**plain.method.tensors(), "gate": gate, "gate_bias": np.zeros(1)}
-    answers = ["William Shakespeare", "India", "blue", "me"]
-    want = plain.score(tiny_llama, QUESTIONS, answer=answers)
-    same = make(tiny_llama, "pr", parts, beta=0.0).score(tiny_llama, QUESTIONS, answer=answers)
-    moved = make(tiny_llama, "pr", parts, beta=3.0).score(tiny_llama, QUESTIONS, answer=answers)
-    for a, b in zip(want, same, strict=True):
-        assert b.probability == pytest.approx(a.probability, abs=2e-4)
-    assert max(abs(a.probability - b.probability) for a, b in zip(want, moved, strict=True)) > 1e-3
-
-
 def test_combined_adds_the_lowest_log_probability_to_the_probe(tiny_llama):
     probe, least = make(tiny_llama), make(tiny_llama, "min-log-prob", {})
     tensors = probe.method.tensors() | {"weights": np.array([0.5, 2.0, -1.0])}

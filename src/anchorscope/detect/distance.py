@@ -43,11 +43,6 @@ class Distance:
         """The share of held-out training answers that lie nearer than each state, [question]."""
         return np.searchsorted(self.seen, self.of(states)) / len(self.seen)
 
-    @property
-    def usual(self) -> float:
-        """The distance that 95 % of the held-out training answers do not exceed."""
-        return float(np.quantile(self.seen, 0.95))
-
     def tensors(self) -> dict[str, np.ndarray]:
         """The arrays that make it up, ready for safetensors."""
         names = ("mean", "scale", "directions", "variances", "seen")
@@ -68,27 +63,13 @@ class Distance:
 
 def learn_distance(material: Material, *, layer: int | None = None) -> Distance:
     """The distance from these answers at the layer of the single probe, or the one given."""
-    at = choose(material).layer if layer is None else layer
-
-    def learn() -> Distance:
-        seen = np.quantile(held_out_distances(material, at), np.linspace(0, 1, _STEPS))
-        return _fit(material.layer("clean", at).astype(np.float64), at, seen)
-
-    return material.once(("distance", at), learn)
-
-
-def held_out_distances(material: Material, layer: int) -> np.ndarray:
-    """The distance of each answer from those of the other inner folds, [question]."""
-    return material.once(("distances", layer), lambda: _held_out(material, layer))
-
-
-def _held_out(material: Material, layer: int) -> np.ndarray:
+    layer = choose(material).layer if layer is None else layer
     x = material.layer("clean", layer).astype(np.float64)
-    distances = np.empty(len(x))
+    held_out = np.empty(len(x))
     for fold in np.unique(material.inner):
         held = material.inner == fold
-        distances[held] = _fit(x[~held], layer).of(x[held])
-    return distances
+        held_out[held] = _fit(x[~held], layer).of(x[held])
+    return _fit(x, layer, np.quantile(held_out, np.linspace(0, 1, _STEPS)))
 
 
 def _fit(x: np.ndarray, layer: int, seen: np.ndarray | None = None) -> Distance:

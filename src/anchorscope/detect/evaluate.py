@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from anchorscope.detect.compare import against
-from anchorscope.detect.kinds import AUTO, METHODS, auto_candidates, make_methods
+from anchorscope.detect.kinds import AUTO, DEPLOYED, METHODS, make_methods
 from anchorscope.detect.kinds.auto import Auto
 from anchorscope.detect.material import Material, join
 from anchorscope.detect.method import Method
@@ -128,7 +128,7 @@ def chosen_by(method: Method) -> str:
     if isinstance(method, Auto):
         return method.best_.name
     about = method.about()
-    kept = {key: about[key] for key in ("layer", "layers", "C", "alpha", "beta") if key in about}
+    kept = {key: about[key] for key in ("layer", "layers", "C", "beta") if key in about}
     return ", ".join(f"{key} {value}" for key, value in kept.items())
 
 
@@ -146,15 +146,16 @@ def fit_all(material: Material, names: Sequence[str]) -> dict[str, Method]:
 
     `auto` chooses among all that can be deployed, whether they are asked for or not.
     """
-    tried = dict.fromkeys((*names, *METHODS)) if AUTO in names else names
-    methods = {
-        name: one
-        for name, one in make_methods([name for name in tried if name != AUTO]).items()
-        if (name in names or one.deployable) and not one.lacks(material)
+    wanted = dict.fromkeys((*names, *(DEPLOYED if AUTO in names else ())))
+    wanted.pop(AUTO, None)
+    fitted: dict[str, Method] = {
+        name: one.fit(material)
+        for name, one in make_methods(wanted).items()
+        if not one.lacks(material)
     }
-    fitted = {name: one.fit(material) for name, one in methods.items()}
     if AUTO in names:
-        fitted[AUTO] = Auto.of(auto_candidates(fitted), material.z)
+        candidates = [fitted[name] for name in DEPLOYED if name in fitted]
+        fitted[AUTO] = Auto().take(candidates, material.z)
     return {name: fitted[name] for name in names if name in fitted}
 
 

@@ -7,12 +7,9 @@ answers are kept in the material's memo.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple
 
 import numpy as np
-from sklearn.cluster import KMeans
-from sklearn.decomposition import PCA
-from sklearn.preprocessing import StandardScaler
 
 from anchorscope.detect.material import Material
 from anchorscope.errors import UserError
@@ -26,7 +23,6 @@ STRENGTHS = (DEFAULT_C / 10, DEFAULT_C, 10 * DEFAULT_C, 100 * DEFAULT_C)
 # Neighbouring layers read nearly alike: every second one first, then the best one's neighbours.
 STEP = 2
 _TRIED = 3  # layers
-_DIRECTIONS = 8  # of largest spread: distances in hundreds of directions are all alike
 
 
 class Choice(NamedTuple):
@@ -121,14 +117,6 @@ def whole_probe(
     return material.once(("probe", states, layer, C), fit)
 
 
-def share_whole_probes(material: Material, layer: int, *, C: float) -> None:
-    """Tells every inner fold's rest its `whole_probe`: it is the one that held the fold out."""
-    probes = fit_inner(material, layer, (C,))[C].probes
-    for fold, rest in zip(np.unique(material.inner), rests(material), strict=True):
-        own = (probes.weights[int(fold)], probes.intercept[int(fold)])
-        rest.material.memo["probe", "clean", layer, C] = own
-
-
 def _choose(material: Material, states: str) -> Choice:
     scores = layer_scores(material, states=states)
     layer = max(scores, key=lambda k: scores[k])
@@ -186,12 +174,3 @@ def pathway_groups(material: Material, layer: int, *, C: float) -> np.ndarray:
     if "knockout" not in logits:
         raise UserError("Pathways need states under the knockout, and this run has none.")
     return flips(logits["clean"], logits["knockout"])
-
-
-def clusters(x: np.ndarray, *, seed: int) -> np.ndarray:
-    """Two groups of states [question, width] by k-means, 0.0 and 1.0, [question]."""
-    scaled = StandardScaler().fit_transform(np.asarray(x, dtype=np.float64))
-    count = min(_DIRECTIONS, *scaled.shape)
-    points = PCA(n_components=count, random_state=seed).fit_transform(scaled)
-    labels: Any = KMeans(n_clusters=2, n_init=cast(Any, 4), random_state=seed).fit_predict(points)
-    return labels.astype(np.float64)

@@ -14,9 +14,8 @@ from functools import cached_property
 from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
+import pandas as pd
 
-from anchorscope.detect.sampled.answers import SampledAnswers, sampled_by_id
-from anchorscope.detect.topics import topics_of
 from anchorscope.errors import UserError
 from anchorscope.probes.folds import MIN_PER_CLASS, entity_folds, random_folds
 from anchorscope.records import Sample
@@ -24,7 +23,7 @@ from anchorscope.run_folder.states import StateBank, require_whole_states
 from anchorscope.run_folder.view import RunView
 
 INNER_FOLDS = 3
-FoldsBy = Literal["entity", "random", "dataset", "topic"]
+FoldsBy = Literal["entity", "random", "dataset"]
 Made = TypeVar("Made")
 
 
@@ -44,6 +43,15 @@ class Bank(Protocol):
     def layer(self, name: str, layer: int) -> np.ndarray:
         """The states [question, width] of layer `layer` (from 1), in any precision."""
         ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampledAnswers:
+    """Several sampled answers to one question, and what sampling them took."""
+
+    texts: tuple[str, ...]
+    passes: int  # forward passes of single rows, all answers together
+    ms: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,11 +102,6 @@ class Material:
         """The dataset of each question, [question]."""
         return np.array([text.dataset for text in self.texts])
 
-    @cached_property
-    def topics(self) -> np.ndarray:
-        """The topic of each question, [question], found in the words of all of them."""
-        return topics_of([t.question for t in self.texts], self.entities, seed=self.seed)
-
     def has(self, states: str) -> bool:
         """Whether there are states of this intervention."""
         return states in self.bank.names
@@ -127,13 +130,9 @@ class Material:
 
     @cached_property
     def inner(self) -> np.ndarray:
-        """The inner fold of every question, [question]: like the outer folds, or a dataset or
-        topic each.
-        """
+        """The inner fold of every question, [question]: like the outer folds, or a dataset each."""
         if self.folds_by == "random":
             return random_folds(self.z, folds=INNER_FOLDS, seed=self.seed + 7919)
-        if self.folds_by == "topic":
-            return self.topics
         names, number = np.unique(self.datasets, return_inverse=True)
         if self.folds_by == "dataset" and len(names) > 1:
             return number
@@ -149,25 +148,17 @@ class Material:
         # Another seed inside: with the same one a fold of the rest would come out empty.
         return held, self.take(~held, seed=self.seed + 1 + fold), self.take(held)
 
-    def apart(self, *, by_topic: bool = False) -> Material:
-        """The same answers with a whole dataset in each inner fold; where there is one dataset,
-        with a whole topic if `by_topic`. Itself where neither leaves enough to learn from.
+    def apart(self) -> Material:
+        """The same answers with a whole dataset in each inner fold.
+
+        Itself where there is one dataset, or where too few answers are left without one.
         """
-        return self.once(("apart", by_topic), lambda: self._apart(by_topic))
-
-    def _apart(self, by_topic: bool) -> Material:
-        if self._can_leave_out(self.datasets):
-            return replace(self, folds_by="dataset", memo={})
-        if by_topic and self._can_leave_out(self.topics):
-            return replace(self, folds_by="topic", memo={})
-        return self
-
-    def _can_leave_out(self, groups: np.ndarray) -> bool:
-        """Whether there are several groups, and enough of both classes without any of them."""
-        names = np.unique(groups)
-        others = [self.z[groups != name] for name in names]
-        fewest = min(np.sum(of == which) for of in others for which in (0, 1))
-        return len(names) > 1 and bool(fewest >= MIN_PER_CLASS)
+        names = np.unique(self.datasets)
+        others = [self.z[self.datasets != name] for name in names]
+        fewest = min(np.sum(z == which) for z in others for which in (0, 1))
+        if len(names) < 2 or fewest < MIN_PER_CLASS:
+            return self
+        return self.once("apart", lambda: replace(self, folds_by="dataset", memo={}))
 
 
 def join(parts: Sequence[Material]) -> Material:
@@ -242,8 +233,8 @@ def from_run(run: RunView, dataset: str, *, seed: int = 0, limit: int | None = N
     if limit is not None:
         used = balanced(used, limit, seed)
     require_whole_states(run.path)
-    drawn = sampled_by_id(run.sampled)
-    texts = (_text(s, run.p_true.get(s.id, np.nan), drawn.get(s.id)) for s in used)
+    sampled = _sampled_by_id(run.sampled)
+    texts = (_text(s, run.p_true.get(s.id, np.nan), sampled.get(s.id)) for s in used)
     return Material(
         name=dataset,
         texts=tuple(texts),
@@ -269,6 +260,19 @@ def _text(sample: Sample, p_true: float, sampled: SampledAnswers | None) -> Text
         entropies=sample.answer.entropies,
         sampled=sampled,
     )
+
+
+def _sampled_by_id(rows: pd.DataFrame) -> dict[str, SampledAnswers]:
+    """The sampled answers of each question, from the rows of evidence/sampled."""
+    groups: Any = rows.sort_values("number").groupby("id", sort=False)
+    return {
+        str(id): SampledAnswers(
+            texts=tuple(map(str, own["text"])),
+            passes=int(own["passes"].sum()),
+            ms=float(own["ms"].sum()),
+        )
+        for id, own in groups
+    }
 
 
 def balanced(samples: list[Sample], limit: int, seed: int) -> list[Sample]:

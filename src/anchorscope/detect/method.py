@@ -11,9 +11,9 @@ import numpy as np
 from scipy.special import expit
 from sklearn.base import BaseEstimator
 from sklearn.linear_model import LogisticRegression
+from sklearn.preprocessing import StandardScaler
 
 from anchorscope.detect.material import Material
-from anchorscope.engine.interventions import Intervention
 from anchorscope.errors import UserError
 from anchorscope.stats.ranking import auroc
 
@@ -39,10 +39,8 @@ class Method(BaseEstimator):
     name: ClassVar[str] = ""
     learns: ClassVar[bool] = True  # False: the score is the same whatever it was fitted on
     text_only: ClassVar[bool] = False  # a control that never looks into the model
-    deployable: ClassVar[bool] = True  # can score an answer outside a run folder
     reads_tokens: ClassVar[bool] = False  # needs the log-probability of every answer token
     single: ClassVar[bool] = False  # a baseline that others are to beat out of domain too
-    steady: ClassVar[bool] = False  # what `auto` falls back on where nothing is clearly better
     extra_passes: ClassVar[float] = 0.0  # forward passes beside those that wrote the answer
     calibration_: Platt
     inner_auroc_: float  # on held-out training answers
@@ -69,26 +67,9 @@ class Method(BaseEstimator):
         """The score of each answer, [question]; higher means more likely wrong."""
         raise NotImplementedError
 
-    def log_odds(self, material: Material) -> np.ndarray:
-        """The calibrated log-odds of z = 1, [question]."""
-        return self.calibration_.log_odds(self.decision_function(material))
-
-    def predict_proba(self, material: Material) -> np.ndarray:
-        """The calibrated probability of right and wrong, [question, 2]."""
-        wrong = expit(self.log_odds(material))
-        return np.column_stack([1 - wrong, wrong])
-
-    def predict(self, material: Material) -> np.ndarray:
-        """The more likely class of each answer, [question]."""
-        return (self.log_odds(material) > 0).astype(np.int64)
-
     def needs(self) -> Needs:
         """The states a fitted detector reads to score an answer."""
         return {}
-
-    def passes(self, material: Material) -> Sequence[Intervention]:
-        """The pass each answer must be read under beside the clean one; none for most."""
-        return ()
 
     def cost(self, material: Material) -> Cost:
         """The extra passes of an answer of the material, and the milliseconds known of them."""
@@ -137,6 +118,27 @@ class Method(BaseEstimator):
             part._learn(rest)
             scores[held] = part.decision_function(out)
         return scores
+
+
+class Columns(Method):
+    """Logistic regression on a few standardised numbers of each answer."""
+
+    single = True
+
+    def _columns(self, material: Material) -> np.ndarray:
+        """The numbers of each answer, [question, column]."""
+        raise NotImplementedError
+
+    def _learn(self, material: Material) -> None:
+        x = self._columns(material)
+        scaler = StandardScaler().fit(x)
+        solver = LogisticRegression(class_weight="balanced").fit(scaler.transform(x), material.z)
+        self.coef_ = solver.coef_[0] / np.asarray(scaler.scale_)
+        self.intercept_ = float(solver.intercept_[0] - self.coef_ @ scaler.mean_)
+
+    def decision_function(self, material: Material) -> np.ndarray:
+        """The logit of each answer, [question]."""
+        return self._columns(material) @ self.coef_ + self.intercept_
 
 
 @dataclass(frozen=True)

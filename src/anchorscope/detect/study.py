@@ -13,10 +13,8 @@ from anchorscope.claims.about_detectors import detector_claims
 from anchorscope.detect.compare import detectors_table, enough_resamples, write_tables
 from anchorscope.detect.evaluate import check_same_model, evaluate, transfer_table, within_rows
 from anchorscope.detect.kinds import AUTO, METHODS, make_method
-from anchorscope.detect.kinds.text_embedding import with_vectors
 from anchorscope.detect.material import Material, from_run
 from anchorscope.detect.peer import peer_table
-from anchorscope.detect.sampled.nli import Nli, with_entailment
 from anchorscope.errors import UserError
 from anchorscope.progress import Progress, Quiet
 from anchorscope.run_folder.view import RunView
@@ -55,8 +53,6 @@ def study(
     runs: Sequence[str | Path],
     *,
     peers: Sequence[str | Path] = (),
-    nli: str | None = None,
-    encoder: str | None = None,
     names: Sequence[str] = (),
     transfer: bool = False,
     limit: int | None = None,
@@ -69,8 +65,7 @@ def study(
     """Every detector on every dataset of these runs; all of them where `names` is empty.
 
     With a `limit`, as many right as wrong answers of each dataset, that many in all at most.
-    `peers` are runs of a second model over the same questions: its states are the control. `nli`
-    names a model that groups drawn answers by meaning, `encoder` one that encodes texts.
+    `peers` are runs of a second model over the same questions: its states are the control.
     `resamples` is chosen by the number of detectors where it is not given. `keep` gets what was
     found before transfer begins, which takes longest.
     """
@@ -81,7 +76,7 @@ def study(
     resamples = enough_resamples(resamples, len(names))
     folders = [RunView.open(run, collected_ok=True) for run in runs]
     check_same_model([folder.weights for folder in folders])
-    parts = _with_models(_parts(folders, seed, limit), names, nli, encoder)
+    parts = _parts(folders, seed, limit)
     beside = _beside(
         parts,
         peers,
@@ -113,23 +108,6 @@ def _beside(parts: Sequence[Material], peers: Sequence[str | Path], **options: A
     asked = {part.name for part in parts}
     theirs = [from_run(f, name) for f in folders for name in f.datasets if name in asked]
     return peer_table(parts, theirs, peer=folders[0].model_name, **options)
-
-
-def _with_models(
-    parts: list[Material], names: Sequence[str], nli: str | None, encoder: str | None
-) -> list[Material]:
-    """The parts with what other models say of their texts, where detectors ask for it."""
-    if "text-embedding" in names:
-        parts = [with_vectors(part, encoder) for part in parts]
-    if nli is None:
-        return parts
-    if not any(text.sampled for part in parts for text in part.texts):
-        raise UserError(
-            "--nli compares drawn answers, and these runs have none. "
-            "Draw some: repeat `detect collect` with --samples 10."
-        )
-    asked = Nli.load(nli)
-    return [with_entailment(part, asked) for part in parts]
 
 
 def _say_prompts(folders: Sequence[RunView], progress: Progress) -> None:

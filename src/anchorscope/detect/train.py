@@ -13,7 +13,7 @@ from anchorscope.detect.deployed.beliefs import learn_beliefs
 from anchorscope.detect.deployed.trained import Example, Trained
 from anchorscope.detect.distance import learn_distance
 from anchorscope.detect.evaluate import evaluate
-from anchorscope.detect.kinds import AUTO, METHODS, make_method, short_name
+from anchorscope.detect.kinds import AUTO, DEPLOYED, make_method, short_name
 from anchorscope.detect.kinds.probes import QuestionOnly
 from anchorscope.detect.material import Material, from_run, join
 from anchorscope.detect.method import Method
@@ -56,14 +56,12 @@ def train(
             raise unknown("dataset of the run", name, run.datasets)
     progress = progress or Quiet()
     detector = make_method(method)
-    if not detector.deployable:
+    if method not in (AUTO, *DEPLOYED):
         raise UserError(
-            f"'{method}' needs what only a run folder has, so it cannot score new answers. "
-            f"Accepted: {', '.join((AUTO, *deployable()))}."
+            f"'{method}' is only compared (`detect eval`) and cannot be trained to score new "
+            f"answers. Accepted: {', '.join((AUTO, *DEPLOYED))}."
         )
     material = join([from_run(run, name, seed=seed) for name in names])
-    if reason := detector.lacks(material):
-        raise UserError(f"The detector '{method}' cannot be trained on this run: {reason}.")
     calibration = None
     if risk is not None:
         material, calibration = _set_aside(material, risk)
@@ -134,11 +132,6 @@ def _cut(
         low, high = threshold, max(threshold, high)
     unsure = float(np.mean((held_out > low) & (held_out <= high)))
     return _Cut(threshold, (low, high), promise, unsure)
-
-
-def deployable() -> tuple[str, ...]:
-    """Short names of the detectors that can score an answer outside a run folder."""
-    return tuple(name for name, make in METHODS.items() if make().deployable)
 
 
 def _prompt(run: RunView) -> dict[str, Any]:

@@ -14,10 +14,9 @@ from anchorscope.errors import UserError, unknown
 from anchorscope.models import Model
 from anchorscope.models.plain_text import Coded, Piece, code
 from anchorscope.models.prompts import Prompt, short, stop_ids, window_of
-from anchorscope.records import Question, Span
+from anchorscope.records import Span
 from anchorscope.run_folder.identity import weights_hash, weights_remark
 from anchorscope.spans.characters import tokens_of
-from anchorscope.spans.question import find_spans
 
 
 @dataclass
@@ -62,13 +61,6 @@ class Bound:
                 "or leave it out."
             )
         return prompt
-
-    def exact_question(self, question: str, prompt: Prompt) -> tuple[int, ...]:
-        """E_Q: the positions of the exact question tokens in the prompt."""
-        asked = Question(id="", dataset="", text=question, answers=())
-        finder = "auto" if self.finder in ("given", "model", "spacy") else self.finder
-        (marked,) = find_spans([asked], finder=finder)
-        return tokens_of(marked.spans, prompt.offsets, start=prompt.question.start)
 
     def answer_tokens(self, question: str, answer: str) -> tuple[int, ...]:
         """The tokens of an answer that stands after the prompt."""

@@ -241,11 +241,9 @@ def check_works(trained: Trained) -> None:
         if any(not 1 <= layer <= blocks for layers in needed.values() for layer in layers):
             raise Forged(f"it reads layers that a model of {blocks} has not")
         made_up = _made_up({(name, k): state for name, ks in needed.items() for k in ks}, blocks)
-        for distance in (trained.distance, getattr(trained.method, "distance_", None)):
-            if distance is not None:
-                _check_distance(distance, blocks, width)
-                distance.place(state)
-        trained.method.passes(made_up)
+        if trained.distance is not None:
+            _check_distance(trained.distance, blocks, width)
+            trained.distance.place(state)
         _, probability = trained.score_of(made_up)
         _must(probability.shape == (1,) and 0 <= probability[0] <= 1, "no probability comes out")
         if trained.beliefs is not None:

@@ -28,7 +28,7 @@ from anchorscope.detect.deployed.checked import (
 )
 from anchorscope.detect.deployed.trained import READ_AT, Example, Trained
 from anchorscope.detect.distance import Distance
-from anchorscope.detect.kinds import METHODS
+from anchorscope.detect.kinds import DEPLOYED, METHODS
 from anchorscope.detect.method import Platt
 from anchorscope.detect.threshold import Promise
 from anchorscope.errors import UserError
@@ -73,10 +73,11 @@ def save_trained(trained: Trained, folder: Path) -> Path:
 def load_trained(folder: Path) -> Trained:
     """What `save_trained` saved; a folder that makes no sense is refused."""
     tensors, about = read_folder(folder)
-    if str(about.get("name")) not in METHODS:
+    if str(about.get("name")) not in DEPLOYED:
         raise UserError(
-            f"The detector in '{folder}' is of a kind '{about.get('name')}' that this version does "
-            "not know. Update anchorscope."
+            f"The detector in '{folder}' is of the kind '{about.get('name')}', which this version "
+            f"does not deploy (it deploys {', '.join(DEPLOYED)}). Train it again: `anchorscope "
+            "detect train`."
         )
     try:
         check_about(about)

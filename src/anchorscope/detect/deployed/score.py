@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 from torch import Tensor
 
 from anchorscope.detect.deployed.bind import Bound
@@ -14,7 +13,6 @@ from anchorscope.detect.deployed.located import (
     Scored,
     States,
     locate_answer,
-    material_of,
     on_host,
     scored_answers,
     unknown_answer,
@@ -24,11 +22,10 @@ from anchorscope.detect.deployed.trained import Trained
 from anchorscope.engine.batches import Budget, in_batches
 from anchorscope.engine.check import require_understood
 from anchorscope.engine.decode import states_bytes
-from anchorscope.engine.interventions import Intervention, TokenPositions
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.passes import CLEAN
-from anchorscope.engine.rows import Row, read_batch, row_for
-from anchorscope.engine.trunk import Prefix, Trunk, grow_trunk
+from anchorscope.engine.rows import Row, read_batch
+from anchorscope.engine.trunk import Prefix, grow_trunk
 from anchorscope.errors import UserError
 from anchorscope.models.prompts import Prompt
 from anchorscope.progress import Progress, Quiet
@@ -47,11 +44,10 @@ class _Asked:
 
 @dataclass(frozen=True)
 class _Batch:
-    """A batch of answers with their states at the probe position, and its trunk."""
+    """A batch of answers with their states at the probe position."""
 
     answers: list[LocatedAnswer]
     clean: Tensor  # [row, layer, width]; rows without E_A hold anything
-    trunk: Trunk
 
 
 def score_all(
@@ -116,8 +112,6 @@ class _Scoring:
         clean = on_host(done.clean[rows])
         needed = self.trained.method.needs()
         states: States = {("clean", k): clean[:, k - 1] for k in needed.get("clean", ())}
-        if rows:
-            states |= self._other_passes(lease, batch, done, rows, states)
         return scored_answers(self.trained, done.answers, rows, states, clean)
 
     def _prefix(self, lease: Lease, batch: Sequence[_Asked]) -> Prefix:
@@ -134,7 +128,7 @@ class _Scoring:
             for a, answer in zip(batch, done.answers, strict=True)
         ]
         last = [one.exact_answer[-1] if one.exact_answer else 0 for one in answers]
-        return _Batch(answers, done.states[list(range(len(batch))), last], done.trunk)
+        return _Batch(answers, done.states[list(range(len(batch))), last])
 
     def _read(self, lease: Lease, prefix: Prefix, batch: Sequence[_Asked]) -> _Batch:
         """Given answers, fed once: to the probe position, or whole where every token is judged."""
@@ -151,52 +145,9 @@ class _Scoring:
         grown = grow_trunk(lease, prefix, prompts, room=0, head=tokens)
         if tokens:
             answers, clean = read_tokens(lease, grown, prompts, answers)
-            return _Batch(answers, clean, grown.trunk)
+            return _Batch(answers, clean)
         rows = [_clean_row(n, a, f) for n, (a, f) in enumerate(zip(batch, answers, strict=True))]
-        return _Batch(answers, read_batch(lease, grown.trunk, rows), grown.trunk)
-
-    def _other_passes(
-        self,
-        lease: Lease,
-        batch: Sequence[_Asked],
-        done: _Batch,
-        rows: Sequence[int],
-        clean: States,
-    ) -> States:
-        """The states under the one pass that the method wants for each answer, if any.
-
-        NaN where an answer was not read under a pass: each goes through its own alone.
-        """
-        method = self.trained.method
-        passes = method.passes(material_of([done.answers[n] for n in rows], clean))
-        if not passes:
-            return {}
-        work = [
-            self._row(n, batch[n], done.answers[n], one)
-            for n, one in zip(rows, passes, strict=True)
-        ]
-        read = on_host(read_batch(lease, done.trunk, work))
-        of = np.array([one.name for one in passes])[:, None]
-        return {
-            (name, k): np.where(of == name, read[:, k - 1], np.float32(np.nan))
-            for name, layers in method.needs().items()
-            if name != "clean"
-            for k in layers
-        }
-
-    def _row(self, number: int, asked: _Asked, one: LocatedAnswer, cut: Intervention) -> Row:
-        written = len(asked.prompt.ids)
-        exact_question = self.bound.exact_question(asked.question, asked.prompt)
-        positions = TokenPositions(
-            id=str(asked.number),
-            ids=asked.prompt.ids + one.answer.token_ids[: one.exact_answer[-1] + 1],
-            answer_at=written,
-            question_tokens=exact_question,
-            exact_question=exact_question,
-            exact_answer=tuple(written + token for token in one.exact_answer),
-        )
-        blocks = self.bound.model.blocks
-        return row_for(positions, number, cut, blocks=blocks, turn_at=0, seed=0)
+        return _Batch(answers, read_batch(lease, grown.trunk, rows))
 
 
 def _clean_row(number: int, asked: _Asked, one: LocatedAnswer) -> Row:

@@ -1,16 +1,14 @@
-"""The detector that the training answers speak for."""
+"""`auto`: the deployable detector with the highest AUROC on held-out training answers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from scipy.stats import norm
 
 from anchorscope.detect.material import Material
-from anchorscope.detect.method import Method, Needs
-from anchorscope.engine.interventions import Intervention
+from anchorscope.detect.method import Method
 from anchorscope.errors import UserError
 from anchorscope.stats.ranking import auroc_draws
 
@@ -21,8 +19,8 @@ _DOUBT = 0.05  # that one of many equals is taken for better
 class Auto(Method):
     """The candidate of highest AUROC on held-out training answers; never by a test answer.
 
-    A steady candidate (combined, an ensemble, then a single probe) is taken before it unless it is
-    ahead by more than the luckiest of as many equals would be, in 19 of 20 cases (Bonferroni).
+    Candidates come in the order of preference. The first one is taken that the best is not ahead
+    of by more than the luckiest of as many equals would be, in 19 of 20 cases (Bonferroni).
     """
 
     name = "auto"
@@ -31,23 +29,18 @@ class Auto(Method):
         self.candidates = candidates
         self.seed = seed
 
-    @classmethod
-    def of(cls, fitted: Sequence[Method], z: np.ndarray) -> Auto:
-        """The choice among detectors that are fitted on the same material of classes z already."""
-        return cls(candidates=fitted)._take(fitted, z)
-
     def fit(self, material: Material, y: None = None) -> Auto:
         """The detector itself; `best_` is the candidate that was chosen, fitted."""
         usable = [one for one in self.candidates if not one.lacks(material)]
-        return self._take([one.fit(material) for one in usable], material.z)
+        return self.take([one.fit(material) for one in usable], material.z)
 
-    def _take(self, fitted: Sequence[Method], z: np.ndarray) -> Auto:
+    def take(self, fitted: Sequence[Method], z: np.ndarray) -> Auto:
+        """The detector itself, chosen among detectors fitted on the same answers of classes z."""
         if not fitted:
             raise UserError("There is no detector to choose from on this material.")
         top = max(fitted, key=lambda one: one.inner_auroc_)
         margin = float(norm.isf(_DOUBT / max(1, len(fitted) - 1)))  # standard errors
-        near = (one for one in fitted if one.steady and self._within(margin, one, top, z))
-        self.best_ = next(near, top)
+        self.best_ = next(one for one in fitted if self._within(margin, one, top, z))
         for name in ("calibration_", "inner_auroc_", "inner_scores_"):
             setattr(self, name, getattr(self.best_, name))
         return self
@@ -61,15 +54,3 @@ class Auto(Method):
     def decision_function(self, material: Material) -> np.ndarray:
         """The chosen detector's score, [question]."""
         return self.best_.decision_function(material)
-
-    def needs(self) -> Needs:
-        return self.best_.needs()
-
-    def passes(self, material: Material) -> Sequence[Intervention]:
-        return self.best_.passes(material)
-
-    def tensors(self) -> dict[str, np.ndarray]:
-        return self.best_.tensors()
-
-    def about(self) -> dict[str, Any]:
-        return self.best_.about()
