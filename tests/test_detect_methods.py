@@ -12,8 +12,7 @@ from sklearn.base import clone
 
 from anchorscope.detect.evaluate import evaluate, fit_all
 from anchorscope.detect.inner_probes import choose
-from anchorscope.detect.kinds import METHODS, make_method, short_name
-from anchorscope.detect.kinds.auto import Auto
+from anchorscope.detect.kinds import METHODS, Auto, make_method, short_name
 from anchorscope.detect.kinds.mixture_of_probes import (
     MixtureOfProbes,
     MixtureTask,

@@ -12,11 +12,10 @@ from kit.plain import plain_states
 from kit.tiny import tiny_lm, tiny_tokenizer
 
 from anchorscope.answers.generate import answer_offsets
-from anchorscope.detect.deployed.before import Before
-from anchorscope.detect.deployed.bind import bind
+from anchorscope.detect.deployed.bind import Example
 from anchorscope.detect.deployed.detector import Detector
 from anchorscope.detect.deployed.located import unknown_answer
-from anchorscope.detect.deployed.trained import Example
+from anchorscope.detect.deployed.pre_answer import PreAnswerProbe
 from anchorscope.detect.kinds import METHODS
 from anchorscope.detect.method import Platt
 from anchorscope.errors import UserError
@@ -86,7 +85,7 @@ def test_a_given_answer_is_scored_as_a_plain_pass_reads_it(architecture):
 
 
 def test_the_prompt_is_the_one_of_the_run(tiny_llama):
-    bound = bind(make(tiny_llama), tiny_llama)
+    bound = make(tiny_llama).bind(tiny_llama)
     for question in QUESTIONS:
         want = make_prompt(tiny_llama, question, shots=SHOTS, style="text")
         assert bound.prompt(question).ids == want.ids
@@ -206,9 +205,9 @@ def test_combined_adds_the_lowest_log_probability_to_the_probe(tiny_llama):
 
 def test_a_warning_reads_the_question_alone(tiny_llama):
     coef = np.random.default_rng(3).standard_normal(WIDTH).astype(np.float32)
-    before = Before(layer=2, coef=coef, intercept=0.3, calibration=Platt(0.2, -0.1),
+    probe = PreAnswerProbe(layer=2, coef=coef, intercept=0.3, calibration=Platt(0.2, -0.1),
                     threshold=0.5, evaluation={"auroc": None})  # fmt: skip
-    detector = replace(make(tiny_llama), before=before)
+    detector = replace(make(tiny_llama), pre_answer=probe)
     together = detector.warn(tiny_llama, QUESTIONS)
     for question, one in zip(QUESTIONS, together, strict=True):
         prompt = make_prompt(tiny_llama, question, shots=SHOTS, style="text")
@@ -225,9 +224,9 @@ def test_a_warning_reads_the_question_alone(tiny_llama):
 
 def warning(model) -> Detector:
     """A detector that also warns before the answer."""
-    before = Before(layer=2, coef=np.ones(WIDTH, np.float32), intercept=0.0, threshold=0.5,
+    probe = PreAnswerProbe(layer=2, coef=np.ones(WIDTH, np.float32), intercept=0.0, threshold=0.5,
                     calibration=Platt(0.2, -0.1), evaluation={})  # fmt: skip
-    return replace(make(model), before=before)
+    return replace(make(model), pre_answer=probe)
 
 
 @pytest.mark.parametrize("way", ["score", "answer", "warn", "inputs"])

@@ -148,7 +148,7 @@ def test_states_that_were_not_kept_are_fed_again(tiny_llama, monkeypatch):
         out = tiny_llama.lm.generate(**inputs, **GREEDY)
         want = seen.scores(out, QUESTIONS[:1])
         # All in one pass, of which only the last tokens are kept.
-        monkeypatch.setattr("anchorscope.detect.watching.passing.KEPT", 1)
+        monkeypatch.setattr("anchorscope.detect.watching.recorder.KEPT", 1)
         tiny_llama.lm(out)
     (one,) = seen.scores(out, QUESTIONS[:1])
     assert one.probability == pytest.approx(want[0].probability, abs=2e-4)

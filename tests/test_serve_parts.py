@@ -20,8 +20,8 @@ from kit.serve_fixture import served_here, server_here
 from test_detect_score import LAYER, QUESTIONS, SHOTS, WIDTH, make
 
 from anchorscope.detect.deployed.beliefs import Beliefs
+from anchorscope.detect.deployed.bind import Example
 from anchorscope.detect.deployed.located import Scored
-from anchorscope.detect.deployed.trained import Example
 from anchorscope.detect.rows.files import plain
 from anchorscope.errors import UserError
 from anchorscope.models.prompts import make_prompt, stop_ids

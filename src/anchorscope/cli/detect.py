@@ -161,7 +161,7 @@ def score(
     from anchorscope.cli.score_rows import asked, print_scores
     from anchorscope.detect.deployed.detector import Detector
     from anchorscope.detect.deployed.located import Scored
-    from anchorscope.detect.deployed.warn import Warned
+    from anchorscope.detect.deployed.pre_answer import Warned
     from anchorscope.detect.rows.files import check_names, check_out
     from anchorscope.detect.rows.score_file import maker_of, score_file
 

@@ -1,4 +1,4 @@
-"""How far a state lies from those a detector was trained on: "this is not what I learnt from"."""
+"""Mahalanobis distance of a state from the training states: how unlike them a question is."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Distance:
     rest: float  # the variance in every other direction
     seen: np.ndarray  # [quantile], distances of held-out training answers, rising
 
-    def of(self, states: np.ndarray) -> np.ndarray:
+    def distances(self, states: np.ndarray) -> np.ndarray:
         """The distance of each state [question, width], [question]."""
         x = (states.astype(np.float64) - self.mean) / self.scale
         along = x @ self.directions.T.astype(np.float64)
@@ -40,8 +40,8 @@ class Distance:
         return np.sqrt((along**2 / self.variances).sum(axis=1) + beside.clip(0) / self.rest)
 
     def place(self, states: np.ndarray) -> np.ndarray:
-        """The share of held-out training answers that lie nearer than each state, [question]."""
-        return np.searchsorted(self.seen, self.of(states)) / len(self.seen)
+        """The share of held-out training answers that are nearer than each state, [question]."""
+        return np.searchsorted(self.seen, self.distances(states)) / len(self.seen)
 
     def tensors(self) -> dict[str, np.ndarray]:
         """The arrays that make it up, ready for safetensors."""
@@ -52,8 +52,11 @@ class Distance:
     @classmethod
     def restore(cls, tensors: dict[str, np.ndarray]) -> Distance | None:
         """What `tensors` gave; None where a folder holds none."""
-        first = "distance."
-        own = {n.removeprefix(first): of for n, of in tensors.items() if n.startswith(first)}
+        own = {
+            name.removeprefix("distance."): array
+            for name, array in tensors.items()
+            if name.startswith("distance.")
+        }
         if not own:
             return None
         layer, rest = own.pop("at").tolist()
@@ -68,7 +71,7 @@ def learn_distance(material: Material, *, layer: int | None = None) -> Distance:
     held_out = np.empty(len(x))
     for fold in np.unique(material.inner):
         held = material.inner == fold
-        held_out[held] = _fit(x[~held], layer).of(x[held])
+        held_out[held] = _fit(x[~held], layer).distances(x[held])
     return _fit(x, layer, np.quantile(held_out, np.linspace(0, 1, _STEPS)))
 
 

@@ -14,9 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from anchorscope.detect.compare import against
-from anchorscope.detect.kinds import AUTO, DEPLOYED, METHODS, make_methods
-from anchorscope.detect.kinds.auto import Auto
+from anchorscope.detect.compare import against, aurocs
+from anchorscope.detect.kinds import AUTO, DEPLOYED, METHODS, Auto, make_methods
 from anchorscope.detect.material import Material, join
 from anchorscope.detect.method import Method
 from anchorscope.errors import UserError
@@ -24,7 +23,7 @@ from anchorscope.parallel import in_parallel
 from anchorscope.probes.folds import SPLITS, Split, check_classes, outer_folds
 from anchorscope.progress import Progress, Quiet
 from anchorscope.stats.intervals import percentile_interval
-from anchorscope.stats.ranking import auroc, auroc_draws, ece
+from anchorscope.stats.ranking import ece
 
 SCORES = (
     "dataset", "split", "detector", "fold", "id", "entity", "z", "score", "probability", "ms",
@@ -201,12 +200,12 @@ def transfer_table(
     trained = fit_each([(train, names) for train in learnt_from], progress)
     rows: list[dict[str, Any]] = []
     for (kind, train, test), left, fitted in zip(pairs, learnt_from, trained, strict=True):
-        of = {"model": model, "kind": kind, "train": train.name, "test": test.name}
-        rows += [of | row for row in _one(left, test, fitted, seed, resamples)]
+        pair = {"model": model, "kind": kind, "train": train.name, "test": test.name}
+        rows += [pair | row for row in _transfer_rows(left, test, fitted, seed, resamples)]
     return pd.DataFrame(rows)
 
 
-def _one(
+def _transfer_rows(
     train: Material, test: Material, fitted: dict[str, Method], seed: int, resamples: int
 ) -> list[dict[str, Any]]:
     """The rows of one pair; every detector against the best single baseline on the same draws."""
@@ -215,11 +214,7 @@ def _one(
     for name, score in scores.items():
         check_scores(name, score)
     entity = np.array(test.entities)
-    drawn = auroc_draws(
-        test.z, list(scores.values()), seed=seed, resamples=resamples, entity=entity
-    )
-    draws = dict(zip(scores, drawn, strict=True))
-    value = {name: auroc(test.z, score) for name, score in scores.items()}
+    value, draws = aurocs(test.z, scores, entity=entity, seed=seed, resamples=resamples)
     rows = []
     for name, one in used.items():
         area = percentile_interval(value[name], draws[name], len(test))

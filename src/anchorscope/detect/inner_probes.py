@@ -1,7 +1,7 @@
-"""Probes inside the training material: layer, strength and groups that held-out answers favour.
+"""Probes cross-fitted inside the training material, to choose layer, strength and pathway groups.
 
-Every detector that reads states asks the same questions of the same training answers, so the
-answers are kept in the material's memo.
+Detectors that read states need the same probes of the same training answers, so the fits are kept
+in the material's memo.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def rests(material: Material) -> list[Part]:
 
 
 def fit_rests(material: Material, layer: int, strengths: Sequence[float]) -> None:
-    """Puts the inner probes of every inner fold's rest into the rest's memo, all fitted at once."""
+    """Put the inner probes of every inner fold's rest into its memo, fitted in one batch."""
     _fit_together(material, rests(material), layer, strengths, "clean")
 
 
@@ -121,7 +121,7 @@ def _choose(material: Material, states: str) -> Choice:
     scores = layer_scores(material, states=states)
     layer = max(scores, key=lambda k: scores[k])
     found = fit_inner(material, layer, STRENGTHS, states=states)
-    by_c = {C: auroc(material.z, of.logits["clean"]) for C, of in found.items()}
+    by_c = {C: auroc(material.z, inner.logits["clean"]) for C, inner in found.items()}
     C = max(by_c, key=lambda c: by_c[c])
     return Choice(layer, C, by_c[C])
 
@@ -139,7 +139,7 @@ def _aurocs(material: Material, states: str, layers: Sequence[int]) -> list[floa
 def _fit_together(
     whole: Material, parts: Sequence[Part], layer: int, strengths: Sequence[float], states: str
 ) -> None:
-    """Fits what the parts' memos do not hold yet, and puts it there."""
+    """Fit what the parts' memos do not hold yet, in one batch, and put it there."""
     wanted = [
         (part, _inner_key(states, layer, C), C)
         for part in parts
@@ -157,7 +157,7 @@ def _fit_together(
     if states == "clean" and whole.has("knockout"):
         read["knockout"] = task_logits(probes, tasks, whole.layer("knockout", layer))
     for place, (part, key, _) in enumerate(wanted):
-        logits = {name: of[place] for name, of in read.items()}
+        logits = {name: by_task[place] for name, by_task in read.items()}
         part.material.memo[key] = Inner(probes[place], logits)
 
 

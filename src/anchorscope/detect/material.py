@@ -1,9 +1,7 @@
-"""What a detector may look at: answers, how sure each token was, and states, question by question.
+"""What a detector reads: answers, token probabilities and states, question by question.
 
-The same `Material` is cut from a run folder to train and judge detectors, and made from fresh
-answers to score them, so that a detector is used exactly as it was judged.
-
-Material from a finished run folder, one for each dataset.
+The same `Material` comes from a run folder to train and evaluate detectors, and from fresh answers
+to score them, so that a detector is used exactly as it was evaluated.
 """
 
 from __future__ import annotations
@@ -80,10 +78,10 @@ class Material:
     texts: tuple[Text, ...]
     z: np.ndarray  # [question], 1 = wrong, 0 = right, -1 = not known
     bank: Bank
-    rows: np.ndarray  # [question], where each question stands in the bank
+    rows: np.ndarray  # [question], the row of each question in the bank
     seed: int = 0
     folds_by: FoldsBy = "entity"  # what no two inner folds share; "random": nothing
-    # What several detectors ask of the same training answers is worked out once.
+    # What several detectors need of the same training answers is computed once.
     memo: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def __len__(self) -> int:
@@ -123,7 +121,7 @@ class Material:
         )
 
     def once(self, key: Hashable, make: Callable[[], Made]) -> Made:
-        """What `make` gives, worked out the first time and kept under the key."""
+        """What `make` returns, computed the first time and kept under the key."""
         if key not in self.memo:
             self.memo[key] = make()
         return self.memo[key]
@@ -145,7 +143,7 @@ class Material:
 
     def _inner_part(self, fold: int) -> tuple[np.ndarray, Material, Material]:
         held = self.inner == fold
-        # Another seed inside: with the same one a fold of the rest would come out empty.
+        # Another seed inside: with the same one a fold of the rest would be empty.
         return held, self.take(~held, seed=self.seed + 1 + fold), self.take(held)
 
     def apart(self) -> Material:
@@ -204,7 +202,7 @@ class _Joined:
 
 
 class Arrays:
-    """States that are in memory already: of scored answers, at the layers that were asked for."""
+    """States in memory: of scored answers, at the layers that a detector reads."""
 
     def __init__(self, states: dict[tuple[str, int], np.ndarray], *, layers: int) -> None:
         self.states, self.layers = states, layers
@@ -281,4 +279,4 @@ def balanced(samples: list[Sample], limit: int, seed: int) -> list[Sample]:
     wrong = np.array([sample.verdict == "wrong" for sample in samples])
     classes = [rng.permutation(np.flatnonzero(wrong == which)) for which in (False, True)]
     each = min(limit // 2, *map(len, classes))
-    return [samples[n] for n in np.sort(np.concatenate([of[:each] for of in classes]))]
+    return [samples[n] for n in np.sort(np.concatenate([rows[:each] for rows in classes]))]

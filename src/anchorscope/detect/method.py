@@ -1,4 +1,4 @@
-"""What every detector is: fitted on material, a score, and Platt's line to a probability."""
+"""The base class of detectors: fit on material, score answers, calibrate by Platt's line."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from anchorscope.detect.material import Material
 from anchorscope.errors import UserError
 from anchorscope.stats.ranking import auroc
 
-Needs = dict[str, tuple[int, ...]]  # intervention -> layers (from 1) whose states are read
 _FREE = 1e6  # so weak a penalty that two numbers fitted to hundreds of answers do not feel it
 _LEAST = 1e-6  # log-odds for one spread of the scores
 
@@ -30,7 +29,7 @@ class Cost(NamedTuple):
 
 
 class Method(BaseEstimator):
-    """A detector with scikit-learn's manners whose samples are a `Material`.
+    """A detector in scikit-learn's style whose samples are a `Material`.
 
     A subclass says how it chooses (`_choose`), learns (`_learn`) and scores
     (`decision_function`). Choosing and calibrating see the training material alone.
@@ -67,9 +66,9 @@ class Method(BaseEstimator):
         """The score of each answer, [question]; higher means more likely wrong."""
         raise NotImplementedError
 
-    def needs(self) -> Needs:
-        """The states a fitted detector reads to score an answer."""
-        return {}
+    def layers(self) -> tuple[int, ...]:
+        """The layers (from 1) whose clean states a fitted detector reads."""
+        return ()
 
     def cost(self, material: Material) -> Cost:
         """The extra passes of an answer of the material, and the milliseconds known of them."""
@@ -88,10 +87,10 @@ class Method(BaseEstimator):
         return self
 
     def _choose(self, material: Material) -> None:
-        """Sets what is chosen on the training material: layer, strength, β."""
+        """Choose layer, strength, β on the training material."""
 
     def _choose_value(self, attribute: str, values: Sequence[float], material: Material) -> None:
-        """Sets the attribute to the value with the highest inner AUROC."""
+        """Set the attribute to the value with the highest inner AUROC."""
         known = self.__dict__.pop("_tried", None)  # of the value it has, from the choice before
         scores = {}
         for value in values:
@@ -106,7 +105,7 @@ class Method(BaseEstimator):
         self._tried = scores[best]  # for `fit`, which would train the same again
 
     def _learn(self, material: Material) -> None:
-        """Trains with what was chosen."""
+        """Train with what was chosen."""
 
     def _inner_scores(self, material: Material) -> np.ndarray:
         """Scores [question] of the training answers, each from a fit that did not see it."""
@@ -159,7 +158,7 @@ class Platt:
     def fit(cls, score: np.ndarray, z: np.ndarray) -> Platt:
         """The line that fits scores [question] to classes; never one that falls.
 
-        A score that sorts the wrong way on held-out training answers says nothing: everybody
+        A score that sorts the wrong way on held-out training answers says nothing: every answer
         then gets the base rate, all but exactly, so that the order of the scores is kept.
         """
         share = float(np.clip(np.mean(z), 1e-6, 1 - 1e-6))
@@ -169,7 +168,7 @@ class Platt:
             return cls(0.0, prior, prior)
         solver = LogisticRegression(C=_FREE, max_iter=1000)
         solver.fit((score[:, None] - middle) / spread, z)
-        steep, height = (float(np.ravel(of)[0]) for of in (solver.coef_, solver.intercept_))
+        steep, height = float(np.ravel(solver.coef_)[0]), float(np.ravel(solver.intercept_)[0])
         if steep < _LEAST:
             steep, height = _LEAST, prior
         return cls(steep / spread, height - steep / spread * middle, prior)

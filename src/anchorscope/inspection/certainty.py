@@ -10,14 +10,8 @@ from scipy.special import expit
 
 from anchorscope.detect.deployed.bind import Bound
 from anchorscope.detect.deployed.detector import Detector
-from anchorscope.detect.deployed.located import (
-    LocatedAnswer,
-    Scored,
-    locate_answer,
-    material_of,
-    scored_answers,
-    unknown_answer,
-)
+from anchorscope.detect.deployed.located import Scored, locate_answer
+from anchorscope.detect.deployed.running import RunningScore
 from anchorscope.engine.passes import CLEAN, KNOCKOUT
 from anchorscope.inspection.asking import Asked
 from anchorscope.inspection.bands import NEAR, RunAnswers
@@ -65,24 +59,18 @@ class Growing:
 
     def __init__(self, answers: RunAnswers, detector: Detector | None) -> None:
         self._answers, self._detector = answers, detector
-        self.by_detector = detector is not None and reads_clean_alone(detector)
+        self.by_detector = detector is not None and detector.reads_states_alone
 
     def __call__(self, states: np.ndarray, *, fold: int | None) -> list[float]:
         """P(wrong) after each token, from states [token, layer, width]."""
         if not len(states):
             return []
         if self._detector is not None and self.by_detector:
-            layers = self._detector.method.needs()["clean"]
-            by_layer = {("clean", k): states[:, k - 1].astype(np.float32) for k in layers}
-            _, probability = self._detector.score_of(material_of(_nameless(states), by_layer))
-            return probability.tolist()
+            running = RunningScore(self._detector)
+            own = states[:, [layer - 1 for layer in running.layers]].astype(np.float32)
+            return running.probabilities(own).tolist()
         logits = self._answers.logits(states, fold)[self._answers.effect_probe("strict")]
         return expit(logits[:, self._answers.layer - 1]).tolist()
-
-
-def reads_clean_alone(detector: Detector) -> bool:
-    """Whether a detector scores an answer from its clean states and nothing else."""
-    return set(detector.method.needs()) == {"clean"} and not detector.method.reads_tokens
 
 
 def asked_as(detector: Detector, dataset: str) -> str:
@@ -128,11 +116,9 @@ def _scored(detector: Detector, model: Model, bound: Bound, asked: Asked) -> Sco
     own, clean = detector.bind(model, dataset=dataset), asked.clean
     text, answer = asked.sample.question.text, asked.sample.answer
     same = (own.before, own.after) == (bound.before, bound.after)
-    if not (same and reads_clean_alone(detector)) or clean is None:
+    if not (same and detector.reads_states_alone) or clean is None:
         return detector.score(model, text, answer=answer.text, dataset=dataset)
-    states = {("clean", k): clean[None, k - 1] for k in detector.method.needs()["clean"]}
-    located = locate_answer(model, text, answer)
-    return scored_answers(detector, [located], [0], states, clean[None])[0]
+    return detector.score_states([locate_answer(model, text, answer)], clean[None])[0]
 
 
 def pathway_of(
@@ -158,15 +144,3 @@ def pathway_of(
         probes=flips.size,
         agreement=answers.agreement,
     )
-
-
-def _nameless(states: np.ndarray) -> list[LocatedAnswer]:
-    return [
-        LocatedAnswer(
-            question="",
-            answer=unknown_answer("", (), number),
-            exact_answer=(),
-            answer_entity="",
-        )
-        for number in range(len(states))
-    ]

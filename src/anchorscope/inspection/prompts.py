@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from anchorscope.config import Config
-from anchorscope.detect.deployed.bind import Bound, bind_prompts
-from anchorscope.detect.deployed.trained import Example
+from anchorscope.detect.deployed.bind import Bound, Example, bind_prompts
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.trunk import Prefix, shared_prefix
 from anchorscope.errors import UserError

@@ -10,12 +10,12 @@ import numpy as np
 
 from anchorscope.detect.deployed.detector import Detector
 from anchorscope.detect.deployed.located import Scored
+from anchorscope.detect.deployed.running import RunningScore
 from anchorscope.models import Model
 from anchorscope.models.rotary import longest_row
 from anchorscope.serve.deltas import Deltas
 from anchorscope.serve.listen import listening
 from anchorscope.serve.protocol import usage_of
-from anchorscope.serve.running import Running
 from anchorscope.web.guard import ApiError
 
 
@@ -44,10 +44,10 @@ class Served:
     detector: Detector
     model: Model
     dataset: str | None = None  # of the detector's, as which questions are asked, where they differ
-    _running: Running = field(init=False, repr=False)
+    _running: RunningScore = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self._running = Running(self.detector, blocks=self.model.blocks)
+        self._running = RunningScore(self.detector)
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -78,7 +78,7 @@ class Served:
         deltas, bound = Deltas(self.model.tokenizer), self._bound
 
         def heard(token: int, states: np.ndarray) -> None:
-            tell(Piece(deltas.add(token), self._running.of(states)))
+            tell(Piece(deltas.add(token), self._running.fields(states)))
 
         layers, limit = self._running.layers, bound.answerer.max_tokens
         with listening(self.model, heard, layers=layers, stop=bound.stop, limit=limit):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
-from anchorscope.detect.kinds.auto import Auto
+import numpy as np
+from scipy.stats import norm
+
 from anchorscope.detect.kinds.combined import Combined
 from anchorscope.detect.kinds.mixture_of_probes import MixtureOfProbes
 from anchorscope.detect.kinds.pathway_reweighting import PathwayReweighting
@@ -12,8 +14,10 @@ from anchorscope.detect.kinds.probes import QuestionOnly, SingleProbe
 from anchorscope.detect.kinds.sampled import SelfCheck, SemanticEntropy
 from anchorscope.detect.kinds.text_controls import Length, Popularity, TfIdf
 from anchorscope.detect.kinds.token_scores import FirstEntropy, PTrue, TokenFeatures, TokenLogProb
+from anchorscope.detect.material import Material
 from anchorscope.detect.method import Method
-from anchorscope.errors import unknown
+from anchorscope.errors import UserError, unknown
+from anchorscope.stats.ranking import auroc_draws
 
 METHODS: dict[str, Callable[[], Method]] = {
     "mean-log-prob": lambda: TokenLogProb(reduce="mean"),
@@ -41,12 +45,14 @@ DEPLOYED = (
     "combined", "probe", "min-log-prob", "sum-log-prob", "mean-log-prob", "first-entropy",
 )  # fmt: skip
 AUTO = "auto"
+_RESAMPLES = 200
+_DOUBT = 0.05  # that one of many equals is taken for better
 
 
 def make_method(name: str) -> Method:
     """A fresh detector by its short name."""
     if name == AUTO:
-        return Auto(candidates=list(make_methods(DEPLOYED).values()))
+        return Auto()
     if name not in METHODS:
         raise unknown("detector", name, (AUTO, *METHODS))
     return METHODS[name]()
@@ -62,3 +68,35 @@ def short_name(method: Method) -> str:
     if isinstance(method, Auto):
         return short_name(method.best_)
     return next(name for name, make in METHODS.items() if make().name == method.name)
+
+
+class Auto(Method):
+    """The candidate of highest AUROC on held-out training answers; never by a test answer.
+
+    Candidates come in the order of preference; `evaluate.fit_all` fits them. The first one is taken
+    that the best is not ahead of by more than the luckiest of as many equals would be, in 19 of 20
+    cases (Bonferroni).
+    """
+
+    name = "auto"
+
+    def take(self, fitted: Sequence[Method], z: np.ndarray) -> Auto:
+        """The detector itself; `best_` is chosen among detectors fitted on answers of classes z."""
+        if not fitted:
+            raise UserError("There is no detector to choose from on this material.")
+        top = max(fitted, key=lambda one: one.inner_auroc_)
+        margin = float(norm.isf(_DOUBT / max(1, len(fitted) - 1)))  # standard errors
+        self.best_ = next(one for one in fitted if self._within(margin, one, top, z))
+        for name in ("calibration_", "inner_auroc_", "inner_scores_"):
+            setattr(self, name, getattr(self.best_, name))
+        return self
+
+    def _within(self, margin: float, one: Method, top: Method, z: np.ndarray) -> bool:
+        """Whether `top` is ahead by no more standard errors of the paired difference."""
+        scores = [top.inner_scores_, one.inner_scores_]
+        draws = auroc_draws(z, scores, seed=0, resamples=_RESAMPLES)
+        return bool(top.inner_auroc_ - one.inner_auroc_ <= margin * np.std(draws[0] - draws[1]))
+
+    def decision_function(self, material: Material) -> np.ndarray:
+        """The chosen detector's score, [question]."""
+        return self.best_.decision_function(material)

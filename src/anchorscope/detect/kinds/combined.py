@@ -15,7 +15,7 @@ from scipy.special import expit
 from anchorscope.detect.kinds.probes import Ensemble
 from anchorscope.detect.kinds.token_scores import TokenLogProb
 from anchorscope.detect.material import Material
-from anchorscope.detect.method import Method, Needs
+from anchorscope.detect.method import Method
 from anchorscope.stats.ranking import auroc
 
 _RIDGE = 1e-3  # against the mean of the losses; keeps classes that part altogether finite
@@ -39,8 +39,8 @@ class Combined(Method):
         columns = two_scores(self.base_.decision_function(material), material)
         return columns @ self.weights_[:-1] + self.weights_[-1]
 
-    def needs(self) -> Needs:
-        return self.base_.needs()
+    def layers(self) -> tuple[int, ...]:
+        return self.base_.layers()
 
     def tensors(self) -> dict[str, np.ndarray]:
         return self.base_.tensors() | {"weights": self.weights_}

@@ -7,14 +7,13 @@ from typing import Any
 import numpy as np
 
 from anchorscope.detect.inner_probes import (
-    Choice,
     choose,
     inner_logits,
     layer_scores,
     whole_probe,
 )
 from anchorscope.detect.material import Material
-from anchorscope.detect.method import Method, Needs
+from anchorscope.detect.method import Method
 
 
 class SingleProbe(Method):
@@ -31,8 +30,8 @@ class SingleProbe(Method):
         """The probe's logit of each answer, [question]."""
         return linear(material.layer(self.states, self.layer_), self.coef_, self.intercept_)
 
-    def needs(self) -> Needs:
-        return {self.states: (self.layer_,)}
+    def layers(self) -> tuple[int, ...]:
+        return (self.layer_,)
 
     def tensors(self) -> dict[str, np.ndarray]:
         return {"coef": self.coef_, "intercept": np.array([self.intercept_])}
@@ -46,10 +45,7 @@ class SingleProbe(Method):
         return self
 
     def _choose(self, material: Material) -> None:
-        self.layer_, self.C_, _ = self._choice(material)
-
-    def _choice(self, material: Material) -> Choice:
-        return choose(material, states=self.states)
+        self.layer_, self.C_, _ = choose(material, states=self.states)
 
     def _learn(self, material: Material) -> None:
         found = whole_probe(material, self.layer_, C=self.C_, states=self.states)
@@ -93,8 +89,8 @@ class Ensemble(Method):
         ]
         return np.mean(logits, axis=0)
 
-    def needs(self) -> Needs:
-        return {"clean": self.layers_}
+    def layers(self) -> tuple[int, ...]:
+        return self.layers_
 
     def tensors(self) -> dict[str, np.ndarray]:
         return {"coef": self.coef_, "intercept": self.intercept_}
