@@ -31,11 +31,8 @@ from anchorscope.detect.kinds import make_methods
 from anchorscope.detect.material import Arrays, Material, Text
 from anchorscope.stats.ranking import auroc
 
-NAMES = (
-    "question-only", "probe", "ensemble", "combined", "combined-shrunk", "combined-cautious", "mlp",
-    "mop", "mop-random-gate", "mop-no-labels", "mop-oracle", "pr", "pr-fixed", "pr-scaled",
-)  # fmt: skip
-_BETAS = {"reweight": (0.25, 0.5, 1.0, 2.0), "rescale": (1.0,)}
+NAMES = ("question-only", "probe", "combined", "mop", "pr")
+_BETAS = (0.25, 0.5, 1.0, 2.0)
 
 
 def made_up(n: int, layers: int, width: int, *, clearer: float = 1.5, seed: int = 0) -> Material:
@@ -63,12 +60,11 @@ def made_up(n: int, layers: int, width: int, *, clearer: float = 1.5, seed: int 
         knocked[:, 30:55] *= np.where(q, -1.0, 1.0)[:, None]
         put("knockout", layer, knocked, basis)
         put("question-only", layer, 0.5 * seen + rng.standard_normal((n, width)), basis)
-        for kind, steps in _BETAS.items():
-            for beta in (sign * step for step in steps for sign in (1, -1)):
-                moved = seen + 0.1 * abs(beta) * rng.standard_normal((n, width))
-                moved[:, 5:30] *= np.exp(-clearer * beta)
-                moved[:, 30:55] *= np.exp(clearer * beta)
-                put(f"{kind}{beta:+}", layer, moved, basis)
+        for beta in (sign * step for step in _BETAS for sign in (1, -1)):
+            moved = seen + 0.1 * abs(beta) * rng.standard_normal((n, width))
+            moved[:, 5:30] *= np.exp(-clearer * beta)
+            moved[:, 30:55] *= np.exp(clearer * beta)
+            put(f"reweight{beta:+}", layer, moved, basis)
     texts = tuple(
         Text(
             id=str(i), question=f"What is thing {i} of kind {i % 11}?", answer="some answer",

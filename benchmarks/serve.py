@@ -26,9 +26,9 @@ import numpy as np
 
 from anchorscope.datasets import load_questions
 from anchorscope.detect.deployed.beliefs import Beliefs
+from anchorscope.detect.deployed.bind import Example
 from anchorscope.detect.deployed.detector import Detector
 from anchorscope.detect.deployed.located import Scored
-from anchorscope.detect.deployed.trained import Example
 from anchorscope.detect.kinds import METHODS
 from anchorscope.detect.method import Platt
 from anchorscope.engine.batches import Budget, in_batches

@@ -12,10 +12,9 @@ from test_detect_files import run, saved
 from anchorscope.answers.judge import judge
 from anchorscope.config import Config
 from anchorscope.datasets import load_questions
-from anchorscope.detect.deployed.bind import bind_prompts
-from anchorscope.detect.deployed.card import model_card
-from anchorscope.detect.deployed.saved import Stored, load_trained, read_folder, write_folder
-from anchorscope.detect.deployed.trained import Example
+from anchorscope.detect.deployed.bind import Example, bind_prompts
+from anchorscope.detect.deployed.detector import Detector
+from anchorscope.detect.deployed.saved import Stored, read_folder, write_folder
 from anchorscope.errors import UserError, user_path
 from anchorscope.models import load_model
 from anchorscope.models.plain_text import Piece, code
@@ -179,14 +178,14 @@ def test_a_detector_whose_name_is_a_list_or_whose_number_is_endless_is_refused(s
         about = {k: v for k, v in stored.about.items() if k not in ("sha256", "checksum")} | change
         write_folder(tmp_path / str(n), Stored(stored.tensors, about), "")
         with pytest.raises(UserError, match="detector"):
-            load_trained(tmp_path / str(n))
+            Detector.load(tmp_path / str(n))
 
 
 def test_a_models_name_ends_neither_the_cards_python_nor_its_table(saved):
     from dataclasses import replace
 
     name = '"); import os; os.system("id")\n| x | <script>alert(1)</script>'
-    card = model_card(replace(saved[0], model=saved[0].model | {"name": name, "source": name}))
+    card = replace(saved[0], model=saved[0].model | {"name": name, "source": name}).card
     (line,) = [line for line in card.splitlines() if "scored = " in line]
     call = line.split("detector.score(", 1)[1]
     assert compile(f"f({call}", "card", "exec").co_names == ("f", "load_model")

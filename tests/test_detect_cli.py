@@ -51,14 +51,14 @@ BAD = [
     (["eval", "{run}", "{run}"], "Two of the runs have the same dataset"),
     (
         ["train", "{run}", "--method", "popularity", "--out", "{out}"],
-        "needs what only a run folder",
+        "'popularity' is only compared (`detect eval`)",
     ),
     (["score", "{out}", "nofile.jsonl", "--out", "{out}"], "There is no file 'nofile.jsonl'"),
     (["score", "{out}"], "Give either a file or --question, and not both."),
     (["score", "{out}", "{run}/a.jsonl", "--answer", "Rome"], "--answer belongs to --question."),
     (["score", "{out}", "--question", " "], "--question is empty."),
-    (["train", "{run}", "--method", "pr", "--out", "{out}"], "'pr' cannot be trained on"),
-    (["eval", "{run}", "--methods", "pr,pr-fixed"], "None of the detectors can be used"),
+    (["train", "{run}", "--method", "pr", "--out", "{out}"], "'pr' is only compared"),
+    (["eval", "{run}", "--methods", "pr,p-true"], "None of the detectors can be used"),
     (
         ["eval", "{run}", "--resamples", "500"],
         f"--resamples is 500. Accepted: {40 * len(METHODS)} or more",

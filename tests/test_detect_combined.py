@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from kit.detect_worlds import material, plain, two_sources
@@ -12,8 +10,7 @@ from sklearn.linear_model import LogisticRegression
 
 from anchorscope.detect.evaluate import evaluate, fit_all, transfer_table
 from anchorscope.detect.kinds.combined import Combined, fit_weights
-from anchorscope.detect.material import Material, join
-from anchorscope.detect.topics import topics_of
+from anchorscope.detect.material import join
 from anchorscope.stats.ranking import auroc
 
 
@@ -32,14 +29,14 @@ def test_the_weights_are_those_of_a_logistic_regression_and_never_below_zero():
 
 def test_two_independent_scores_are_better_than_either_as_theory_says():
     scores = evaluate(
-        two_sources(n=1200), names=("min-log-prob", "ensemble", "combined", "auto"), folds=3,
+        two_sources(n=1200), names=("min-log-prob", "probe", "combined", "auto"), folds=3,
         splits=("entity",),
     )  # fmt: skip
     found = {name: auroc(of["z"], of["score"]) for name, of in scores.groupby("detector")}
     # Two normals 2d apart have AUROC Φ(√2 d); independent ones add the squares of d.
     assert found["min-log-prob"] == pytest.approx(norm.cdf(np.sqrt(2) * 0.8), abs=0.02)
     assert found["combined"] == pytest.approx(norm.cdf(np.sqrt(2) * np.hypot(1, 0.8)), abs=0.02)
-    assert found["combined"] > max(found["min-log-prob"], found["ensemble"]) + 0.02
+    assert found["combined"] > max(found["min-log-prob"], found["probe"]) + 0.02
     assert found["auto"] == found["combined"]
 
 
@@ -76,74 +73,18 @@ def test_probes_that_do_not_travel_get_little_weight():
     parts = [
         two_sources(name=name, direction=n, strength=2.0, seed=n) for n, name in enumerate("abc")
     ]
-    names = ("min-log-prob", "ensemble", "combined")
+    names = ("min-log-prob", "probe", "combined")
     table = transfer_table(parts, model="m", names=names, resamples=100)
     left_out = table[table["kind"] == "left-out"].groupby("detector")["auroc"].mean()
-    assert left_out["ensemble"] < 0.65
+    assert left_out["probe"] < 0.65
     assert left_out["combined"] > left_out["min-log-prob"] - 0.02
     by_entity = Combined()
     both = join(parts[:2])
-    both.memo["apart", False] = both
+    both.memo["apart"] = both
     trusted = by_entity.fit(both).decision_function(parts[2])
     assert auroc(parts[2].z, trusted) < left_out["min-log-prob"] - 0.1
 
 
-def _of_topics(number: int, *, seed: int) -> Material:
-    """One dataset about several topics, each with words and a direction of the truth of its own."""
-    parts = [
-        two_sources(n=160, name=f"{seed}-{topic}", direction=topic, strength=2.0, seed=seed + topic)
-        for topic in range(number)
-    ]
-    asked = ("Who wrote the book", "What is the capital of", "Which team won the cup of",
-             "What colour has the flag of")  # fmt: skip
-    both = join(parts)
-    texts = tuple(
-        replace(text, dataset="all", question=f"{asked[int(text.dataset[-1])]} {text.entity}?")
-        for text in both.texts
-    )
-    return replace(both, texts=texts, name="all")
-
-
-def test_topics_are_found_in_the_words_and_an_entity_has_one():
-    made = _of_topics(4, seed=0)
-    planted = np.repeat(np.arange(4), 160)
-    for topic in np.unique(made.topics):  # no topic mixes the planted ones
-        assert len(np.unique(planted[made.topics == topic])) == 1
-    shared = topics_of(["Who wrote Emma?", "What is Emma about?"] * 9, ["Emma"] * 18, seed=0)
-    assert set(shared) == {0}
-
-
-def test_weights_from_topics_held_out_trust_probes_less_where_each_topic_has_its_own_truth():
-    train = _of_topics(3, seed=0)
-    other = two_sources(name="b", direction=4, seed=9)
-    plain_weights, cautious = Combined().fit(train), Combined(cautious=True).fit(train)
-    assert train.apart() is train
-    assert train.apart(by_topic=True).folds_by == "topic"
-    alone = auroc(other.z, [-min(text.log_probs) for text in other.texts])
-    found = [auroc(other.z, one.decision_function(other)) for one in (plain_weights, cautious)]
-    assert found[0] < alone - 0.05
-    assert alone - found[1] < (alone - found[0]) / 2  # five topics are sought where three are
-    again = Combined(cautious=True).restore(cautious.tensors(), cautious.about())
-    assert again.decision_function(other) == pytest.approx(cautious.decision_function(other))
-
-
 def test_auto_takes_combined_unless_something_is_clearly_better():
-    fitted = fit_all(plain(), ("min-log-prob", "probe", "ensemble", "combined", "auto"))
+    fitted = fit_all(plain(), ("min-log-prob", "probe", "combined", "auto"))
     assert fitted["auto"].best_ is fitted["combined"]
-
-
-def test_far_from_training_the_shrunk_score_is_nearer_to_log_probability():
-    """Another dataset far away where the probe means nothing, one where it still holds, and one
-    that lies no further: only the distance is known, so the first gains and the second pays.
-    """
-    both = [Combined(shrink=shrink).fit(two_sources(strength=1.2)) for shrink in (False, True)]
-    tests = {
-        "lost": two_sources(direction=3, shift=6.0, seed=1, name="b"),
-        "holds": two_sources(strength=1.2, shift=6.0, seed=1, name="b"),
-        "alike": two_sources(strength=1.2, seed=1, name="b"),
-    }
-    found = {n: [auroc(of.z, one.decision_function(of)) for one in both] for n, of in tests.items()}
-    gain = {name: shrunk - whole for name, (whole, shrunk) in found.items()}
-    assert gain["lost"] > 0.05
-    assert -0.03 < gain["holds"] < 0
-    assert abs(gain["alike"]) < 0.005

@@ -30,7 +30,7 @@ def test_it_is_the_mahalanobis_distance_of_scikit_learns_covariance():
     scaled = (x.astype(np.float32) - distance.mean) / distance.scale
     precision = PCA(n_components=11).fit(scaled).get_precision()
     want = np.sqrt(np.einsum("qa,ab,qb->q", scaled, precision, scaled))
-    assert distance.of(x) == pytest.approx(want, rel=1e-4)
+    assert distance.distances(x) == pytest.approx(want, rel=1e-4)
 
 
 def test_new_answers_like_the_training_ones_are_spread_evenly_and_others_are_far():

@@ -15,7 +15,7 @@ from anchorscope.progress import Quiet
 from anchorscope.run_folder import states
 from anchorscope.run_folder.view import RunView
 
-NAMES = ("min-log-prob", "tfidf-both", "probe", "ensemble", "mlp", "mop", "pr", "auto")
+NAMES = ("min-log-prob", "tfidf-both", "probe", "mop", "pr", "auto")
 
 
 class Counted(Quiet):

@@ -86,8 +86,8 @@ PROMISE = {"risk": 0.1, "confidence": 0.9, "answers": 100, "accepted": 50, "wron
 BEFORE = {"layer": 1, "threshold": 0.5, "evaluation": {}, "calibration": {"slope": 1.0,
           "intercept": 0.0, "prior": 0.0}}  # fmt: skip
 FORGED = {
-    "a layer below the first": ({"method__layer": -1}, "its method's layer is -1"),
-    "a layer above the last": ({"method__layer": 7}, "its method's layer is 7"),
+    "a layer below the first": ({"method__layer": -1}, "its method.layer is -1"),
+    "a layer above the last": ({"method__layer": 7}, "it reads layer 7, and the model has 1"),
     "a threshold above 1": ({"threshold": 2.0}, "its threshold is 2.0"),
     "no threshold": ({"threshold": None}, "its threshold is None"),
     "far too many tokens": ({"prompt__max_tokens": 10**8}, "its prompt.max_tokens is 100000000"),
@@ -100,13 +100,13 @@ FORGED = {
     "a falling line": ({"calibration__slope": -1.0}, "its calibration.slope is -1.0"),
     "no blocks": ({"model__blocks": 0}, "its model.blocks is 0"),
     "another width": ({"model__width": 7}, "its distance has arrays of the shapes"),
-    "another method": ({"name": "mop"}, "its parts cannot be put together again"),
+    "another method": ({"name": "combined"}, "its parts cannot be put together again"),
     "a method of nothing": ({"method": {}}, "its parts cannot be put together again"),
     "a list for the model": ({"model": []}, "its model is \\[\\]"),
     "an unknown dtype": ({"model__dtype": "int4"}, "its model.dtype is 'int4'"),
     "a band of nothing": ({"band": [0.2, 7]}, "its band.1 is 7"),
     "a promise above 1": ({"promise": PROMISE | {"risk": 3.0}}, "its promise.risk is 3.0"),
-    "a warning at no layer": ({"before": BEFORE | {"layer": 9}}, "its before's layer is 9"),
+    "a warning at no layer": ({"before": BEFORE | {"layer": 9}}, "it reads layer 9, and"),
     "a warning for all": ({"before": BEFORE | {"threshold": -1}}, "its before.threshold is -1"),
     "a band that ends before it begins": ({"band": [0.9, 0.1]}, "its band is \\[0.9, 0.1\\]"),
     "a band beside the threshold": ({"band": [0.0, 0.0], "threshold": 0.5}, "its band is"),
@@ -165,7 +165,7 @@ def test_a_forged_distance_is_refused(saved, tmp_path, what):
 @pytest.mark.parametrize("beliefs", [True, False])
 def test_a_small_folder_cannot_ask_for_much_memory(run, tmp_path, beliefs):
     """10,000 layers of width 2^20 would be 42 GB, announced by a few bytes of JSON."""
-    made = Detector.train(run, method="length", folds=3, resamples=100)
+    made = Detector.train(run, method="min-log-prob", folds=3, resamples=100)
     shape = {"model__blocks": 10_000, "model__width": 1 << 20}
     parts = {"distance": None} | ({} if beliefs else {"beliefs": None})
     small = replace(made, **parts).save(tmp_path / "small")
@@ -191,7 +191,7 @@ def test_forged_weights_and_numbers_that_json_does_not_know_are_refused(saved, t
             Detector.load(tmp_path / str(n))
     text = (saved[1] / "detector.json").read_text()
     assert json.loads("1e999") == np.inf  # a number to JSON, and none to us
-    with pytest.raises(UserError, match="its method's C is inf; accepted: a finite number"):
+    with pytest.raises(UserError, match=r"its method.C is inf; Input should be a finite number"):
         Detector.load(
             forged(saved[1], tmp_path / "inf", text=("12345.5", "1e999"), method__C=12345.5)
         )

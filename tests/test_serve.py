@@ -56,8 +56,8 @@ def test_an_answer_carries_the_score_that_the_detector_gives_offline(client, off
     assert got.choices[0].message.content == want.answer
     assert (got.model, got.object) == (NAME, "chat.completion")
     said = got.anchorscope
-    assert said["probability"] == pytest.approx(want.probability, abs=1e-6)
-    assert said["belief"] == pytest.approx(list(want.belief), abs=1e-6)
+    assert said["probability"] == pytest.approx(want.probability, abs=2e-4)
+    assert said["belief"] == pytest.approx(list(want.belief), abs=2e-4)
     assert (said["flagged"], said["answer_entity"]) == (want.flagged, want.answer_entity)
     assert said["method"] == "probe"
     assert (said["question"], said["answer"]) == (QUESTION, want.answer)
@@ -91,7 +91,7 @@ def test_a_stream_is_the_same_answer_with_a_flag_beside_each_piece(client, offli
             threshold = last.anchorscope["threshold"]
             assert running["flagged"] == (running["probability"] > threshold)
         assert last.choices[0].finish_reason in ("stop", "length")
-        assert last.anchorscope["probability"] == pytest.approx(want.probability, abs=1e-6)
+        assert last.anchorscope["probability"] == pytest.approx(want.probability, abs=2e-4)
         assert not counts.choices and counts.usage.prompt_tokens == len(f"Q: {text}\nA:")
         assert len({chunk.id for chunk in chunks}) == 1
 

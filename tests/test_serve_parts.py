@@ -20,8 +20,8 @@ from kit.serve_fixture import served_here, server_here
 from test_detect_score import LAYER, QUESTIONS, SHOTS, WIDTH, make
 
 from anchorscope.detect.deployed.beliefs import Beliefs
+from anchorscope.detect.deployed.bind import Example
 from anchorscope.detect.deployed.located import Scored
-from anchorscope.detect.deployed.trained import Example
 from anchorscope.detect.rows.files import plain
 from anchorscope.errors import UserError
 from anchorscope.models.prompts import make_prompt, stop_ids
@@ -66,18 +66,6 @@ def test_a_stream_hears_each_token_once_with_the_score_of_an_answer_that_ends_th
     assert len(lengths) > 1  # some ended before the limit: those have a stop token unheard
 
 
-def test_passes_after_the_answer_are_not_heard(tiny_llama):
-    """PR reads the answer once more, under attention that is reweighted."""
-    gate = np.random.default_rng(1).standard_normal(WIDTH).astype(np.float32)
-    parts = {**make(tiny_llama).method.tensors(), "gate": gate, "gate_bias": np.zeros(1)}
-    served = Served(make(tiny_llama, "pr", parts, beta=3.0), tiny_llama)
-    served.warm()
-    for question in [*QUESTIONS, *(f"Where is Cairo {n}?" for n in range(12))]:
-        heard = pieces_of(served, question)
-        assert len(heard) == len(generated(tiny_llama, question))
-        assert heard[0].running == {"probability": None, "flagged": None, "by": ""}
-
-
 def test_a_detector_of_tokens_runs_on_the_belief_of_its_layer(tiny_llama):
     rng = np.random.default_rng(2)
     coef = rng.standard_normal((4, WIDTH)).astype(np.float32) / 8
@@ -113,7 +101,7 @@ def test_questions_are_asked_as_in_the_dataset_that_was_named(tiny_llama):
     assert done.usage["prompt_tokens"] == len(prompt)
     want = of_two.score(tiny_llama, QUESTIONS[0], dataset="second")
     assert done.scored.answer == want.answer
-    assert done.scored.probability == pytest.approx(want.probability, abs=1e-6)
+    assert done.scored.probability == pytest.approx(want.probability, abs=2e-4)
 
 
 def test_listening_leaves_no_hook(tiny_llama):

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from anchorscope.config import Config
     from anchorscope.datasets import load_questions
     from anchorscope.detect.deployed.detector import Detector
-    from anchorscope.detect.watching.running import ScoreStreamer, StopWhenWrong
+    from anchorscope.detect.watching.watch import ScoreStreamer, StopWhenWrong
     from anchorscope.engine.check import check_model
     from anchorscope.errors import UserError
     from anchorscope.inspection.inspect import inspect
@@ -34,8 +34,8 @@ _HOME = {
     "Question": "records",
     "QuestionSet": "records",
     "RunView": "run_folder.view",
-    "ScoreStreamer": "detect.watching.running",
-    "StopWhenWrong": "detect.watching.running",
+    "ScoreStreamer": "detect.watching.watch",
+    "StopWhenWrong": "detect.watching.watch",
     "UserError": "errors",
     "analyse": "pipeline.own_states.analyse",
     "check_model": "engine.check",

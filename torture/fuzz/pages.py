@@ -20,8 +20,7 @@ from typing import Any
 import yaml
 from kit.show_fixture import make_run
 
-from anchorscope.detect.deployed.card import model_card
-from anchorscope.detect.deployed.saved import load_trained
+from anchorscope.detect.deployed.detector import Detector
 from anchorscope.notebook import card
 from anchorscope.run_folder.view import RunView
 from anchorscope.show.explore.page import write_view
@@ -100,9 +99,9 @@ def check_markup(given: tuple[list[str], Any]) -> None:
 
 def check_card(given: str) -> None:
     """A detector's card: its metadata is YAML of four fields, its Python one call, no markup."""
-    trained = load_trained(detector())
+    trained = Detector.load(detector())
     hostile = trained.model | {"name": given, "source": given, "adapter": given}
-    made = model_card(replace(trained, model=hostile, licence={"detector": given, "data": given}))
+    made = replace(trained, model=hostile, licence={"detector": given, "data": given}).card
     _, head, body = made.split("---\n", 2) if given.count("---") == 0 else (0, "", made)
     if head:
         assert set(yaml.safe_load(head)) == {"license", "library_name", "base_model", "tags"}

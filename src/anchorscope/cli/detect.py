@@ -42,14 +42,6 @@ def evaluate(
         list[Path] | None,
         typer.Option(help="Control: a run of another model on the same questions."),
     ] = None,
-    nli: Annotated[
-        str | None,
-        typer.Option(help="An NLI model that groups sampled answers by meaning, beside the judge."),
-    ] = None,
-    encoder: Annotated[
-        str | None,
-        typer.Option(help="A sentence-transformers model; default: a small one, if installed."),
-    ] = None,
     limit: Annotated[
         int | None,
         typer.Option(help="Answers of each dataset, as many right as wrong; default: all."),
@@ -79,8 +71,8 @@ def evaluate(
     store = Store(folder)
     with Bar() as bar:
         result = study(
-            runs, peers=peer or (), nli=nli, encoder=encoder, names=names, transfer=transfer,
-            limit=limit, folds=folds, seed=seed, resamples=resamples, progress=bar,
+            runs, peers=peer or (), names=names, transfer=transfer, limit=limit,
+            folds=folds, seed=seed, resamples=resamples, progress=bar,
             keep=lambda found: found.write(folder),
         )  # fmt: skip
     files = result.write(folder)
@@ -100,7 +92,7 @@ def evaluate(
 def train(
     run: Annotated[Path, typer.Argument(help="A finished run.")],
     out: Annotated[Path, typer.Option(help="The detector's folder.")],
-    method: Annotated[str, typer.Option(help="auto, probe, mop, pr, ...")] = "auto",
+    method: Annotated[str, typer.Option(help="auto, combined, probe, min-log-prob, ...")] = "auto",
     data: Annotated[str, typer.Option(help="Some datasets, joined by commas; default: all.")] = "",
     folds: _Folds = 5,
     seed: _Seed = 0,
@@ -165,7 +157,7 @@ def score(
     """
     from anchorscope.detect.deployed.detector import Detector
     from anchorscope.detect.deployed.located import Scored
-    from anchorscope.detect.deployed.warn import Warned
+    from anchorscope.detect.deployed.pre_answer import Warned
     from anchorscope.detect.rows.files import check_names, check_out, joined, json_line
     from anchorscope.detect.rows.score_file import maker_of, score_file, score_portions
 

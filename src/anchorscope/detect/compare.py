@@ -1,4 +1,4 @@
-"""The table of detectors: numbers with intervals, paired differences, and the files they go to."""
+"""The table of detectors: AUROC with intervals, paired differences, as CSV, Markdown and LaTeX."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from anchorscope.stats.ranking import (
 
 RISKS = (0.05, 0.10)
 RESAMPLES, LEAST_RESAMPLES = 2000, 100  # for intervals; comparisons may take more
+_SPLITS = {"random": "folds at random", "entity": "folds disjoint by entity"}
 _HEAD = (
     ("title", "detector"), ("auroc", "AUROC"), ("auprc", "AUPRC"), ("ece", "ECE"),
     ("brier", "Brier"), ("coverage_5", "cov. 5 %"), ("coverage_10", "cov. 10 %"),
@@ -42,23 +43,23 @@ _NOTE = (
 )
 
 
-def enough_resamples(asked: int | None, detectors: int) -> int:
-    """How many resamples to draw; a UserError where so few are asked for that nothing can be told.
+def enough_resamples(resamples: int | None, detectors: int) -> int:
+    """How many resamples to draw; a UserError where too few are asked for to tell anything.
 
     Of R resamples p is never below 2 / (R + 1), and Holm's correction multiplies the smallest of m
-    by m. What is chosen here takes that floor down to a fifth of ALPHA.
+    by m. The default takes that floor down to a fifth of ALPHA.
     """
     tests = max(0, detectors - 1)
     least = max(LEAST_RESAMPLES, math.floor(round(2 * tests / ALPHA, 6)))
-    if asked is None:
+    if resamples is None:
         return max(RESAMPLES, math.ceil(round(5 * 2 * tests / ALPHA, 6)))
-    if asked < least:
+    if resamples < least:
         raise UserError(
-            f"--resamples is {asked}. Accepted: {least} or more for {detectors} detectors, since "
-            "Holm's correction leaves no p below 0.05 with fewer. Leave it out, or compare fewer "
-            "detectors (--methods)."
+            f"--resamples is {resamples}. Accepted: {least} or more for {detectors} detectors, "
+            "since Holm's correction leaves no p below 0.05 with fewer. Leave it out, or compare "
+            "fewer detectors (--methods)."
         )
-    return asked
+    return resamples
 
 
 def detectors_table(
@@ -69,35 +70,39 @@ def detectors_table(
     Entities are drawn where questions share them, the same for every detector.
     """
     resamples = enough_resamples(resamples, len(set(scores["detector"])))
-    groups: Any = scores.groupby(["dataset", "split"], sort=False)
     frames = [
-        _one(part, seed, resamples).assign(dataset=name, split=split)
-        for (name, split), part in groups
+        _compare_detectors(part, seed, resamples).assign(dataset=dataset, split=split)
+        for dataset, split, part in _parts(scores)
     ]
-    table = pd.concat(frames, ignore_index=True)
-    table.insert(0, "model", model)
-    table["resamples"] = resamples
+    table = pd.concat(frames, ignore_index=True).assign(model=model, resamples=resamples)
     first = ["model", "dataset", "split", "detector", "title"]
     return cast(pd.DataFrame, table[first + [c for c in table.columns if c not in first]])
 
 
-def _one(part: pd.DataFrame, seed: int, resamples: int) -> pd.DataFrame:
+def _compare_detectors(part: pd.DataFrame, seed: int, resamples: int) -> pd.DataFrame:
+    """A row per detector, from the scores of one dataset and split."""
     by_name = {
         str(name): cast(pd.DataFrame, rows.sort_values("id"))
         for name, rows in part.groupby("detector", sort=False)
     }
-    names = list(by_name)
     same = {tuple(rows["id"]) for rows in by_name.values()}
     assert len(same) == 1, "every detector scores the same answers, or they cannot be paired"
-    first = by_name[names[0]]
-    z, entity = first["z"].to_numpy(), first["entity"].to_numpy() if "entity" in first else None
-    scored = [by_name[name]["score"].to_numpy(dtype=float) for name in names]
-    drawn = auroc_draws(z, scored, seed=seed, resamples=resamples, entity=entity)
-    draws = dict(zip(names, drawn, strict=True))
-    value = {name: auroc(z, score) for name, score in zip(names, scored, strict=True)}
-    rows = [_numbers(name, by_name[name], value[name], draws[name]) for name in names]
+    first = next(iter(by_name.values()))
+    value, draws = aurocs(
+        first["z"].to_numpy(),
+        {name: rows["score"].to_numpy(dtype=float) for name, rows in by_name.items()},
+        entity=first["entity"].to_numpy() if "entity" in first else None,
+        seed=seed,
+        resamples=resamples,
+    )
+    rows = [_numbers(name, own, value[name], draws[name]) for name, own in by_name.items()]
     table = pd.DataFrame(rows)
-    for name, other in _others(value).items():
+    # The best text control on these very answers: harder to beat than one chosen beforehand.
+    text = [name for name in value if make_method(name).text_only]
+    others = {name: name for name in ("probe", AUTO) if name in value}
+    if text:
+        others["text"] = max(text, key=lambda name: value[name])
+    for name, other in others.items():
         table = table.assign(**against(name, other, value, draws))
     return table
 
@@ -108,6 +113,7 @@ def _numbers(name: str, rows: pd.DataFrame, value: float, draws: np.ndarray) -> 
     score = rows["score"].to_numpy(dtype=float)
     estimate = percentile_interval(value, draws, len(z))
     method = make_method(name)
+    passes = float(np.mean(rows["passes"])) if "passes" in rows else method.extra_passes
     return {
         "detector": name,
         "title": method.name,
@@ -120,28 +126,25 @@ def _numbers(name: str, rows: pd.DataFrame, value: float, draws: np.ndarray) -> 
         "ece": ece(z, probability),
         "brier": brier(z, probability),
         **{f"coverage_{risk * 100:.0f}": coverage_at(z, score, risk) for risk in RISKS},
-        "extra_passes": np.nan if name == AUTO else _mean(rows, "passes", method.extra_passes),
+        "extra_passes": np.nan if name == AUTO else passes,
         "ms_per_answer": float(np.mean(rows["ms"].to_numpy())),
         "chosen": "; ".join(sorted(set(rows["chosen"]) - {""})),
     }
 
 
-def _mean(rows: pd.DataFrame, column: str, otherwise: float) -> float:
-    return float(np.mean(rows[column].to_numpy())) if column in rows else otherwise
-
-
-def _others(value: Mapping[str, float]) -> dict[str, str]:
-    """What every detector is compared with: the single probe, the best text control, `auto`.
-
-    The best text control is the best on these very answers: that makes it harder to beat, not
-    easier.
-    """
-    text = [name for name in value if make_method(name).text_only]
-    others = {"probe": "probe", AUTO: AUTO}
-    others = {against: name for against, name in others.items() if name in value}
-    if text:
-        others["text"] = max(text, key=lambda name: value[name])
-    return others
+def aurocs(
+    z: np.ndarray,
+    scores: Mapping[str, np.ndarray],
+    *,
+    entity: np.ndarray | None,
+    seed: int,
+    resamples: int,
+) -> tuple[dict[str, float], dict[str, np.ndarray]]:
+    """AUROC by name, and its values on the same resamples [resample] for all."""
+    every = list(scores.values())
+    drawn = auroc_draws(z, every, seed=seed, resamples=resamples, entity=entity)
+    value = {name: auroc(z, score) for name, score in scores.items()}
+    return value, dict(zip(scores, drawn, strict=True))
 
 
 def against(
@@ -176,70 +179,65 @@ def write_tables(folder: Path, tables: dict[str, pd.DataFrame]) -> list[Path]:
         put_whole(home / f"{name}.csv", table.to_csv(index=False)) for name, table in tables.items()
     ]
     if "detectors" in tables:
-        for ending, write in (("md", to_markdown), ("tex", to_latex)):
-            files.append(put_whole(home / f"detectors.{ending}", write(tables["detectors"])))
+        files.append(put_whole(home / "detectors.md", to_markdown(tables["detectors"])))
+        files.append(put_whole(home / "detectors.tex", to_latex(tables["detectors"])))
     return files
 
 
 def to_markdown(table: pd.DataFrame) -> str:
     """One Markdown table of AUROC over all datasets, then one for each dataset and split."""
     blocks = [_overview(table)]
-    for name, split, rows in _parts(table):
-        head, body = _cells(rows)
-        lines = [f"### {name}, {_split(split)}", ""]
-        lines += [_row(head), _row(["---"] * len(head)), *(_row(cells) for cells in body)]
-        blocks.append("\n".join(lines))
+    for dataset, split, rows in _parts(table):
+        head, *body = _cells(rows)
+        lines = [f"### {dataset}, {_SPLITS[split]}", "", _row(head), _row(["---"] * len(head))]
+        blocks.append("\n".join([*lines, *map(_row, body)]))
     return "\n\n".join([*blocks, _NOTE]) + "\n"
 
 
 def _overview(table: pd.DataFrame) -> str:
     """AUROC with folds at random / disjoint by entity, a column for each dataset."""
-    names = list(dict.fromkeys(table["dataset"]))
-    body = []
-    for (_, title), rows in _groups(table, ["detector", "title"]):
-        cells = {(row["dataset"], row["split"]): row for row in rows.to_dict("records")}
-        body.append([title, *(_both(cells, name) for name in names)])
-    lines = [_row(["AUROC, random / entity", *names]), _row(["---"] * (1 + len(names)))]
-    return "\n".join([*lines, *map(_row, body)])
-
-
-def _both(found: dict[Any, Any], name: str) -> str:
-    rows = [found[name, split] for split in ("random", "entity") if (name, split) in found]
-    return " / ".join(f"{row['auroc']:.3f}{_star(row.get('vs_probe_p'))}" for row in rows) or "–"
-
-
-def _star(p: float | None) -> str:
-    return "*" if p is not None and p < ALPHA else ""
+    datasets = list(dict.fromkeys(table["dataset"]))
+    lines = [_row(["AUROC, random / entity", *datasets]), _row(["---"] * (1 + len(datasets)))]
+    groups: Any = table.groupby(["detector", "title"], sort=False)
+    for (_, title), rows in groups:
+        cells = [title]
+        for dataset in datasets:
+            own = rows[rows["dataset"] == dataset].set_index("split").to_dict("index")
+            areas = [
+                f"{own[split]['auroc']:.3f}{_star(own[split].get('vs_probe_p'))}"
+                for split in _SPLITS
+                if split in own
+            ]
+            cells.append(" / ".join(areas) or "–")
+        lines.append(_row(cells))
+    return "\n".join(lines)
 
 
 def to_latex(table: pd.DataFrame) -> str:
     """A LaTeX tabular (booktabs) for each dataset and split."""
     blocks = []
-    for name, split, rows in _parts(table):
-        head, body = _cells(rows)
+    for dataset, split, rows in _parts(table):
+        head, *body = map(_tex, _cells(rows))
         lines = [
-            f"% {name}, {_split(split)}",
-            rf"\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}",
-        ]
-        lines += [r"\toprule", _tex(head), r"\midrule", *(_tex(cells) for cells in body)]
-        blocks.append("\n".join([*lines, r"\bottomrule", r"\end{tabular}"]))
+            f"% {dataset}, {_SPLITS[split]}",
+            rf"\begin{{tabular}}{{l{'r' * head.count(' & ')}}}",
+            r"\toprule", head, r"\midrule", *body, r"\bottomrule", r"\end{tabular}",
+        ]  # fmt: skip
+        blocks.append("\n".join(lines))
     return "\n\n".join(blocks) + "\n"
 
 
 def _parts(table: pd.DataFrame) -> list[tuple[str, str, pd.DataFrame]]:
     """The rows of each dataset and split, in the table's order."""
-    groups = _groups(table, ["dataset", "split"])
-    return [(str(name), str(split), rows) for (name, split), rows in groups]
+    groups: Any = table.groupby(["dataset", "split"], sort=False)
+    return [(str(dataset), str(split), rows) for (dataset, split), rows in groups]
 
 
-def _groups(table: pd.DataFrame, columns: list[str]) -> Any:
-    return table.groupby(columns, sort=False)
-
-
-def _cells(rows: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
+def _cells(rows: pd.DataFrame) -> list[list[str]]:
+    """The heads of the columns, then the cells of each row, as text."""
     used = [(column, head) for column, head in _HEAD if column in rows.columns]
     body = [[_cell(row, column) for column, _ in used] for row in rows.to_dict("records")]
-    return [head for _, head in used], body
+    return [[head for _, head in used], *body]
 
 
 def _cell(row: dict[Any, Any], column: str) -> str:
@@ -258,8 +256,8 @@ def _cell(row: dict[Any, Any], column: str) -> str:
     return f"{value:.0f}" if column == "extra_passes" else f"{value:.3f}"
 
 
-def _split(split: str) -> str:
-    return "folds at random" if split == "random" else "folds disjoint by entity"
+def _star(p: float | None) -> str:
+    return "*" if p is not None and p < ALPHA else ""
 
 
 def _row(cells: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""How far a state lies from those a detector was trained on: "this is not what I learnt from"."""
+"""Mahalanobis distance of a state from the training states: how unlike them a question is."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Distance:
     rest: float  # the variance in every other direction
     seen: np.ndarray  # [quantile], distances of held-out training answers, rising
 
-    def of(self, states: np.ndarray) -> np.ndarray:
+    def distances(self, states: np.ndarray) -> np.ndarray:
         """The distance of each state [question, width], [question]."""
         x = (states.astype(np.float64) - self.mean) / self.scale
         along = x @ self.directions.T.astype(np.float64)
@@ -40,13 +40,8 @@ class Distance:
         return np.sqrt((along**2 / self.variances).sum(axis=1) + beside.clip(0) / self.rest)
 
     def place(self, states: np.ndarray) -> np.ndarray:
-        """The share of held-out training answers that lie nearer than each state, [question]."""
-        return np.searchsorted(self.seen, self.of(states)) / len(self.seen)
-
-    @property
-    def usual(self) -> float:
-        """The distance that 95 % of the held-out training answers do not exceed."""
-        return float(np.quantile(self.seen, 0.95))
+        """The share of held-out training answers that are nearer than each state, [question]."""
+        return np.searchsorted(self.seen, self.distances(states)) / len(self.seen)
 
     def tensors(self) -> dict[str, np.ndarray]:
         """The arrays that make it up, ready for safetensors."""
@@ -57,8 +52,11 @@ class Distance:
     @classmethod
     def restore(cls, tensors: dict[str, np.ndarray]) -> Distance | None:
         """What `tensors` gave; None where a folder holds none."""
-        first = "distance."
-        own = {n.removeprefix(first): of for n, of in tensors.items() if n.startswith(first)}
+        own = {
+            name.removeprefix("distance."): array
+            for name, array in tensors.items()
+            if name.startswith("distance.")
+        }
         if not own:
             return None
         layer, rest = own.pop("at").tolist()
@@ -68,27 +66,13 @@ class Distance:
 
 def learn_distance(material: Material, *, layer: int | None = None) -> Distance:
     """The distance from these answers at the layer of the single probe, or the one given."""
-    at = choose(material).layer if layer is None else layer
-
-    def learn() -> Distance:
-        seen = np.quantile(held_out_distances(material, at), np.linspace(0, 1, _STEPS))
-        return _fit(material.layer("clean", at).astype(np.float64), at, seen)
-
-    return material.once(("distance", at), learn)
-
-
-def held_out_distances(material: Material, layer: int) -> np.ndarray:
-    """The distance of each answer from those of the other inner folds, [question]."""
-    return material.once(("distances", layer), lambda: _held_out(material, layer))
-
-
-def _held_out(material: Material, layer: int) -> np.ndarray:
+    layer = choose(material).layer if layer is None else layer
     x = material.layer("clean", layer).astype(np.float64)
-    distances = np.empty(len(x))
+    held_out = np.empty(len(x))
     for fold in np.unique(material.inner):
         held = material.inner == fold
-        distances[held] = _fit(x[~held], layer).of(x[held])
-    return distances
+        held_out[held] = _fit(x[~held], layer).distances(x[held])
+    return _fit(x, layer, np.quantile(held_out, np.linspace(0, 1, _STEPS)))
 
 
 def _fit(x: np.ndarray, layer: int, seen: np.ndarray | None = None) -> Distance:

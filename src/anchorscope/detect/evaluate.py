@@ -14,9 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from anchorscope.detect.compare import against
-from anchorscope.detect.kinds import AUTO, METHODS, auto_candidates, make_methods
-from anchorscope.detect.kinds.auto import Auto
+from anchorscope.detect.compare import against, aurocs
+from anchorscope.detect.kinds import AUTO, DEPLOYED, METHODS, Auto, make_methods
 from anchorscope.detect.material import Material, join
 from anchorscope.detect.method import Method
 from anchorscope.errors import UserError
@@ -24,7 +23,7 @@ from anchorscope.parallel import in_parallel
 from anchorscope.probes.folds import SPLITS, Split, check_classes, outer_folds
 from anchorscope.progress import Progress, Quiet
 from anchorscope.stats.intervals import percentile_interval
-from anchorscope.stats.ranking import auroc, auroc_draws, ece
+from anchorscope.stats.ranking import ece
 
 SCORES = (
     "dataset", "split", "detector", "fold", "id", "entity", "z", "score", "probability", "ms",
@@ -128,7 +127,7 @@ def chosen_by(method: Method) -> str:
     if isinstance(method, Auto):
         return method.best_.name
     about = method.about()
-    kept = {key: about[key] for key in ("layer", "layers", "C", "alpha", "beta") if key in about}
+    kept = {key: about[key] for key in ("layer", "layers", "C", "beta") if key in about}
     return ", ".join(f"{key} {value}" for key, value in kept.items())
 
 
@@ -146,15 +145,16 @@ def fit_all(material: Material, names: Sequence[str]) -> dict[str, Method]:
 
     `auto` chooses among all that can be deployed, whether they are asked for or not.
     """
-    tried = dict.fromkeys((*names, *METHODS)) if AUTO in names else names
-    methods = {
-        name: one
-        for name, one in make_methods([name for name in tried if name != AUTO]).items()
-        if (name in names or one.deployable) and not one.lacks(material)
+    wanted = dict.fromkeys((*names, *(DEPLOYED if AUTO in names else ())))
+    wanted.pop(AUTO, None)
+    fitted: dict[str, Method] = {
+        name: one.fit(material)
+        for name, one in make_methods(wanted).items()
+        if not one.lacks(material)
     }
-    fitted = {name: one.fit(material) for name, one in methods.items()}
     if AUTO in names:
-        fitted[AUTO] = Auto.of(auto_candidates(fitted), material.z)
+        candidates = [fitted[name] for name in DEPLOYED if name in fitted]
+        fitted[AUTO] = Auto().take(candidates, material.z)
     return {name: fitted[name] for name in names if name in fitted}
 
 
@@ -200,12 +200,12 @@ def transfer_table(
     trained = fit_each([(train, names) for train in learnt_from], progress)
     rows: list[dict[str, Any]] = []
     for (kind, train, test), left, fitted in zip(pairs, learnt_from, trained, strict=True):
-        of = {"model": model, "kind": kind, "train": train.name, "test": test.name}
-        rows += [of | row for row in _one(left, test, fitted, seed, resamples)]
+        pair = {"model": model, "kind": kind, "train": train.name, "test": test.name}
+        rows += [pair | row for row in _transfer_rows(left, test, fitted, seed, resamples)]
     return pd.DataFrame(rows)
 
 
-def _one(
+def _transfer_rows(
     train: Material, test: Material, fitted: dict[str, Method], seed: int, resamples: int
 ) -> list[dict[str, Any]]:
     """The rows of one pair; every detector against the best single baseline on the same draws."""
@@ -214,11 +214,7 @@ def _one(
     for name, score in scores.items():
         check_scores(name, score)
     entity = np.array(test.entities)
-    drawn = auroc_draws(
-        test.z, list(scores.values()), seed=seed, resamples=resamples, entity=entity
-    )
-    draws = dict(zip(scores, drawn, strict=True))
-    value = {name: auroc(test.z, score) for name, score in scores.items()}
+    value, draws = aurocs(test.z, scores, entity=entity, seed=seed, resamples=resamples)
     rows = []
     for name, one in used.items():
         area = percentile_interval(value[name], draws[name], len(test))

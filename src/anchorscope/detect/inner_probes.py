@@ -1,18 +1,15 @@
-"""Probes inside the training material: layer, strength and groups that held-out answers favour.
+"""Probes cross-fitted inside the training material, to choose layer, strength and pathway groups.
 
-Every detector that reads states asks the same questions of the same training answers, so the
-answers are kept in the material's memo.
+Detectors that read states need the same probes of the same training answers, so the fits are kept
+in the material's memo.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple
 
 import numpy as np
-from sklearn.cluster import KMeans
-from sklearn.decomposition import PCA
-from sklearn.preprocessing import StandardScaler
 
 from anchorscope.detect.material import Material
 from anchorscope.errors import UserError
@@ -26,7 +23,6 @@ STRENGTHS = (DEFAULT_C / 10, DEFAULT_C, 10 * DEFAULT_C, 100 * DEFAULT_C)
 # Neighbouring layers read nearly alike: every second one first, then the best one's neighbours.
 STEP = 2
 _TRIED = 3  # layers
-_DIRECTIONS = 8  # of largest spread: distances in hundreds of directions are all alike
 
 
 class Choice(NamedTuple):
@@ -105,7 +101,7 @@ def rests(material: Material) -> list[Part]:
 
 
 def fit_rests(material: Material, layer: int, strengths: Sequence[float]) -> None:
-    """Puts the inner probes of every inner fold's rest into the rest's memo, all fitted at once."""
+    """Put the inner probes of every inner fold's rest into its memo, fitted in one batch."""
     _fit_together(material, rests(material), layer, strengths, "clean")
 
 
@@ -121,19 +117,11 @@ def whole_probe(
     return material.once(("probe", states, layer, C), fit)
 
 
-def share_whole_probes(material: Material, layer: int, *, C: float) -> None:
-    """Tells every inner fold's rest its `whole_probe`: it is the one that held the fold out."""
-    probes = fit_inner(material, layer, (C,))[C].probes
-    for fold, rest in zip(np.unique(material.inner), rests(material), strict=True):
-        own = (probes.weights[int(fold)], probes.intercept[int(fold)])
-        rest.material.memo["probe", "clean", layer, C] = own
-
-
 def _choose(material: Material, states: str) -> Choice:
     scores = layer_scores(material, states=states)
     layer = max(scores, key=lambda k: scores[k])
     found = fit_inner(material, layer, STRENGTHS, states=states)
-    by_c = {C: auroc(material.z, of.logits["clean"]) for C, of in found.items()}
+    by_c = {C: auroc(material.z, inner.logits["clean"]) for C, inner in found.items()}
     C = max(by_c, key=lambda c: by_c[c])
     return Choice(layer, C, by_c[C])
 
@@ -151,7 +139,7 @@ def _aurocs(material: Material, states: str, layers: Sequence[int]) -> list[floa
 def _fit_together(
     whole: Material, parts: Sequence[Part], layer: int, strengths: Sequence[float], states: str
 ) -> None:
-    """Fits what the parts' memos do not hold yet, and puts it there."""
+    """Fit what the parts' memos do not hold yet, in one batch, and put it there."""
     wanted = [
         (part, _inner_key(states, layer, C), C)
         for part in parts
@@ -169,7 +157,7 @@ def _fit_together(
     if states == "clean" and whole.has("knockout"):
         read["knockout"] = task_logits(probes, tasks, whole.layer("knockout", layer))
     for place, (part, key, _) in enumerate(wanted):
-        logits = {name: of[place] for name, of in read.items()}
+        logits = {name: by_task[place] for name, by_task in read.items()}
         part.material.memo[key] = Inner(probes[place], logits)
 
 
@@ -186,12 +174,3 @@ def pathway_groups(material: Material, layer: int, *, C: float) -> np.ndarray:
     if "knockout" not in logits:
         raise UserError("Pathways need states under the knockout, and this run has none.")
     return flips(logits["clean"], logits["knockout"])
-
-
-def clusters(x: np.ndarray, *, seed: int) -> np.ndarray:
-    """Two groups of states [question, width] by k-means, 0.0 and 1.0, [question]."""
-    scaled = StandardScaler().fit_transform(np.asarray(x, dtype=np.float64))
-    count = min(_DIRECTIONS, *scaled.shape)
-    points = PCA(n_components=count, random_state=seed).fit_transform(scaled)
-    labels: Any = KMeans(n_clusters=2, n_init=cast(Any, 4), random_state=seed).fit_predict(points)
-    return labels.astype(np.float64)

@@ -1,9 +1,7 @@
-"""What a detector may look at: answers, how sure each token was, and states, question by question.
+"""What a detector reads: answers, token probabilities and states, question by question.
 
-The same `Material` is cut from a run folder to train and judge detectors, and made from fresh
-answers to score them, so that a detector is used exactly as it was judged.
-
-Material from a finished run folder, one for each dataset.
+The same `Material` comes from a run folder to train and evaluate detectors, and from fresh answers
+to score them, so that a detector is used exactly as it was evaluated.
 """
 
 from __future__ import annotations
@@ -14,9 +12,8 @@ from functools import cached_property
 from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
+import pandas as pd
 
-from anchorscope.detect.sampled.answers import SampledAnswers, sampled_by_id
-from anchorscope.detect.topics import topics_of
 from anchorscope.errors import UserError
 from anchorscope.probes.folds import MIN_PER_CLASS, entity_folds, random_folds
 from anchorscope.records import Sample
@@ -24,7 +21,7 @@ from anchorscope.run_folder.states import StateBank, require_whole_states
 from anchorscope.run_folder.view import RunView
 
 INNER_FOLDS = 3
-FoldsBy = Literal["entity", "random", "dataset", "topic"]
+FoldsBy = Literal["entity", "random", "dataset"]
 Made = TypeVar("Made")
 
 
@@ -44,6 +41,15 @@ class Bank(Protocol):
     def layer(self, name: str, layer: int) -> np.ndarray:
         """The states [question, width] of layer `layer` (from 1), in any precision."""
         ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampledAnswers:
+    """Several sampled answers to one question, and what sampling them took."""
+
+    texts: tuple[str, ...]
+    passes: int  # forward passes of single rows, all answers together
+    ms: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,10 +78,10 @@ class Material:
     texts: tuple[Text, ...]
     z: np.ndarray  # [question], 1 = wrong, 0 = right, -1 = not known
     bank: Bank
-    rows: np.ndarray  # [question], where each question stands in the bank
+    rows: np.ndarray  # [question], the row of each question in the bank
     seed: int = 0
     folds_by: FoldsBy = "entity"  # what no two inner folds share; "random": nothing
-    # What several detectors ask of the same training answers is worked out once.
+    # What several detectors need of the same training answers is computed once.
     memo: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def __len__(self) -> int:
@@ -93,11 +99,6 @@ class Material:
     def datasets(self) -> np.ndarray:
         """The dataset of each question, [question]."""
         return np.array([text.dataset for text in self.texts])
-
-    @cached_property
-    def topics(self) -> np.ndarray:
-        """The topic of each question, [question], found in the words of all of them."""
-        return topics_of([t.question for t in self.texts], self.entities, seed=self.seed)
 
     def has(self, states: str) -> bool:
         """Whether there are states of this intervention."""
@@ -120,20 +121,16 @@ class Material:
         )
 
     def once(self, key: Hashable, make: Callable[[], Made]) -> Made:
-        """What `make` gives, worked out the first time and kept under the key."""
+        """What `make` returns, computed the first time and kept under the key."""
         if key not in self.memo:
             self.memo[key] = make()
         return self.memo[key]
 
     @cached_property
     def inner(self) -> np.ndarray:
-        """The inner fold of every question, [question]: like the outer folds, or a dataset or
-        topic each.
-        """
+        """The inner fold of every question, [question]: like the outer folds, or a dataset each."""
         if self.folds_by == "random":
             return random_folds(self.z, folds=INNER_FOLDS, seed=self.seed + 7919)
-        if self.folds_by == "topic":
-            return self.topics
         names, number = np.unique(self.datasets, return_inverse=True)
         if self.folds_by == "dataset" and len(names) > 1:
             return number
@@ -146,28 +143,20 @@ class Material:
 
     def _inner_part(self, fold: int) -> tuple[np.ndarray, Material, Material]:
         held = self.inner == fold
-        # Another seed inside: with the same one a fold of the rest would come out empty.
+        # Another seed inside: with the same one a fold of the rest would be empty.
         return held, self.take(~held, seed=self.seed + 1 + fold), self.take(held)
 
-    def apart(self, *, by_topic: bool = False) -> Material:
-        """The same answers with a whole dataset in each inner fold; where there is one dataset,
-        with a whole topic if `by_topic`. Itself where neither leaves enough to learn from.
+    def apart(self) -> Material:
+        """The same answers with a whole dataset in each inner fold.
+
+        Itself where there is one dataset, or where too few answers are left without one.
         """
-        return self.once(("apart", by_topic), lambda: self._apart(by_topic))
-
-    def _apart(self, by_topic: bool) -> Material:
-        if self._can_leave_out(self.datasets):
-            return replace(self, folds_by="dataset", memo={})
-        if by_topic and self._can_leave_out(self.topics):
-            return replace(self, folds_by="topic", memo={})
-        return self
-
-    def _can_leave_out(self, groups: np.ndarray) -> bool:
-        """Whether there are several groups, and enough of both classes without any of them."""
-        names = np.unique(groups)
-        others = [self.z[groups != name] for name in names]
-        fewest = min(np.sum(of == which) for of in others for which in (0, 1))
-        return len(names) > 1 and bool(fewest >= MIN_PER_CLASS)
+        names = np.unique(self.datasets)
+        others = [self.z[self.datasets != name] for name in names]
+        fewest = min(np.sum(z == which) for z in others for which in (0, 1))
+        if len(names) < 2 or fewest < MIN_PER_CLASS:
+            return self
+        return self.once("apart", lambda: replace(self, folds_by="dataset", memo={}))
 
 
 def join(parts: Sequence[Material]) -> Material:
@@ -213,7 +202,7 @@ class _Joined:
 
 
 class Arrays:
-    """States that are in memory already: of scored answers, at the layers that were asked for."""
+    """States in memory: of scored answers, at the layers that a detector reads."""
 
     def __init__(self, states: dict[tuple[str, int], np.ndarray], *, layers: int) -> None:
         self.states, self.layers = states, layers
@@ -242,8 +231,8 @@ def from_run(run: RunView, dataset: str, *, seed: int = 0, limit: int | None = N
     if limit is not None:
         used = balanced(used, limit, seed)
     require_whole_states(run.path)
-    drawn = sampled_by_id(run.sampled)
-    texts = (_text(s, run.p_true.get(s.id, np.nan), drawn.get(s.id)) for s in used)
+    sampled = _sampled_by_id(run.sampled)
+    texts = (_text(s, run.p_true.get(s.id, np.nan), sampled.get(s.id)) for s in used)
     return Material(
         name=dataset,
         texts=tuple(texts),
@@ -271,10 +260,23 @@ def _text(sample: Sample, p_true: float, sampled: SampledAnswers | None) -> Text
     )
 
 
+def _sampled_by_id(rows: pd.DataFrame) -> dict[str, SampledAnswers]:
+    """The sampled answers of each question, from the rows of evidence/sampled."""
+    groups: Any = rows.sort_values("number").groupby("id", sort=False)
+    return {
+        str(id): SampledAnswers(
+            texts=tuple(map(str, own["text"])),
+            passes=int(own["passes"].sum()),
+            ms=float(own["ms"].sum()),
+        )
+        for id, own in groups
+    }
+
+
 def balanced(samples: list[Sample], limit: int, seed: int) -> list[Sample]:
     """As many right as wrong answers in the given order, `limit` in all at most, by the seed."""
     rng = np.random.default_rng(seed)
     wrong = np.array([sample.verdict == "wrong" for sample in samples])
     classes = [rng.permutation(np.flatnonzero(wrong == which)) for which in (False, True)]
     each = min(limit // 2, *map(len, classes))
-    return [samples[n] for n in np.sort(np.concatenate([of[:each] for of in classes]))]
+    return [samples[n] for n in np.sort(np.concatenate([rows[:each] for rows in classes]))]

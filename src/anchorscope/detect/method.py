@@ -1,4 +1,4 @@
-"""What every detector is: fitted on material, a score, and Platt's line to a probability."""
+"""The base class of detectors: fit on material, score answers, calibrate by Platt's line."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ import numpy as np
 from scipy.special import expit
 from sklearn.base import BaseEstimator
 from sklearn.linear_model import LogisticRegression
+from sklearn.preprocessing import StandardScaler
 
 from anchorscope.detect.material import Material
-from anchorscope.engine.interventions import Intervention
 from anchorscope.errors import UserError
 from anchorscope.stats.ranking import auroc
 
-Needs = dict[str, tuple[int, ...]]  # intervention -> layers (from 1) whose states are read
 _FREE = 1e6  # so weak a penalty that two numbers fitted to hundreds of answers do not feel it
 _LEAST = 1e-6  # log-odds for one spread of the scores
 
@@ -30,7 +29,7 @@ class Cost(NamedTuple):
 
 
 class Method(BaseEstimator):
-    """A detector with scikit-learn's manners whose samples are a `Material`.
+    """A detector in scikit-learn's style whose samples are a `Material`.
 
     A subclass says how it chooses (`_choose`), learns (`_learn`) and scores
     (`decision_function`). Choosing and calibrating see the training material alone.
@@ -39,10 +38,8 @@ class Method(BaseEstimator):
     name: ClassVar[str] = ""
     learns: ClassVar[bool] = True  # False: the score is the same whatever it was fitted on
     text_only: ClassVar[bool] = False  # a control that never looks into the model
-    deployable: ClassVar[bool] = True  # can score an answer outside a run folder
     reads_tokens: ClassVar[bool] = False  # needs the log-probability of every answer token
     single: ClassVar[bool] = False  # a baseline that others are to beat out of domain too
-    steady: ClassVar[bool] = False  # what `auto` falls back on where nothing is clearly better
     extra_passes: ClassVar[float] = 0.0  # forward passes beside those that wrote the answer
     calibration_: Platt
     inner_auroc_: float  # on held-out training answers
@@ -69,25 +66,8 @@ class Method(BaseEstimator):
         """The score of each answer, [question]; higher means more likely wrong."""
         raise NotImplementedError
 
-    def log_odds(self, material: Material) -> np.ndarray:
-        """The calibrated log-odds of z = 1, [question]."""
-        return self.calibration_.log_odds(self.decision_function(material))
-
-    def predict_proba(self, material: Material) -> np.ndarray:
-        """The calibrated probability of right and wrong, [question, 2]."""
-        wrong = expit(self.log_odds(material))
-        return np.column_stack([1 - wrong, wrong])
-
-    def predict(self, material: Material) -> np.ndarray:
-        """The more likely class of each answer, [question]."""
-        return (self.log_odds(material) > 0).astype(np.int64)
-
-    def needs(self) -> Needs:
-        """The states a fitted detector reads to score an answer."""
-        return {}
-
-    def passes(self, material: Material) -> Sequence[Intervention]:
-        """The pass each answer must be read under beside the clean one; none for most."""
+    def layers(self) -> tuple[int, ...]:
+        """The layers (from 1) whose clean states a fitted detector reads."""
         return ()
 
     def cost(self, material: Material) -> Cost:
@@ -107,10 +87,10 @@ class Method(BaseEstimator):
         return self
 
     def _choose(self, material: Material) -> None:
-        """Sets what is chosen on the training material: layer, strength, β."""
+        """Choose layer, strength, β on the training material."""
 
     def _choose_value(self, attribute: str, values: Sequence[float], material: Material) -> None:
-        """Sets the attribute to the value with the highest inner AUROC."""
+        """Set the attribute to the value with the highest inner AUROC."""
         known = self.__dict__.pop("_tried", None)  # of the value it has, from the choice before
         scores = {}
         for value in values:
@@ -125,7 +105,7 @@ class Method(BaseEstimator):
         self._tried = scores[best]  # for `fit`, which would train the same again
 
     def _learn(self, material: Material) -> None:
-        """Trains with what was chosen."""
+        """Train with what was chosen."""
 
     def _inner_scores(self, material: Material) -> np.ndarray:
         """Scores [question] of the training answers, each from a fit that did not see it."""
@@ -137,6 +117,27 @@ class Method(BaseEstimator):
             part._learn(rest)
             scores[held] = part.decision_function(out)
         return scores
+
+
+class Columns(Method):
+    """Logistic regression on a few standardised numbers of each answer."""
+
+    single = True
+
+    def _columns(self, material: Material) -> np.ndarray:
+        """The numbers of each answer, [question, column]."""
+        raise NotImplementedError
+
+    def _learn(self, material: Material) -> None:
+        x = self._columns(material)
+        scaler = StandardScaler().fit(x)
+        solver = LogisticRegression(class_weight="balanced").fit(scaler.transform(x), material.z)
+        self.coef_ = solver.coef_[0] / np.asarray(scaler.scale_)
+        self.intercept_ = float(solver.intercept_[0] - self.coef_ @ scaler.mean_)
+
+    def decision_function(self, material: Material) -> np.ndarray:
+        """The logit of each answer, [question]."""
+        return self._columns(material) @ self.coef_ + self.intercept_
 
 
 @dataclass(frozen=True)
@@ -157,7 +158,7 @@ class Platt:
     def fit(cls, score: np.ndarray, z: np.ndarray) -> Platt:
         """The line that fits scores [question] to classes; never one that falls.
 
-        A score that sorts the wrong way on held-out training answers says nothing: everybody
+        A score that sorts the wrong way on held-out training answers says nothing: every answer
         then gets the base rate, all but exactly, so that the order of the scores is kept.
         """
         share = float(np.clip(np.mean(z), 1e-6, 1 - 1e-6))
@@ -167,7 +168,7 @@ class Platt:
             return cls(0.0, prior, prior)
         solver = LogisticRegression(C=_FREE, max_iter=1000)
         solver.fit((score[:, None] - middle) / spread, z)
-        steep, height = (float(np.ravel(of)[0]) for of in (solver.coef_, solver.intercept_))
+        steep, height = float(np.ravel(solver.coef_)[0]), float(np.ravel(solver.intercept_)[0])
         if steep < _LEAST:
             steep, height = _LEAST, prior
         return cls(steep / spread, height - steep / spread * middle, prior)

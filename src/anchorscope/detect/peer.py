@@ -8,20 +8,21 @@ other wrong, that the question is hard explains nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from anchorscope.detect.compare import aurocs
 from anchorscope.detect.evaluate import evaluate, fit_reasons
 from anchorscope.detect.material import Material
 from anchorscope.errors import UserError
 from anchorscope.probes.folds import MIN_OVERALL, MIN_PER_CLASS
 from anchorscope.progress import Progress
 from anchorscope.stats.intervals import holm, percentile_interval
-from anchorscope.stats.ranking import auroc, auroc_draws, paired_difference
+from anchorscope.stats.ranking import paired_difference
 
 READ = {"probe": "probe position", "question-only": "last question token"}
 COLUMNS = (
@@ -77,9 +78,9 @@ def peer_table(
 
 def share(own: Material, peer: Material | None) -> Shared:
     """The questions of a dataset that both models answered; a UserError where they are too few."""
-    # A file's questions may have changed under the same ids: what was asked must be the same.
-    asked = () if peer is None else peer.texts
-    place = {(text.id, text.question): n for n, text in enumerate(asked)}
+    # A file's questions may have changed under the same ids: the texts must be the same too.
+    texts = () if peer is None else peer.texts
+    place = {(text.id, text.question): n for n, text in enumerate(texts)}
     keys = [(text.id, text.question) for text in own.texts]
     rows = [(n, place[key]) for n, key in enumerate(keys) if key in place]
     z = own.z[[n for n, _ in rows]]
@@ -102,8 +103,10 @@ def _scores(
     """The held-out scores [question] of both models' probes, by detector."""
     sides = (shared.own, shared.peer)
     names = [name for name in READ if not any(fit_reasons(side, [name]) for side in sides)]
-    how: Mapping[str, Any] = {"names": names, "splits": ("entity",), "folds": folds, "seed": seed}
-    tables = [evaluate(side, **how, progress=progress) for side in sides]
+    tables = [
+        evaluate(side, names=names, splits=("entity",), folds=folds, seed=seed, progress=progress)
+        for side in sides
+    ]
     return {
         name: [
             table[table["detector"] == name].set_index("id")["score"].loc[list(side.ids)].to_numpy()
@@ -121,11 +124,15 @@ def _compare(
     found: dict[str, Any] = {"n": len(z), "wrong": int(z.sum())}
     if min(found["wrong"], found["n"] - found["wrong"]) < MIN_PER_CLASS:
         return found | {"p": np.nan}
-    entity = np.array(answers.entities)
-    draws = auroc_draws(z, scores, seed=seed, resamples=resamples, entity=entity)
-    values = [auroc(z, score) for score in scores]
-    for side, value, drawn in zip(("own", "of_peer"), values, draws, strict=True):
-        area = percentile_interval(value, drawn, len(z))
-        found |= {side: value, f"{side}_low": area.low, f"{side}_high": area.high}
-    gap = paired_difference(values[0], values[1], draws[0] - draws[1])
+    value, draws = aurocs(
+        z,
+        dict(zip(("own", "of_peer"), scores, strict=True)),
+        entity=np.array(answers.entities),
+        seed=seed,
+        resamples=resamples,
+    )
+    for side, drawn in draws.items():
+        area = percentile_interval(value[side], drawn, len(z))
+        found |= {side: value[side], f"{side}_low": area.low, f"{side}_high": area.high}
+    gap = paired_difference(value["own"], value["of_peer"], draws["own"] - draws["of_peer"])
     return found | {"gap": gap.value, "gap_low": gap.low, "gap_high": gap.high, "p": gap.p}

@@ -1,11 +1,10 @@
-"""Several runs of one model to all tables of its detectors."""
+"""Evaluate every detector on several runs of one model, and write all tables."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
@@ -13,10 +12,8 @@ from anchorscope.claims.about_detectors import detector_claims
 from anchorscope.detect.compare import detectors_table, enough_resamples, write_tables
 from anchorscope.detect.evaluate import check_same_model, evaluate, transfer_table, within_rows
 from anchorscope.detect.kinds import AUTO, METHODS, make_method
-from anchorscope.detect.kinds.text_embedding import with_vectors
-from anchorscope.detect.material import Material, from_run
+from anchorscope.detect.material import from_run
 from anchorscope.detect.peer import peer_table
-from anchorscope.detect.sampled.nli import Nli, with_entailment
 from anchorscope.errors import UserError
 from anchorscope.progress import Progress, Quiet
 from anchorscope.run_folder.view import RunView
@@ -44,8 +41,8 @@ class Study:
         tables = {"detectors": self.table}
         if len(self.claims):
             tables["detector_claims"] = self.claims
-        also = {"transfer": self.transfer, "peer": self.peer}
-        tables |= {name: table for name, table in also.items() if table is not None}
+        optional = {"transfer": self.transfer, "peer": self.peer}
+        tables |= {name: table for name, table in optional.items() if table is not None}
         files = write_tables(folder, tables)
         scores = folder / "tables" / "detector_scores.parquet"
         return [*files, put_whole(scores, self.scores.to_parquet())]
@@ -55,8 +52,6 @@ def study(
     runs: Sequence[str | Path],
     *,
     peers: Sequence[str | Path] = (),
-    nli: str | None = None,
-    encoder: str | None = None,
     names: Sequence[str] = (),
     transfer: bool = False,
     limit: int | None = None,
@@ -69,85 +64,56 @@ def study(
     """Every detector on every dataset of these runs; all of them where `names` is empty.
 
     With a `limit`, as many right as wrong answers of each dataset, that many in all at most.
-    `peers` are runs of a second model over the same questions: its states are the control. `nli`
-    names a model that groups drawn answers by meaning, `encoder` one that encodes texts.
+    `peers` are runs of a second model over the same questions: its states are the control.
     `resamples` is chosen by the number of detectors where it is not given. `keep` gets what was
     found before transfer begins, which takes longest.
     """
     progress = progress or Quiet()
     names = tuple(names) or (*METHODS, AUTO)
     for name in names:
-        make_method(name)  # a wrong name is said before anything slow starts
+        make_method(name)  # a wrong name is an error before anything slow starts
     resamples = enough_resamples(resamples, len(names))
+    folders = _open(runs)
+    model = folders[0].model_name
+    parts = [from_run(f, name, seed=seed, limit=limit) for f in folders for name in f.datasets]
+    datasets = [part.name for part in parts]
+    if len(set(datasets)) < len(datasets):
+        raise UserError(
+            f"Two of the runs have the same dataset ({', '.join(datasets)}). Give each dataset "
+            "once."
+        )
+    peer = None
+    if peers:
+        others = _open(peers)
+        theirs = [from_run(f, name) for f in others for name in f.datasets if name in datasets]
+        peer = peer_table(
+            parts, theirs, model=model, peer=others[0].model_name, folds=folds, seed=seed,
+            resamples=resamples, progress=progress,
+        )  # fmt: skip
+    scores = evaluate(parts, names=names, folds=folds, seed=seed, progress=progress)
+    table = detectors_table(scores, model=model, seed=seed, resamples=resamples)
+    found = Study(scores=scores, table=table, transfer=None, peer=peer)
+    if not transfer:
+        return found
+    keep(found)
+    _note_prompts(folders, progress)
+    rows = transfer_table(parts, model=model, names=names, seed=seed, progress=progress)
+    return replace(found, transfer=pd.concat([within_rows(table), rows], ignore_index=True))
+
+
+def _open(runs: Sequence[str | Path]) -> list[RunView]:
+    """The run folders; a UserError where they are of different models."""
     folders = [RunView.open(run, collected_ok=True) for run in runs]
     check_same_model([folder.weights for folder in folders])
-    parts = _with_models(_parts(folders, seed, limit), names, nli, encoder)
-    beside = _beside(
-        parts,
-        peers,
-        folds=folds,
-        seed=seed,
-        resamples=resamples,
-        progress=progress,
-        model=folders[0].model_name,
-    )
-    options = {"names": names, "seed": seed, "progress": progress}
-    scores = evaluate(parts, folds=folds, **options)
-    model = folders[0].model_name
-    table = detectors_table(scores, model=model, seed=seed, resamples=resamples)
-    moved = None
-    if transfer:
-        keep(Study(scores=scores, table=table, transfer=None, peer=beside))
-        _say_prompts(folders, progress)
-        away = transfer_table(parts, model=model, **options)
-        moved = pd.concat([within_rows(table), away], ignore_index=True)
-    return Study(scores=scores, table=table, transfer=moved, peer=beside)
+    return folders
 
 
-def _beside(parts: Sequence[Material], peers: Sequence[str | Path], **options: Any) -> Any:
-    """The table of the second model's states; None where no run of one was given."""
-    folders = [RunView.open(run, collected_ok=True) for run in peers]
-    if not folders:
-        return None
-    check_same_model([folder.weights for folder in folders])
-    asked = {part.name for part in parts}
-    theirs = [from_run(f, name) for f in folders for name in f.datasets if name in asked]
-    return peer_table(parts, theirs, peer=folders[0].model_name, **options)
-
-
-def _with_models(
-    parts: list[Material], names: Sequence[str], nli: str | None, encoder: str | None
-) -> list[Material]:
-    """The parts with what other models say of their texts, where detectors ask for it."""
-    if "text-embedding" in names:
-        parts = [with_vectors(part, encoder) for part in parts]
-    if nli is None:
-        return parts
-    if not any(text.sampled for part in parts for text in part.texts):
-        raise UserError(
-            "--nli compares drawn answers, and these runs have none. "
-            "Draw some: repeat `detect collect` with --samples 10."
-        )
-    asked = Nli.load(nli)
-    return [with_entailment(part, asked) for part in parts]
-
-
-def _say_prompts(folders: Sequence[RunView], progress: Progress) -> None:
+def _note_prompts(folders: Sequence[RunView], progress: Progress) -> None:
     """A note where the runs asked their questions in different ways."""
     styles = {name: str(f.model.get("prompt")) for f in folders for name in f.datasets}
     if len(set(styles.values())) > 1:
-        asked = ", ".join(f"{name} as {style}" for name, style in styles.items())
+        ways = ", ".join(f"{name} as {style}" for name, style in styles.items())
         progress.note(
-            f"questions were asked in different ways ({asked}), and transfer holds that too; "
+            f"questions were asked in different ways ({ways}), and transfer holds that too; "
             "collect all of them with one --prompt"
         )
-
-
-def _parts(folders: Sequence[RunView], seed: int, limit: int | None) -> list[Material]:
-    parts = [from_run(f, name, seed=seed, limit=limit) for f in folders for name in f.datasets]
-    names = [part.name for part in parts]
-    if len(set(names)) < len(names):
-        raise UserError(
-            f"Two of the runs have the same dataset ({', '.join(names)}). Give each dataset once."
-        )
-    return parts

@@ -43,6 +43,38 @@ class Promise:
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Cut:
+    """Where the probability is cut, and between which probabilities that is left open."""
+
+    threshold: float
+    band: tuple[float, float]
+    promise: Promise | None
+    cannot_say: float  # share of held-out training answers
+
+
+def choose_cut(
+    held_out: np.ndarray,
+    z: np.ndarray,
+    *,
+    entity: np.ndarray,
+    seed: int,
+    risk: float | None = None,
+    calibration: tuple[np.ndarray, np.ndarray] | None = None,
+) -> Cut:
+    """The best threshold on held-out probabilities, or the one that keeps a promised risk.
+
+    `calibration` has the probabilities and classes of the answers that were set aside for it.
+    """
+    threshold, promise = best_threshold(held_out, z), None
+    low, high = threshold_band(held_out, z, entity=entity, seed=seed)
+    if calibration is not None and risk is not None:
+        threshold, promise = risk_threshold(*calibration, risk=risk, cuts=held_out)
+        low, high = threshold, max(threshold, high)
+    unsure = float(np.mean((held_out > low) & (held_out <= high)))
+    return Cut(threshold=threshold, band=(low, high), promise=promise, cannot_say=unsure)
+
+
 def best_threshold(probability: np.ndarray, z: np.ndarray) -> float:
     """The probability above which to flag: where both classes are told apart best.
 
@@ -50,7 +82,7 @@ def best_threshold(probability: np.ndarray, z: np.ndarray) -> float:
     """
     false, true, cut = roc_curve(z, probability)
     best = int(np.argmax(true - false))
-    # Infinite where flagging nobody is best; no probability is above 1.
+    # Infinite where flagging no answer is best; no probability is above 1.
     least = min(float(cut[best]), 1.0)
     # Flagged means above the threshold: half-way to the next lower probability that was seen.
     lower = probability[probability < least]

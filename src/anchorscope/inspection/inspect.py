@@ -13,6 +13,7 @@ from scipy.special import expit
 
 from anchorscope.config import Config
 from anchorscope.detect.deployed.detector import Detector
+from anchorscope.detect.deployed.running import RunningScore
 from anchorscope.engine.attention_mass import with_mass
 from anchorscope.engine.batches import Budget
 from anchorscope.engine.check import require_understood
@@ -45,10 +46,8 @@ from anchorscope.inspection.question import (
 from anchorscope.inspection.readings import (
     RunAnswers,
     answers_of,
-    clean_probability,
     detector_dataset,
     pathway_of,
-    reads_clean_alone,
     wrong_by_detector,
     wrong_by_probe,
 )
@@ -166,10 +165,10 @@ class Inspector:
         """
         if not len(states):
             return []
-        if self.detector is not None and reads_clean_alone(self.detector):
-            layers = self.detector.method.needs()["clean"]
-            by_layer = {k: states[:, k - 1].astype(np.float32) for k in layers}
-            return clean_probability(self.detector, by_layer).tolist()
+        if self.detector is not None and self.detector.reads_states_alone:
+            running = RunningScore(self.detector)
+            own = states[:, [layer - 1 for layer in running.layers]].astype(np.float32)
+            return running.probabilities(own).tolist()
         logits = self.answers.logits(states, self.fold(question))
         strict = logits[self.answers.effect_probe("strict")]
         return expit(strict[:, self.answers.layer - 1]).tolist()

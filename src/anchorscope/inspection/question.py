@@ -12,8 +12,7 @@ import numpy as np
 from torch import Tensor
 
 from anchorscope.config import Config
-from anchorscope.detect.deployed.bind import Bound, bind_prompts
-from anchorscope.detect.deployed.trained import Example
+from anchorscope.detect.deployed.bind import Bound, Example, bind_prompts
 from anchorscope.engine.lease import Lease, Read
 from anchorscope.engine.transfer import to_host
 from anchorscope.engine.trunk import Prefix, shared_prefix

@@ -13,14 +13,7 @@ from scipy.special import expit
 
 from anchorscope.detect.deployed.bind import Bound
 from anchorscope.detect.deployed.detector import Detector
-from anchorscope.detect.deployed.located import (
-    LocatedAnswer,
-    Scored,
-    locate_answer,
-    material_of,
-    scored_answers,
-    unknown_answer,
-)
+from anchorscope.detect.deployed.located import Scored, locate_answer
 from anchorscope.engine.passes import CLEAN, KNOCKOUT
 from anchorscope.errors import unknown
 from anchorscope.inspection.question import Exchange
@@ -171,24 +164,6 @@ class PathwayVote:
         return "clear" if share >= 0.9 else "likely" if share >= 0.7 else "unsure"
 
 
-def reads_clean_alone(detector: Detector) -> bool:
-    """Whether a detector scores an answer from its clean states and nothing else."""
-    return set(detector.method.needs()) == {"clean"} and not detector.method.reads_tokens
-
-
-def clean_probability(detector: Detector, by_layer: Mapping[int, np.ndarray]) -> np.ndarray:
-    """P(wrong) [row] by a detector that `reads_clean_alone`, from states [row, width] by layer."""
-    rows = len(next(iter(by_layer.values())))
-    located = [
-        LocatedAnswer(
-            question="", answer=unknown_answer("", (), row), exact_answer=(0,), answer_entity=""
-        )
-        for row in range(rows)
-    ]
-    states = {("clean", layer): state for layer, state in by_layer.items()}
-    return detector.score_of(material_of(located, states))[1]
-
-
 def detector_dataset(detector: Detector, dataset: str) -> str:
     """The dataset itself where the detector knows it, else the first that it does."""
     return dataset if dataset in detector.datasets else detector.datasets[0]
@@ -232,11 +207,9 @@ def _scored(detector: Detector, model: Model, bound: Bound, exchange: Exchange) 
     own, clean = detector.bind(model, dataset=dataset), exchange.clean
     text, answer = exchange.sample.question.text, exchange.sample.answer
     same = (own.before, own.after) == (bound.before, bound.after)
-    if not (same and reads_clean_alone(detector)) or clean is None:
+    if not (same and detector.reads_states_alone) or clean is None:
         return detector.score(model, text, answer=answer.text, dataset=dataset)
-    states = {("clean", k): clean[None, k - 1] for k in detector.method.needs()["clean"]}
-    located = locate_answer(model, text, answer)
-    return scored_answers(detector, [located], [0], states, clean[None])[0]
+    return detector.score_states([locate_answer(model, text, answer)], clean[None])[0]
 
 
 def pathway_of(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from anchorscope.config import Config
-from anchorscope.detect.sampled.draw import draw_answers
+from anchorscope.detect.draw import draw_answers
 from anchorscope.engine.interventions import Intervention
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.passes import CAUGHT, knockout_of

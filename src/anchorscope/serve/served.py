@@ -17,8 +17,8 @@ from torch import Tensor
 
 from anchorscope.detect.deployed.detector import Detector
 from anchorscope.detect.deployed.located import Scored, on_host
+from anchorscope.detect.deployed.running import RunningScore
 from anchorscope.inspection.question import OnToken
-from anchorscope.inspection.readings import clean_probability, reads_clean_alone
 from anchorscope.models import Model
 from anchorscope.models.parts import longest_row
 from anchorscope.serve.protocol import usage_of
@@ -55,7 +55,7 @@ class Served:
     _running: RunningScore = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self._running = RunningScore(self.detector, blocks=self.model.blocks)
+        self._running = RunningScore(self.detector)
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -86,7 +86,7 @@ class Served:
         deltas, bound = Deltas(self.model.tokenizer), self._bound
 
         def on_token(token: int, states: np.ndarray) -> None:
-            send(Piece(deltas.add(token), self._running(states)))
+            send(Piece(deltas.add(token), self._running.fields(states)))
 
         layers, limit = self._running.layers, bound.answerer.max_tokens
         with recorded_tokens(self.model, on_token, layers=layers, stop=bound.stop, limit=limit):
@@ -132,43 +132,6 @@ class Deltas:
             return ""
         new, self._sent = text[len(self._sent) :], text
         return new
-
-
-class RunningScore:
-    """P(wrong) of an answer that is still being written, as if it ended with its newest token.
-
-    By the detector itself where it reads clean states alone, else by a layer's probe. Both are one
-    product with a state that was computed anyway. A detector that needs more (token probabilities,
-    another pass) has the calibrated probe that `belief` shows, at the layer its training chose; one
-    that keeps no such probes has no running number.
-    """
-
-    def __init__(self, detector: Detector, *, blocks: int) -> None:
-        self._detector = detector
-        self.by, self.layers = "", (1,)  # one at least: a token comes with its states
-        self._by_detector = reads_clean_alone(detector)
-        if self._by_detector:
-            self.by = f"detector {detector.name}"
-            self.layers = tuple(sorted(detector.method.needs()["clean"]))
-        elif detector.beliefs is not None:
-            self.by = f"probe of layer {detector.beliefs.gate_layer}"
-            self.layers = tuple(range(1, blocks + 1))
-
-    def __call__(self, states: np.ndarray) -> dict[str, object]:
-        """Probability, flag and whose number it is, from states [layer, width] of `layers`."""
-        probability = self._probability(states)
-        finite = bool(np.isfinite(probability))
-        flagged = probability > self._detector.threshold if finite else None
-        return {"probability": probability if finite else None, "flagged": flagged, "by": self.by}
-
-    def _probability(self, states: np.ndarray) -> float:
-        beliefs = self._detector.beliefs
-        if self._by_detector:
-            by_layer = {layer: states[None, n] for n, layer in enumerate(self.layers)}
-            return float(clean_probability(self._detector, by_layer)[0])
-        if beliefs is None:
-            return float("nan")
-        return float(beliefs.wrong(states[None])[0, beliefs.gate_layer - 1])
 
 
 class _TokenRecorder:

@@ -1,8 +1,8 @@
-"""What is shown beside a score: the belief after every layer, and the pathway.
+"""Probes beside a score: the belief after every layer, and the pathway.
 
 The score itself comes from the detector's own method. These probes only say where along the
 layers the model's state begins to look wrong, and whether that sense comes from the question (Q)
-or from the answer (A), as a gate on the clean state guesses it without a knockout.
+or from the answer (A), as a gate on the clean state predicts it without a knockout.
 """
 
 from __future__ import annotations
@@ -34,6 +34,11 @@ class Beliefs:
         """P(wrong) after each layer, [question, layer], from states [question, layer, width]."""
         logit = np.einsum("qlw,lw->ql", states.astype(np.float64), self.coef.astype(np.float64))
         return expit(logit + self.intercept)
+
+    def wrong_at(self, layer: int, states: np.ndarray) -> np.ndarray:
+        """P(wrong) after one layer (from 1), [question], from its states [question, width]."""
+        coef = self.coef[layer - 1].astype(np.float64)
+        return expit(states.astype(np.float64) @ coef + self.intercept[layer - 1])
 
     def question_anchored(self, states: np.ndarray) -> np.ndarray:
         """P(Q) of each answer, [question]; NaN where no gate was learnt."""

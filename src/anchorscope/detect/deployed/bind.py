@@ -1,23 +1,30 @@
-"""A detector and a model, proved to belong together before anything is scored."""
+"""Check that a detector belongs to a model, and build its prompts for new questions."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from anchorscope.answers.generate import Answerer
-from anchorscope.detect.deployed.trained import Example, Trained
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.trunk import Prefix, read_prefix, shared_prefix
 from anchorscope.errors import UserError, unknown
 from anchorscope.models import Model
 from anchorscope.models.plain_text import Coded, Piece, code
 from anchorscope.models.prompts import Prompt, short, stop_ids, window_of
-from anchorscope.records import Question, Span
+from anchorscope.records import Span
 from anchorscope.run_folder.identity import weights_hash, weights_remark
 from anchorscope.spans.characters import tokens_of
-from anchorscope.spans.question import find_spans
+
+
+@dataclass(frozen=True, kw_only=True)
+class Example:
+    """A question and the very tokens it was asked with: the prompt, and a test of the tokenizer."""
+
+    question: str
+    prompt_ids: tuple[int, ...]
+    dataset: str = ""  # whose worked examples come first
 
 
 @dataclass
@@ -42,7 +49,7 @@ class Bound:
         )
 
     def checked_prompt(self, question: str, answer: Sequence[int] | None = None) -> Prompt:
-        """The prompt for a question that is to be read; an error where it is empty or too long.
+        """The prompt for a question; an error where the question is empty or too long.
 
         `answer` are the tokens of a given answer; without them room is left for a written one.
         """
@@ -63,24 +70,17 @@ class Bound:
             )
         return prompt
 
-    def exact_question(self, question: str, prompt: Prompt) -> tuple[int, ...]:
-        """E_Q: the positions of the exact question tokens in the prompt."""
-        asked = Question(id="", dataset="", text=question, answers=())
-        finder = "auto" if self.finder in ("given", "model", "spacy") else self.finder
-        (marked,) = find_spans([asked], finder=finder)
-        return tokens_of(marked.spans, prompt.offsets, start=prompt.question.start)
-
     def answer_tokens(self, question: str, answer: str) -> tuple[int, ...]:
-        """The tokens of an answer that stands after the prompt."""
+        """The tokens of an answer that follows the prompt."""
         pieces = self._pieces(question)
         text = "".join(piece.text for piece in pieces)
-        said = ("" if not text or text[-1].isspace() else " ") + answer.strip()
+        piece = Piece(("" if not text or text[-1].isspace() else " ") + answer.strip(), False)
         prompt = self.prompt(question).ids
-        whole = self._coded([*pieces, Piece(said, False)]).ids
+        whole = self._coded([*pieces, piece]).ids
         if whole[: len(prompt)] == prompt:
             return whole[len(prompt) :]
-        # The answer's first letters melted into the prompt's last token: coded by itself instead.
-        return self._coded([Piece(said, False)]).ids
+        # The tokenizer merged the answer's first letters into the prompt's last token.
+        return self._coded([piece]).ids
 
     def prefix(self, lease: Lease) -> Prefix:
         """The keys and values in front of every question, computed once for all calls."""
@@ -95,17 +95,35 @@ class Bound:
         return code(self.model.tokenizer, [pieces], special=False)[0]
 
 
-def bind(trained: Trained, model: Model, *, dataset: str | None = None) -> Bound:
+def bind(
+    model: Model,
+    *,
+    made_for: Mapping[str, Any],
+    prompt: Mapping[str, Any],
+    examples: Sequence[Example],
+    dataset: str | None = None,
+) -> Bound:
     """The text around a question of the dataset, found in one example and proved on all of them.
 
-    Without a dataset, where all are asked alike, any will do. An error where the detector and the
-    model do not belong together, or where the datasets differ and none was named.
+    Without a dataset, where all are asked alike, any of them serves. An error where the model is
+    not the one that the detector was made for, or where the datasets differ and none is named.
     """
-    check_made_for(trained, model)
-    if dataset is not None and dataset not in trained.datasets:
-        raise unknown("dataset of the detector", dataset, trained.datasets)
-    names = trained.datasets if dataset is None else (dataset,)
-    bounds = [_bind_dataset(trained, model, name) for name in names]
+    check_made_for(made_for, model)
+    names = tuple(dict.fromkeys(example.dataset for example in examples))
+    if dataset is not None and dataset not in names:
+        raise unknown("dataset of the detector", dataset, names)
+    bounds = []
+    for name in names if dataset is None else (dataset,):
+        own = [example for example in examples if example.dataset == name]
+        limit = int(prompt["max_tokens"])
+        bound = bind_prompts(model, own, finder=prompt["finder"], max_tokens=limit)
+        if bound is None:
+            raise UserError(
+                f"The tokenizer of {model.name} does not give the tokens the detector was trained "
+                f"with. Use the tokenizer of {made_for['name']}, revision "
+                f"{made_for.get('revision')}."
+            )
+        bounds.append(bound)
     if len({(bound.before, bound.after) for bound in bounds}) > 1:
         raise UserError(
             f"The detector was trained on questions asked in {len(names)} ways, each with its own "
@@ -115,28 +133,19 @@ def bind(trained: Trained, model: Model, *, dataset: str | None = None) -> Bound
     return bounds[0]
 
 
-def _bind_dataset(trained: Trained, model: Model, dataset: str) -> Bound:
-    examples = [example for example in trained.examples if example.dataset == dataset]
-    prompt, limit = trained.prompt, int(trained.prompt["max_tokens"])
-    bound = bind_prompts(model, examples, finder=prompt["finder"], max_tokens=limit)
-    if bound is None:
-        raise _other_tokenizer(trained, model)
-    return bound
-
-
 def bind_prompts(
     model: Model, examples: Sequence[Example], *, finder: Any, max_tokens: int
 ) -> Bound | None:
     """How these questions were asked; None where the tokenizer does not give their very tokens."""
     text = model.tokenizer.decode(examples[0].prompt_ids, clean_up_tokenization_spaces=False)
-    asked, answerer = examples[0].question, Answerer(model, max_tokens=max_tokens)
+    question, answerer = examples[0].question, Answerer(model, max_tokens=max_tokens)
     stop, prompts = frozenset(stop_ids(model)), [example.prompt_ids for example in examples]
-    places = [at for at in range(len(text)) if text.startswith(asked, at)]
-    for at in reversed(places):  # a short question may stand in the frame as well
+    places = [at for at in range(len(text)) if text.startswith(question, at)]
+    for at in reversed(places):  # a short question may occur in the worked examples too
         bound = Bound(
             model=model,
             before=text[:at],
-            after=text[at + len(asked) :],
+            after=text[at + len(question) :],
             finder=finder,
             shared=shared_prefix(prompts, stop=len(prompts[0])),
             answerer=answerer,
@@ -158,9 +167,9 @@ def _gives_all(bound: Bound, examples: Sequence[Example]) -> bool:
     return True
 
 
-def check_made_for(trained: Trained, model: Model) -> None:
+def check_made_for(made: Mapping[str, Any], model: Model) -> None:
     """Raise a UserError where the detector was made for another model or another dtype."""
-    made, name = trained.model, trained.model["name"]
+    name = made["name"]
     shape = (model.blocks, model.parts.width)
     if (made.get("blocks"), made.get("width")) != shape:
         raise UserError(
@@ -179,10 +188,3 @@ def check_made_for(trained: Trained, model: Model) -> None:
             f"revision {made.get('revision')}).{weights_remark(made.get('weights'))} Use that "
             "model, or train a detector for this one."
         )
-
-
-def _other_tokenizer(trained: Trained, model: Model) -> UserError:
-    return UserError(
-        f"The tokenizer of {model.name} does not give the tokens the detector was trained with. "
-        f"Use the tokenizer of {trained.model['name']}, revision {trained.model.get('revision')}."
-    )

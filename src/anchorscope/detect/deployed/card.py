@@ -7,16 +7,58 @@ import json
 import math
 import os
 import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from anchorscope.detect.deployed.trained import READ_AT, Trained
+from huggingface_hub import ModelCard, ModelCardData
+
+READ_AT = "the last token of the answer entity (E_A)"
+_BODY = """
+# {title} for {name}
+
+Gives the probability that a short answer of {name} to a question of fact is wrong.
+
+```python
+from anchorscope import Detector, load_model
+
+detector = Detector.load("this folder or repository")
+scored = detector.score({loading}, "Who painted it?"{dataset})
+```
+
+| | |
+| --- | --- |
+| Model | {name}, {dtype}, revision {revision} |
+| Weights | fingerprint {weights} |
+| Reads | {reads} |
+| Prompt | {prompt} |
+| Trained on | {trained_on} |
+| Probability | {calibrated_on} |
+| Threshold | {threshold} |
+| Before answering | {pre_answer} |
+| Licence of the model | {model_licence} |
+| Licence of the data | {data_licence} |
+
+{caution}
+
+## Evaluation
+
+On answers about things it was not trained on (folds disjoint by entity):
+
+{evaluation}
+
+## Limits
+
+The probability holds for this model, dtype and prompt, on questions like those above. It says how
+likely an answer is wrong, not what is right. On other questions, measure first:
+`anchorscope detect eval --transfer`.
+"""
 
 
-def public(model: dict[str, Any]) -> dict[str, Any]:
-    """What others may read of a detector's model: a place on somebody's disk is left out."""
+def public(model: Mapping[str, Any]) -> dict[str, Any]:
+    """What others may read of a detector's model: a path on this machine is left out."""
     source, adapter = model.get("source") or model["name"], model.get("adapter")
-    return model | {
+    return dict(model) | {
         "source": Path(str(model["name"])).name if _is_local(source) else source,
         "adapter": Path(str(adapter)).name if adapter and _is_local(adapter) else adapter,
     }
@@ -28,14 +70,73 @@ def _is_local(place: str) -> bool:
     return away or "\\" in place or place.endswith(".gguf") or os.path.exists(place)
 
 
-def _loading(model: dict[str, Any]) -> str:
-    """The Python that loads a detector's model."""
+def model_card(about: Mapping[str, Any], *, title: str, caution: str) -> str:
+    """README.md of a detector's folder, with the metadata that the hub reads.
+
+    `about` is what detector.json holds; `title` names the kind of detector.
+    """
+    model, licence = public(about["model"]), about["licence"]
+    datasets = list(dict.fromkeys(example["dataset"] for example in about["examples"]))
+    metadata = ModelCardData(
+        license=str(licence.get("detector", "other")),
+        library_name="anchorscope",
+        base_model=str(model["source"]),
+        tags=["hallucination-detection", "probing"],
+    )
     adapter = f", adapter={_quoted(model['adapter'])}" if model.get("adapter") else ""
-    return f"load_model({_quoted(model['source'])}{adapter})"
+    trained_on, style = about["trained_on"], about["prompt"]
+    body = _BODY.format(
+        title=title,
+        name=_plain(model["name"]),
+        loading=f"load_model({_quoted(model['source'])}{adapter})",
+        dataset=f", dataset={_quoted(datasets[0])}" if len(datasets) > 1 else "",
+        dtype=model.get("dtype"),
+        revision=_plain(model.get("revision") or "–"),
+        weights=_plain(model.get("weights")),
+        reads=_reads(about["method"]),
+        prompt=f"{style['style']}, {style['shots']} worked examples; questions are asked as in "
+        + (f"one of {_joined(datasets)} (dataset=, --as)" if datasets[1:] else _joined(datasets)),
+        trained_on=f"{trained_on['answers']} answers ({trained_on['wrong']} wrong) of "
+        f"{_joined(trained_on['datasets'])}",
+        calibrated_on=_plain(about["calibrated_on"]),
+        threshold=_threshold(about),
+        pre_answer=_pre_answer(about.get("before")),
+        model_licence=_plain(licence.get("model", "not recorded")),
+        data_licence=_plain(licence.get("data", "not recorded")),
+        caution=caution,
+        evaluation="\n".join(
+            ["| | |", "| --- | --- |"]
+            + [f"| {name} | {_number(value)} |" for name, value in about["evaluation"].items()]
+        ),
+    )
+    return str(ModelCard(f"---\n{metadata.to_yaml()}\n---\n{body}"))
+
+
+def _reads(method: Mapping[str, Any]) -> str:
+    layers = method.get("layers") or [layer for layer in [method.get("layer")] if layer]
+    if not layers:
+        return "text and token probabilities"
+    return f"{'layer' if len(layers) == 1 else 'layers'} {_joined(layers)} at {READ_AT}"
+
+
+def _threshold(about: Mapping[str, Any]) -> str:
+    band, promise = about.get("band"), about.get("promise")
+    return (
+        f"{about['threshold']:.3f}"
+        + (f"; cannot say between {band[0]:.3f} and {band[1]:.3f}" if band else "")
+        + (f". Promised: {promise['says']}" if promise else "")
+    )
+
+
+def _pre_answer(probe: Mapping[str, Any] | None) -> str:
+    if probe is None:
+        return "no warning was trained"
+    area = _number(probe["evaluation"].get("auroc"))
+    return f"`detector.warn(model, question)` reads the question alone: AUROC {area}"
 
 
 def _quoted(text: object) -> str:
-    """A text as Python and YAML write it: a name with a quotation mark in it ends nothing."""
+    """A text as Python writes it: a name with a quotation mark in it ends nothing."""
     return json.dumps(str(text))
 
 
@@ -45,105 +146,11 @@ def _plain(text: object) -> str:
     return re.sub(r"([\\`|\[\]])", r"\\\1", line)
 
 
-def _naming(trained: Trained) -> str:
-    return f", dataset={_quoted(trained.datasets[0])}" if len(trained.datasets) > 1 else ""
-
-
-def model_card(trained: Trained) -> str:
-    """README.md of the folder, with the metadata that the hub reads."""
-    model = public(trained.model)
-    name = _plain(model["name"])
-    return f"""---
-license: {_quoted(trained.licence.get("detector", "other"))}
-library_name: anchorscope
-base_model: {_quoted(model["source"])}
-tags: [hallucination-detection, probing]
----
-
-# {trained.method.name} for {name}
-
-Gives the probability that a short answer of {name} to a question of fact is wrong.
-
-```python
-from anchorscope import Detector, load_model
-
-detector = Detector.load("this folder or repository")
-scored = detector.score({_loading(model)}, "Who painted it?"{_naming(trained)})
-```
-
-| | |
-| --- | --- |
-| Model | {name}, {model.get("dtype")}, revision {_plain(model.get("revision") or "–")} |
-| Weights | fingerprint {_plain(model.get("weights"))} |
-| Reads | {_reads(trained)} |
-| Prompt | {_asked_as(trained)} |
-| Trained on | {_learnt_from(trained.trained_on)} |
-| Probability | {_plain(trained.calibrated_on)} |
-| Threshold | {trained.threshold:.3f}{_unsure(trained)} |
-| Before answering | {_warning(trained)} |
-| Licence of the model | {_plain(trained.licence.get("model", "not recorded"))} |
-| Licence of the data | {_plain(trained.licence.get("data", "not recorded"))} |
-
-{trained.caution}
-
-## Evaluation
-
-On answers about things it was not trained on (folds disjoint by entity):
-
-{_evaluation(trained.evaluation)}
-
-## Limits
-
-The probability holds for this model, dtype and prompt, on questions like those above. It says how
-likely an answer is wrong, not what is right. On other questions, measure first:
-`anchorscope detect eval --transfer`.
-"""
-
-
-def _unsure(trained: Trained) -> str:
-    said = f". Promised: {trained.promise}" if trained.promise else ""
-    if trained.band is None:
-        return said
-    return f"; cannot say between {trained.band[0]:.3f} and {trained.band[1]:.3f}{said}"
-
-
-def _warning(trained: Trained) -> str:
-    if trained.before is None:
-        return "no warning was trained"
-    area = _number(trained.before.evaluation.get("auroc"))
-    return f"`detector.warn(model, question)` reads the question alone: AUROC {area}"
-
-
-def _asked_as(trained: Trained) -> str:
-    names = trained.datasets
-    said = f"one of {_joined(names)} (dataset=, --as)" if len(names) > 1 else _joined(names)
-    how = f"{trained.prompt['style']}, {trained.prompt['shots']} worked examples"
-    return f"{how}; questions are asked as in {said}"
-
-
-def _learnt_from(on: dict[str, Any]) -> str:
-    return f"{on['answers']} answers ({on['wrong']} wrong) of {_joined(on['datasets'])}"
-
-
-def _reads(trained: Trained) -> str:
-    needed = trained.method.needs()
-    if not needed:
-        return "text and token probabilities"
-    layers = sorted({layer for of in needed.values() for layer in of})
-    said = "layer" if len(layers) == 1 else "layers"
-    return f"{said} {_joined(map(str, layers))} at {READ_AT}"
-
-
-def _evaluation(numbers: dict[str, Any]) -> str:
-    rows = [f"| {name} | {_number(value)} |" for name, value in numbers.items()]
-    return "\n".join(["| | |", "| --- | --- |", *rows])
-
-
 def _number(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.3f}" if math.isfinite(value) else "–"
     return _plain(value) if value is not None else "–"
 
 
-def _joined(words: Any) -> str:
+def _joined(words: Iterable[object]) -> str:
     return ", ".join(map(_plain, words))

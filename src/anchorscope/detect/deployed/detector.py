@@ -1,34 +1,68 @@
-"""A detector to keep and to use: trained, calibrated, and tied to the model it was made for."""
+"""A detector of wrong answers: trained on a run, tied to its model, used, saved and shared."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, overload
 from weakref import WeakKeyDictionary
 
+import numpy as np
 from transformers import BatchEncoding
 
-from anchorscope.detect.deployed.bind import Bound, bind
-from anchorscope.detect.deployed.hub import trained_at, upload
-from anchorscope.detect.deployed.located import Scored
-from anchorscope.detect.deployed.saved import save_trained
-from anchorscope.detect.deployed.score import score_all
-from anchorscope.detect.deployed.trained import Trained
-from anchorscope.detect.deployed.warn import Warned, warn_all
-from anchorscope.detect.train import train
+from anchorscope.answers.judge_phrases import is_abstention
+from anchorscope.answers.normalise import plain
+from anchorscope.detect.compare import detectors_table
+from anchorscope.detect.deployed.beliefs import Beliefs, learn_beliefs
+from anchorscope.detect.deployed.bind import Bound, Example, bind
+from anchorscope.detect.deployed.card import READ_AT, model_card
+from anchorscope.detect.deployed.hub import read_from, upload
+from anchorscope.detect.deployed.located import LocatedAnswer, Outcome, Scored, material_of
+from anchorscope.detect.deployed.parts import load_parts
+from anchorscope.detect.deployed.pre_answer import (
+    PreAnswerProbe,
+    Warned,
+    learn_pre_answer,
+    warn_all,
+)
+from anchorscope.detect.deployed.read_answers import read_answers
+from anchorscope.detect.deployed.saved import Stored, write_folder
+from anchorscope.detect.distance import Distance, learn_distance
+from anchorscope.detect.evaluate import evaluate, fit_all
+from anchorscope.detect.kinds import AUTO, DEPLOYED, make_method, short_name
+from anchorscope.detect.kinds.probes import QuestionOnly
+from anchorscope.detect.material import Material, from_run, join
+from anchorscope.detect.method import Method
+from anchorscope.detect.threshold import Promise, choose_cut
 from anchorscope.detect.watching.watch import Watch
-from anchorscope.errors import UserError, user_path
+from anchorscope.errors import UserError, unknown, user_path
 from anchorscope.models import load_model
 from anchorscope.models.prompts import generate_inputs
-from anchorscope.progress import Progress
+from anchorscope.probes.folds import check_classes, entity_folds
+from anchorscope.progress import Progress, Quiet
 from anchorscope.run_folder.view import RunView
+
+EXAMPLES = 8  # of each dataset
+WIDE = 0.1  # an interval of AUROC beyond which a detector is not to be relied on
+NOTHING_TO_READ = "the answer holds no entity to read"
+ABSTAINED = "the model declined to answer"
+_PLAIN = (
+    "name", "model", "prompt", "threshold", "calibrated_on", "trained_on", "evaluation", "licence",
+)  # fmt: skip
+_MODEL = ("name", "source", "adapter", "revision", "weights", "dtype", "blocks", "width")
+_EVALUATION = (
+    "detector", "n", "wrong", "auroc", "auroc_low", "auroc_high", "auprc", "ece", "brier",
+    "coverage_5", "coverage_10",
+)  # fmt: skip
+_PRE_ANSWER = ("n", "auroc", "auroc_low", "auroc_high")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Detector(Trained):
-    """A trained detector in use: it scores answers, is saved, loaded and shared.
+class Detector:
+    """A trained detector: it scores answers, and is saved, loaded and shared.
 
     Examples:
         >>> import anchorscope as anc
@@ -38,22 +72,44 @@ class Detector(Trained):
 
     """
 
+    name: str  # short name of the method: combined, probe, ...
+    method: Method
+    model: dict[str, Any]  # name, source, adapter, revision, weights, dtype, blocks, width
+    prompt: dict[str, Any]  # style, shots, max_tokens, finder
+    examples: tuple[Example, ...]  # some of every dataset
+    threshold: float  # of the probability
+    calibrated_on: str
+    trained_on: dict[str, Any]  # datasets and counts
+    evaluation: dict[str, Any]  # the numbers it was accepted with
+    licence: dict[str, str]
+    beliefs: Beliefs | None = None  # None: saved by a version that kept none
+    distance: Distance | None = None  # from the training states; None: likewise
+    pre_answer: PreAnswerProbe | None = None  # None: the run kept no states of the question
+    band: tuple[float, float] | None = None  # probabilities of which it cannot say; None: likewise
+    promise: Promise | None = None  # what the threshold was chosen to keep, if anything
     _bound: WeakKeyDictionary = field(
         init=False, default_factory=WeakKeyDictionary, repr=False, compare=False
     )  # by model and dataset
 
     @classmethod
-    def of(cls, trained: Trained) -> Detector:
-        """The detector that uses what was trained."""
-        return cls(**{f.name: getattr(trained, f.name) for f in fields(Trained)})
+    def train(
+        cls,
+        run: RunView | str | Path,
+        *,
+        method: str = AUTO,
+        datasets: Sequence[str] | None = None,
+        folds: int = 5,
+        seed: int = 0,
+        resamples: int = 1000,
+        risk: float | None = None,
+        licence: dict[str, str] | None = None,
+        progress: Progress | None = None,
+    ) -> Detector:
+        """A detector trained on the answers of a run, with the evaluation it is accepted with.
 
-    @classmethod
-    def train(cls, run: RunView | str | Path, *, method: str = "auto", **options: Any) -> Detector:
-        """A detector trained on the answers of a run.
-
-        `method` is a kind's short name, or "auto" for the best on held-out answers. `options`:
-        `datasets` (of the run), `folds`, `seed`, `resamples`, `risk` (a promised share of wrong
-        answers among the accepted ones), `licence`, `progress`.
+        `method` is a kind's short name, or "auto" for the best on held-out answers. With a `risk`,
+        a third of the answers is set aside to choose a threshold up to which at most that share of
+        the answers is wrong.
 
         Examples:
             >>> import anchorscope as anc
@@ -62,8 +118,189 @@ class Detector(Trained):
             ('probe', ('atlas',))
 
         """
-        view = run if isinstance(run, RunView) else RunView.open(run, collected_ok=True)
-        return cls.of(train(view, method=method, **options))
+        run = run if isinstance(run, RunView) else RunView.open(run, collected_ok=True)
+        names = list(datasets or run.datasets)
+        for name in names:
+            if name not in run.datasets:
+                raise unknown("dataset of the run", name, run.datasets)
+        make_method(method)  # an error where there is none of that name
+        if method not in (AUTO, *DEPLOYED):
+            raise UserError(
+                f"'{method}' is only compared (`detect eval`) and cannot be trained to score new "
+                f"answers. Accepted: {', '.join((AUTO, *DEPLOYED))}."
+            )
+        material, calibration = join([from_run(run, name, seed=seed) for name in names]), None
+        if risk is not None:
+            material, calibration = _set_aside(material, risk)
+        check_classes(material.z, dataset=material.name)
+        compared = (method,) if QuestionOnly().lacks(material) else (method, "question-only")
+        scores = evaluate(
+            material, names=compared, splits=("entity",), folds=folds, seed=seed,
+            progress=progress or Quiet(),
+        )  # fmt: skip
+        table = detectors_table(scores, model=run.model_name, seed=seed, resamples=resamples)
+        rows = {row["detector"]: row for row in table.to_dict("records")}
+        fitted = fit_all(material, (method,))[method]
+        line, held = fitted.calibration_, None
+        if calibration is not None:
+            held = line.probability(fitted.decision_function(calibration)), calibration.z
+        cut = choose_cut(
+            line.probability(fitted.inner_scores_),
+            material.z,
+            entity=np.array(material.entities),
+            seed=material.seed,
+            risk=risk,
+            calibration=held,
+        )
+        evaluation = {key: _json_value(rows[method][key]) for key in _EVALUATION}
+        question = rows.get("question-only", {})
+        return cls(
+            name=short_name(fitted),
+            method=getattr(fitted, "best_", fitted),
+            model={key: run.model.get(key) for key in _MODEL},
+            prompt={
+                "style": run.model.get("prompt", "text"),
+                "shots": run.config.get("shots", 0),
+                "max_tokens": run.config.get("max_tokens", 16),
+                "finder": run.config.get("finder", "auto"),
+            },
+            examples=tuple(example for name in names for example in _examples(run, name)),
+            threshold=cut.threshold,
+            band=cut.band,
+            promise=cut.promise,
+            calibrated_on=(
+                f"Platt's line on held-out scores of {len(material)} answers of "
+                f"{', '.join(names)} by {run.model_name}, folds disjoint by entity"
+            ),
+            trained_on={
+                "datasets": names,
+                "answers": len(material),
+                "wrong": int(material.z.sum()),
+            },
+            evaluation=evaluation | {"cannot_say": cut.cannot_say},
+            beliefs=learn_beliefs(material),
+            distance=learn_distance(material),
+            pre_answer=learn_pre_answer(
+                material, {key: _json_value(question.get(key)) for key in _PRE_ANSWER}
+            ),
+            licence=licence
+            or {"detector": "other", "model": "not recorded", "data": "not recorded"},
+        )
+
+    @cached_property
+    def id(self) -> str:
+        """Twelve letters that only this detector has: of its weights, calibration and threshold."""
+        digest = hashlib.sha256(f"{self.name} {self.method.calibration_} {self.threshold}".encode())
+        for name, array in sorted(self.method.tensors().items()):
+            digest.update(name.encode() + np.ascontiguousarray(array).tobytes())
+        return digest.hexdigest()[:12]
+
+    @property
+    def datasets(self) -> tuple[str, ...]:
+        """The datasets whose prompts it knows: questions are asked as in one of them."""
+        return tuple(dict.fromkeys(example.dataset for example in self.examples))
+
+    @property
+    def caution(self) -> str:
+        """A warning where a detector was trained on too few answers; else empty."""
+        low, high = self.evaluation.get("auroc_low"), self.evaluation.get("auroc_high")
+        if low is None or high is None or high - low <= WIDE:
+            return ""
+        answers, wrong = self.trained_on["answers"], self.trained_on["wrong"]
+        chance = ", which may be no better than chance" if low <= 0.5 else ""
+        return (
+            f"Trained on few answers: {answers}, {wrong} of them wrong. Its AUROC is only known to "
+            f"lie between {low:.2f} and {high:.2f}{chance}. Collect more before you rely on it."
+        )
+
+    @property
+    def calibration_set(self) -> str:
+        """The answers that probability and threshold were calibrated on, in a few words."""
+        on = f"{self.trained_on['answers']} answers of {', '.join(self.trained_on['datasets'])}"
+        if self.promise is None:
+            return on
+        return f"{on}; threshold on {self.promise.answers} others"
+
+    @property
+    def reads_states_alone(self) -> bool:
+        """Whether the score comes from clean states and nothing else."""
+        return bool(self.method.layers()) and not self.method.reads_tokens
+
+    def outcome(self, probability: float) -> Outcome:
+        """The conclusion about an answer with this probability of being wrong."""
+        low, high = self.band or (self.threshold, self.threshold)
+        if probability > high:
+            return "wrong"
+        return "right" if probability <= low else "cannot say"  # NaN is neither
+
+    def score_of(self, material: Material) -> tuple[np.ndarray, np.ndarray]:
+        """Score and calibrated probability of each answer of the material, [question] each."""
+        score = self.method.decision_function(material)
+        return score, self.method.calibration_.probability(score)
+
+    def distance_of(self, clean: np.ndarray) -> np.ndarray:
+        """The share of held-out training answers that are nearer than each of these, [question].
+
+        From states [question, layer, width]; NaN where the detector keeps no distance.
+        """
+        if self.distance is None:
+            return np.full(len(clean), np.nan)
+        return self.distance.place(clean[:, self.distance.layer - 1])
+
+    def score_states(self, answers: Sequence[LocatedAnswer], clean: np.ndarray) -> list[Scored]:
+        """Answers scored by their states [answer, layer, width] at the probe position.
+
+        Those without E_A, whose states may be anything, have a reason instead of a number.
+        """
+        out = [self._unread(one) for one in answers]
+        rows = [n for n, one in enumerate(answers) if one.exact_answer]
+        if not rows:
+            return out
+        clean = clean[rows]
+        states = {("clean", layer): clean[:, layer - 1] for layer in self.method.layers()}
+        score, probability = self.score_of(material_of([answers[n] for n in rows], states))
+        distance = self.distance_of(clean)
+        belief, is_q = np.empty((len(rows), 0)), np.full(len(rows), np.nan)
+        if self.beliefs is not None:
+            belief, is_q = self.beliefs.wrong(clean), self.beliefs.question_anchored(clean)
+        for place, n in enumerate(rows):
+            if out[n].outcome == "abstained":  # no detector learnt from such answers
+                continue
+            if not np.isfinite(probability[place]):
+                raise UserError(
+                    f"The answer {answers[n].answer.text!r} got no finite score: the model's state "
+                    "overflows in this dtype. Use float32."
+                )
+            q = float(is_q[place])
+            out[n] = replace(
+                out[n],
+                probability=float(probability[place]),
+                score=float(score[place]),
+                flagged=bool(probability[place] > self.threshold),
+                outcome=self.outcome(float(probability[place])),
+                why="",
+                pathway="" if np.isnan(q) else "Q" if q > 0.5 else "A",
+                pathway_probability=max(q, 1 - q),
+                distance=float(distance[place]),
+                belief=tuple(belief[place].tolist()),
+            )
+        return out
+
+    def _unread(self, one: LocatedAnswer) -> Scored:
+        abstained = bool(plain(one.answer.text)) and is_abstention(one.answer.text)
+        return Scored(
+            question=one.question,
+            answer=one.answer.text,
+            answer_entity=one.answer_entity,
+            probability=np.nan,
+            score=np.nan,
+            flagged=False,
+            why=ABSTAINED if abstained else NOTHING_TO_READ,
+            outcome="abstained" if abstained else "cannot say",
+            detector=self.id,
+            threshold=self.threshold,
+            calibrated_on=self.calibration_set,
+        )
 
     @overload
     def score(
@@ -93,11 +330,17 @@ class Detector(Trained):
             'Lyon'
 
         """
-        bound = self.bind(model, dataset=dataset)
         if isinstance(question, str):
-            given = None if answer is None else [answer]
-            return score_all(self, bound, [question], answers=given)[0]
-        return score_all(self, bound, list(question), answers=answer, progress=progress)
+            answers = None if answer is None else [answer]
+            return self.score(model, [question], answer=answers, dataset=dataset)[0]
+        bound, progress = self.bind(model, dataset=dataset), progress or Quiet()
+        progress.start("scores", len(question))
+        tokens, out = self.method.reads_tokens, {}
+        for batch in read_answers(bound, list(question), answer, token_log_probs=tokens):
+            scored = self.score_states(batch.answers, batch.clean)
+            out |= dict(zip(batch.numbers, scored, strict=True))
+            progress.advance(len(scored))
+        return [out[number] for number in range(len(question))]
 
     @overload
     def warn(self, model: Any, question: str, *, dataset: str | None = None) -> Warned: ...
@@ -107,13 +350,14 @@ class Detector(Trained):
     ) -> list[Warned]: ...
     def warn(self, model, question, *, dataset=None):
         """How likely the answer will be wrong, from the question alone; lists give lists."""
-        if self.before is None:
+        if self.pre_answer is None:
             raise UserError(
                 "This detector has no warning before the answer: the run it was trained on kept no "
                 "states of the question. Train one on a run of `anchorscope detect collect`."
             )
-        asked = [question] if isinstance(question, str) else list(question)
-        warned = warn_all(self.before, self.bind(model, dataset=dataset), asked, self.id)
+        questions = [question] if isinstance(question, str) else list(question)
+        bound = self.bind(model, dataset=dataset)
+        warned = warn_all(self.pre_answer, bound, questions, self.id)
         return warned[0] if isinstance(question, str) else warned
 
     def inputs(
@@ -124,14 +368,17 @@ class Detector(Trained):
         `input_ids` and `attention_mask`, [question, token], on the model's device.
         """
         bound = self.bind(model, dataset=dataset)
-        asked = [questions] if isinstance(questions, str) else list(questions)
-        return generate_inputs(
-            bound.model, [bound.checked_prompt(question).ids for question in asked]
-        )
+        texts = [questions] if isinstance(questions, str) else list(questions)
+        return generate_inputs(bound.model, [bound.checked_prompt(text).ids for text in texts])
 
     def watch(self, model: Any, *, dataset: str | None = None) -> Watch:
         """A `with` block around your own `model.lm.generate(...)`; it gives the scores after."""
-        return Watch(self, self.bind(model, dataset=dataset))
+        return Watch(
+            self.bind(model, dataset=dataset),
+            self.score_states,
+            threshold=self.threshold,
+            token_log_probs=self.method.reads_tokens,
+        )
 
     def bind(self, model: Any, *, dataset: str | None = None) -> Bound:
         """The detector's prompt for this model, found once; an error where they do not fit.
@@ -147,12 +394,40 @@ class Detector(Trained):
         found = self._bound.setdefault(model.lm, {})
         bound = found.get(dataset)
         if bound is None or bound.model.tokenizer is not model.tokenizer:
-            bound = found[dataset] = bind(self, model, dataset=dataset)
+            bound = found[dataset] = bind(
+                model,
+                made_for=self.model,
+                prompt=self.prompt,
+                examples=self.examples,
+                dataset=dataset,
+            )
         return bound
 
     def save(self, folder: str | Path) -> Path:
         """The folder, with weights, description and model card in it."""
-        return save_trained(self, user_path(folder))
+        folder = user_path(folder)
+        tensors, about = self.method.tensors(), self._about()
+        for part in (self.beliefs, self.distance, self.pre_answer):
+            tensors |= {} if part is None else part.tensors()
+        write_folder(folder, Stored(tensors, about), self.card)
+        return folder
+
+    @property
+    def card(self) -> str:
+        """The model card, which is README.md of a saved detector."""
+        return model_card(self._about(), title=self.method.name, caution=self.caution)
+
+    def _about(self) -> dict[str, Any]:
+        """What detector.json holds beside its checksums."""
+        about = {name: getattr(self, name) for name in _PLAIN} | {"tokens": READ_AT}
+        about["method"] = self.method.about()
+        about["calibration"] = asdict(self.method.calibration_)
+        about["examples"] = [asdict(one) for one in self.examples]
+        about["id"], about["band"] = self.id, self.band and list(self.band)
+        about["before"] = self.pre_answer and self.pre_answer.about()
+        if self.promise is not None:
+            about["promise"] = asdict(self.promise) | {"says": str(self.promise)}
+        return about
 
     @classmethod
     def load(cls, place: str | Path, *, revision: str | None = None) -> Detector:
@@ -165,8 +440,42 @@ class Detector(Trained):
             True
 
         """
-        return cls.of(trained_at(place, revision=revision))
+        (_, about), parts = read_from(place, load_parts, revision=revision)
+        examples = [e | {"prompt_ids": tuple(e["prompt_ids"])} for e in about["examples"]]
+        band, promise = about.get("band"), about.get("promise")
+        kept = {f.name for f in fields(Promise)}
+        return cls(
+            **{name: about[name] for name in _PLAIN},
+            **parts._asdict(),
+            examples=tuple(Example(**example) for example in examples),
+            band=band and (float(band[0]), float(band[1])),
+            promise=promise and Promise(**{k: v for k, v in promise.items() if k in kept}),
+        )
 
     def push(self, repository: str, *, private: bool = True, folder: str | Path) -> str:
         """The address of the hub repository that the saved folder was uploaded to."""
         return upload(self.save(folder), repository, private=private)
+
+
+def _set_aside(material: Material, risk: float) -> tuple[Material, Material]:
+    """The answers to train on, and a third about other things to calibrate the threshold on."""
+    if not 0 < risk < 1:
+        raise UserError(f"risk is {risk:g}. Accepted: a share between 0 and 1, as 0.1.")
+    # Another seed than any fold's: the set aside is no fold of what is left.
+    third = entity_folds(material.entities, folds=3, seed=material.seed + 104_729) == 0
+    return material.take(~third), material.take(third)
+
+
+def _examples(run: RunView, dataset: str) -> list[Example]:
+    """The first questions of the dataset whose answers are usable, with their prompts."""
+    own = [s for s in run.answers if s.question.dataset == dataset and s.usable]
+    return [
+        Example(question=s.question.text, prompt_ids=s.prompt_ids, dataset=dataset)
+        for s in own[:EXAMPLES]
+    ]
+
+
+def _json_value(value: Any) -> Any:
+    """A value that JSON knows; NaN becomes null."""
+    value = value.item() if isinstance(value, np.generic) else value
+    return None if isinstance(value, float) and np.isnan(value) else value

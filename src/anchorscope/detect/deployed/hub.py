@@ -1,48 +1,46 @@
-"""Detectors on the hub: their files fetched, and a folder uploaded."""
+"""Detectors on the hub: fetch their files, and upload a folder."""
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TypeVar
 
 from anchorscope.detect.deployed.card import public
-from anchorscope.detect.deployed.saved import (
-    CARD,
-    FILES,
-    Stored,
-    load_trained,
-    read_folder,
-    write_folder,
-)
-from anchorscope.detect.deployed.trained import Trained
+from anchorscope.detect.deployed.parts import load_parts
+from anchorscope.detect.deployed.saved import CARD, FILES, Stored, write_folder
 from anchorscope.errors import UserError, in_a_line, user_path
 
+Read = TypeVar("Read")
 
-def trained_at(place: str | Path, *, revision: str | None = None) -> Trained:
-    """The detector in a folder or in a repository of the hub."""
+
+def read_from(
+    place: str | Path, read: Callable[[Path], Read], *, revision: str | None = None
+) -> Read:
+    """What `read` makes of a folder or of a hub repository; fetched again where it is damaged."""
     folder = fetch(place, revision=revision)
     try:
-        return load_trained(folder)
+        return read(folder)
     except UserError as refused:
         if folder == user_path(place):
             raise
-        # What came damaged lies in the hub's cache, and would be refused for ever.
+        # A damaged download stays in the hub's cache, and every later call would refuse it.
         with TemporaryDirectory() as cache:
             try:
-                trained = load_trained(fetch(place, revision=revision, cache=cache))
+                found = read(fetch(place, revision=revision, cache=cache))
             except UserError:
                 raise refused from None
         if folder.parent.name == "snapshots":
             shutil.rmtree(folder.parents[1], ignore_errors=True)
-        return trained
+        return found
 
 
 def fetch(place: str | Path, *, revision: str | None = None, cache: str | None = None) -> Path:
     """The folder of a detector: itself where it is one, else the files of a hub repository.
 
-    They lie in the hub's cache on this machine, or in another one.
+    They are kept in the hub's cache on this machine, or in another one.
     """
     folder = user_path(place)
     name = str(place)
@@ -50,15 +48,25 @@ def fetch(place: str | Path, *, revision: str | None = None, cache: str | None =
         return folder
     from huggingface_hub import snapshot_download
 
-    how: Any = {"revision": revision, "cache_dir": cache, "allow_patterns": list(FILES)}
+    def download(force: bool) -> Path:
+        return Path(
+            snapshot_download(
+                name,
+                revision=revision,
+                cache_dir=cache,
+                allow_patterns=list(FILES),
+                force_download=force,
+            )
+        )
+
     try:
         try:
-            return Path(snapshot_download(name, **how))
+            return download(force=False)
         except OSError as error:
             if "Consistency check failed" not in str(error):
                 raise
-            # A file that broke off is gone on with, and whatever was wrong with it stays in it.
-            return Path(snapshot_download(name, **how, force_download=True))
+            # The hub's library continues a file that broke off, with whatever is wrong in it.
+            return download(force=True)
     except Exception as error:  # an answer that makes no sense ends in any error of the library's
         raise UserError(
             f"There is no folder '{place}', and the hub gave no repository of that name: "
@@ -68,8 +76,7 @@ def fetch(place: str | Path, *, revision: str | None = None, cache: str | None =
 
 def upload(folder: Path, repository: str, *, private: bool) -> str:
     """The address of the repository, after the checked files of the folder are in it."""
-    load_trained(folder)  # what could not be loaded again is not given to others
-    stored = read_folder(folder)
+    stored, _ = load_parts(folder)  # what could not be loaded again is not given to others
     from huggingface_hub import HfApi
 
     api = HfApi()

@@ -6,18 +6,16 @@ probability holds on other questions too.
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from scipy.optimize import minimize
 from scipy.special import expit
 
-from anchorscope.detect.distance import Distance, held_out_distances, learn_distance
-from anchorscope.detect.inner_probes import choose
-from anchorscope.detect.kinds.baselines import FirstEntropy, TokenLogProb
 from anchorscope.detect.kinds.probes import Ensemble
+from anchorscope.detect.kinds.token_scores import TokenLogProb
 from anchorscope.detect.material import Material
-from anchorscope.detect.method import Method, Needs
+from anchorscope.detect.method import Method
 from anchorscope.stats.ranking import auroc
 
 _RIDGE = 1e-3  # against the mean of the losses; keeps classes that part altogether finite
@@ -28,47 +26,24 @@ class Combined(Method):
 
     Of several datasets a whole one is held out at a time when layers and weights are chosen: the
     probes get the weight that they deserve on questions unlike those they learnt from.
-
-    `shrink` draws the probes' logit towards 0 where a state lies further from the training states
-    than 95 % of held-out training answers: what is left there is the log-probability.
-
-    `cautious` holds out a whole topic at a time where there is one dataset, and looks at the sum of
-    the log-probabilities and the first token's entropy too.
     """
 
+    name = "combined"
     reads_tokens = True
-
-    def __init__(self, *, shrink: bool = False, cautious: bool = False):
-        self.shrink = shrink
-        self.cautious = cautious
-
-    @property
-    def name(self) -> str:  # type: ignore[override]
-        kinds = {"shrunk": self.shrink, "cautious": self.cautious}
-        return ", ".join(["combined", *(kind for kind, is_so in kinds.items() if is_so)])
-
-    @property
-    def steady(self) -> bool:  # type: ignore[override]
-        return not (self.shrink or self.cautious)
 
     def lacks(self, material: Material) -> str:
         return "" if material.has("clean") else "there are no states of 'clean'"
 
     def decision_function(self, material: Material) -> np.ndarray:
         """The log-odds of each answer, [question]."""
-        logit = self.base_.decision_function(material)
-        if self.shrink:
-            far = self.distance_.of(material.layer("clean", self.distance_.layer))
-            logit = logit * _kept(far, self.distance_.usual)
-        return self._columns(logit, material) @ self.weights_[:-1] + self.weights_[-1]
+        columns = two_scores(self.base_.decision_function(material), material)
+        return columns @ self.weights_[:-1] + self.weights_[-1]
 
-    def needs(self) -> Needs:
-        return self.base_.needs()
+    def layers(self) -> tuple[int, ...]:
+        return self.base_.layers()
 
     def tensors(self) -> dict[str, np.ndarray]:
-        far = self.distance_.tensors() if self.shrink else {}
-        own = {f"own.{name}": of for name, of in far.items()}
-        return self.base_.tensors() | {"weights": self.weights_} | own
+        return self.base_.tensors() | {"weights": self.weights_}
 
     def about(self) -> dict[str, Any]:
         return self.base_.about()
@@ -77,22 +52,16 @@ class Combined(Method):
         self.base_ = Ensemble()
         self.base_.restore(tensors, about)
         self.weights_ = tensors["weights"]
-        if self.shrink:
-            own = {n.removeprefix("own."): of for n, of in tensors.items() if n.startswith("own.")}
-            self.distance_ = cast(Distance, Distance.restore(own))
         return self
 
     def _choose(self, material: Material) -> None:
-        apart = material.apart(by_topic=self.cautious)
+        apart = material.apart()
         self.base_ = _best_probes(apart)
-        self._layer = choose(apart).layer
         self._held_out = self._inner_columns(apart)
         self.weights_ = fit_weights(self._held_out, material.z)
 
     def _learn(self, material: Material) -> None:
         self.base_._learn(material)
-        if self.shrink:
-            self.distance_ = learn_distance(material, layer=self._layer)
         self.__dict__.pop("_held_out", None)  # a fitted detector travels without it
 
     def _inner_scores(self, material: Material) -> np.ndarray:
@@ -110,28 +79,8 @@ class Combined(Method):
         return size * scores + columns.mean(axis=0) @ self.weights_[:-1] + self.weights_[-1]
 
     def _inner_columns(self, material: Material) -> np.ndarray:
-        """The scores of the training answers [question, score], the logit held out."""
-        logit = self.base_._inner_scores(material)
-        if self.shrink:
-            far = held_out_distances(material, self._layer)
-            usual = learn_distance(material, layer=self._layer).usual
-            logit = logit * _kept(far, usual)
-        return self._columns(logit, material)
-
-    def _columns(self, logit: np.ndarray, material: Material) -> np.ndarray:
-        """What is weighed of each answer, [question, score]; higher means more likely wrong."""
-        both = two_scores(logit, material)
-        if not self.cautious:
-            return both
-        more = [TokenLogProb(reduce="sum"), FirstEntropy()]
-        return np.column_stack([both, *(one.decision_function(material) for one in more)])
-
-
-def _kept(far: np.ndarray, usual: float) -> np.ndarray:
-    """How much of the probes' logit is kept at each distance, [question]: all of it up to `usual`,
-    then less by the square.
-    """
-    return np.minimum(1.0, (usual / np.maximum(far, usual)) ** 2)
+        """Both scores of the training answers [question, 2], the logit held out."""
+        return two_scores(self.base_._inner_scores(material), material)
 
 
 def _best_probes(material: Material) -> Ensemble:

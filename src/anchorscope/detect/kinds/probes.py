@@ -1,27 +1,19 @@
-"""Probes as detectors: a single one, one at the question, an ensemble, an MLP of equal capacity."""
+"""Linear probes as detectors: at the answer, at the last question token, and a mean of several."""
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import numpy as np
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.neural_network import MLPClassifier
-from sklearn.preprocessing import StandardScaler
 
 from anchorscope.detect.inner_probes import (
-    Choice,
     choose,
     inner_logits,
     layer_scores,
     whole_probe,
 )
 from anchorscope.detect.material import Material
-from anchorscope.detect.method import Method, Needs
-
-HIDDEN = 3  # two experts and a gate have three vectors of weights; so has this layer
-PENALTIES = (1.0, 10.0, 100.0)
+from anchorscope.detect.method import Method
 
 
 class SingleProbe(Method):
@@ -29,7 +21,6 @@ class SingleProbe(Method):
 
     name = "probe"
     single = True
-    steady = True
     states = "clean"
 
     def lacks(self, material: Material) -> str:
@@ -39,8 +30,8 @@ class SingleProbe(Method):
         """The probe's logit of each answer, [question]."""
         return linear(material.layer(self.states, self.layer_), self.coef_, self.intercept_)
 
-    def needs(self) -> Needs:
-        return {self.states: (self.layer_,)}
+    def layers(self) -> tuple[int, ...]:
+        return (self.layer_,)
 
     def tensors(self) -> dict[str, np.ndarray]:
         return {"coef": self.coef_, "intercept": np.array([self.intercept_])}
@@ -54,10 +45,7 @@ class SingleProbe(Method):
         return self
 
     def _choose(self, material: Material) -> None:
-        self.layer_, self.C_, _ = self._choice(material)
-
-    def _choice(self, material: Material) -> Choice:
-        return choose(material, states=self.states)
+        self.layer_, self.C_, _ = choose(material, states=self.states)
 
     def _learn(self, material: Material) -> None:
         found = whole_probe(material, self.layer_, C=self.C_, states=self.states)
@@ -73,8 +61,6 @@ class QuestionOnly(SingleProbe):
 
     name = "question-only probe"
     states = "question-only"
-    steady = False
-    deployable = False
 
 
 def linear(x: np.ndarray, coef: np.ndarray, intercept: float) -> np.ndarray:
@@ -83,10 +69,12 @@ def linear(x: np.ndarray, coef: np.ndarray, intercept: float) -> np.ndarray:
 
 
 class Ensemble(Method):
-    """The mean logit of `size` probes, at the layers of highest inner AUROC."""
+    """The mean logit of `size` probes, at the layers of highest inner AUROC.
+
+    No detector by itself: `Combined` weighs it beside token probability.
+    """
 
     name = "ensemble of probes"
-    steady = True
 
     def __init__(self, *, size: int = 5):
         self.size = size
@@ -101,8 +89,8 @@ class Ensemble(Method):
         ]
         return np.mean(logits, axis=0)
 
-    def needs(self) -> Needs:
-        return {"clean": self.layers_}
+    def layers(self) -> tuple[int, ...]:
+        return self.layers_
 
     def tensors(self) -> dict[str, np.ndarray]:
         return {"coef": self.coef_, "intercept": self.intercept_}
@@ -126,60 +114,5 @@ class Ensemble(Method):
         self.intercept_ = np.array([intercept for _, intercept in probes])
 
     def _inner_scores(self, material: Material) -> np.ndarray:
-        of = [inner_logits(material, layer, C=self.C_)["clean"] for layer in self.layers_]
-        return np.mean(of, axis=0)
-
-
-class Mlp(Method):
-    """One hidden layer of three units on the clean state of the probe's layer."""
-
-    name = "MLP of equal capacity"
-
-    def __init__(self, *, seed: int = 0):
-        self.seed = seed
-
-    def decision_function(self, material: Material) -> np.ndarray:
-        """The logit of each answer, [question]."""
-        x = (material.layer("clean", self.layer_) - self.mean_) / self.scale_
-        hidden = np.tanh(x.astype(np.float64) @ self.inner_ + self.inner_bias_)
-        return hidden @ self.outer_ + self.outer_bias_[0]
-
-    def needs(self) -> Needs:
-        return {"clean": (self.layer_,)}
-
-    def tensors(self) -> dict[str, np.ndarray]:
-        names = ("mean", "scale", "inner", "inner_bias", "outer", "outer_bias")
-        return {name: np.ascontiguousarray(getattr(self, f"{name}_")) for name in names}
-
-    def about(self) -> dict[str, Any]:
-        return {"layer": self.layer_, "alpha": self.alpha_}
-
-    def restore(self, tensors: dict[str, np.ndarray], about: dict[str, Any]) -> Method:
-        self.layer_, self.alpha_ = int(about["layer"]), float(about["alpha"])
-        for name, value in tensors.items():
-            setattr(self, f"{name}_", value)
-        return self
-
-    def _choose(self, material: Material) -> None:
-        self.layer_ = choose(material).layer
-        self._choose_value("alpha_", PENALTIES, material)
-
-    def _learn(self, material: Material) -> None:
-        x = material.layer("clean", self.layer_).astype(np.float64)
-        scaler = StandardScaler().fit(x)
-        self.mean_, self.scale_ = (np.asarray(of) for of in (scaler.mean_, scaler.scale_))
-        solver = MLPClassifier(
-            hidden_layer_sizes=(HIDDEN,),
-            activation="tanh",
-            solver="lbfgs",
-            alpha=self.alpha_,
-            max_iter=200,
-            random_state=self.seed,
-        )
-        with warnings.catch_warnings():
-            # Stopped early is stopped well here: the penalty is what keeps it from overfitting.
-            warnings.simplefilter("ignore", ConvergenceWarning)
-            solver.fit(scaler.transform(x), material.z)
-        self.inner_, outer = solver.coefs_
-        self.inner_bias_, self.outer_bias_ = solver.intercepts_
-        self.outer_ = outer[:, 0]
+        logits = [inner_logits(material, layer, C=self.C_)["clean"] for layer in self.layers_]
+        return np.mean(logits, axis=0)

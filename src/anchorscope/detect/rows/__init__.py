@@ -1,1 +1,1 @@
-"""Files of questions: read, scored as it goes, and written with their scores."""
+"""Files of questions: read, scored a portion at a time, and written with their scores."""

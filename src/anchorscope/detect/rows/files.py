@@ -1,4 +1,4 @@
-"""Questions from a file, and the same rows with their scores: JSON lines, CSV and parquet."""
+"""Read questions from a file and write its rows with scores: JSON lines, CSV and parquet."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from anchorscope.detect.deployed.located import Scored
 from anchorscope.errors import UserError, unknown
 
 Fields = dict[str, Any]
-_ASKED = ("question", "answer")  # the row's own, not new fields
+_INPUT = ("question", "answer")  # the row's own, not new fields
 _PLAIN_TEXT = (".csv", ".tsv")  # where a missing value is an empty one
 
 
@@ -37,8 +37,8 @@ def read_questions(path: Path) -> list[Fields]:
 def _checked(row: Fields, where: str, empty_is_none: bool) -> Fields:
     question, answer = row.get("question"), row.get("answer")
     if not isinstance(question, str) or not question.strip():
-        given = "no `question`" if question in (None, "") else f"the `question` {question!r}"
-        raise UserError(f"{where} has {given}. A question is a text that is not empty.")
+        found = "no `question`" if question in (None, "") else f"the `question` {question!r}"
+        raise UserError(f"{where} has {found}. A question is a text that is not empty.")
     if answer is None or (empty_is_none and answer == ""):
         return row | {"answer": None} if "answer" in row else row
     if not isinstance(answer, str):
@@ -48,7 +48,7 @@ def _checked(row: Fields, where: str, empty_is_none: bool) -> Fields:
 
 def new_fields(prefix: str = "", *, of: type = Scored) -> tuple[str, ...]:
     """The names of the fields that scoring adds to a row, those of the class `of`."""
-    return tuple(prefix + field.name for field in fields(of) if field.name not in _ASKED)
+    return tuple(prefix + field.name for field in fields(of) if field.name not in _INPUT)
 
 
 def check_names(rows: Sequence[Mapping[str, Any]], prefix: str, *, of: type = Scored) -> None:
@@ -65,7 +65,7 @@ def scored_fields(scored: Any, prefix: str = "") -> Fields:
     """What a score (a dataclass) says, as fields that JSON knows; what is not known is None."""
     values = plain(asdict(scored))
     return {
-        name if name in _ASKED else prefix + name: value
+        name if name in _INPUT else prefix + name: value
         for name, value in values.items()
         if name != "question"
     }
@@ -82,8 +82,8 @@ def plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, Mapping):
-        return {str(key): plain(of) for key, of in value.items()}
-    return [plain(of) for of in value] if isinstance(value, list | tuple) else value
+        return {str(key): plain(part) for key, part in value.items()}
+    return [plain(part) for part in value] if isinstance(value, list | tuple) else value
 
 
 def json_line(row: Mapping[str, Any]) -> str:
@@ -112,7 +112,7 @@ def check_out(out: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def write_rows(out: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Writes all rows in the format that the file's name says, in one step."""
+    """Write all rows in the format that the file's name says, in one step."""
     unfinished = out.with_name(f".{out.name}.unfinished")
     WRITERS[extension(out)](unfinished, rows)
     os.replace(unfinished, out)
@@ -127,7 +127,7 @@ def _write_csv(file: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     with file.open("w", encoding="utf-8", newline="") as opened:
         table = csv.DictWriter(opened, names)
         table.writeheader()
-        table.writerows({name: _cell(of) for name, of in row.items()} for row in rows)
+        table.writerows({name: _cell(value) for name, value in row.items()} for row in rows)
 
 
 def _cell(value: Any) -> Any:

@@ -1,7 +1,7 @@
-"""A file of questions scored as it goes, so that a scoring that was stopped can be continued.
+"""Score a file of questions a portion at a time, and continue a scoring that was stopped.
 
-Scores are added to a file beside the one to write, a portion of rows at a time. The portions do
-not depend on what was done before, so a continued scoring gives the numbers of an undisturbed one.
+Scores are added to a file beside the one to write. The portions do not depend on what was done
+before, so a continued scoring gives the numbers of an undisturbed one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from anchorscope.detect.deployed.trained import Trained
+from anchorscope.detect.deployed.detector import Detector
 from anchorscope.detect.rows.files import Fields, joined, scored_fields, write_rows
 from anchorscope.errors import UserError
 from anchorscope.progress import Progress, Quiet
@@ -30,8 +30,8 @@ class Scorer(Protocol):
     ) -> Sequence[Any]: ...
 
 
-class _Onward(Quiet):
-    """Tells a listener of every step, and of one stage for all portions together."""
+class _OneStage(Quiet):
+    """Passes on every step, but not the start of each portion: all of them are one stage."""
 
     def __init__(self, listener: Progress) -> None:
         self.advance, self.note = listener.advance, listener.note
@@ -39,7 +39,7 @@ class _Onward(Quiet):
 
 @dataclass(frozen=True)
 class ScoredFile:
-    """What became of a file's rows."""
+    """How many rows of a file were scored and flagged."""
 
     rows: int
     flagged: int
@@ -60,7 +60,7 @@ def score_portions(
     for start in range(done, len(rows), PORTION):
         part = rows[start : start + PORTION]
         questions, answers = [row["question"] for row in part], [row.get("answer") for row in part]
-        scored = score(questions, answers, _Onward(progress))
+        scored = score(questions, answers, _OneStage(progress))
         yield [scored_fields(one, prefix) for one in scored]
 
 
@@ -73,7 +73,7 @@ def score_file(
     prefix: str = "",
     progress: Progress | None = None,
 ) -> ScoredFile:
-    """Writes the rows with their scores to `out`, going on where an earlier scoring was stopped.
+    """Write the rows with their scores to `out`, continuing an earlier scoring that was stopped.
 
     `made_by` tells one scoring from another: detector and model.
     """
@@ -83,20 +83,24 @@ def score_file(
     for portion in score_portions(rows, score, prefix=prefix, done=kept, progress=progress):
         journal.add(portion)
         scored += portion
-    write_rows(out, [joined(row, of) for row, of in zip(rows, scored, strict=True)])
+    write_rows(out, [joined(row, new) for row, new in zip(rows, scored, strict=True)])
     journal.remove()
-    flagged = sum(bool(of[f"{prefix}flagged"]) for of in scored)
+    flagged = sum(bool(new[f"{prefix}flagged"]) for new in scored)
     return ScoredFile(rows=len(rows), flagged=flagged, kept=kept)
 
 
-def maker_of(trained: Trained) -> Fields:
+def maker_of(detector: Detector) -> Fields:
     """What makes a detector's scores: itself, and its model's weights."""
-    return {"detector": trained.id, "band": trained.band, "weights": trained.model.get("weights")}
+    return {
+        "detector": detector.id,
+        "band": detector.band,
+        "weights": detector.model.get("weights"),
+    }
 
 
 def _identity(rows: Sequence[Mapping[str, Any]], made_by: Mapping[str, Any], prefix: str) -> str:
-    asked = [[row["question"], row.get("answer")] for row in rows]
-    text = json.dumps([asked, dict(made_by), prefix, PORTION], sort_keys=True, default=str)
+    texts = [[row["question"], row.get("answer")] for row in rows]
+    text = json.dumps([texts, dict(made_by), prefix, PORTION], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -113,7 +117,7 @@ class Journal:
             self._append(self.identity)
             return []
         lines = self.file.read_bytes().splitlines(keepends=True)
-        # What a kill tore apart has no line end.
+        # A line that a kill cut off has no line end.
         lines = [line for line in lines if line.endswith(b"\n")]
         try:
             whole: list[Any] = [json.loads(line) for line in lines]
@@ -130,7 +134,7 @@ class Journal:
         return [fields for portion in whole[1:] for fields in portion]
 
     def add(self, portion: Sequence[Fields]) -> None:
-        """Adds a portion; it is on the disk when this returns."""
+        """Add a portion; it is on the disk when this returns."""
         self._append(list(portion))
 
     def _append(self, value: Any) -> None:
@@ -141,5 +145,5 @@ class Journal:
             os.fsync(file.fileno())
 
     def remove(self) -> None:
-        """Removes the file: its rows are all in the one that was asked for."""
+        """Remove the file: all of its rows are in the output."""
         self.file.unlink(missing_ok=True)

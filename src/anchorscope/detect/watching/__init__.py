@@ -1,1 +1,1 @@
-"""Somebody else's `generate`, watched: what passes through the model, and scores of it."""
+"""Scores while your own `generate` writes: a record of the passes, a stop and a streamer."""

@@ -1,4 +1,4 @@
-"""evidence/sampled: several answers to each question, drawn at a temperature, a shard at a time."""
+"""Sample several answers to each question at a temperature, a shard at a time: evidence/sampled."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAME = "sampled"
 
 
 def draw_answers(shards: Shards, *, samples: int, temperature: float, max_tokens: int) -> None:
-    """Draws for every answer a detector may use; shards that are on disk are not drawn again."""
+    """Sample for every answer a detector may use; shards on disk are not sampled again."""
     answerer = Answerer(shards.lease.model, max_tokens=max_tokens)
 
     def work(number: int, dataset: str, answered: list[Sample]) -> None:
@@ -45,12 +45,12 @@ def _drawn(
     shards: Shards,
     answerer: Answerer,
     dataset: str,
-    asked: Sequence[Sample],
+    questions: Sequence[Sample],
     samples: int,
     temperature: float,
 ) -> list[tuple]:
     """A row per question and drawn answer, in the order of the questions."""
-    if not asked:
+    if not questions:
         return []
     lease, prefix, budget = shards.lease, shards.prefix(dataset), budget_of(shards.lease)
 
@@ -66,16 +66,16 @@ def _drawn(
         answers = answerer.sample(lease, prefix, ids, prompts, sampling)
         return answers, (time.perf_counter() - begun) * 1000 / len(batch)
 
-    room = max(map(own, asked)) + answerer.max_tokens
+    room = max(map(own, questions)) + answerer.max_tokens
     fitting = prefix.rows_within(budget.written, room=room, apart=lease.apart)
     rows = None if fitting is None else max(1, fitting // samples)
     by_id: dict[str, list[tuple]] = {}
     for batch, (answers, ms) in in_batches(
-        asked, work, length=own, then=lambda s: s.id, budget=budget, rows=rows
+        questions, work, length=own, then=lambda s: s.id, budget=budget, rows=rows
     ):
         for sample, drawn in zip(batch, answers, strict=True):
             by_id[sample.id] = [_row(a, number, ms / samples) for number, a in enumerate(drawn)]
-    return [row for sample in asked for row in by_id[sample.id]]
+    return [row for sample in questions for row in by_id[sample.id]]
 
 
 def _row(answer: Answer, number: int, ms: float) -> tuple:

@@ -1,1 +1,0 @@
-"""Detectors that compare several answers to one question: drawn, grouped by meaning, scored."""
