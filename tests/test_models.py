@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from types import SimpleNamespace
 
 import pytest
@@ -76,42 +74,6 @@ def test_a_broken_gguf_file(tmp_path):
 def test_a_model_without_its_tokenizer():
     with pytest.raises(UserError, match="came without its tokenizer"):
         load_model(tiny_lm("llama"))
-
-
-def test_the_tokenizer_is_read_while_the_weights_are(folder, monkeypatch):
-    weights, read = threading.Event(), load.AutoTokenizer.from_pretrained
-    begin = load.AutoModelForCausalLM.from_pretrained
-
-    def tokenizer(*given, **options):
-        assert weights.wait(60), "the weights wait for the tokenizer"
-        return read(*given, **options)
-
-    def model(*given, **options):
-        weights.set()
-        return begin(*given, **options)
-
-    monkeypatch.setattr(load.AutoTokenizer, "from_pretrained", tokenizer)
-    monkeypatch.setattr(load.AutoModelForCausalLM, "from_pretrained", model)
-    assert load_model(folder, device="cpu").blocks == 4
-
-
-def test_code_of_others_reads_the_tokenizer_before_the_weights(folder, monkeypatch):
-    order, read = [], load.AutoTokenizer.from_pretrained
-    begin = load.AutoModelForCausalLM.from_pretrained
-
-    def tokenizer(*given, **options):
-        time.sleep(0.5)
-        order.append("tokenizer")
-        return read(*given, **options)
-
-    def model(*given, **options):
-        order.append("weights")
-        return begin(*given, **options)
-
-    monkeypatch.setattr(load.AutoTokenizer, "from_pretrained", tokenizer)
-    monkeypatch.setattr(load.AutoModelForCausalLM, "from_pretrained", model)
-    load_model(folder, device="cpu", trust_remote_code=True)
-    assert order == ["tokenizer", "weights"]
 
 
 def test_a_folder_with_a_broken_tokenizer(folder):

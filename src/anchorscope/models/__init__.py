@@ -1,4 +1,4 @@
-"""Models: load one by any name, know its parts, prompt it, prove the knockout on it."""
+"""Models: locate, load and fetch them, find their parts, and make prompts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Model", "load_model"]
 
 
 def __getattr__(name: str) -> Any:
-    """The public names when they are first used: where a model lies is known without torch."""
+    """Import the public names when they are first used: locating a model needs no torch."""
     if name not in __all__:
         raise AttributeError(f"module 'anchorscope.models' has no attribute '{name}'")
     from anchorscope.models import load

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -81,7 +78,7 @@ def load_model(
     trust_remote_code: bool = False,
     adapter: str | Path | None = None,
 ) -> Model:
-    """The model named, on the device and in the dtype that suit this machine.
+    """Load a model by name, on the device and in the dtype that suit this machine.
 
     `adapter` is a PEFT adapter's folder or hub id; it is merged into the weights.
 
@@ -126,10 +123,10 @@ def load_model(
 
 
 def _plain(model: nn.Module) -> PreTrainedModel:
-    """The model of transformers inside what the caller has; an error where there is none."""
-    model = getattr(model, "_orig_mod", model)  # what torch.compile wraps
+    """The transformers model inside a compiled or adapted one; an error where there is none."""
+    model = getattr(model, "_orig_mod", model)  # of torch.compile
     if hasattr(model, "get_base_model"):
-        # An adapter that lives in the weights is in the base model; one that adds tokens is not.
+        # An adapter inside the weights is in the base model; one that adds tokens is not.
         config: Any = getattr(model, "active_peft_config", None)
         if getattr(config, "is_prompt_learning", False):
             raise UserError(
@@ -191,12 +188,12 @@ def _locate(model: str) -> tuple[str, str]:
 def _read(
     place: str, given: str, choice: Choice, options: dict[str, Any], adapter: str | None
 ) -> tuple[Any, Any]:
+    """The model and its tokenizer; every failure is a UserError."""
     try:
         if not options["trust_remote_code"]:
             check_no_code(place, revision=options["revision"])
-        with _tokenizer(place, options) as tokenizer:
-            lm = _weights(place, choice, options, adapter)
-            return lm, tokenizer.result()
+        tokenizer = AutoTokenizer.from_pretrained(place, **options)
+        return _weights(place, choice, options, adapter), tokenizer
     except (MemoryError, UserError):
         raise
     except torch.OutOfMemoryError as error:
@@ -219,19 +216,6 @@ def unreadable(given: str, error: Exception, *, trusted: bool) -> UserError:
             "`doctor` or `detect collect`, or trust_remote_code=True to load_model."
         )
     return UserError(f"The model '{given}' could not be loaded: {in_a_line(error)} {advice}")
-
-
-@contextmanager
-def _tokenizer(place: str, options: dict[str, Any]) -> Iterator[Future[Any]]:
-    """The tokenizer, read by another thread while this one waits for the weights.
-
-    Code that comes with a model may not expect that: then it is read first.
-    """
-    with ThreadPoolExecutor(1, "tokenizer") as beside:
-        tokenizer = beside.submit(AutoTokenizer.from_pretrained, place, **options)
-        if options["trust_remote_code"]:
-            tokenizer.result()
-        yield tokenizer
 
 
 def _weights(place: str, choice: Choice, options: dict[str, Any], adapter: str | None) -> Any:

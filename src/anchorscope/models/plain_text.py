@@ -1,8 +1,8 @@
-"""Text from data stays text: `<|im_end|>` in a question ends no turn.
+"""Tokenise untrusted text without its special tokens: `<|im_end|>` in a question ends no turn.
 
-A tokenizer takes the names of its special tokens for the tokens wherever they stand. So a prompt is
-made of pieces, ours and those of others, and where one of the latter came out as a special token,
-it is coded again by a copy of the tokenizer that knows the special tokens under secret names only.
+A tokenizer turns the names of its special tokens into the tokens wherever they are. So a prompt is
+made of pieces, ours and those of others. Where one of the latter gave a special token, the prompt
+is tokenised again by a copy of the tokenizer that has secret names for its special tokens.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Offsets = tuple[tuple[int, int], ...]
 
 
 class Piece(NamedTuple):
-    """A part of a prompt; the special tokens that it names count only where it is ours."""
+    """A part of a prompt; special tokens that it names are tokens only where it is ours."""
 
     text: str
     ours: bool
@@ -35,21 +35,21 @@ class Coded(NamedTuple):
 
 
 class _Secret(NamedTuple):
-    """A tokenizer that knows its special tokens under other names."""
+    """A copy of a tokenizer that has other names for its special tokens."""
 
     coder: Tokenizer
-    names: dict[str, str]  # what they are called -> what they are called here, just as long
-    ids: dict[int, int]  # here -> in the tokenizer itself
-    pattern: re.Pattern[str]  # finds them under their own names
+    names: dict[str, str]  # name in the tokenizer -> name in the copy, just as long
+    ids: dict[int, int]  # id in the copy -> id in the tokenizer
+    pattern: re.Pattern[str]  # finds the names of the tokenizer
 
 
 _SECRETS: weakref.WeakKeyDictionary[Any, _Secret] = weakref.WeakKeyDictionary()
 
 
 def code(tokenizer: Any, prompts: Sequence[Sequence[Piece]], *, special: bool) -> list[Coded]:
-    """The tokens of each prompt; `special` asks for those that the tokenizer puts around a text.
+    """The tokens of each prompt; `special` adds those that the tokenizer puts around a text.
 
-    All go through the tokenizer together; a hostile one goes once more.
+    All are tokenised together; a hostile one is tokenised once more by itself.
     """
     texts = ["".join([piece.text for piece in pieces]) for pieces in prompts]
     only = dict.fromkeys(("return_attention_mask", "return_token_type_ids", "verbose"), False)
@@ -74,13 +74,13 @@ def guarded_tokens(tokenizer: Any) -> dict[int, str]:
 
 
 def _taken(pieces: Sequence[Piece], coded: Coded, guarded: dict[int, str]) -> bool:
-    """Whether a part of somebody else's piece came out as a guarded token."""
+    """Whether a piece that is not ours gave a guarded token."""
     if guarded.keys().isdisjoint(coded.ids):
         return False
     spans = [span for id, span in zip(*coded, strict=True) if id in guarded and span[0] < span[1]]
     others = [other for other in _others(pieces) if other[0] < other[1]]
     starts = [start for start, _ in others]
-    # The pieces stand in order, so the last that begins before a token ends is the one to ask.
+    # Pieces are in order, so only the last that begins before a token ends can overlap it.
     before = ((a, bisect_left(starts, b)) for a, b in spans)
     return any(count > 0 and a < others[count - 1][1] for a, count in before)
 
@@ -122,5 +122,5 @@ def _make_secret(tokenizer: Any) -> _Secret:
 
 
 def _secret_name(length: int) -> str:
-    """So many letters that no script uses, drawn anew in each process: nobody can ask for them."""
+    """Random private-use letters, different in each process, so that no text can contain them."""
     return "".join(chr(0xF0000 + secrets.randbelow(0xFFFE)) for _ in range(length))

@@ -1,4 +1,4 @@
-"""Prompts: the same few-shot question as chat turns or as plain `Q:`/`A:` text."""
+"""Make few-shot prompts, as chat turns or plain `Q:`/`A:` text, and find the question in them."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from anchorscope.models.plain_text import Piece, code
 from anchorscope.records import Shot, Span
 
 PromptStyle = Literal["auto", "chat", "text"]
-# What ends a turn, where the files name only the end of the text.
+# Tokens that end a turn, for models whose files name only the end of the text.
 _TURN_ENDS = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end|>")
-LONGEST = 4096  # tokens of a prompt that every model is given, whatever it says that it reads
+LONGEST = 4096  # tokens of a prompt that are allowed even where the model names a smaller window
 _NO_THINKING = {"enable_thinking": False}  # read by templates that know it, ignored by the others
 
 
 class Wording(NamedTuple):
-    """What a prompt says around its questions and answers."""
+    """The words of a prompt around its questions and answers."""
 
     question: str  # in front of a question, in plain text
     answer: str  # in front of an answer, in plain text
@@ -42,7 +42,7 @@ class Prompt:
 
     ids: tuple[int, ...]
     offsets: tuple[tuple[int, int], ...]  # characters of the whole prompt text
-    question: Span  # where the question stands in that text
+    question: Span  # characters of the question in that text
 
 
 def make_prompt(model: Model, question: str, *, shots: Sequence[Shot], style: str) -> Prompt:
@@ -58,7 +58,7 @@ def make_prompts(
     style: str,
     wording: Wording = USUAL,
 ) -> list[Prompt]:
-    """The prompts for questions in a settled style; tokenised together, which all cores share."""
+    """The prompts for questions in a settled style, tokenised together on all cores."""
     frame = _frame(model, shots, style, wording)
     pieces = [frame.around(question) for question in questions]
     # A chat template writes its own special tokens; plain text gets the tokenizer's.
@@ -75,7 +75,7 @@ def make_prompts(
 
 @dataclass(frozen=True)
 class _Frame:
-    """What stands around a question: the worked examples and what the style writes."""
+    """The text around a question: the worked examples, and what the style adds."""
 
     before: tuple[Piece, ...]
     after: Piece
@@ -102,7 +102,7 @@ class _Frame:
 
 
 def _frame(model: Model, shots: Sequence[Shot], style: str, wording: Wording) -> _Frame:
-    asks, answers = Piece(wording.question, True), f"\n{wording.answer}"
+    ask, answer = Piece(wording.question, True), f"\n{wording.answer}"
     if style == "chat":
         *before, after = _chat_pieces(model, shots, wording.instruction)
     else:
@@ -110,11 +110,11 @@ def _frame(model: Model, shots: Sequence[Shot], style: str, wording: Wording) ->
             piece
             for shot in shots
             for piece in (
-                asks, Piece(shot.question, False),
-                Piece(f"{answers} ", True), Piece(shot.answer, False), Piece("\n\n", True),
+                ask, Piece(shot.question, False),
+                Piece(f"{answer} ", True), Piece(shot.answer, False), Piece("\n\n", True),
             )
         ]  # fmt: skip
-        before, after = [*before, asks], Piece(answers, True)
+        before, after = [*before, ask], Piece(answer, True)
     return _Frame(tuple(before), after, model, shots, style == "chat", wording.instruction)
 
 
@@ -137,19 +137,19 @@ def _chat_pieces(model: Model, shots: Sequence[Shot], instruction: str) -> list[
 
 
 def _place(pieces: Sequence[Piece]) -> Span:
-    """Where the question stands in the text of its prompt: it is the last piece but one."""
+    """The characters of the question, the last piece but one, in the text of its prompt."""
     start = sum([len(piece.text) for piece in pieces[:-2]])
     return Span(start, start + len(pieces[-2].text))
 
 
 def window_of(model: Model) -> int | None:
-    """How many tokens the model reads, as far as it says."""
+    """The tokens of the model's window; None where its config does not say."""
     config = getattr(getattr(model, "lm", None), "config", None)
     return getattr(config and config.get_text_config(), "max_position_embeddings", None)
 
 
 def _too_long(model: Model, question: str, tokens: int, most: int) -> UserError:
-    """A prompt far longer than the model reads would only fill the memory."""
+    """The error for a prompt far longer than the window, which would only fill the memory."""
     return UserError(
         f"The question {short(question)} of {len(question)} characters makes a prompt of "
         f"{tokens} tokens, and {model.name} reads {most}. Shorten it, or leave it out."
@@ -157,7 +157,7 @@ def _too_long(model: Model, question: str, tokens: int, most: int) -> UserError:
 
 
 def short(text: str) -> str:
-    """A text in quotation marks for a message, its end cut off where it is long."""
+    """A text in quotation marks for a message, shortened where it is long."""
     return repr(text if len(text) <= 60 else text[:57] + "...")
 
 
@@ -181,7 +181,7 @@ def has_chat(model: Model) -> bool:
 
 
 def first_tokens(model: Model) -> tuple[bool, str]:
-    """Whether a text begins with the token that the file or the config names, and what was seen."""
+    """Whether a text begins with the token that the model's files name, and what was found."""
     tokenizer = model.tokenizer
     named = _named(tokenizer)
     bos = tokenizer.bos_token_id
@@ -197,7 +197,7 @@ def first_tokens(model: Model) -> tuple[bool, str]:
 
 
 def _named(tokenizer: Any) -> bool | None:
-    """Whether the tokenizer's files ask for BOS in front of a text; None where they do not say."""
+    """Whether the tokenizer's files put BOS in front of a text; None where they do not say."""
     file = Path(str(getattr(tokenizer, "name_or_path", ""))) / "tokenizer_config.json"
     if file.is_file():
         return json.loads(file.read_text(encoding="utf-8")).get("add_bos_token")
@@ -212,15 +212,12 @@ def stop_ids(model: Model) -> list[int]:
     lines |= {i for token, i in vocabulary.items() if token == "<0x0A>"}
     ends = getattr(model.lm.generation_config, "eos_token_id", None)
     ends = ends if isinstance(ends, list) else [ends]
-    named = (
-        tokenizer.eos_token_id,
-        *(vocabulary.get(name) for name in _TURN_ENDS),
-    )
+    named = (tokenizer.eos_token_id, *(vocabulary.get(name) for name in _TURN_ENDS))
     return sorted(lines | {i for i in (*ends, *named) if i is not None})
 
 
 def _chat(tokenizer: Any, question: str, shots: Sequence[Shot], instruction: str) -> str:
-    """The turns as the template writes them; not every one has room for a system's."""
+    """The chat as the template writes it, without a system turn, which not every template has."""
     turns: list[dict[str, str]] = []
     for shot in shots:
         turns.append({"role": "user", "content": shot.question})

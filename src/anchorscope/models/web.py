@@ -1,7 +1,4 @@
-"""One way to ask the web: over HTTP and nothing else, within bounds of size and of time.
-
-Whoever answers may be broken or mean it: whatever comes of that is a `URLError`.
-"""
+"""Fetch over HTTP within bounds of size and time; a broken or hostile answer is a `URLError`."""
 
 from __future__ import annotations
 
@@ -25,12 +22,12 @@ from urllib.request import (
 )
 
 _PIECE = 1 << 20
-_HEAD = 1 << 20  # bytes that an answer may have beside what was asked for
+_HEAD = 1 << 20  # bytes of headers and redirects that an answer may have
 _SLOWEST = 10_000  # bytes a second, once the first seconds are over
 
 
 def pieces(address: str, *, seconds: float, most: int, **headers: str) -> Iterator[bytes]:
-    """The bytes at an address as they come; a URLError where they are more, or come too slowly."""
+    """The bytes at an address as they arrive; a URLError where they are too many or too slow."""
     try:
         with opened(address, seconds=seconds, most=most, **headers) as answer:
             while piece := answer.read(_PIECE):
@@ -44,9 +41,9 @@ def pieces(address: str, *, seconds: float, most: int, **headers: str) -> Iterat
 def opened(
     address: str, *, seconds: float, most: int = 0, method: str = "GET", **headers: str
 ) -> Any:
-    """The answer, open to be read; a ValueError where the address is not of the web.
+    """The response, open to be read; a ValueError where the address is not HTTP.
 
-    Without a byte for so many seconds, or slower than `_SLOWEST` after them, it breaks off.
+    It raises a URLError after so many seconds without a byte, or where it is too slow after them.
     """
     if urlsplit(address).scheme not in ("http", "https"):
         raise ValueError(f"{address} is no address of the web")
@@ -63,7 +60,7 @@ def opened(
 
 
 class _Pace:
-    """How many bytes came since when; too many or too few are an error."""
+    """Count the bytes of a response; raise a URLError where they are too many or too slow."""
 
     def __init__(self, seconds: float, most: int) -> None:
         self._begun, self._seconds, self._most, self._had = time.monotonic(), seconds, most, 0
@@ -77,7 +74,7 @@ class _Pace:
 
 
 class _Paced(io.RawIOBase):
-    """The bytes of a socket, each told to a pace."""
+    """The bytes of a socket, counted by a `_Pace`."""
 
     def __init__(self, raw: io.RawIOBase, pace: _Pace) -> None:
         self._raw, self._pace = raw, pace
@@ -96,7 +93,7 @@ class _Paced(io.RawIOBase):
 
 
 def _opener(pace: _Pace) -> OpenerDirector:
-    """What asks over HTTP and follows redirects there: not to a file, not to FTP."""
+    """An opener that follows redirects over HTTP alone: not to a file, not to FTP."""
 
     class Answer(HTTPResponse):
         def __init__(self, *args: Any, **options: Any) -> None:
