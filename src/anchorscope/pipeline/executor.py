@@ -566,7 +566,7 @@ class RayPool:
 
         info, errors = self._run.store.info, self._ray.exceptions
         pool = ActorPool(self._actors)
-        done_anywhere = pool.map_unordered(
+        done_anywhere: Iterator[Any] = pool.map_unordered(
             lambda actor, numbered: actor.do.remote(info, *numbered), list(enumerate(tasks))
         )
         left = dict(enumerate(tasks))

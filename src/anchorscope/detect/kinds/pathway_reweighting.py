@@ -49,6 +49,7 @@ class PathwayReweighting(Method):
 
     name = "PR"
     extra_passes = 1.0
+    beta_: float
 
     def lacks(self, material: Material) -> str:
         if not betas(material):
