@@ -29,6 +29,7 @@ PROMPTS = [(*PREFIX, 20 + n, 120 + n, 40, 50 + n, 60, 70 + n) for n in range(100
 def model(monkeypatch) -> Model:
     """A tiny model that was checked as before a run."""
     monkeypatch.setattr("anchorscope.engine.check.checks._PROVED", {})
+    monkeypatch.setattr("anchorscope.engine.check.checks.load_proof", lambda *_: None)
     model = load_model(tiny_lm("llama"), tokenizer=tiny_tokenizer())
     require_understood(model)
     assert noted_of(model.lm).proved.tokens == 128
