@@ -54,7 +54,7 @@ test-all: lint
 	$(WORKERS) -m ""
 
 test-slow: setup
-	$(BIN)/python -m pytest -m slow --numprocesses 2 --dist loadfile --no-loadscope-reorder
+	$(WORKERS) -m slow
 
 # Numbers once more as an older processor rounds them.
 test-avx2: setup
