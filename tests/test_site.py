@@ -137,7 +137,7 @@ def test_what_a_stranger_looks_for_is_two_clicks_away(site: str, browser) -> Non
         "The published figure": 'img[src="figures/replication_qwen.png"]',
         "The replication": 'img[src="figures/replication_qwen_strict.png"]',
         "Run your own model": "text=anchorscope run --model meta-llama/Llama-3.2-1B",
-        "What each finding and verdict means": "text=kinds-of-question",
+        "What each finding and verdict means": "text=cannot-tell",
     }
     for link, seen in wanted.items():
         page.goto(f"{site}/index.html")

@@ -126,10 +126,12 @@ def power(
     """
     if worlds < 10:
         raise UserError(f"--worlds is {worlds}. Accepted: 10 or more.")
+    from anchorscope.config import Config
     from anchorscope.pathways.smallest_effect import power_of_run
     from anchorscope.run_folder.view import RunView
 
     view = RunView.open(run)
+    Config.restore(dict(view.config))  # one of another kind is refused before any work
     names = words(data) or view.datasets
     for name in names:
         if name not in view.datasets:

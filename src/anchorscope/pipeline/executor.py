@@ -246,6 +246,7 @@ class Job:
     url: str | None  # where the folder is the copy of one
     config: Config
     sets: Sequence[QuestionSet]
+    working_folder: str  # in which a relative path of the config is meant
 
 
 class Done(NamedTuple):
@@ -303,6 +304,8 @@ class ModelProcess:
 
     def __init__(self, job: Job) -> None:
         self.job, self.worker = job, None
+        with suppress(OSError):  # another machine may not have it
+            os.chdir(job.working_folder)
         _silence_libraries()
 
     def do(self, info: dict[str, Any], number: int, task: Task) -> Done:
@@ -470,6 +473,7 @@ def _job(run: Run) -> Job:
         url=None if store.remote is None else store.remote.url,
         config=run.config,
         sets=run.sets,
+        working_folder=os.getcwd(),
     )
 
 
