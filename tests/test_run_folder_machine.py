@@ -142,7 +142,7 @@ MUTANTS = (
 def test_the_machine_finds_a_broken_store(mutant: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each mutant fails an assertion of the machine, or leaves no run that can be opened."""
     mutant(monkeypatch)
-    asked = settings(SETTINGS, max_examples=200, phases=[Phase.generate], database=None)
+    asked = settings(SETTINGS, max_examples=1000, phases=[Phase.generate], database=None)
     with pytest.raises((AssertionError, UserError)):
         run_state_machine_as_test(FolderMachine, settings=asked)
 
