@@ -569,8 +569,8 @@ class RayPool:
         from ray.util import ActorPool
 
         info, errors = self._run.store.info, self._ray.exceptions
-        pool = ActorPool(self._actors)
-        done_anywhere: Iterator[Any] = pool.map_unordered(
+        pool: Any = ActorPool(self._actors)  # whose own annotation says a list
+        done_anywhere = pool.map_unordered(
             lambda actor, numbered: actor.do.remote(info, *numbered), list(enumerate(tasks))
         )
         left = dict(enumerate(tasks))
