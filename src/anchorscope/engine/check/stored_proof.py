@@ -1,7 +1,7 @@
 """Keep the proof of a model on disk, so that a second run of it does not prove it again.
 
 A proof holds for these weights and this config, on this device with these versions, and for this
-source of the engine: any other of them, and the model is proved anew. `doctor` always proves.
+source of the engine. Where one of them differs, the model is proved again. `doctor` always proves.
 """
 
 from __future__ import annotations
