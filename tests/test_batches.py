@@ -21,7 +21,6 @@ from anchorscope.errors import UserError
 from anchorscope.models import load_model
 from anchorscope.pipeline.model import shard_of
 
-
 # A search for garbage through all that the tests have imported would be most of their time.
 NO_SEARCH = mock.patch("anchorscope.engine.batches.gc.collect")
 

@@ -52,7 +52,7 @@ def place(tmp_path_factory) -> Path:
 
 @pytest.mark.parametrize("way", list(SPREAD))
 def test_killed_workers_and_drivers_change_no_table(place, way):
-    """First the driver is killed in the middle of reading; then, in the run that goes on, a worker."""
+    """The driver in the middle of reading; then, in the run that goes on, a worker."""
     out = place / f"killed-{way}"
     command = ["--out", out.name, *SPREAD[way]]
     killed_when(run(place, *command), out / "markers/answers/00002.parquet.json")
