@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from anchorscope.answers.doubtful import Doubt
-    from anchorscope.pathways.smallest_effect import Power, Smallest
+    from anchorscope.pathways.power import Power, Smallest
     from anchorscope.records import Estimate, Sample
     from anchorscope.run_folder.verify import Checked
 
@@ -127,7 +127,7 @@ def power(
     if worlds < 10:
         raise UserError(f"--worlds is {worlds}. Accepted: 10 or more.")
     from anchorscope.config import Config
-    from anchorscope.pathways.smallest_effect import power_of_run
+    from anchorscope.pathways.power import power_of_run
     from anchorscope.run_folder.view import RunView
 
     view = RunView.open(run)

@@ -29,7 +29,7 @@ from anchorscope.evidence.pieces import passes_of_pieces
 from anchorscope.models import Model, load_model
 from anchorscope.models.device import choose
 from anchorscope.models.locate import config_on_disk
-from anchorscope.pathways.grouping import check_grouping
+from anchorscope.pathways.effects import check_grouping
 from anchorscope.pipeline.request import command_of, described
 from anchorscope.pipeline.stages import Run
 from anchorscope.run_folder.disk_space import check_room, disk_bytes

@@ -26,14 +26,9 @@ from anchorscope.engine.passes import CAUGHT, CLEAN, KNOCKOUT, knockout_of, pass
 from anchorscope.errors import UserError, unknown
 from anchorscope.models.prompts import has_chat
 from anchorscope.parallel import in_parallel
+from anchorscope.pathways.band import READ, cross_fit_answers
+from anchorscope.pathways.dataset import DatasetInputs, whole_finding
 from anchorscope.pathways.effects import delta_p, flips
-from anchorscope.pathways.parts import (
-    READ,
-    asked_of,
-    cross_fit_answers,
-    draws_of,
-    whole_finding,
-)
 from anchorscope.pipeline.prepare import Shard, cut_into_shards, exact_question_by, style_of
 from anchorscope.pipeline.prompts import Prompted, prompts_of
 from anchorscope.pipeline.read_states import Reader, read_states
@@ -97,10 +92,10 @@ def _row(variant: Variant, answers: Labelled) -> Row:
     own = variant.knockout == KNOCKOUT.name
     names = [n for n in READ if n in bank.names and (own or not n.startswith("retest"))]
     readings = _readings(variant, bank, names, answers)
-    inputs = asked_of(model="", config=config, answers=answers, readings=readings, bank=bank)
+    inputs = DatasetInputs(model="", config=config, answers=answers, readings=readings, bank=bank)
     finding = whole_finding(inputs)
     clean, cut = (readings.at(inputs.layer, "paper", n) for n in (CLEAN.name, KNOCKOUT.name))
-    paper = difference_of_means(delta_p(clean, cut), flips(clean, cut) == 1, draws_of(config))
+    paper = difference_of_means(delta_p(clean, cut), flips(clean, cut) == 1, inputs.draws)
     return {
         "variant": variant.name,
         "dataset": variant.dataset,
