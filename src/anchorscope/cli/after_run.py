@@ -58,12 +58,12 @@ def verify(
     result = f"{wrong} of {seen} wrong" if wrong else f"{seen} checks, all well"
     console.print(result, markup=False)
     if badge is not None:
-        from anchorscope.run_folder.whole import put_whole
+        from anchorscope.run_folder.whole import write_atomic
         from anchorscope.show.badge import badge as draw_badge
 
         done = "recomputed" if deep else "verified"
         text = f"{wrong} of {seen} checks failed" if wrong else f"{done}, {seen} checks"
-        put_whole(badge, draw_badge(text, ok=not wrong))
+        write_atomic(badge, draw_badge(text, ok=not wrong))
     if wrong:
         raise typer.Exit(1)
 

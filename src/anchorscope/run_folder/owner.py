@@ -19,7 +19,7 @@ from filelock import FileLock, Timeout
 
 from anchorscope.errors import UserError
 from anchorscope.run_folder.remote import Remote
-from anchorscope.run_folder.whole import machine, on_disk, put_whole
+from anchorscope.run_folder.whole import machine, on_disk, write_atomic
 
 OWNER, LOCK = "owner.json", "owner.lock"
 _RENEWED, _EXPIRED = 10.0, 120.0  # seconds: a claim in an object store
@@ -48,7 +48,7 @@ def owning(folder: Path, remote: Remote | None) -> Iterator[None]:
         except Timeout:
             raise _busy(str(folder), _read(folder / OWNER)) from None
     try:
-        put_whole(folder / OWNER, json.dumps(owner, indent=1))
+        write_atomic(folder / OWNER, json.dumps(owner, indent=1))
         with nullcontext() if remote is None else _claimed(remote, owner):
             yield
     finally:

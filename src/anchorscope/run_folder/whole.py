@@ -34,7 +34,7 @@ class Written(NamedTuple):
     sha256: str
 
 
-def put_whole(target: Path, data: bytes | str) -> Path:
+def write_atomic(target: Path, data: bytes | str) -> Path:
     """Write these bytes or this text to a file atomically; a UserError where the disk refuses."""
     content = data.encode() if isinstance(data, str) else data
     with on_disk(target.parent):
