@@ -21,7 +21,7 @@ from anchorscope.errors import UserError
 from anchorscope.models import load_model
 from anchorscope.models.load import check_no_code
 from anchorscope.pipeline.study.file import study_of
-from anchorscope.run_folder.listing import read_listing, read_markers
+from anchorscope.run_folder.manifest import read_listing, read_markers
 from anchorscope.run_folder.remote import Remote
 from anchorscope.web.guard import Access, Guard
 from torture.fuzz.pages import check_pages

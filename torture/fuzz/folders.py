@@ -18,7 +18,7 @@ from kit.show_fixture import make_run
 from anchorscope.config import Config
 from anchorscope.detect.deployed.detector import Detector
 from anchorscope.detect.deployed.saved import Stored, read_folder, write_folder
-from anchorscope.run_folder.listing import read_markers
+from anchorscope.run_folder.manifest import read_markers
 from anchorscope.run_folder.store import Store
 from anchorscope.run_folder.view import RunView
 from torture.fuzz.target import Target

@@ -18,9 +18,9 @@ from anchorscope.detect.deployed.saved import FILES
 from anchorscope.detect.deployed.verify import verify_detector
 from anchorscope.errors import UserError
 from anchorscope.pipeline.variants import check_reuse
+from anchorscope.run_folder.manifest import verify_run
 from anchorscope.run_folder.states import save_states
 from anchorscope.run_folder.store import Store
-from anchorscope.run_folder.verify import verify_run
 from anchorscope.run_folder.view import RunView
 from anchorscope.show.report.page import page
 from torture.fuzz.folders import detector

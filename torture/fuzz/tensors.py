@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 
 from anchorscope.pipeline.own_states.arrays import check_arrays, open_arrays
-from anchorscope.run_folder.states import StateBank, load_states
-from anchorscope.run_folder.store import Store
+from anchorscope.run_folder.states import StateBank
 from torture.fuzz.target import Target
 from torture.fuzz.texts import part, seeded, value
 
@@ -96,7 +95,7 @@ def check_shard(given: bytes) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_bytes(given)
     try:
-        states = load_states(Store(folder, info={}), "clean", ["a", "b"], 1)
+        states = StateBank(folder, ["a", "b"]).all_layers("clean")
         assert states.shape[0] == 2
     finally:
         bank = StateBank(folder, ["a", "b"])

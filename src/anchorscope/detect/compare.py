@@ -12,7 +12,7 @@ import pandas as pd
 
 from anchorscope.detect.kinds import AUTO, make_method
 from anchorscope.errors import UserError
-from anchorscope.run_folder.whole import write_atomic
+from anchorscope.run_folder.disk import write_atomic
 from anchorscope.stats.intervals import ALPHA, holm, percentile_interval
 from anchorscope.stats.ranking import (
     auprc,

@@ -16,8 +16,8 @@ from anchorscope.detect.material import from_run
 from anchorscope.detect.peer import peer_table
 from anchorscope.errors import UserError
 from anchorscope.progress import Progress, Quiet
+from anchorscope.run_folder.disk import write_atomic
 from anchorscope.run_folder.view import RunView
-from anchorscope.run_folder.whole import write_atomic
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ from safetensors.numpy import load_file, save
 
 from anchorscope.config import Balance
 from anchorscope.errors import UserError
-from anchorscope.run_folder.whole import write_atomic
+from anchorscope.run_folder.disk import write_atomic
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from anchorscope.run_folder.whole import write_atomic
+from anchorscope.run_folder.disk import write_atomic
 from anchorscope.show.curves import CONTROL, FEW, Series
 
 Format = Literal["png", "svg", "pdf"]

@@ -13,8 +13,8 @@ from urllib.parse import quote
 import pandas as pd
 
 from anchorscope.records import MODES
+from anchorscope.run_folder.disk import write_atomic
 from anchorscope.run_folder.view import RunView, records
-from anchorscope.run_folder.whole import write_atomic
 from anchorscope.show.canvas import save_figure
 from anchorscope.show.curves import all_titles
 from anchorscope.show.delta_p import plot_delta_p

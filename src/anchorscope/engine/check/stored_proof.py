@@ -19,9 +19,9 @@ import anchorscope
 from anchorscope.engine.check.packs import proved_up_to
 from anchorscope.engine.limits.bounds import Bounds, Noted
 from anchorscope.models import Model
+from anchorscope.run_folder.disk import write_atomic
 from anchorscope.run_folder.identity import versions
 from anchorscope.run_folder.remote import cache_folder
-from anchorscope.run_folder.whole import write_atomic
 
 
 def load_proof(model: Model, weights: str) -> Noted | None:

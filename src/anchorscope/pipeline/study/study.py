@@ -28,9 +28,9 @@ from anchorscope.pipeline.run import run
 from anchorscope.pipeline.study.file import Study, read_study
 from anchorscope.pipeline.study.plan import PlannedRun, plan_study
 from anchorscope.progress import Progress, Quiet
-from anchorscope.run_folder.info import read_info
+from anchorscope.run_folder.disk import write_atomic
+from anchorscope.run_folder.manifest import read_info
 from anchorscope.run_folder.view import RunView, records, values, where
-from anchorscope.run_folder.whole import write_atomic
 from anchorscope.show.report.claims import claim_inputs
 from anchorscope.show.report.headline import headline
 from anchorscope.show.study import Failed, ShownPanel, ShownStudy, write_page

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from anchorscope.errors import UserError, user_path
+from anchorscope.run_folder.disk import is_partial, remove_partials, write_atomic
 from anchorscope.run_folder.view import RunView, values
-from anchorscope.run_folder.whole import is_partial, remove_partials, write_atomic
 from anchorscope.show.curves import all_titles
 from anchorscope.show.explore.data import RunData, run_data
 from anchorscope.show.html import finite, island, render, source_hash, web_file

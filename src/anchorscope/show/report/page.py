@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from anchorscope.run_folder.disk import write_atomic
 from anchorscope.run_folder.view import RunView
-from anchorscope.run_folder.whole import write_atomic
 from anchorscope.show import charts
 from anchorscope.show.charts import plotly_chart
 from anchorscope.show.curves import collapse_notes, dashed_note
