@@ -6,15 +6,14 @@ import os
 import shutil
 
 import pytest
+from torture import folders as links
+from torture.folders import Put, detector
 
 from anchorscope.detect.deployed.detector import Detector
 from anchorscope.detect.deployed.saved import FILES
 from anchorscope.errors import UserError
 from anchorscope.run_folder.disk import refuse_unsafe, unsafe_entries
 from anchorscope.run_folder.store import Store
-from torture.fuzz import links
-from torture.fuzz.folders import detector
-from torture.fuzz.links import Put
 
 
 @pytest.mark.parametrize(
