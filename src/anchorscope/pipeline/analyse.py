@@ -37,9 +37,8 @@ from anchorscope.probes.labelled import Labelled, labelled
 from anchorscope.probes.probe_set import ProbeSet
 from anchorscope.probes.readings import Readings, read_abstained
 from anchorscope.records import Sample
-from anchorscope.run_folder.outputs import load_outputs
-from anchorscope.run_folder.samples import to_frame
-from anchorscope.run_folder.states import StateBank, StoredStates, load_states
+from anchorscope.run_folder.samples import load_outputs, to_frame
+from anchorscope.run_folder.states import StateBank, StoredStates
 from anchorscope.stats.intervals import Draws
 
 
@@ -221,7 +220,8 @@ def _read_abstained(run: Run, dataset: Dataset) -> Readings | None:
     if not ids:
         return None
     names = (CLEAN.name, KNOCKOUT.name)
-    states = {name: load_states(run.store, name, ids, dataset.shards) for name in names}
+    bank = StateBank(run.store.path, ids)
+    states = {name: bank.all_layers(name) for name in names}
     entity = np.array([s.question.entity for s in own])
     probes = ProbeSet.load(run.store.file(f"probes/{dataset.name}"))
     return read_abstained(probes, states, ids=ids, entity=entity)

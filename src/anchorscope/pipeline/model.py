@@ -32,7 +32,7 @@ from anchorscope.models.locate import config_on_disk
 from anchorscope.pathways.effects import check_grouping
 from anchorscope.pipeline.request import command_of, described
 from anchorscope.pipeline.stages import Run
-from anchorscope.run_folder.disk_space import check_room, disk_bytes
+from anchorscope.run_folder.disk import check_room, disk_bytes
 from anchorscope.run_folder.identity import git_revision, versions, weights_hash, weights_remark
 
 _SHARD = {"cpu": 512, "cuda": 4096}  # questions between two saves, at most

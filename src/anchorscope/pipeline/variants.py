@@ -38,9 +38,8 @@ from anchorscope.probes.probe_set import ProbeSet
 from anchorscope.probes.readings import Readings
 from anchorscope.records import Question, QuestionSet, Sample, Shot, Span
 from anchorscope.run_folder import table_columns
-from anchorscope.run_folder.links import check_inside
-from anchorscope.run_folder.outputs import output_name
-from anchorscope.run_folder.samples import to_frame
+from anchorscope.run_folder.disk import refuse_unsafe
+from anchorscope.run_folder.samples import output_name, to_frame
 from anchorscope.run_folder.states import StateBank, shard_name
 from anchorscope.run_folder.store import Store, read_info
 from anchorscope.spans.question import QuestionSpans
@@ -428,7 +427,7 @@ def check_reuse(source: str | None, identity: Mapping[str, Any]) -> None:
     if source is None:
         return
     folder = Path(source).expanduser()
-    check_inside(folder)
+    refuse_unsafe(folder)
     info = read_info(folder)
     if not isinstance(info, dict) or not info.get("finished"):
         raise UserError(f"--reuse {source} is no finished run on this machine. Give its folder.")
