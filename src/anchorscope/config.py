@@ -42,7 +42,8 @@ _ODD = re.compile("[\x00\ud800-\udfff]")  # a lone surrogate, or what no path ca
 _RANGES: dict[str, tuple[int, float]] = {
     "limit": (1, math.inf), "seed": (0, 2**32 - 1), "shots": (0, 4), "max_tokens": (1, 100_000),
     "folds": (3, 1000), "fold_seeds": (1, 1000), "resamples": (100, 1_000_000),
-    "shard": (1, math.inf), "batch_tokens": (1, math.inf),
+    "shard": (1, math.inf), "batch_tokens": (1, math.inf), "workers": (1, math.inf),
+    "threads": (1, math.inf), "gpus_per_worker": (1, math.inf),
 }  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -50,6 +50,8 @@ from anchorscope.run_folder.writer import Writer
 from anchorscope.spans.answer import answer_span
 from anchorscope.spans.characters import tokens_of
 
+Result = TypeVar("Result")
+
 
 @dataclass
 class Worker:
@@ -63,62 +65,30 @@ class Worker:
     def finish(self) -> None:
         """Wait until the files of all tasks are written."""
         if self.reader is not None:
-            self.reader.finish()
+            self.reader.writer.wait()
 
 
-class Task(Protocol):
-    """Work for any process that has the model: a small value that travels, never states."""
+class Task(NamedTuple):
+    """Work for any process that has the model: small values travel, never states."""
 
-    def __call__(self, worker: Worker) -> Any: ...
-
-
-class Map(Protocol):
-    """Do tasks, anywhere: the number and result of each as it is done, its files on disk."""
-
-    def __call__(self, tasks: Sequence[Task]) -> Iterator[tuple[int, Any]]: ...
+    name: str  # in messages: "Shard 3"
+    work: Callable[[Worker], Any]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reader:
-    """What the steps of a run see of its model, whichever processes have it."""
+    """The shards of a run, and a way to read them, whichever processes have the model."""
 
-    lease: Lease  # of a model without weights where other processes have the real one
     folder: Path  # of the run
     shards: Sequence[Shard]  # to read: all of the run's, or one rank's share
     count: int  # of all shards of the run
-    map: Map
+    # Do tasks, anywhere: the number and result of each as it is done, its files on disk.
+    map: Callable[[Sequence[Task]], Iterator[tuple[int, Any]]]
 
-
-@dataclass(frozen=True, kw_only=True)
-class ReadShard:
-    """The task of answering one shard and reading it under some passes; gives the tokens fed."""
-
-    folder: str  # from the run's folder: "." or, where questions are asked again, a folder inside
-    shard: Shard
-    passes: tuple[Intervention, ...]
-    exact_question: Mapping[str, tuple[int, ...]] | None  # E_Q instead of the samples' own
-
-    def __str__(self) -> str:
-        return f"Shard {self.shard.number}"
-
-    def __call__(self, worker: Worker) -> int:
-        store, config = worker.run.store, worker.run.config
-        folder = Path(os.path.normpath(store.path / self.folder))
-        reader = worker.reader
-        # The reader of the task before has read the worked examples in front of the questions.
-        if reader is None or (reader.store.path, reader.passes) != (folder, self.passes):
-            worker.finish()
-            reader = worker.reader = ShardReader(
-                lease=worker.lease,
-                store=store if folder == store.path else Store(folder, info=store.info),
-                answerer=Answerer(worker.lease.model, max_tokens=config.max_tokens),
-                passes=self.passes,
-                seed=config.seed,
-            )
-        reader.exact_question = self.exact_question
-        before = reader.tokens
-        reader.read(self.shard)
-        return reader.tokens - before
+    def ask(self, name: str, work: Callable[[Worker], Result]) -> Result:
+        """The result of one task."""
+        ((_, result),) = self.map([Task(name, work)])
+        return result
 
 
 def read_states(
@@ -143,7 +113,16 @@ def read_states(
         return None if exact_question is None else {id: exact_question[id] for id in ids}
 
     tasks = [
-        ReadShard(folder=folder, shard=shard, passes=tuple(passes), exact_question=exact(shard))
+        Task(
+            f"Shard {shard.number}",
+            partial(
+                _read_shard,
+                folder=folder,
+                shard=shard,
+                passes=tuple(passes),
+                exact_question=exact(shard),
+            ),
+        )
         for shard in shards
     ]
     run.progress.start(name, sum(map(len, shards)))
@@ -151,6 +130,34 @@ def read_states(
         for number, tokens in reader.map(tasks):
             stage["tokens"] += tokens
             run.progress.advance(len(shards[number]))
+
+
+def _read_shard(
+    worker: Worker,
+    *,
+    folder: str,  # from the run's folder: "." or, where questions are asked again, one inside
+    shard: Shard,
+    passes: tuple[Intervention, ...],
+    exact_question: Mapping[str, tuple[int, ...]] | None,
+) -> int:
+    """Answer one shard and read it under some passes; the number of tokens fed."""
+    store, config = worker.run.store, worker.run.config
+    path = Path(os.path.normpath(store.path / folder))
+    reader = worker.reader
+    # The reader of the task before has read the worked examples in front of the questions.
+    if reader is None or (reader.store.path, reader.passes) != (path, passes):
+        worker.finish()
+        reader = worker.reader = ShardReader(
+            lease=worker.lease,
+            store=store if path == store.path else Store(path, info=store.info),
+            answerer=Answerer(worker.lease.model, max_tokens=config.max_tokens),
+            passes=passes,
+            seed=config.seed,
+        )
+    reader.exact_question = exact_question
+    before = reader.tokens
+    reader.read(shard)
+    return reader.tokens - before
 
 
 @dataclass
@@ -177,10 +184,6 @@ class ShardReader:
         self.budget = Budget.of(self.lease.model)
         self.prefix = self.retest_prefix = Prefix((), None)
         self.writer = Writer()
-
-    def finish(self) -> None:
-        """Wait until all files are written."""
-        self.writer.wait()
 
     def read(self, shard: Shard) -> None:
         """Read one shard, its files on their way; what is on disk is not done again."""

@@ -12,6 +12,7 @@ import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import median, median_low
 from typing import Any, Literal, get_args
@@ -34,9 +35,9 @@ from anchorscope.pathways.parts import (
     draws_of,
     whole_finding,
 )
-from anchorscope.pipeline.prepare import Shard, cut_into_shards, exact_question_by, style_of
+from anchorscope.pipeline.prepare import Shard, cut_into_shards, exact_question_by
 from anchorscope.pipeline.prompts import Prompted, prompts_of
-from anchorscope.pipeline.read_states import Reader, read_states
+from anchorscope.pipeline.read_states import Reader, Worker, read_states
 from anchorscope.pipeline.stages import Run, answers_name, stored_answers
 from anchorscope.probes.labelled import Labelled, labelled
 from anchorscope.probes.probe_set import ProbeSet
@@ -186,9 +187,15 @@ def read_ablated(run: Run, reader: Reader) -> None:
     """Read the same answers once more under each knockout of `--ablate`."""
     for choice in ablated_choices(run.config):
         finder = choice.finder
-        exact = None if finder is None else exact_question_by(run, reader.lease, finder)
+        exact = None
+        if finder is not None:
+            exact = reader.ask(f"The spans of {finder}", partial(_exact_question, finder=finder))
         passes = [choice.intervention]
         read_states(run, reader, passes, name=choice.name, exact_question=exact)
+
+
+def _exact_question(worker: Worker, *, finder: Finder) -> dict[str, tuple[int, ...]]:
+    return exact_question_by(worker.run, worker.lease, finder)
 
 
 def ablation_table(run: Run, samples: Sequence[Sample], dataset: str) -> pd.DataFrame:
@@ -334,10 +341,9 @@ def read_reworded(run: Run, reader: Reader) -> list[Variant]:
     robust/<variant> in the run folder, which keeps answers and states as a run folder does.
     """
     variants = _other_finders(run, reader)
-    style = style_of(run, reader.lease).name
+    style = run.store.info["model"]["prompt"]
     other = "text" if style == "chat" else "chat"
-    if other == "text" or has_chat(reader.lease.model):
-        variants += _ask_again(run, reader, f"prompt={other}", AS_WRITTEN, other)
+    variants += _ask_again(run, reader, f"prompt={other}", AS_WRITTEN, other)
     for wording in WORDINGS:
         variants += _ask_again(run, reader, f"wording={wording.name}", wording, style)
     return variants
@@ -360,9 +366,12 @@ def _other_finders(run: Run, reader: Reader) -> list[Variant]:
 def _ask_again(run: Run, reader: Reader, name: str, wording: Wording, style: str) -> list[Variant]:
     """The questions asked again, by dataset; nothing where they cannot be asked so."""
     try:
-        shards = _shards_again(run, reader, wording, style)
+        again = partial(_shards_again, before=reader.shards, wording=wording, style=style)
+        shards = reader.ask(name, again)
     except UserError as error:
         run.progress.note(f"{name} is left out: {error}")
+        return []
+    if not shards:
         return []
     counts = f"{sum(map(len, shards))} of {sum(map(len, reader.shards))}"
     run.progress.note(f"{name}: {counts} questions are asked again")
@@ -386,17 +395,24 @@ def _stored_samples(run: Run, shards: Sequence[Shard]) -> dict[str, list[Sample]
     return samples
 
 
-def _shards_again(run: Run, reader: Reader, wording: Wording, style: str) -> list[Shard]:
-    """The first questions of each set in other words or another style, in shards of their own."""
-    again: list[Shard] = []
+def _shards_again(
+    worker: Worker, *, before: Sequence[Shard], wording: Wording, style: str
+) -> list[Shard]:
+    """The first questions of each set in other words or another style, in shards of their own.
+
+    None where a chat is wanted of a model that has no chat template.
+    """
+    run, model, again = worker.run, worker.lease.model, []
+    if style == "chat" and not has_chat(model):
+        return []
     for questions in run.sets:
-        own = [shard for shard in reader.shards if shard.dataset == questions.name]
-        before = [prompt for shard in own for prompt in shard.prompts][:CAP]
+        own = [shard for shard in before if shard.dataset == questions.name]
+        asked = [prompt for shard in own for prompt in shard.prompts][:CAP]
         # The spans move with the words in front, and are not searched again.
-        spans = [_moved(prompt.spans, len(wording.before)) for prompt in before]
+        spans = [_moved(prompt.spans, len(wording.before)) for prompt in asked]
         prompts = prompts_of(
-            reader.lease.model,
-            _reworded(questions, before, wording),
+            model,
+            _reworded(questions, asked, wording),
             spans,
             style=style,
             shots=run.config.shots,
