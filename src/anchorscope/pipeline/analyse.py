@@ -7,8 +7,9 @@ dataset knows nothing of the others, so that any process can analyse one.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ import pandas as pd
 
 from anchorscope.claims.inputs import from_tables
 from anchorscope.claims.table import claims_table
+from anchorscope.config import Config
 from anchorscope.engine.passes import CLEAN, KNOCKOUT, passes_of
 from anchorscope.evidence.output import associated_table, output_table
 from anchorscope.evidence.pieces import (
@@ -45,9 +47,14 @@ from anchorscope.probes.labelled import Labelled, labelled
 from anchorscope.probes.probe_set import ProbeSet
 from anchorscope.probes.readings import Readings, read_abstained
 from anchorscope.records import MODES, Sample
+from anchorscope.run_folder import table_columns
+from anchorscope.run_folder.identity import git_revision, versions
 from anchorscope.run_folder.outputs import load_outputs
 from anchorscope.run_folder.samples import to_frame
 from anchorscope.run_folder.states import StateBank, StoredStates, load_states
+from anchorscope.run_folder.store import Store
+from anchorscope.run_folder.view import RunView
+from anchorscope.show import write_figures, write_report
 from anchorscope.stats.intervals import Draws
 
 
@@ -266,3 +273,37 @@ def _output_tables(run: Run, dataset: Dataset, tables: Tables) -> Tables:
         "output": output_table(outputs, groups, **names, layer=layer, draws=draws),
         "associated": associated_table(outputs, groups, **names),
     }
+
+
+# Around the analysis: the description of a run without a model, and the pages of any run.
+
+
+def describe(
+    store: Store, config: Config, *, command: str, model: dict[str, Any], dataset: dict[str, Any]
+) -> None:
+    """Write run.json as a run with a model does, and an empty table of spans."""
+    store.save_info(
+        {
+            "config": asdict(config),
+            "command": command,
+            "model": model,
+            "datasets": [dataset],
+            "versions": versions(),
+            "git": git_revision(),
+        }
+    )
+    empty = pd.DataFrame(columns=list(table_columns.SPANS))
+    store.write("tables/spans.csv", partial(empty.to_csv, index=False))
+
+
+def publish(run: Run, **extras: list[str]) -> RunView:
+    """Write the figures and the report, and mark the run as finished, with what it has beside."""
+    with run.stage("report"):
+        view = RunView.open(run.store.path, unfinished_ok=True)
+        write_figures(view)
+        if find_spec("plotly") is None:
+            run.progress.note("report.html needs the package plotly, which is not here: left out")
+        else:
+            write_report(view)
+    run.store.save_info({"finished": True, **extras})
+    return RunView.open(run.store.path)

@@ -16,12 +16,11 @@ from anchorscope.engine.passes import CAUGHT, knockout_of
 from anchorscope.errors import UserError
 from anchorscope.evidence.pieces import piece_of
 from anchorscope.evidence.shards import Shards
-from anchorscope.pipeline.early import check_place
 from anchorscope.pipeline.executor import check_spread, open_reader, threads_of_run
 from anchorscope.pipeline.model import load_again
 from anchorscope.pipeline.read_evidence import read_pieces
 from anchorscope.pipeline.read_states import read_states
-from anchorscope.pipeline.request import Questions, command_of, resolve
+from anchorscope.pipeline.request import Questions, check_place, command_of, resolve
 from anchorscope.pipeline.stages import Run, stored_answers
 from anchorscope.progress import Progress, Quiet
 from anchorscope.run_folder.samples import to_frame

@@ -38,8 +38,7 @@ from anchorscope.engine.transfer import Arriving, sent
 from anchorscope.engine.trunk import Prefix, Trunk, grow_trunk, read_prefix
 from anchorscope.evidence.shards import Shards
 from anchorscope.models import Model
-from anchorscope.pipeline.prepare import Shard
-from anchorscope.pipeline.prompts import Prompted
+from anchorscope.pipeline.prepare import Prompted, Shard
 from anchorscope.pipeline.stages import Run, answers_name, stored_answers
 from anchorscope.records import Answer, Sample
 from anchorscope.run_folder.outputs import output_name

@@ -11,11 +11,10 @@ from typing import Any
 from anchorscope.config import Config
 from anchorscope.engine.passes import passes_of
 from anchorscope.pipeline import analyse, executor, variants
-from anchorscope.pipeline.early import check_run
-from anchorscope.pipeline.publish import publish
+from anchorscope.pipeline.analyse import publish
 from anchorscope.pipeline.read_evidence import read_evidence, read_with_probes
 from anchorscope.pipeline.read_states import Reader, read_states
-from anchorscope.pipeline.request import Questions, resolve
+from anchorscope.pipeline.request import Questions, check_run, resolve
 from anchorscope.pipeline.stages import Run
 from anchorscope.progress import Progress, Quiet
 from anchorscope.records import QuestionSet, Sample

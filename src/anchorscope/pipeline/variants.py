@@ -35,8 +35,13 @@ from anchorscope.pathways.parts import (
     draws_of,
     whole_finding,
 )
-from anchorscope.pipeline.prepare import Shard, cut_into_shards, exact_question_by
-from anchorscope.pipeline.prompts import Prompted, prompts_of
+from anchorscope.pipeline.prepare import (
+    Prompted,
+    Shard,
+    cut_into_shards,
+    exact_question_by,
+    prompts_of,
+)
 from anchorscope.pipeline.read_states import Reader, Worker, read_states
 from anchorscope.pipeline.stages import Run, answers_name, stored_answers
 from anchorscope.probes.labelled import Labelled, labelled

@@ -15,7 +15,7 @@ from anchorscope.answers.kind import kind_of_answer
 from anchorscope.config import CHEAP, Config, default_of
 from anchorscope.datasets.text import digest
 from anchorscope.errors import UserError
-from anchorscope.pipeline.analyse import Dataset
+from anchorscope.pipeline.analyse import Dataset, describe, publish
 from anchorscope.pipeline.analyse import analyse as analyse_stored
 from anchorscope.pipeline.own_states.arrays import (
     FACTS,
@@ -29,7 +29,6 @@ from anchorscope.pipeline.own_states.arrays import (
     read_rows,
     values,
 )
-from anchorscope.pipeline.publish import describe, publish
 from anchorscope.pipeline.stages import Run
 from anchorscope.probes.labelled import Covariates, Labelled, in_folds
 from anchorscope.progress import Progress, Quiet
