@@ -40,9 +40,8 @@ from anchorscope.pathways.parts import (
     second_parts,
 )
 from anchorscope.pathways.strict_tables import strict_table
-from anchorscope.pipeline.stages import Run, stored_answers
-from anchorscope.pipeline.variants import ablation_table
-from anchorscope.probes.cross_fit import probes_of_layer, stacked
+from anchorscope.pipeline.stages import Run, count_answers, stored_answers, stored_samples
+from anchorscope.pipeline.variants import ablation_table, read_layers
 from anchorscope.probes.labelled import Labelled, labelled
 from anchorscope.probes.probe_set import ProbeSet
 from anchorscope.probes.readings import Readings, read_abstained
@@ -80,51 +79,26 @@ def stored_dataset(run: Run, name: str, *, shards: Sequence[int]) -> Dataset:
 
 def stored_datasets(run: Run) -> list[Dataset]:
     """All datasets of a run from the answers on disk, in the order of their shards."""
-    by_name: dict[str, list[Sample]] = {}
-    count = len(list(run.store.file("answers").glob("*.parquet")))
-    for number in range(count):
-        samples = stored_answers(run.store, number)
-        by_name.setdefault(samples[0].question.dataset, []).extend(samples)
+    count = count_answers(run.store)
     return [
         Dataset(samples=samples, answers=labelled(samples, name, run.config), shards=count)
-        for name, samples in by_name.items()
+        for name, samples in stored_samples(run.store).items()
     ]
 
 
 def train_probes(run: Run, dataset: Dataset) -> Readings:
-    """Train the probes of all layers, save them to probes/<dataset>, and read every pass.
-
-    Each layer is fitted in a process of its own, which reads its states from disk.
-    """
+    """Train the probes of all layers, save them to probes/<dataset>, and read every pass."""
     answers = dataset.answers
     with run.stage("probes"):
         bank = StateBank(run.store.path, list(answers.ids))
         wanted = (CLEAN.name, *READ, *probed_of(run.config))
         names = [name for name in dict.fromkeys(wanted) if name in bank.names]
-        fit_layer = partial(
-            probes_of_layer,
-            bank,
-            passes=names,
-            ids=answers.ids,
-            z=answers.z,
-            fold=answers.fold,
-            entity=answers.entities,
-            C=run.config.C,
-            balance=run.config.balance,
+        run.progress.start("probes", bank.layers)
+        readings, probes = read_layers(
+            bank, answers, run.config, names, progress=lambda *_: run.progress.advance()
         )
-        layers = range(1, bank.layers + 1)
-        fitted = _in_parallel(run, "probes", [partial(fit_layer, layer=k) for k in layers])
-        probes = stacked([layer_probes for layer_probes, _ in fitted])
         probes.save(run.store.file(f"probes/{dataset.name}"))
-        logits = {name: np.stack([read[name] for _, read in fitted], axis=2) for name in names}
-    return Readings(
-        ids=answers.ids,
-        z=answers.z,
-        fold=answers.fold,
-        probes=probes.probes,
-        logits=logits,
-        entity=answers.covariates.entity,
-    )
+    return readings
 
 
 def analyse_dataset(run: Run, dataset: Dataset, readings: Readings) -> Tables:

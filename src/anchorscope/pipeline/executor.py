@@ -230,10 +230,11 @@ def _run_of(job: Job, info: dict[str, Any]) -> Run:
 
 
 class Done(NamedTuple):
-    """The result of a task, and the tokens of the batches for which memory ran out meanwhile."""
+    """The result of a task, and what the worker reports beside it."""
 
     result: Any
-    halved: list[int]
+    halved: list[int]  # tokens of the batches for which memory ran out
+    process: int
 
 
 class ModelProcess:
@@ -262,7 +263,7 @@ class ModelProcess:
             self._worker = Worker(run, lease)
         halved, result = len(HALVED), task.work(self._worker)
         self._worker.finish()
-        return Done(result, HALVED[halved:])
+        return Done(result, HALVED[halved:], os.getpid())
 
 
 def _prepare(worker: Worker) -> tuple[dict[str, Any], list[Shard]]:
@@ -275,6 +276,7 @@ class LocalWorker:
     """A process of this machine that has the model."""
 
     lost = BrokenProcessPool  # raised where the process ended
+    tries = LOST  # such errors in a row, until the run stops
 
     def __init__(self, job: Job, environment: dict[str, str]) -> None:
         self._begin, self._environment = partial(_begin_process, job), environment
@@ -292,10 +294,12 @@ class LocalWorker:
 
 
 class RayWorker:
-    """An actor of a Ray cluster that has the model."""
+    """An actor of a Ray cluster that has the model; Ray restarts it, on another machine if need be."""
+
+    tries = 1
 
     def __init__(self, ray: Any, job: Job, options: dict[str, Any]) -> None:
-        self.lost = ray.exceptions.RayActorError  # raised where the actor or its machine ended
+        self.lost = ray.exceptions.RayActorError  # raised where restarts did not help
         self._ray, self._job = ray, job
         self._actor_class = ray.remote(ModelProcess).options(**options)
 
@@ -317,12 +321,15 @@ class WorkerPool:
     def __init__(self, run: Run, workers: Sequence[LocalWorker | RayWorker]) -> None:
         self._run, self._workers = run, workers
         self._starting = {worker.start(): place for place, worker in enumerate(workers, start=1)}
+        self._processes: set[int] = set()
 
     def map(self, tasks: Sequence[Task]) -> Iterator[tuple[int, Any]]:
         """Do the tasks: the number and result of each as it is done, its files on disk."""
         info, progress = self._run.store.info, self._run.progress
         waiting, idle, lost = list(range(len(tasks)))[::-1], list(range(len(self._workers))), 0
-        busy: dict[Future[Done], tuple[int, int]] = {}  # the places and tasks of idle's others
+        busy: dict[
+            Future[Done], tuple[int, int]
+        ] = {}  # the place of the worker, the number of the task
         while waiting or busy:
             while waiting and idle:
                 place, number = idle.pop(0), waiting.pop()
@@ -337,7 +344,7 @@ class WorkerPool:
                     done = future.result()
                 except worker.lost:
                     lost += 1
-                    if lost == LOST:
+                    if lost == worker.tries:
                         raise UserError(
                             f"{tasks[number].name} ended {LOST} workers, so the run stops. What "
                             "was finished is kept. Look for what stopped them (often memory: take "
@@ -352,6 +359,9 @@ class WorkerPool:
                     cause = getattr(error, "cause", None)
                     raise (cause if isinstance(cause, UserError) else error) from None
                 lost = 0
+                if done.process not in self._processes:  # Ray has restarted it
+                    self._processes.add(done.process)
+                    progress.note(f"a worker was lost: its place has process {done.process}")
                 HALVED.extend(done.halved)
                 yield number, done.result
         self._run.store.fetch()
@@ -376,6 +386,7 @@ class WorkerPool:
             place = self._starting.pop(future)
             if future.exception() is None:
                 count, process = len(self._workers), future.result()
+                self._processes.add(process)
                 self._run.progress.note(f"worker {place} of {count} is process {process}")
 
 
@@ -445,6 +456,8 @@ def _ray_workers(run: Run) -> list[RayWorker]:
         "num_gpus": each,
         "num_cpus": 0,  # threads are shared out by us
         "scheduling_strategy": "DEFAULT" if each else "SPREAD",
+        "max_restarts": LOST,
+        "max_task_retries": LOST,
         "runtime_env": {"env_vars": variables},
     }
     return [RayWorker(ray, _job(run), options) for _ in range(count)]

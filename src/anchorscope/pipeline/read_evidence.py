@@ -9,7 +9,6 @@ from functools import partial
 from anchorscope.evidence.pieces import passes_of_pieces, piece_of
 from anchorscope.evidence.shards import HeldOut, Shards
 from anchorscope.pathways.band import best_layer
-from anchorscope.pipeline.analyse import Dataset
 from anchorscope.pipeline.prepare import prompt_maker
 from anchorscope.pipeline.read_states import Reader, Task, Worker, read_states
 from anchorscope.pipeline.stages import Run, answers_name, stored_answers
@@ -38,11 +37,9 @@ def read_pieces(run: Run, reader: Reader, names: Sequence[str]) -> None:
         _read_stages(run, reader, name, layers=None)
 
 
-def read_with_probes(
-    run: Run, reader: Reader, datasets: Sequence[Dataset], readings: Mapping[str, Readings]
-) -> None:
-    """Read with the probes that never saw the question: saliency, heads."""
-    layers = {dataset.name: best_layer(readings[dataset.name]) for dataset in datasets}
+def read_with_probes(run: Run, reader: Reader, readings: Mapping[str, Readings]) -> None:
+    """Read with the probes that never saw the question (saliency, heads); `readings` by dataset."""
+    layers = {dataset: best_layer(own) for dataset, own in readings.items()}
     for name in run.config.evidence:
         if piece_of(name).read_with_probes is not None:
             _read_stages(run, reader, name, layers=layers)

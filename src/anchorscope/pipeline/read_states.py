@@ -31,7 +31,7 @@ from anchorscope.engine.interventions import (
 )
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.output import COLUMNS
-from anchorscope.engine.passes import CAUGHT
+from anchorscope.engine.passes import CAUGHT, passes_of
 from anchorscope.engine.read import read_rows_with_output
 from anchorscope.engine.rows import Row, row_for, unchanged_row
 from anchorscope.engine.transfer import Arriving, sent
@@ -40,7 +40,7 @@ from anchorscope.evidence.shards import Shards
 from anchorscope.models import Model
 from anchorscope.pipeline.prepare import Prompted, Shard
 from anchorscope.pipeline.stages import Run, answers_name, stored_answers
-from anchorscope.records import Answer, Sample
+from anchorscope.records import Answer, Question, Sample, Verdict
 from anchorscope.run_folder.outputs import output_name
 from anchorscope.run_folder.samples import to_frame
 from anchorscope.run_folder.states import save_states, shard_name
@@ -93,7 +93,7 @@ class Reader:
 def read_states(
     run: Run,
     reader: Reader,
-    passes: Sequence[Intervention],
+    passes: Sequence[Intervention] | None = None,
     *,
     name: str = "answers and states",
     shards: Sequence[Shard] | None = None,
@@ -101,9 +101,11 @@ def read_states(
 ) -> None:
     """Answer every question and read it under each pass, a shard at a time.
 
-    What is on disk is not done again. `shards`: others than the reader's own, as for questions
-    asked again. `exact_question`: the same answers with other exact question tokens, by id.
+    What is on disk is not done again. `passes`: others than the run's own. `shards`: others than
+    the reader's, as for questions asked again. `exact_question`: the same answers with other exact
+    question tokens, by id.
     """
+    passes = passes_of(run.config) if passes is None else passes
     shards = reader.shards if shards is None else shards
     folder = os.path.relpath(run.store.path, reader.folder)
 
@@ -470,6 +472,11 @@ def by_pass(
     return blocks
 
 
+def judged(answer: Answer, question: Question) -> Verdict:
+    """The judge's verdict on an answer, by the accepted answers of its question."""
+    return judge(answer.text, question.answers, question=question.text)
+
+
 def mark_answer(model: Model, prompt: Prompted, answer: Answer) -> Sample:
     """Judge an answer, and find its entity without a look at the gold answer.
 
@@ -479,7 +486,7 @@ def mark_answer(model: Model, prompt: Prompted, answer: Answer) -> Sample:
     span = answer_span(answer.text, question=question.text)
     tokens = tokens_of([span], answer_offsets(model, answer)) if span else ()
     entity = answer.text[span.start : span.stop] if span else answer.text
-    verdict = prompt.verdict or judge(answer.text, question.answers, question=question.text)
+    verdict = prompt.verdict or judged(answer, question)
     return Sample(
         question=question,
         answer=answer,

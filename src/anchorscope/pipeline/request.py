@@ -31,7 +31,7 @@ from anchorscope.spans.entity import entity_of
 from anchorscope.spans.question import find_spans
 
 _FROM_TEXT = ("auto", "given", "rules", "all")  # the finders that need no model and no parser
-Questions = str | Path | QuestionSet | Sequence[Question]
+Questions = str | Path | QuestionSet | Sequence[Question] | Sequence[QuestionSet]
 
 
 def resolve(

@@ -6,6 +6,8 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -27,9 +29,18 @@ class Run:
     sets: Sequence[QuestionSet]
     progress: Progress = field(default_factory=Quiet)
 
-    @property
-    def datasets(self) -> list[str]:
-        return [questions.name for questions in self.sets]
+    @classmethod
+    def open(
+        cls,
+        out: str | Path,
+        identity: dict[str, Any],
+        config: Config,
+        sets: Sequence[QuestionSet] = (),
+        progress: Progress | None = None,
+    ) -> Run:
+        """The run of this identity in folder `out`; another run's folder is refused."""
+        store = Store.open(out, identity)
+        return cls(store=store, config=config, sets=sets, progress=progress or Quiet())
 
     @property
     def model_name(self) -> str:
@@ -93,3 +104,17 @@ def answers_name(number: int) -> str:
 def stored_answers(store: Store, number: int) -> list[Sample]:
     """The samples of a shard that are on disk."""
     return from_frame(pd.read_parquet(store.file(answers_name(number))))
+
+
+def stored_samples(store: Store) -> dict[str, list[Sample]]:
+    """All samples on disk by dataset, in the order of their shards."""
+    samples: dict[str, list[Sample]] = {}
+    for number in range(count_answers(store)):
+        shard = stored_answers(store, number)
+        samples.setdefault(shard[0].question.dataset, []).extend(shard)
+    return samples
+
+
+def count_answers(store: Store) -> int:
+    """The number of shards whose answers are on disk."""
+    return len(list(store.file("answers").glob("*.parquet")))

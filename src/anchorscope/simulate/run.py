@@ -52,7 +52,7 @@ def simulate(
         if not store.info.get("finished"):
             _analyse(run, truth, world, samples)
         if asked:
-            table = robust_table(run, samples, [])
+            table = robust_table(run, {"simulated": samples}, [])
             store.write(ROBUST_TABLE, partial(table.to_csv, index=False))
         return publish(run)
 
