@@ -294,7 +294,7 @@ class LocalWorker:
 
 
 class RayWorker:
-    """An actor of a Ray cluster that has the model; Ray restarts it, on another machine if need be."""
+    """An actor of a Ray cluster that has the model; Ray itself restarts a lost one."""
 
     tries = 1
 
@@ -327,9 +327,7 @@ class WorkerPool:
         """Do the tasks: the number and result of each as it is done, its files on disk."""
         info, progress = self._run.store.info, self._run.progress
         waiting, idle, lost = list(range(len(tasks)))[::-1], list(range(len(self._workers))), 0
-        busy: dict[
-            Future[Done], tuple[int, int]
-        ] = {}  # the place of the worker, the number of the task
+        busy: dict[Future[Done], tuple[int, int]] = {}  # numbers of the worker and the task
         while waiting or busy:
             while waiting and idle:
                 place, number = idle.pop(0), waiting.pop()

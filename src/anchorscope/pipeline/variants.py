@@ -225,7 +225,7 @@ def ablation_table(run: Run, samples: Sequence[Sample], dataset: str) -> pd.Data
 def robust_table(
     run: Run, samples: Mapping[str, Sequence[Sample]], reworded: Sequence[Variant]
 ) -> pd.DataFrame:
-    """robust.csv: for each dataset the run itself, stored states analysed otherwise, and `reworded`.
+    """robust.csv: for each dataset the run itself, its states analysed otherwise, and `reworded`.
 
     `samples` by dataset; `reworded` are the variants that needed the model.
     """
