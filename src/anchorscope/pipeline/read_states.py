@@ -165,7 +165,7 @@ def _read_shard(
 class ShardReader:
     """Read shards under the same passes in one process.
 
-    A shard's files are written while the next one is computed; all are there after `finish`.
+    A shard's files are written while the next one is computed; all are there after `writer.wait`.
     """
 
     lease: Lease
@@ -179,7 +179,7 @@ class ShardReader:
     prefix: Prefix = field(init=False)
     retest_prefix: Prefix = field(init=False)
     writer: Writer = field(init=False)
-    _coming: list[Block] = field(init=False, default_factory=list, repr=False)
+    _arriving: list[Block] = field(init=False, default_factory=list, repr=False)
 
     def __post_init__(self) -> None:
         self.budget = Budget.of(self.lease.model)
@@ -202,12 +202,13 @@ class ShardReader:
         self.writer.wait()  # for the shard before: two at most are in memory
         if stored is None:
             # Their states first: answers without them would have to be written again.
-            self.writer.soon(*(self._file(name, shard, first[name]) for name in CAUGHT))
+            write = partial(self._write_states, shard)
+            self.writer.soon(*(partial(write, name, first[name]) for name in CAUGHT))
             self.writer.soon(lambda: self.store.write(answers, to_frame(samples).to_parquet))
         for cut in missing:
             if cut.has_output:
-                self.writer.soon(partial(self._write_output, cut.name, shard, states[cut.name]))
-            self.writer.soon(self._file(cut.name, shard, states[cut.name]))
+                self.writer.soon(partial(self._write_output, shard, cut.name, states[cut.name]))
+            self.writer.soon(partial(self._write_states, shard, cut.name, states[cut.name]))
 
     def _shared(self, before: Prefix, ids: tuple[int, ...]) -> Prefix:
         """The tokens in front of a dataset's questions, read once for all its shards."""
@@ -221,11 +222,17 @@ class ShardReader:
     ) -> tuple[list[Sample], Blocks, Blocks]:
         """Samples in the shard's order, the states caught on the way, and those of each pass."""
         by_id = {sample.id: sample for sample in stored or ()}
-        first, states = Blocks(CAUGHT), Blocks([cut.name for cut in self.passes])
+        first: Blocks = {name: [] for name in CAUGHT}
+        states: Blocks = {cut.name: [] for cut in self.passes}
         passes = [cut for cut in self.passes if not cut.retest]
+
+        def regrow(batch: Sequence[Prompted]) -> tuple[Trunk, None]:
+            return self._regrow(self.prefix, batch), None
+
+        # The very batches that answers on disk came from: a continued run equals an unbroken one.
         for batch, (trunk, answered) in in_batches(
             prompts,
-            self._answer if stored is None or self._watches() else self._regrow,
+            self._answer if stored is None or self._watches() else regrow,
             length=self._own,
             then=lambda p: p.question.id,
             budget=self.budget,
@@ -233,18 +240,27 @@ class ShardReader:
         ):
             if stored is not None:
                 samples = [by_id[p.question.id] for p in batch]
-                own = [self._positions(sample) for sample in samples]
-                self._intervene(trunk, own, passes, states, _mass(answered, samples))
             else:
                 assert answered is not None
                 pairs = zip(batch, answered.answers, strict=True)
                 samples = [mark_answer(self.lease.model, p, a) for p, a in pairs]
                 by_id |= {sample.id: sample for sample in samples}
-                self._coming = first.add(caught(samples, answered), before=self._coming)
-                own = [self._positions(sample) for sample in samples]
-                self._intervene(trunk, own, passes, states, answered.mass)
+                self._keep(first, caught(samples, answered))
+            positions = [self._positions(sample) for sample in samples]
+            self._intervene(trunk, positions, passes, states, _mass(answered, samples))
             del trunk, answered  # before the next batch has its own
         return [by_id[p.question.id] for p in prompts], first, states
+
+    def _keep(self, kept: Blocks, blocks: Mapping[str, Block]) -> None:
+        """Add one block of each pass; a GPU then holds none of those before.
+
+        It has done them by now, and goes on with these while the next ones are prepared.
+        """
+        for block in self._arriving:
+            block.states.settle()
+        self._arriving = list(blocks.values())
+        for name, block in blocks.items():
+            kept[name].append(block)
 
     def _rows(self, prompts: Sequence[Prompted]) -> int | None:
         """How many rows may be written to at once."""
@@ -262,9 +278,10 @@ class ShardReader:
     def _answer(self, batch: Sequence[Prompted]) -> tuple[Trunk, Answered | None]:
         ids = [p.question.id for p in batch]
         prompts = [p.prompt_ids for p in batch]
-        asked = [p.question_tokens[-1] for p in batch]
-        how = {"also_at": asked, "mass": self._watches()}
-        out = self.answerer.answer(self.lease, self.prefix, ids, prompts, **how)
+        ends = [p.question_tokens[-1] for p in batch]
+        out = self.answerer.answer(
+            self.lease, self.prefix, ids, prompts, also_at=ends, mass=self._watches()
+        )
         self.tokens += sum(map(self._own, batch)) + sum(len(a.token_ids) for a in out.answers)
         return out.trunk, out
 
@@ -276,13 +293,11 @@ class ShardReader:
         """
         return _matches(self.passes) and comes_with_answers(self.lease)
 
-    def _regrow(self, batch: Sequence[Prompted]) -> tuple[Trunk, Answered | None]:
-        """The trunk of answers that are on disk: of the very batch they came from, so that a
-        continued run equals an unbroken one.
-        """
+    def _regrow(self, prefix: Prefix, batch: Sequence[Prompted]) -> Trunk:
+        """The trunk of prompts whose answers are on disk."""
         prompts = [p.prompt_ids for p in batch]
-        self.tokens += sum(map(self._own, batch))
-        return grow_trunk(self.lease, self.prefix, prompts, room=0, head=False).trunk, None
+        self.tokens += sum(len(ids) - len(prefix) for ids in prompts)
+        return grow_trunk(self.lease, prefix, prompts, room=0, head=False).trunk
 
     def _intervene(
         self,
@@ -292,25 +307,24 @@ class ShardReader:
         states: Blocks,
         mass: Mass | None,
     ) -> None:
-        """Adds the states and outputs of these samples under each pass to `states`."""
+        """Read these samples under each pass, and add their states and outputs to `states`."""
         if _matches(passes):
             positions = with_mass(self.lease, trunk, positions, budget=self.budget, known=mass)
         rows = [
             row
-            for number, of in enumerate(positions)
+            for number, places in enumerate(positions)
             for cut in passes
-            if of is not None and (row := self._row(of, number, cut, trunk)) is not None
+            if places is not None and (row := self._row(places, number, cut, trunk)) is not None
         ]
         self.tokens += sum(len(row.ids) for row in rows)
-        ids = ["" if of is None else of.id for of in positions]
+        ids = ["" if places is None else places.id for places in positions]
         for batch, read, output in read_rows_with_output(
             self.lease, trunk, rows, budget=self.budget
         ):
-            blocks = by_pass(passes, ids, batch, read, output)
-            self._coming = states.add(blocks, before=self._coming)
+            self._keep(states, by_pass(passes, ids, batch, read, output))
 
     def _retest(self, shard: Shard, samples: Sequence[Sample], states: Blocks) -> None:
-        """Adds the states of the questions that are read again, behind the other prompt."""
+        """Read some questions again, behind the other prompt, and add their states."""
         passes = [cut for cut in self.passes if cut.retest]
         by_id = {sample.id: sample for sample in samples}
         chosen = [p for p in shard.retest if self._positions(by_id[p.question.id]) is not None]
@@ -318,23 +332,18 @@ class ShardReader:
             return
         prefix = self.retest_prefix = self._shared(self.retest_prefix, shard.retest_prefix)
 
-        def grown(batch: Sequence[Prompted]) -> Trunk:
-            prompts = [p.prompt_ids for p in batch]
-            return grow_trunk(self.lease, prefix, prompts, room=0, head=False).trunk
-
         def length(prompt: Prompted) -> int:
             return len(prompt.prompt_ids) - len(prefix)
 
         rows = prefix.rows_within(self.budget.trunk, room=max(map(length, chosen)))
         for batch, trunk in in_batches(
             chosen,
-            grown,
+            partial(self._regrow, prefix),
             length=length,
             then=lambda p: p.question.id,
             budget=self.budget,
             rows=rows,
         ):
-            self.tokens += sum(map(length, batch))
             positions = [retest_positions(by_id[p.question.id], p) for p in batch]
             self._intervene(trunk, positions, passes, states, None)
 
@@ -368,19 +377,15 @@ class ShardReader:
     def _has(self, name: str, shard: Shard) -> bool:
         return self.store.has(shard_name(name, shard.number))
 
-    def _file(self, name: str, shard: Shard, blocks: Sequence[Block]) -> Callable[[], None]:
-        """What writes a shard's states under one pass."""
-        return partial(self._write, name, shard, blocks)
-
-    def _write(self, name: str, shard: Shard, blocks: Sequence[Block]) -> None:
+    def _write_states(self, shard: Shard, name: str, blocks: Sequence[Block]) -> None:
         model = self.lease.model
         none = np.empty((0, model.blocks, model.parts.width), np.float32)
         ids = [id for block in blocks for id in block.ids]
         arrays = [block.states.array() for block in blocks] or [none]
         save_states(self.store, shard_name(name, shard.number), ids, arrays)
 
-    def _write_output(self, name: str, shard: Shard, blocks: Sequence[Block]) -> None:
-        """Writes what the model itself makes of a shard's answers under one pass."""
+    def _write_output(self, shard: Shard, name: str, blocks: Sequence[Block]) -> None:
+        """Write what the model itself makes of a shard's answers under one pass."""
         outputs = [block.output.cpu().numpy() for block in blocks if block.output is not None]
         values = np.concatenate(outputs) if outputs else np.empty((0, len(COLUMNS)), np.float32)
         frame = pd.DataFrame(values, columns=list(COLUMNS))
@@ -413,29 +418,11 @@ class Block(NamedTuple):
     output: Tensor | None = None  # [question, 3], the model's own; None where the pass has none
 
 
-class Blocks:
-    """The blocks of each pass, in the order they came."""
-
-    def __init__(self, names: Sequence[str]) -> None:
-        self._of: dict[str, list[Block]] = {name: [] for name in names}
-
-    def __getitem__(self, name: str) -> list[Block]:
-        return self._of[name]
-
-    def add(self, blocks: Mapping[str, Block], *, before: Sequence[Block]) -> list[Block]:
-        """Takes one block of each pass; a GPU then keeps none of those `before`.
-
-        It has done them by now, and goes on with these while the next ones are prepared.
-        """
-        for block in before:
-            block.states.settle()
-        for name, block in blocks.items():
-            self._of[name].append(block)
-        return list(blocks.values())
+Blocks = dict[str, list[Block]]  # of each pass, in the order they came
 
 
 def caught(samples: Sequence[Sample], answered: Answered) -> dict[str, Block]:
-    """States by name, of each sample that has a probe position; empty where none has one."""
+    """The states caught while answering, of each sample with a probe position; none: empty."""
     rows = [n for n, s in enumerate(samples) if s.exact_answer and s.exact_question]
     if not rows:
         return {}
@@ -445,7 +432,7 @@ def caught(samples: Sequence[Sample], answered: Answered) -> dict[str, Block]:
     at = sent(rows, device)
     states = (answered.states[at, sent(last, device)], answered.also[at])
     ids = [samples[n].id for n in rows]
-    return {name: Block(ids, Arriving(of)) for name, of in zip(CAUGHT, states, strict=True)}
+    return {name: Block(ids, Arriving(own)) for name, own in zip(CAUGHT, states, strict=True)}
 
 
 def by_pass(
