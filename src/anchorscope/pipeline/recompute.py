@@ -58,7 +58,7 @@ def _compute(view: RunView, again: Path, progress: Progress) -> None:
     for field, noted in {"evidence": "evidence", "ablate": "ablated"}.items():
         if noted in view.info:
             config = replace(config, **{field: tuple(view.info[noted])})
-    run = Run(store=Store(again, info=dict(view.info)), config=config, sets=(), progress=progress)
+    run = Run(store=Store(again, info=dict(view.info)), config=config, progress=progress)
     samples = [sample for own in stored_samples(run.store).values() for sample in own]
     spans = spans_table([sample.question for sample in samples])
     run.store.write("tables/spans.csv", partial(spans.to_csv, index=False))

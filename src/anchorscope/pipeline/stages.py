@@ -1,4 +1,4 @@
-"""A run as a value, and the seconds of its stages."""
+"""A run as a value: its folder, config and questions, the seconds of its stages, its answers."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from anchorscope.run_folder.store import Store
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """A run under way: its folder, what was asked for, its questions, and who listens."""
+    """A run under way."""
 
     store: Store
     config: Config
-    sets: Sequence[QuestionSet]
+    sets: Sequence[QuestionSet] = ()
     progress: Progress = field(default_factory=Quiet)
 
     @classmethod
@@ -49,7 +49,7 @@ class Run:
     def whole(self) -> bool:
         """Whether every file of a finished run is as it was written; what is not is named.
 
-        Markers follow from what is there: they are written at once.
+        Markers follow from the files: they are written at once.
         """
         damaged = {name: wrong for name, wrong in check_files(self.store.path) if wrong}
         for name, wrong in damaged.items():
@@ -61,39 +61,25 @@ class Run:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[dict[str, float]]:
-        """Adds the seconds (and tokens) of a stage to run.json, also where it breaks off.
+        """Add the seconds and tokens of a stage to run.json, also where it breaks off.
 
-        Batches for which memory ran out are named as well, since smaller ones round otherwise.
+        Batches for which memory ran out are noted as well, since smaller ones round otherwise.
         """
         begun, spent, before = time.monotonic(), {"tokens": 0.0}, len(HALVED)
         try:
             yield spent
         finally:
-            self.add_to(name, seconds=time.monotonic() - begun, tokens=spent["tokens"])
+            stages = self.store.info.get("stages", {})
+            stage = {"seconds": 0.0, "tokens": 0} | stages.get(name, {})
+            stage["seconds"] = round(stage["seconds"] + time.monotonic() - begun, 2)
+            stage["tokens"] = int(stage["tokens"] + spent["tokens"])
             if halved := HALVED[before:]:
-                self._note_halved(name, halved)
-
-    def _note_halved(self, name: str, halved: list[int]) -> None:
-        stages = self.store.info["stages"]
-        every = [*stages[name].get("halved", []), *halved]
-        self.store.save_info({"stages": stages | {name: stages[name] | {"halved": every}}})
-        self.progress.note(
-            f"memory ran out {len(halved)} times; batches of {min(halved)} tokens and more were "
-            "made smaller, which run.json notes"
-        )
-
-    def add_to(self, name: str, **spent: float) -> None:
-        """Adds to what run.json says of a stage.
-
-        `seconds` are those in which the run did nothing else, so that those of all stages add up
-        to the run; `beside` those in which the model read at the same time.
-        """
-        stages = self.store.info.get("stages", {})
-        stage = {"seconds": 0.0, "tokens": 0} | stages.get(name, {})
-        for unit, more in spent.items():
-            whole = stage.get(unit, 0) + more
-            stage[unit] = int(whole) if unit == "tokens" else round(whole, 2)
-        self.store.save_info({"stages": stages | {name: stage}})
+                stage["halved"] = [*stage.get("halved", []), *halved]
+                self.progress.note(
+                    f"memory ran out {len(halved)} times; batches of {min(halved)} tokens and more "
+                    "were made smaller, which run.json notes"
+                )
+            self.store.save_info({"stages": stages | {name: stage}})
 
 
 def answers_name(number: int) -> str:
