@@ -13,7 +13,7 @@ from anchorscope.engine.passes import KNOCKOUT
 from anchorscope.engine.rows import read_batch, row_for
 from anchorscope.engine.trunk import grow_trunk, read_prefix
 from anchorscope.models import load_model
-from anchorscope.pipeline.prompts import common_prefix, prompts_of
+from anchorscope.pipeline.prepare import common_prefix, prompts_of
 from anchorscope.spans.question import find_spans
 
 

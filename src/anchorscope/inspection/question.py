@@ -21,7 +21,7 @@ from anchorscope.evidence.patching import subject_span
 from anchorscope.models import Model
 from anchorscope.models.parts import longest_row
 from anchorscope.models.prompts import Prompt
-from anchorscope.pipeline.prompts import Prompted
+from anchorscope.pipeline.prepare import Prompted
 from anchorscope.pipeline.read_states import mark_answer
 from anchorscope.records import Question, Sample, Span
 from anchorscope.run_folder.identity import weights_hash, weights_remark
