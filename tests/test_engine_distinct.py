@@ -54,7 +54,6 @@ KINDS = [
     replace(KNOCKOUT, name="heads", heads=((1, 0), (2, 1))),
     replace(KNOCKOUT, name="window", layers="window:2"),
     Intervention(name="boost", boost=1.5),
-    Intervention(name="rescale", boost=1.5, where="post"),
 ]
 
 

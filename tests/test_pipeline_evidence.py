@@ -109,7 +109,7 @@ def test_detectors_can_be_had_without_the_analysis(model, questions, done, tmp_p
     """The same states as in a whole run; and the folder is for detectors alone."""
     out = collect(model, questions, out=tmp_path / "states", config=HOW)
     ids = list(done.samples["id"])
-    for name in ("clean", "knockout", "reweight+1.0", "reweight-2.0", "rescale+1.0"):
+    for name in ("clean", "knockout", "reweight+1.0", "reweight-2.0"):
         mine, whole = (load_states(Store(f), name, ids, 3) for f in (out, done.path))
         # Other rows share the batches, so the last digits may differ.
         np.testing.assert_allclose(mine, whole, atol=2e-2)

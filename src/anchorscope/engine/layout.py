@@ -211,20 +211,14 @@ class Layout:
         return ("clean", rule) if edges is None else ("cut", rule, None if edges.alike else block)
 
     def kept(self, block: int, dtype: torch.dtype) -> Tensor | None:
-        """What multiplies the weights after the softmax: 0 on edges cut `post`, else 1.
-
-        A boost after the softmax multiplies by its exponential, as a cut by that of -inf.
-        """
+        """What multiplies the weights after the softmax: 0 on edges cut `post`, else 1."""
         edges = self.edges
         if edges is None or edges.post is None:
             return None
         if self.home is not None:
             there = self.home.kept(block, dtype)
             return None if there is None else there.to(self.place.device)
-        gone = _gone(edges, block, edges.post)
-        if edges.added is None:
-            return (~gone).to(dtype)
-        return torch.where(gone, edges.added.exp()[:, None, None, None], 1.0).to(dtype)
+        return (~_gone(edges, block, edges.post)).to(dtype)
 
     def _cut(self, block: int, rule: Rule, dtype: torch.dtype) -> Tensor:
         assert self.edges is not None

@@ -24,7 +24,7 @@ from anchorscope.models.prompts import Prompt
 from anchorscope.pipeline.prompts import Prompted
 from anchorscope.pipeline.read_states import mark_answer
 from anchorscope.records import Question, Sample, Span
-from anchorscope.run_folder.identity import weights_hash, weights_remark
+from anchorscope.run_folder.identity import weights_hash
 from anchorscope.run_folder.view import RunView
 from anchorscope.spans.characters import content_words, tokens_of
 from anchorscope.spans.question import QuestionSpans, find_spans
@@ -154,7 +154,7 @@ def _check_same(run: RunView, model: Model) -> None:
     if noted != weights_hash(model.lm):
         raise UserError(
             f"The probes of '{run.path}' belong to {run.model_name}; {model.name} has other "
-            f"weights.{weights_remark(noted)} Use the run's model, or make a run of this one."
+            "weights. Use the run's model, or make a run of this one."
         )
 
 

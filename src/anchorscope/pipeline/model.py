@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import asdict, replace
 from typing import Any
 
 import torch
 
-from anchorscope.config import Config
 from anchorscope.engine.check import require_understood
-from anchorscope.engine.fused import try_early
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.limits.bounds import (
     Bounds,
@@ -27,13 +22,11 @@ from anchorscope.engine.passes import CAUGHT, passes_of
 from anchorscope.errors import UserError
 from anchorscope.evidence.pieces import passes_of_pieces
 from anchorscope.models import Model, load_model
-from anchorscope.models.device import choose
-from anchorscope.models.locate import config_on_disk
 from anchorscope.pathways.grouping import check_grouping
 from anchorscope.pipeline.request import command_of, described
 from anchorscope.pipeline.stages import Run
 from anchorscope.run_folder.disk_space import check_room, disk_bytes
-from anchorscope.run_folder.identity import git_revision, versions, weights_hash, weights_remark
+from anchorscope.run_folder.identity import git_revision, versions, weights_hash
 
 _SHARD = {"cpu": 512, "cuda": 4096}  # questions between two saves, at most
 # On a GPU the next token of many answers takes hardly longer than that of few, and their states
@@ -71,15 +64,14 @@ def _load(run: Run, asked: Any) -> Model:
 def _same_model(run: Run, asked: Any) -> tuple[Model, dict[str, Any]]:
     """The model, and what tells its weights apart: those of the run, if it has begun."""
     c, store = run.config, run.store
-    with _kernels_tried(c, asked):
-        model = load_model(
-            c.model if asked is None else asked,
-            device=c.device,
-            dtype=c.dtype,
-            revision=c.revision,
-            trust_remote_code=c.trust_remote_code,
-            adapter=c.adapter,
-        )
+    model = load_model(
+        c.model if asked is None else asked,
+        device=c.device,
+        dtype=c.dtype,
+        revision=c.revision,
+        trust_remote_code=c.trust_remote_code,
+        adapter=c.adapter,
+    )
     weights = weights_hash(model.lm)
     require_understood(model, weights=weights)
     facts = {"weights": weights, "dtype": str(model.dtype).removeprefix("torch.")}
@@ -88,26 +80,9 @@ def _same_model(run: Run, asked: Any) -> tuple[Model, dict[str, Any]]:
     if any(before[name] != fact for name, fact in facts.items()):
         raise UserError(
             f"{store.path} was begun with other weights or another dtype "
-            f"({before['dtype']}, now {facts['dtype']}).{weights_remark(before['weights'])} Use "
-            "the same model, or another --out."
+            f"({before['dtype']}, now {facts['dtype']}). Use the same model, or another --out."
         )
     return model, facts
-
-
-@contextmanager
-def _kernels_tried(config: Config, asked: Any) -> Iterator[None]:
-    """Kernels of a GPU are tried meanwhile, by a thread; who uses them says what is wrong."""
-    with ThreadPoolExecutor(1, "kernels") as beside:
-        if asked is None and torch.cuda.is_available():
-            beside.submit(_try_kernels, config)
-        yield
-
-
-def _try_kernels(config: Config) -> None:
-    choice, there = choose(config.device, config.dtype), config_on_disk(config.model)
-    if there is not None and choice.spread is None:
-        device = torch.zeros((), device=choice.device).device  # with its number
-        try_early(there, device, choice.dtype)
 
 
 def _bound(model: Model, before: dict[str, Any], tokens: int | None) -> None:

@@ -14,7 +14,7 @@ from anchorscope.models import Model
 from anchorscope.models.plain_text import Coded, Piece, code
 from anchorscope.models.prompts import Prompt, short, stop_ids, window_of
 from anchorscope.records import Span
-from anchorscope.run_folder.identity import weights_hash, weights_remark
+from anchorscope.run_folder.identity import weights_hash
 from anchorscope.spans.characters import tokens_of
 
 
@@ -185,6 +185,6 @@ def check_made_for(made: Mapping[str, Any], model: Model) -> None:
     if made.get("weights") != weights_hash(model.lm):
         raise UserError(
             f"The weights of {model.name} are not those the detector was made for ({name}, "
-            f"revision {made.get('revision')}).{weights_remark(made.get('weights'))} Use that "
-            "model, or train a detector for this one."
+            f"revision {made.get('revision')}). Use that model, or "
+            "train a detector for this one."
         )

@@ -43,7 +43,6 @@ _SAID = {
     "heads": "a knockout in some heads",
     "post": "a knockout after the softmax",
     "boost": "edges reweighted before the softmax",
-    "rescale": "edges reweighted after the softmax",
 }
 
 

@@ -91,9 +91,9 @@ def edits_for(
         if kind.heads is not None:
             cut = {head for at, head in kind.heads if at == block}
             edges = gone & torch.tensor([h in cut for h in range(heads)])[None, :, None, None]
-        change = -math.inf if kind.boost is None else kind.boost
         if kind.where == "post":
-            return Edit(factor=torch.where(edges, math.exp(change), 1.0))
+            return Edit(factor=(~edges).float())
+        change = -math.inf if kind.boost is None else kind.boost
         return Edit(added=torch.where(edges, change, 0.0))
 
     return edits

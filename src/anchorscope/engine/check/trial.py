@@ -109,7 +109,6 @@ def interventions(model: Model) -> tuple[Intervention, ...]:
         replace(KNOCKOUT, name="heads", heads=half),
         replace(KNOCKOUT, name="post", where="post"),
         Intervention(name="boost", boost=_BETA),
-        Intervention(name="rescale", boost=_BETA, where="post"),
     )
 
 

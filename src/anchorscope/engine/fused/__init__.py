@@ -34,16 +34,6 @@ def can_fuse(model: Model) -> bool:
     return _tried(model.device, model.dtype, *_shape(model.lm.config.get_text_config()))
 
 
-def try_early(config: Any, device: torch.device, dtype: torch.dtype) -> None:
-    """Tries the kernels for a model of this text config before it is here; `can_fuse` knows then.
-
-    Triton itself takes half a second to begin, in which nothing else needs Python.
-    """
-    ready = device.type == _GPU and find_spec("triton") is not None
-    if ready and not _tried(device, dtype, *_shape(config)):
-        _tried.cache_clear()  # what else goes on may be the reason: it is tried again in peace
-
-
 def _shape(config: Any) -> tuple[int, int, int]:
     """Heads, key heads and their width."""
     heads = config.num_attention_heads

@@ -44,8 +44,7 @@ _NAMES = {
     "window-5": "cut in the last 5 blocks",
     "single": "cut in one block",
 }
-_FORMS = (("knockout-", "cut otherwise: "), ("reweight", "attention reweighted, β "),
-          ("rescale", "attention rescaled, β "))  # fmt: skip
+_FORMS = (("knockout-", "cut otherwise: "), ("reweight", "attention reweighted, β "))
 _LARGEST_HALF = 65504.0
 _SMALLEST_HALF = float(np.finfo(np.float16).smallest_subnormal)
 _CUT = {"exact": "the exact question tokens", "question": "all question tokens"}
