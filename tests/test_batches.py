@@ -15,8 +15,8 @@ from kit.tiny import tiny_lm, tiny_tokenizer
 from torch.overrides import TorchFunctionMode
 
 from anchorscope.engine.batches import Budget, in_batches
-from anchorscope.engine.check.measure import room_on, trial_pack
-from anchorscope.engine.limits.bounds import Bounds, Noted, bounds_within, note, usual_bounds
+from anchorscope.engine.check.trial import room_on, trial_pack
+from anchorscope.engine.limits import Bounds, ModelFacts, bounds_within, set_facts, usual_bounds
 from anchorscope.errors import UserError
 from anchorscope.models import load_model
 from anchorscope.pipeline.model import shard_of
@@ -138,10 +138,10 @@ def test_half_precision_on_a_cpu_goes_in_larger_batches():
 def test_the_bounds_of_a_model_are_noted_and_batches_follow():
     model = load_model(tiny_lm("llama"), tokenizer=tiny_tokenizer())
     assert (Budget.of(model).tokens, Budget.of(model).trunk) == (2048, None)
-    note(model.lm, Noted(Bounds(512, 1 << 20, 1 << 21)))
+    set_facts(model.lm, ModelFacts(Bounds(512, 1 << 20, 1 << 21)))
     budget = Budget.of(model)
     assert (budget.tokens, budget.written, budget.trunk) == (512, 1 << 20, 1 << 21)
-    note(model.lm, Noted(Bounds(512, 1 << 20, 1 << 21), largest=64))
+    set_facts(model.lm, ModelFacts(Bounds(512, 1 << 20, 1 << 21), largest=64))
     assert Budget.of(model).tokens == 64
 
 

@@ -15,12 +15,12 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import eager_mask
 
 from anchorscope.engine.batches import Budget
+from anchorscope.engine.decode import grow_trunk
 from anchorscope.engine.interventions import Intervention
 from anchorscope.engine.interventions import positions_of as marked
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.passes import KNOCKOUT
 from anchorscope.engine.rows import read_batch, row_for
-from anchorscope.engine.trunk import grow_trunk
 from anchorscope.errors import UserError
 from anchorscope.evidence.saliency import saliency
 from anchorscope.evidence.shards import prefix_of

@@ -14,8 +14,8 @@ from anchorscope import Config, Question, UserError, load_model, load_questions,
 from anchorscope.answers.generate import Answerer
 from anchorscope.answers.judge import judge
 from anchorscope.config import CHEAP, EVIDENCE
+from anchorscope.engine.decode import Prefix
 from anchorscope.engine.lease import Lease
-from anchorscope.engine.trunk import Prefix
 from anchorscope.models.prompts import make_prompt
 from anchorscope.pipeline.collect import collect
 from anchorscope.run_folder.states import load_states

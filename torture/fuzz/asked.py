@@ -10,8 +10,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
-from anchorscope.models.plain_text import Piece, code, guarded_tokens
-from anchorscope.models.prompts import make_prompts
+from anchorscope.models.prompts import PromptPart, guarded_tokens, make_prompts, tokenise
 from anchorscope.records import Shot
 from torture.fuzz.target import Target
 from torture.fuzz.texts import part, seeded, text
@@ -111,7 +110,9 @@ def check_prompts(given: tuple[str, Shot, str, str]) -> None:
     assert not set(own) & guarded.keys()
     if which == "llama":  # of bytes: what was asked comes back whole
         assert asked.tokenizer.decode(own) == question
-    said = code(asked.tokenizer, [[Piece(question + shot.answer, False)]], special=False)[0]
+    said = tokenise(asked.tokenizer, [[PromptPart(question + shot.answer, False)]], special=False)[
+        0
+    ]
     assert not _count(said.ids, guarded)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from anchorscope.answers.given_verdicts import read_verdicts
+from anchorscope.answers.verdicts import read_verdicts
 from anchorscope.datasets import load_questions
 from anchorscope.datasets.columns import read_columns
 from anchorscope.datasets.hub import read_address

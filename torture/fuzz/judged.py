@@ -8,8 +8,8 @@ from typing import Any
 from hypothesis import strategies as st
 
 from anchorscope.answers.judge import judge
-from anchorscope.answers.kind import KINDS, kind_of_answer
 from anchorscope.answers.normalise import plain, words
+from anchorscope.spans.answer import KINDS, kind_of_answer
 from torture.fuzz.target import Target
 from torture.fuzz.texts import long_text, part, seeded, text
 

@@ -12,10 +12,8 @@ from hypothesis import strategies as st
 from anchorscope.datasets.text import normalised, one_line, words
 from anchorscope.records import Question, Span
 from anchorscope.spans.answer import answer_span
-from anchorscope.spans.by_model import read_reply
 from anchorscope.spans.characters import merged, tokens_of
-from anchorscope.spans.entity import entity_of
-from anchorscope.spans.question import find_spans
+from anchorscope.spans.question import entity_of, find_spans, read_reply
 from torture.fuzz.target import Target
 from torture.fuzz.texts import long_text, part, seeded, text
 

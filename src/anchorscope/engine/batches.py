@@ -8,9 +8,8 @@ from typing import Any, TypeVar
 
 import torch
 
-from anchorscope.engine.halvings import HALVED
-from anchorscope.engine.limits.bounds import bounds_of
-from anchorscope.engine.limits.packs import PackTooLong
+from anchorscope.engine import HALVED
+from anchorscope.engine.limits import PackTooLong, bounds_of
 from anchorscope.errors import UserError
 from anchorscope.models import Model
 
@@ -46,11 +45,11 @@ class Budget:
         self.tokens, self._calm = max(1, self.tokens // 2), 0
         self._grow_after = min(self._grow_after * 2, _GROW_AFTER << 8)
 
-    def keep_to(self, tokens: int) -> None:
+    def limit_to(self, tokens: int) -> None:
         """No more tokens than these from now on."""
         self.tokens, self._most = min(self.tokens, tokens), min(self._most, tokens)
 
-    def went_well(self) -> None:
+    def grow(self) -> None:
         """After a while without trouble, half as many again: others may have given memory back."""
         self._calm += 1
         if self._calm >= self._grow_after and self.tokens < self._most:
@@ -80,17 +79,17 @@ def in_batches(
         except PackTooLong as error:
             if count == 1 or total <= error.tokens:
                 raise
-            budget.keep_to(error.tokens)
+            budget.limit_to(error.tokens)
             continue
         if not done:
             HALVED.append(total)
             budget.tokens = min(budget.tokens, total)
             budget.shrink()
             # Here the error is gone, and with its traceback the tensors of the batch that failed.
-            _give_back()
+            _release_memory()
             continue
         del waiting[-count:]
-        budget.went_well()
+        budget.grow()
         # Not kept here: the next batch should not have to share the memory with this one.
         yield batch, done.pop()
 
@@ -100,7 +99,7 @@ def _within_memory(work: Callable[[list[T]], R], batch: list[T]) -> list[R]:
     try:
         return [work(batch)]
     except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-        if not ran_out(error):
+        if not is_out_of_memory(error):
             raise
         if len(batch) == 1:
             raise UserError(
@@ -110,15 +109,15 @@ def _within_memory(work: Callable[[list[T]], R], batch: list[T]) -> list[R]:
     return []
 
 
-def ran_out(error: BaseException) -> bool:
+def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error says that memory ran out: a CPU and an Apple GPU say it in words alone."""
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return True
     return any(words in str(error) for words in _OUT_OF_MEMORY)
 
 
-def _give_back() -> None:
-    """Hands what the failed batch held back to the device."""
+def _release_memory() -> None:
+    """Return what the failed batch held to the device."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from anchorscope.engine.limits.bounds import all_memory
+from anchorscope.engine.limits import all_memory
 from anchorscope.models import Model
 from anchorscope.models.device import cpu_has_amx, cpu_has_bfloat16
 

@@ -31,14 +31,14 @@ BETAS = (0.25, 0.5, 1.0, 2.0)
 
 
 def knockout_of(config: Config) -> Intervention:
-    """The knockout as the run was asked for it."""
+    """The knockout as the run's config defines it."""
     return replace(KNOCKOUT, keys=config.keys, where=config.where, layers=config.layers)
 
 
 def passes_of(config: Config) -> tuple[Intervention, ...]:
     """The passes of every run: the knockout, its controls, the answer alone, and the retest."""
     cut = knockout_of(config)
-    controls = (replace(cut, name=of.name, keys=of.keys) for of in (NEUTRAL, CONTENT, QUESTION))
+    controls = (replace(cut, name=c.name, keys=c.keys) for c in (NEUTRAL, CONTENT, QUESTION))
     again = replace(cut, name=RETEST_KNOCKOUT.name, retest=True)
     return (cut, *controls, ANSWER_ONLY, RETEST, again)
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from anchorscope.answers.given_verdicts import read_verdicts
+from anchorscope.answers.verdicts import read_verdicts
 from anchorscope.config import Config
 from anchorscope.engine.passes import CAUGHT, passes_of
 from anchorscope.errors import UserError, user_path
@@ -20,8 +20,7 @@ from anchorscope.probes.folds import MIN_OVERALL, entity_folds
 from anchorscope.records import QuestionSet, Verdict
 from anchorscope.run_folder.disk_space import check_room, check_writable, disk_bytes
 from anchorscope.run_folder.remote import remote_of
-from anchorscope.spans.entity import entity_of
-from anchorscope.spans.question import find_spans
+from anchorscope.spans.question import entity_of, find_spans
 
 _FROM_TEXT = ("auto", "given", "rules", "all")  # the finders that need no model and no parser
 

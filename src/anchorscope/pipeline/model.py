@@ -10,13 +10,13 @@ import torch
 
 from anchorscope.engine.check import require_understood
 from anchorscope.engine.lease import Lease
-from anchorscope.engine.limits.bounds import (
+from anchorscope.engine.limits import (
     Bounds,
     bounds_of,
+    facts_of,
     kind_of,
-    note,
-    noted_of,
     power_of_two,
+    set_facts,
 )
 from anchorscope.engine.passes import CAUGHT, passes_of
 from anchorscope.errors import UserError
@@ -92,7 +92,7 @@ def _bound(model: Model, before: dict[str, Any], tokens: int | None) -> None:
         bounds = Bounds(**before["bounds"])
     elif tokens is not None:
         bounds = bounds._replace(tokens=tokens)
-    note(model.lm, replace(noted_of(model.lm), bounds=bounds))
+    set_facts(model.lm, replace(facts_of(model.lm), bounds=bounds))
 
 
 def _check_room(run: Run, model: Model) -> None:
@@ -115,7 +115,7 @@ def _save_facts(run: Run, model: Model, facts: dict[str, Any]) -> None:
     if model.device.type == "cpu":
         here["threads"] = torch.get_num_threads()  # the order of sums depends on it
     else:
-        here["kernels"] = "fused" if Lease(model).apart else "stock"
+        here["kernels"] = "fused" if Lease(model).fused else "stock"
     before = store.info
     store.save_info(
         {

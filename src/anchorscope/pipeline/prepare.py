@@ -9,7 +9,7 @@ from functools import partial
 import pandas as pd
 
 from anchorscope.answers.generate import write_lines
-from anchorscope.answers.given_verdicts import count, read_verdicts
+from anchorscope.answers.verdicts import count_verdicts, read_verdicts
 from anchorscope.config import Finder
 from anchorscope.engine.lease import Lease
 from anchorscope.evidence.pieces import PromptMaker
@@ -69,7 +69,7 @@ def _verdicts(run: Run) -> dict[str, Verdict]:
     verdicts = read_verdicts(run.config.verdicts)
     if verdicts:
         ids = (question.id for each in run.sets for question in each)
-        counted = count(verdicts, ids, str(run.config.verdicts))
+        counted = count_verdicts(verdicts, ids, str(run.config.verdicts))
         run.progress.note(counted.sentence(str(run.config.verdicts)))
         run.store.save_info({"verdicts": asdict(counted)})
     return verdicts

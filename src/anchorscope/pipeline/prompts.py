@@ -13,17 +13,16 @@ from typing import NamedTuple
 
 from anchorscope.answers.generate import Answerer
 from anchorscope.datasets.text import digest
+from anchorscope.engine.decode import read_prefix, shared_prefix
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.passes import RETESTED
-from anchorscope.engine.trunk import read_prefix, shared_prefix
 from anchorscope.errors import UserError
 from anchorscope.models import Model
 from anchorscope.models.prompts import RETEST, USUAL, Prompt, Wording, has_chat, make_prompts
 from anchorscope.records import Question, QuestionSet, Verdict
 from anchorscope.spans.answer import answer_span
 from anchorscope.spans.characters import content_words, tokens_of
-from anchorscope.spans.entity import entity_of
-from anchorscope.spans.question import QuestionSpans
+from anchorscope.spans.question import QuestionSpans, entity_of
 
 TRIED = 16  # questions of each set
 SLACK = 0.05  # chat turns may be this much worse: they are what an instructed model was made for

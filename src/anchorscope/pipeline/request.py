@@ -9,14 +9,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from anchorscope.answers.given_verdicts import count, read_verdicts, verdicts_hash
+from anchorscope.answers.verdicts import count_verdicts, read_verdicts, verdicts_hash
 from anchorscope.config import Config
 from anchorscope.datasets import load_questions
 from anchorscope.errors import UserError
 from anchorscope.models import Model
 from anchorscope.records import Question, QuestionSet
 from anchorscope.run_folder.identity import questions_hash
-from anchorscope.spans.by_spacy import load_pipeline
+from anchorscope.spans.question import load_pipeline
 
 _ONE_PART = ("rank", "world_size")  # the whole run is asked for without them
 Questions = str | Path | QuestionSet | Sequence[Question]
@@ -39,7 +39,7 @@ def resolve(
     asked = {"data": [each.name for each in sets], "questions": questions_hash(sets)}
     verdicts = read_verdicts(config.verdicts)
     if verdicts:
-        count(verdicts, (q.id for each in sets for q in each), str(config.verdicts))
+        count_verdicts(verdicts, (q.id for each in sets for q in each), str(config.verdicts))
     content = {"columns": None, "verdicts": verdicts_hash(verdicts)}
     return config, sets, config.identity() | asked | content
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import pandas as pd
 
 from anchorscope.config import Config
-from anchorscope.engine.halvings import HALVED
+from anchorscope.engine import HALVED
 from anchorscope.progress import Progress, Quiet
 from anchorscope.records import QuestionSet, Sample
 from anchorscope.run_folder.listing import MARKERS, check_files
