@@ -35,7 +35,7 @@ _HARMLESS = {
 
 
 class InputEdit(Protocol):
-    """Gives the rows of a window that begins at a block the clean rows' states."""
+    """Change the inputs of blocks, so that a window's rows start from the clean rows."""
 
     def __call__(self, block: int, hidden: Tensor) -> Tensor:
         """The packed input [1, token, width] that a block (from 0) gets."""
@@ -199,7 +199,7 @@ AttentionInterface.register(NAME, attend)
 
 @contextmanager
 def attention_named(lm: nn.Module, name: str) -> Iterator[None]:
-    """The model in evaluation, with the attention of that name; all is put back as it was."""
+    """Switch a model to the attention of a name, in evaluation mode, until the block ends."""
     configs = [module.config for module in lm.modules() if hasattr(module, "config")]
     # Each config once; the parts of a model may have their own, with another attention each.
     names = {id(c): (c, getattr(c, _WHERE)) for c in configs if hasattr(c, _WHERE)}
@@ -242,7 +242,7 @@ def _method(module: nn.Module) -> Any:
 
 
 def _local(module: Any, rule: Rule) -> Rule:
-    """The rule together with the table of a layer that looks back only so far, where it has one."""
+    """The rule combined with the table of a layer that looks back only so far, if it has one."""
     table = getattr(module, "bias", None)
     if not isinstance(table, Tensor) or table.dim() != 4:
         return rule

@@ -72,7 +72,7 @@ class Trunk:
 
 @dataclass(frozen=True)
 class GrownTrunk:
-    """A trunk with the memory that can go on from it, and what its last tokens gave."""
+    """A trunk, the cache that decoding goes on with, and what the last tokens gave."""
 
     trunk: Trunk
     memory: GrowingCache
@@ -343,7 +343,7 @@ class _Decoder:
             logits = self._feed(chosen, step, head=not last)
 
     def _choose(self, logits: Tensor, step: int) -> Tensor:
-        """The likeliest or the drawn token of each row, noted with its log-probability."""
+        """The likeliest or the drawn token of each row, stored with its log-probability."""
         if self.sampling is None:
             chosen, own, entropy = self.likeliest(logits)
         else:

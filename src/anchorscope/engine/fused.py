@@ -50,7 +50,7 @@ def _kernels_agree(
 
 @torch.no_grad()
 def install_kernels(lm: nn.Module) -> Callable[[], None]:
-    """Give every module that has one its fused forward; gives what restores the model."""
+    """Replace the forwards of a model by fused ones that agree; gives what restores it."""
     known = _FORWARDS.setdefault(lm, {})
     forwards = {module: _forward(known, module) for module in lm.modules() if module is not lm}
     fused = {module: forward for module, forward in forwards.items() if forward is not None}
@@ -226,7 +226,7 @@ def fused_norm(module: nn.Module) -> Forward | None:
 
 
 def _epsilon(module: nn.Module) -> float | None:
-    """What a norm adds under the root, by the names in use."""
+    """The epsilon of a norm, by the names in use."""
     names = ("variance_epsilon", "eps")
     return next((float(eps) for n in names if (eps := getattr(module, n, None)) is not None), None)
 
@@ -274,7 +274,7 @@ _NAME = "apply_rotary_pos_emb"
 
 
 def fused_attention(module: nn.Module) -> Forward | None:
-    """The attention's forward with the fused rotation; None where it turns in another way."""
+    """The attention's forward with the fused rotation; None where it rotates in another way."""
     plain = type(module).forward
     if not isinstance(plain, FunctionType) or _NAME not in plain.__code__.co_names:
         return None
@@ -290,7 +290,7 @@ def fused_attention(module: nn.Module) -> Forward | None:
 
 
 def _by_kernel(own: Forward) -> Forward:
-    """The file's function, by our kernel where the whole head turns."""
+    """The model's rotation function, by our kernel where the whole head is rotated."""
 
     def either(
         query: Tensor, key: Tensor, cos: Tensor, sin: Tensor, *args: Any, **kwargs: Any
@@ -303,14 +303,14 @@ def _by_kernel(own: Forward) -> Forward:
 
 
 def rotate(query: Tensor, key: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
-    """Queries and keys [1, head, token, width], turned by the angles [1, token, width]."""
+    """Queries and keys [1, head, token, width], rotated by the angles [1, token, width]."""
     from anchorscope.engine.kernels import rotated  # Triton comes with torch for GPUs
 
     return rotated(query, key, cos, sin)
 
 
 def _halves(own: Forward, like: Tensor) -> bool:
-    """Whether the file's function turns the two halves of a head against each other."""
+    """Whether a model's function rotates the two halves of a head against each other."""
     query, key = random_like(like, 1, 3, 5, 8), random_like(like, 1, 1, 5, 8)
     return agree(
         own, rotate, query, key, random_like(like, 1, 5, 8), random_like(like, 1, 5, 8).neg()

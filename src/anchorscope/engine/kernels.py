@@ -132,10 +132,9 @@ def rotated(query: Tensor, key: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tenso
     return outs[0].transpose(1, 2), outs[1].transpose(1, 2)
 
 
-# --- The likeliest token of each row ---
+# --- The likeliest token of each row, with its log-probability and the entropy, in one pass ---
 
-
-_BLOCK = 2048
+# By torch's own functions the logits of a large vocabulary are read and written a dozen times.
 
 
 @triton.jit(do_not_specialize=["size", "stride"])
@@ -185,7 +184,12 @@ def likeliest(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return chosen, log_prob, entropy
 
 
-# --- Attention over keys in up to three places ---
+# --- Attention over keys in up to three places: nothing is joined first ---
+
+# The prefix is held once for all rows, a trunk once for each question, and a row's own keys come
+# one after the other as the model packs them. A program of the kernel takes the queries of one row
+# that share a key head. Scores, softmax and sums are in float32; weights meet the values in the
+# model's dtype.
 
 
 _LOG2E = 1.4426950408889634

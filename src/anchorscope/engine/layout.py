@@ -40,7 +40,7 @@ class UnsupportedModel(UserError):
 
 @dataclass(frozen=True, eq=False)
 class Rule:
-    """Who may attend to whom in one kind of layer; two rules are the same only if one object."""
+    """Which keys a query may see in a kind of layer; two rules are equal only as one object."""
 
     function: Callable[[Any, Any, Any, Any], Tensor]  # batch, head, query and key -> allowed
 
@@ -69,7 +69,7 @@ class Rule:
 
 
 def rule_of(*, mask_function: Callable[..., Tensor], use_vmap: bool = False, **sizes: Any) -> Rule:
-    """What transformers calls in place of making a mask."""
+    """Make a rule where transformers would make a mask; transformers calls this."""
     if use_vmap:
         raise UnsupportedModel("its mask depends on more than token positions")
     return Rule(mask_function)
@@ -206,22 +206,21 @@ class Layout:
         if self.home is not None:
             place = self.home.place.to(self.query_at.device)
         else:
-            place = self._counted() if self.sizes is None else self._known(self.sizes)
+            place = self._places()
             if self.distinct is not None:
                 first = np.unique(self.distinct, return_index=True)[1]
                 place = place[to_device(first, place.device)]
         object.__setattr__(self, "place", place)
         object.__setattr__(self, "_among", among)
 
-    def _counted(self) -> Tensor:
-        return (self.query_at.flatten() >= 0).nonzero()[:, 0]
-
-    def _known(self, sizes: Sequence[int]) -> Tensor:
-        """The same from what is known of the rows, which are padded on the left."""
+    def _places(self) -> Tensor:
+        """The places of all tokens in the rows, which are padded on the left, [token]."""
+        if self.sizes is None:
+            return (self.query_at.flatten() >= 0).nonzero()[:, 0]
         width = self.query_at.shape[1]
-        if min(sizes, default=width) == width:
+        if min(self.sizes, default=width) == width:
             return torch.arange(self.query_at.numel(), device=self.query_at.device)
-        there = np.arange(width) >= width - np.asarray(sizes)[:, None]
+        there = np.arange(width) >= width - np.asarray(self.sizes)[:, None]
         return to_device(there.ravel().nonzero()[0], self.query_at.device)
 
     @property

@@ -93,7 +93,7 @@ def _width(row: Row) -> int:
 def read_from_clean(
     lease: Lease, trunk: Trunk, rows: Sequence[Row], *, budget: Budget, depth: int
 ) -> Iterator[tuple[list[Row], Tensor]]:
-    """Rows with their states [row, layer, width], each begun at the first block it is cut in.
+    """Rows with their states [row, layer, width], each started at the first block it is cut in.
 
     What comes before is the clean row's: every question must have one (no heads cut) among them.
     """
@@ -124,7 +124,7 @@ def first_cut(row: Row) -> int:
 
 
 class CleanStarts:
-    """What clean rows give the blocks at which others begin, and proof that it is enough."""
+    """Clean inputs of blocks from which other rows can start, and a proof that they suffice."""
 
     def __init__(self, lease: Lease, trunk: Trunk, depth: int, starts: set[int]) -> None:
         self._lease, self._trunk, self._depth = lease, trunk, depth
@@ -156,7 +156,7 @@ class CleanStarts:
         return torch.cat([clean, states[:, start:]], dim=1)
 
     def _repeats(self, row: Row, start: int) -> bool:
-        """Whether a clean row that begins there ends alike, bit for bit: no way leads past it."""
+        """Whether a clean row that starts there ends alike, bit for bit: nothing flows past it."""
         keeper = _InputRecorder({start})
         whole = self._pass([row], keeper)
         try:
@@ -171,7 +171,7 @@ class CleanStarts:
 
 
 class _InputRecorder:
-    """Keeps what the blocks `at` are given, and changes nothing."""
+    """Record the inputs of the blocks `at`, and change nothing."""
 
     def __init__(self, at: set[int]) -> None:
         self._at = at
@@ -187,7 +187,7 @@ class _InputRecorder:
 
 
 class _InputReplacer:
-    """Gives a block the input [1, token, width] that was kept for it."""
+    """Replace the input of a block by a recorded one, [1, token, width]."""
 
     def __init__(self, block: int, packed: Tensor) -> None:
         self._block, self._packed = block, packed
@@ -214,7 +214,7 @@ def read_windows(lease: Lease, trunk: Trunk, rows: Sequence[Row], width: int) ->
 
 
 class _WindowSlots:
-    """Sets the slot whose window begins at a block back to the clean rows."""
+    """Reset the slot whose window begins at a block to the clean rows."""
 
     def __init__(self, rows: Sequence[Row], width: int) -> None:
         self.tokens = sum(len(row.ids) for row in rows)
@@ -261,7 +261,7 @@ def with_mass(
     budget: Budget,
     known: AttentionMass | None = None,
 ) -> list[TokenPositions | None]:
-    """The same marks, each with the clean attention mass at its probe position.
+    """Add to each mark the clean attention mass at its probe position.
 
     It is read from the model where it is not `known` from the time the answers were written.
     """

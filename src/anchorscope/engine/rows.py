@@ -228,7 +228,7 @@ def edges_of(
 
 
 def _added(batch: Sequence[Row], device: torch.device) -> Tensor | None:
-    """What the scores of each row's edges get, [row]; None where every row cuts."""
+    """What is added to the scores of each row's edges, [row]; None where every row cuts."""
     boosts = [row.intervention.boost for row in batch]
     if all(boost is None for boost in boosts):
         return None

@@ -70,7 +70,7 @@ _NAMES = {
 
 
 class Check(NamedTuple):
-    """One thing that was checked, whether it is so, and what was seen."""
+    """The result of one check: its name, whether it passed, and what was seen."""
 
     name: str
     ok: bool
@@ -80,7 +80,7 @@ class Check(NamedTuple):
 
 @dataclass(frozen=True)
 class _EngineResults:
-    """What the engine gave for the three questions."""
+    """What the engine computed for the three trial questions."""
 
     trial: Trial
     states: dict[str, Tensor]  # [sample, layer, width] by intervention
@@ -208,7 +208,7 @@ _HASHES: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()  # of weights, 
 
 
 def require_understood(model: Model, *, weights: str | None = None) -> None:
-    """Raise a UserError that names the failed checks; a model is proved once, and that is kept.
+    """Raise a UserError that names the failed checks; a proof is kept and made only once.
 
     `weights` is their hash, where it was computed already.
     """
@@ -341,7 +341,7 @@ _HALF = (torch.bfloat16, torch.float16)
 
 
 def can_be_float32(model: Model) -> bool:
-    """Whether all of its weights are plain ones in half precision, in one place."""
+    """Whether all weights are plain half-precision ones on one device."""
     weights = list(model.lm.parameters())
     plain = getattr(model.lm, "hf_quantizer", None) is None
     whole = len({weight.device for weight in weights}) == 1 and weights[0].device.type != "meta"
@@ -413,7 +413,7 @@ def _file(model: Model, weights: str) -> Path:
 
 
 def _device(model: Model) -> list[str]:
-    """What computes: the kind of processor or GPU, and how its numbers are rounded."""
+    """The processor or GPU that computes, as far as rounding depends on it."""
     name = [str(model.device), platform.machine(), torch.backends.cpu.get_cpu_capability()]
     if model.device.type == "cuda":
         facts = torch.cuda.get_device_properties(model.device)

@@ -29,7 +29,7 @@ _LOG_SUM = (torch.logsumexp, Tensor.logsumexp)  # how some models let a sink tak
 
 @dataclass(frozen=True)
 class Edit:
-    """What a block's attention is changed by; both [row, 1 or head, query, key]."""
+    """A change to a block's attention; both parts are [row, 1 or head, query, key]."""
 
     added: Tensor | None = None  # to the scores
     factor: Tensor | None = None  # of the weights
@@ -108,7 +108,7 @@ def _prepared(
 def _hooked(
     block: nn.Module, number: int, scores: _Scores, keep: Keep, *, ends: bool
 ) -> Iterator[None]:
-    """Tells the scores which block runs, and keeps the states behind it."""
+    """Tell the scores which block runs, and keep the states after it."""
 
     def begin(module: nn.Module, args: tuple) -> None:
         scores.block = number
@@ -127,7 +127,7 @@ def _hooked(
 
 
 class _Scores(TorchFunctionMode):
-    """Edits what every softmax over the keys is given and gives."""
+    """Edit the scores and the weights of every softmax over the keys."""
 
     def __init__(self, edits: Edits, length: int, *, edited: bool) -> None:
         super().__init__()
@@ -203,7 +203,7 @@ def stock_under(
 def edits_for(
     samples: tuple[TokenPositions, ...], kind: Intervention, *, layer: int, heads: int
 ) -> Edits:
-    """One intervention for the states of one layer."""
+    """The edits of one intervention, for the states of one layer."""
     length = max(len(s.ids) for s in samples)
     gone = torch.stack([_edges(s, kind, length) for s in samples])[:, None]
     width = window_of(kind.layers) or layer

@@ -47,7 +47,7 @@ class Trial:
 
 
 def prompts_for(model: Model) -> list[tuple[int, ...]]:
-    """Arbitrary tokens: the checks are about arithmetic, not meaning.
+    """Three made-up prompts: the checks are about arithmetic, not meaning.
 
     Not all of them are distinct, clean or cut: the second turn differs from the first in E_Q alone,
     and the third begins like it.
@@ -97,8 +97,9 @@ def answer_prompts(lease: Lease, prefix: Prefix, prompts: list[tuple[int, ...]])
 def mark_positions(
     prompt: tuple[int, ...], answer: tuple[int, ...], number: int, *, start: int = PREFIX
 ) -> TokenPositions:
-    """E_Q is the middle of the turn but for one token: the longer it is, the more a cut must move.
+    """The positions of a made-up prompt with its answer.
 
+    E_Q is the middle of the turn but for one token: the longer it is, the more a cut must move.
     The gap in it is there for rows that leave out the keys behind it.
     """
     turn = range(start, len(prompt))
@@ -113,7 +114,7 @@ def mark_positions(
 
 
 def interventions(model: Model) -> tuple[Intervention, ...]:
-    """One of every kind that a run can ask for."""
+    """One intervention of every kind that a run can have."""
     heads = model.lm.config.get_text_config().num_attention_heads
     # The first half of the heads: one head of a large model moves less than rounding does.
     half = tuple((b, h) for b in range(1, model.blocks + 1) for h in range(max(1, heads // 2)))
@@ -169,7 +170,7 @@ _FAR = 1 << 15  # positions beyond are not tried
 
 
 def check_long(model: Model, limit: float) -> tuple[str, bool, str]:
-    """A row that reaches beyond the smallest window or chunk: name, whether it is right, why."""
+    """Check a row that reaches beyond the smallest window or chunk: name, result, what was seen."""
     config = model.lm.config.get_text_config()
     sizes = {name: getattr(config, name, None) for name in _WINDOWS}
     windows = {name: size for name, size in sizes.items() if isinstance(size, int) and size > 0}
@@ -202,7 +203,7 @@ def _long(model: Model, window: int) -> float:
 
 
 def check_far(model: Model, limit: float) -> tuple[str, bool, str]:
-    """A row at the last positions that are read must leave a row beside it as it is.
+    """Check that a row at the last positions that are read changes no row beside it.
 
     Rotary embeddings may depend on the length of a whole pass, and with it on other rows.
     """
@@ -225,7 +226,7 @@ def check_far(model: Model, limit: float) -> tuple[str, bool, str]:
 
 
 def check_pack(model: Model, limit: float, *, most: int | None) -> tuple[str, bool, str]:
-    """A pack, of full size or `most` tokens, whose last row must be that row alone.
+    """Check that the last row of a pack, of full size or `most` tokens, is that row alone.
 
     A smaller bound is noted. Longer packs than this are tried when they come.
     """
@@ -307,7 +308,7 @@ def measure(model: Model) -> None:
 
 
 def trial_pack(model: Model, peak: Callable[[Model, Callable[[], object]], int]) -> tuple[int, int]:
-    """What `peak` says of a pass, and how many tokens it had."""
+    """What `peak` measures of a pass over a trial pack, and how many tokens the pack has."""
     prompt = prompts_for(model)[0]
     config = model.lm.config.get_text_config()
     longest = (longest_row(model.lm) or 4 * _MEASURED_PREFIX) // 2
@@ -337,7 +338,7 @@ def peak_bytes(model: Model, work: Callable[[], object]) -> int:
 
 
 def room_on(total: int, held: int, free: int) -> int:
-    """The bytes of a GPU that batches may count on, from its size and what the model holds of it.
+    """The bytes of a GPU that batches may use, from its size and what the model holds of it.
 
     Not from what is free just now: that is another number in every run, and with it could come
     other batches, which round otherwise. It counts only where another process holds half of it.
