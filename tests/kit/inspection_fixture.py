@@ -13,8 +13,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from anchorscope.answers.generate import Answerer
 from anchorscope.config import Config
+from anchorscope.engine.decode import Prefix
 from anchorscope.engine.lease import Lease
-from anchorscope.engine.trunk import Prefix
 from anchorscope.models import Model, load_model
 from anchorscope.models.prompts import make_prompt
 from anchorscope.pipeline.prepare import prompts_of

@@ -19,7 +19,7 @@ from anchorscope.errors import UserError, unknown
 if TYPE_CHECKING:
     import pandas as pd
 
-    from anchorscope.answers.doubtful import Doubt
+    from anchorscope.answers.verdicts import Doubt
     from anchorscope.pathways.power import Power, Smallest
     from anchorscope.records import Estimate, Sample
     from anchorscope.run_folder.manifest import Checked
@@ -270,7 +270,7 @@ def verdicts(
         raise UserError(f"--most is {most}. Accepted: 1 or more.")
     import pandas as pd
 
-    from anchorscope.answers.doubtful import doubtful
+    from anchorscope.answers.verdicts import doubtful
     from anchorscope.config import Config
     from anchorscope.pipeline.request import command_of
     from anchorscope.run_folder.view import RunView

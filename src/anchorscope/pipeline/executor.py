@@ -27,11 +27,11 @@ from safetensors.numpy import load as load_arrays
 from safetensors.numpy import save as save_arrays
 
 from anchorscope.config import Config
+from anchorscope.engine import HALVED
 from anchorscope.engine.batches import Budget
-from anchorscope.engine.halvings import HALVED
+from anchorscope.engine.decode import Prefix
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.passes import CAUGHT, passes_of
-from anchorscope.engine.trunk import Prefix
 from anchorscope.errors import UserError
 from anchorscope.evidence.pieces import Tables, passes_of_pieces, pieces_of
 from anchorscope.evidence.shards import read_ends

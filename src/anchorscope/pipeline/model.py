@@ -10,13 +10,13 @@ import torch
 
 from anchorscope.engine.check import require_understood
 from anchorscope.engine.lease import Lease
-from anchorscope.engine.limits.bounds import (
+from anchorscope.engine.limits import (
     Bounds,
     bounds_of,
+    facts_of,
     kind_of,
-    note,
-    noted_of,
     power_of_two,
+    set_facts,
 )
 from anchorscope.engine.passes import CAUGHT, passes_of
 from anchorscope.errors import UserError
@@ -26,7 +26,7 @@ from anchorscope.pathways.effects import check_grouping
 from anchorscope.pipeline.request import command_of
 from anchorscope.pipeline.stages import Run
 from anchorscope.run_folder.disk import check_room, disk_bytes
-from anchorscope.run_folder.identity import git_revision, versions, weights_hash, weights_remark
+from anchorscope.run_folder.identity import git_revision, versions, weights_hash
 
 _SHARD = {"cpu": 512, "cuda": 4096}  # questions between two saves, at most
 # On a GPU the next token of many answers takes hardly longer than that of few, and their states
@@ -76,8 +76,7 @@ def _load_same(run: Run, model: Any) -> tuple[Model, dict[str, str]]:
     if any(before[name] != fact for name, fact in facts.items()):
         raise UserError(
             f"{store.path} was begun with other weights or another dtype "
-            f"({before['dtype']}, now {facts['dtype']}).{weights_remark(before['weights'])} Use "
-            "the same model, or another --out."
+            f"({before['dtype']}, now {facts['dtype']}). Use the same model, or another --out."
         )
     return loaded, facts
 
@@ -89,7 +88,7 @@ def _bound(model: Model, before: dict[str, Any], tokens: int | None) -> None:
         bounds = Bounds(**before["bounds"])
     elif tokens is not None:
         bounds = bounds._replace(tokens=tokens)
-    note(model.lm, replace(noted_of(model.lm), bounds=bounds))
+    set_facts(model.lm, replace(facts_of(model.lm), bounds=bounds))
 
 
 def _check_room(run: Run, model: Model) -> None:
@@ -112,7 +111,7 @@ def _save_facts(run: Run, model: Model, facts: dict[str, str]) -> None:
     if model.device.type == "cpu":
         here["threads"] = torch.get_num_threads()  # the order of sums depends on it
     else:
-        here["kernels"] = "fused" if Lease(model).apart else "stock"
+        here["kernels"] = "fused" if Lease(model).fused else "stock"
     before = store.info
     store.save_info(
         {

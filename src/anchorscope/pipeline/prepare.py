@@ -15,12 +15,12 @@ from typing import NamedTuple
 import pandas as pd
 
 from anchorscope.answers.generate import Answerer, write_lines
-from anchorscope.answers.given_verdicts import count, read_verdicts
+from anchorscope.answers.verdicts import count_verdicts, read_verdicts
 from anchorscope.config import Finder
 from anchorscope.datasets.text import digest
+from anchorscope.engine.decode import read_prefix, shared_prefix
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.passes import RETESTED
-from anchorscope.engine.trunk import read_prefix, shared_prefix
 from anchorscope.errors import UserError
 from anchorscope.evidence.pieces import PromptMaker
 from anchorscope.models import Model
@@ -30,8 +30,7 @@ from anchorscope.pipeline.stages import Run
 from anchorscope.records import Question, QuestionSet, Verdict
 from anchorscope.spans.answer import answer_span
 from anchorscope.spans.characters import content_words, tokens_of
-from anchorscope.spans.entity import entity_of
-from anchorscope.spans.question import QuestionSpans, agreement, find_spans
+from anchorscope.spans.question import QuestionSpans, agreement, entity_of, find_spans
 
 TRIED = 16  # questions of each set on which a prompt style is tried
 SLACK = 0.05  # chat turns may be this much worse: they are what an instructed model was made for
@@ -74,7 +73,7 @@ def prepare(run: Run, lease: Lease) -> list[Shard]:
         verdicts = read_verdicts(run.config.verdicts)
         if verdicts:
             ids = (question.id for each in run.sets for question in each)
-            counted = count(verdicts, ids, str(run.config.verdicts))
+            counted = count_verdicts(verdicts, ids, str(run.config.verdicts))
             run.progress.note(counted.sentence(str(run.config.verdicts)))
             run.store.save_info({"verdicts": asdict(counted)})
         style, shots = style_of(run, lease).name, run.config.shots

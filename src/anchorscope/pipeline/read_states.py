@@ -19,10 +19,15 @@ from torch import Tensor
 
 from anchorscope.answers.generate import Answered, Answerer, answer_offsets
 from anchorscope.answers.judge import judge
-from anchorscope.answers.kind import kind_of_answer
-from anchorscope.engine.attention_mass import Mass, comes_with_answers, with_mass
 from anchorscope.engine.batches import Budget, in_batches
-from anchorscope.engine.decode import states_bytes
+from anchorscope.engine.decode import (
+    AttentionMass,
+    Prefix,
+    Trunk,
+    grow_trunk,
+    read_prefix,
+    states_bytes,
+)
 from anchorscope.engine.interventions import (
     Intervention,
     TokenPositions,
@@ -30,12 +35,10 @@ from anchorscope.engine.interventions import (
     retest_positions,
 )
 from anchorscope.engine.lease import Lease
-from anchorscope.engine.output import COLUMNS
 from anchorscope.engine.passes import CAUGHT, passes_of
-from anchorscope.engine.read import read_rows_with_output
-from anchorscope.engine.rows import Row, row_for, unchanged_row
-from anchorscope.engine.transfer import Arriving, sent
-from anchorscope.engine.trunk import Prefix, Trunk, grow_trunk, read_prefix
+from anchorscope.engine.read import read_rows_with_output, reads_mass_while_decoding, with_mass
+from anchorscope.engine.rows import COLUMNS, Row, row_for, unchanged_row
+from anchorscope.engine.transfer import HostCopy, to_device
 from anchorscope.evidence.shards import Shards
 from anchorscope.models import Model
 from anchorscope.pipeline.prepare import Prompted, Shard
@@ -44,7 +47,7 @@ from anchorscope.records import Answer, Question, Sample, Verdict
 from anchorscope.run_folder.samples import output_name, to_frame
 from anchorscope.run_folder.states import save_states, shard_name
 from anchorscope.run_folder.store import Store, Writer
-from anchorscope.spans.answer import answer_span
+from anchorscope.spans.answer import answer_span, kind_of_answer
 from anchorscope.spans.characters import tokens_of
 
 Result = TypeVar("Result")
@@ -267,7 +270,7 @@ class ShardReader:
             self.budget.written,
             room=max(map(self._own, prompts)) + tokens,
             beside=states_bytes(self.lease.model, tokens),
-            apart=self.lease.apart,
+            segmented=self.lease.fused,
         )
 
     def _own(self, prompt: Prompted) -> int:
@@ -278,7 +281,7 @@ class ShardReader:
         prompts = [p.prompt_ids for p in batch]
         ends = [p.question_tokens[-1] for p in batch]
         out = self.answerer.answer(
-            self.lease, self.prefix, ids, prompts, also_at=ends, mass=self._watches()
+            self.lease, self.prefix, ids, prompts, extra_position=ends, mass=self._watches()
         )
         self.tokens += sum(map(self._own, batch)) + sum(len(a.token_ids) for a in out.answers)
         return out.trunk, out
@@ -289,7 +292,7 @@ class ShardReader:
         Those on disk are then written once more: mass that was read otherwise would be rounded
         otherwise, and a continued run equals an unbroken one.
         """
-        return _matches(self.passes) and comes_with_answers(self.lease)
+        return _matches(self.passes) and reads_mass_while_decoding(self.lease)
 
     def _regrow(self, prefix: Prefix, batch: Sequence[Prompted]) -> Trunk:
         """The trunk of prompts whose answers are on disk."""
@@ -303,7 +306,7 @@ class ShardReader:
         positions: Sequence[TokenPositions | None],
         passes: Sequence[Intervention],
         states: Blocks,
-        mass: Mass | None,
+        mass: AttentionMass | None,
     ) -> None:
         """Read these samples under each pass, and add their states and outputs to `states`."""
         if _matches(passes):
@@ -396,7 +399,7 @@ def _matches(passes: Sequence[Intervention]) -> bool:
     return any(cut.keys == "neutral" for cut in passes)
 
 
-def _mass(answered: Answered | None, samples: Sequence[Sample]) -> Mass | None:
+def _mass(answered: Answered | None, samples: Sequence[Sample]) -> AttentionMass | None:
     """The mass of attention at these answers; None where others were written this time.
 
     Another machine rounds otherwise, and may choose another token.
@@ -412,7 +415,7 @@ class Block(NamedTuple):
     """The states of some questions, which a GPU may still be making."""
 
     ids: list[str]
-    states: Arriving  # [question, layer, width]
+    states: HostCopy  # [question, layer, width]
     output: Tensor | None = None  # [question, 3], the model's own; None where the pass has none
 
 
@@ -424,13 +427,13 @@ def caught(samples: Sequence[Sample], answered: Answered) -> dict[str, Block]:
     rows = [n for n, s in enumerate(samples) if s.exact_answer and s.exact_question]
     if not rows:
         return {}
-    assert answered.also is not None
+    assert answered.extra is not None
     last = [samples[n].exact_answer[-1] - len(samples[n].prompt_ids) for n in rows]
     device = answered.states.device
-    at = sent(rows, device)
-    states = (answered.states[at, sent(last, device)], answered.also[at])
+    at = to_device(rows, device)
+    states = (answered.states[at, to_device(last, device)], answered.extra[at])
     ids = [samples[n].id for n in rows]
-    return {name: Block(ids, Arriving(own)) for name, own in zip(CAUGHT, states, strict=True)}
+    return {name: Block(ids, HostCopy(own)) for name, own in zip(CAUGHT, states, strict=True)}
 
 
 def by_pass(
@@ -451,9 +454,9 @@ def by_pass(
         own = [n for n, row in enumerate(batch) if row.intervention is cut]
         if own:
             named = [ids[batch[n].number] for n in own]
-            at = sent(own, states.device)
+            at = to_device(own, states.device)
             own_output = None if output is None else output[at]
-            blocks[cut.name] = Block(named, Arriving(states[at]), own_output)
+            blocks[cut.name] = Block(named, HostCopy(states[at]), own_output)
     return blocks
 
 

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from anchorscope.answers.given_verdicts import count, read_verdicts, verdicts_hash
+from anchorscope.answers.verdicts import count_verdicts, read_verdicts, verdicts_hash
 from anchorscope.config import Config
 from anchorscope.datasets import load_questions
 from anchorscope.engine.passes import CAUGHT, passes_of
@@ -26,9 +26,7 @@ from anchorscope.records import Question, QuestionSet, Verdict
 from anchorscope.run_folder.disk import check_room, check_writable, disk_bytes
 from anchorscope.run_folder.identity import questions_hash
 from anchorscope.run_folder.remote import remote_of
-from anchorscope.spans.by_spacy import load_pipeline
-from anchorscope.spans.entity import entity_of
-from anchorscope.spans.question import find_spans
+from anchorscope.spans.question import entity_of, find_spans, load_pipeline
 
 _FROM_TEXT = ("auto", "given", "rules", "all")  # the finders that need no model and no parser
 Questions = str | Path | QuestionSet | Sequence[Question] | Sequence[QuestionSet]
@@ -55,7 +53,7 @@ def resolve(
         load_pipeline()  # an error here, where it is missing
     verdicts = read_verdicts(config.verdicts)
     if verdicts:
-        count(verdicts, (q.id for each in sets for q in each), str(config.verdicts))
+        count_verdicts(verdicts, (q.id for each in sets for q in each), str(config.verdicts))
     # Questions and verdicts count by content: the same file under another path is the same run.
     identity = config.identity() | {
         "data": names,

@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from anchorscope.config import Config
-from anchorscope.engine.halvings import HALVED
+from anchorscope.engine import HALVED
 from anchorscope.progress import Progress, Quiet
 from anchorscope.records import QuestionSet, Sample
 from anchorscope.run_folder.manifest import MARKERS, check_files

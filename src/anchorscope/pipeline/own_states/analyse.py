@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from anchorscope.answers.kind import kind_of_answer
 from anchorscope.config import CHEAP, Config, default_of
 from anchorscope.datasets.text import digest
 from anchorscope.errors import UserError
@@ -35,6 +34,7 @@ from anchorscope.progress import Progress, Quiet
 from anchorscope.records import Answer, Question, Sample, Span
 from anchorscope.run_folder.states import save_blocks, shard_name
 from anchorscope.run_folder.view import RunView
+from anchorscope.spans.answer import kind_of_answer
 
 # The fields of a config that need no model; the command has them as options.
 OPTIONS = (
