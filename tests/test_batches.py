@@ -21,6 +21,9 @@ from anchorscope.errors import UserError
 from anchorscope.models import load_model
 from anchorscope.pipeline.model import shard_of
 
+# A search for garbage through all that the tests have imported would be most of their time.
+NO_SEARCH = mock.patch("anchorscope.engine.batches.gc.collect")
+
 
 class CaptureSoftmax(TorchFunctionMode):
     """Notes the shape of every softmax."""
@@ -59,7 +62,6 @@ def test_rows_are_shared_out_evenly(count, rows, sizes):
     assert [len(batch) for batch in batches([2] * count, Budget(10_000), rows=rows)] == sizes
 
 
-@pytest.mark.slow
 @given(st.lists(st.integers(1, 20), min_size=1, max_size=60), st.integers(20, 50))
 def test_memory_that_runs_out_halves_the_batch_and_loses_nothing(lengths, holds):
     done = []
@@ -69,7 +71,8 @@ def test_memory_that_runs_out_halves_the_batch_and_loses_nothing(lengths, holds)
             raise torch.OutOfMemoryError
         done.extend(batch)
 
-    batches(lengths, Budget(1000), work)
+    with NO_SEARCH:
+        batches(lengths, Budget(1000), work)
     assert sorted(done) == sorted((length, n) for n, length in enumerate(lengths))
 
 
@@ -92,8 +95,7 @@ def test_no_size_fails_twice(holds, tokens):
             failed.append(len(batch))
             raise torch.OutOfMemoryError
 
-    # A search for garbage through all that the tests have imported would be most of the time.
-    with mock.patch("anchorscope.engine.batches.gc.collect"):
+    with NO_SEARCH:
         batches([1] * 5000, Budget(tokens), work)
     assert len(failed) == len(set(failed)) <= 8
 

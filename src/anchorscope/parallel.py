@@ -68,7 +68,7 @@ def _alone(work: Callable[[Item], Result], item: Item, *, asked_by: int, folder:
     global _inside
     if os.getpid() != asked_by:
         if not _inside:
-            follow(asked_by)
+            begin_own_process(asked_by)
         _inside = True
         os.chdir(folder)  # a worker outlives the call that started it, and the caller may move on
     # One arithmetic thread each: the other cores have their own item, and a sum must not depend
@@ -80,8 +80,8 @@ def _alone(work: Callable[[Item], Result], item: Item, *, asked_by: int, folder:
 def begin_own_process(parent: int) -> None:
     """Begin a process that keeps what it holds, and ends with its parent."""
     follow(parent)
-    # loky ends a worker that holds 300 MB more than after its first call, and starts another. What
-    # this one holds, a model, it would have to make again.
+    # loky ends a worker that holds 300 MB more than after its first call, and starts another: wide
+    # states reach that with every layer, and a model would have to be loaded again.
     process_executor._USE_PSUTIL = False
 
 

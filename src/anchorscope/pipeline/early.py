@@ -18,7 +18,7 @@ from anchorscope.evidence.pieces import passes_of_pieces
 from anchorscope.models.locate import read_shape
 from anchorscope.probes.folds import MIN_OVERALL, entity_folds
 from anchorscope.records import QuestionSet, Verdict
-from anchorscope.run_folder.disk_space import check_room, check_writable, disk_bytes
+from anchorscope.run_folder.disk import check_room, check_writable, disk_bytes
 from anchorscope.run_folder.remote import remote_of
 from anchorscope.spans.question import entity_of, find_spans
 

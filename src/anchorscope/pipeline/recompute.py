@@ -22,10 +22,9 @@ from anchorscope.pipeline.analyse import analyse, stored_datasets
 from anchorscope.pipeline.prepare import spans_table
 from anchorscope.pipeline.stages import Run, stored_answers
 from anchorscope.progress import Progress, Quiet
-from anchorscope.run_folder.listing import MARKERS
+from anchorscope.run_folder.manifest import MARKERS, REMAKE, Checked
 from anchorscope.run_folder.samples import to_frame
 from anchorscope.run_folder.store import Store
-from anchorscope.run_folder.verify import AGAIN, Checked
 from anchorscope.run_folder.view import RunView
 
 _INPUTS = ("answers", "states", "outputs", "evidence")
@@ -85,7 +84,7 @@ def _compute(view: RunView, again: Path, progress: Progress) -> None:
 def _compared(path: Path, again: Path, name: str, rounding: float) -> Checked:
     """A file against the one made again."""
     if not (path / name).is_file():
-        return Checked(name=name, wrong="computed again, it is not in the folder", do=AGAIN)
+        return Checked(name=name, wrong="computed again, it is not in the folder", do=REMAKE)
     if (path / name).read_bytes() == (again / name).read_bytes():
         return Checked(name=name, note="computed again, the same bytes")
     apart = _apart(path / name, again / name)
@@ -143,12 +142,12 @@ def plain_layers(view: RunView) -> Checked:
         n, mean = means.loc[key] if key in means.index else (0, np.nan)
         if int(n) != int(row["n"]):
             return Checked(
-                name=name, wrong=f"{key}: n is {row['n']}, and {int(n)} by hand", do=AGAIN
+                name=name, wrong=f"{key}: n is {row['n']}, and {int(n)} by hand", do=REMAKE
             )
         if n:
             worst = max(worst, abs(float(mean) - float(row["delta_p"])))
     if worst > _ROUNDING:
-        return Checked(name=name, wrong=f"ΔP is off by up to {worst:.2g}", do=AGAIN)
+        return Checked(name=name, wrong=f"ΔP is off by up to {worst:.2g}", do=REMAKE)
     return Checked(name=name, note=f"means by hand agree to {worst:.0e}")
 
 

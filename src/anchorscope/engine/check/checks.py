@@ -49,9 +49,9 @@ from anchorscope.engine.passes import ANSWER_ONLY, KNOCKOUT
 from anchorscope.errors import UserError
 from anchorscope.models import Model
 from anchorscope.models.prompts import first_tokens
+from anchorscope.run_folder.disk import write_atomic
 from anchorscope.run_folder.identity import versions, weights_hash
 from anchorscope.run_folder.remote import cache_folder
-from anchorscope.run_folder.whole import put_whole
 
 # What an intervention moves must be this many times what rounding may: else nothing is proved.
 _POWER = 3.0
@@ -396,7 +396,7 @@ def save_proof(model: Model, weights: str, facts: ModelFacts) -> None:
         "limit": facts.pack_proof.limit,
     }
     with suppress(OSError):  # a full or read-only cache costs the next run its proof, no more
-        put_whole(_file(model, weights), json.dumps(content) + "\n")
+        write_atomic(_file(model, weights), json.dumps(content) + "\n")
 
 
 def _file(model: Model, weights: str) -> Path:
