@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from hypothesis import strategies as st
 
-from anchorscope.answers.given_verdicts import read_verdicts
+from anchorscope.answers.verdicts import read_verdicts
 from anchorscope.config import Config
 from anchorscope.datasets import load_questions
 from anchorscope.datasets.columns import read_columns
