@@ -27,18 +27,8 @@ from anchorscope.errors import UserError, unknown
 from anchorscope.models.prompts import has_chat
 from anchorscope.parallel import OnDone, in_parallel
 from anchorscope.pathways.effects import delta_p, flips
-from anchorscope.pathways.parts import (
-    READ,
-    asked_of,
-    draws_of,
-    whole_finding,
-)
-from anchorscope.pipeline.prepare import (
-    Shard,
-    cut_into_shards,
-    exact_question_by,
-    prompts_of,
-)
+from anchorscope.pathways.parts import READ, asked_of, draws_of, whole_finding
+from anchorscope.pipeline.prepare import Shard, cut_into_shards, exact_question_by, prompts_of
 from anchorscope.pipeline.read_states import Reader, Worker, judged, read_states
 from anchorscope.pipeline.stages import Run, answers_name, stored_answers, stored_samples
 from anchorscope.probes.cross_fit import probes_of_layer, stacked
