@@ -6,7 +6,7 @@ dataset knows nothing of the others, so that any process can analyse one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib.util import find_spec
@@ -171,7 +171,13 @@ def _pathway_tables(run: Run, dataset: Dataset, readings: Readings) -> Tables:
     results: dict[tuple[str, Any], Any] = {}
     for name in ("pathways", "findings"):  # a finding needs the readings of all sets of folds
         parts = parts_of(inputs) if not results else second_parts(inputs, results)
-        results |= dict(zip(parts, _in_parallel(run, name, list(parts.values())), strict=True))
+        run.progress.start(name, len(parts))
+        done = in_parallel(
+            lambda part: part(),
+            list(parts.values()),
+            progress=lambda *_: run.progress.advance(),
+        )
+        results |= dict(zip(parts, done, strict=True))
     by_mode = [results["mode", mode] for mode in MODES]
     names = {"model": run.model_name, "dataset": dataset.name}
     return {
@@ -180,12 +186,6 @@ def _pathway_tables(run: Run, dataset: Dataset, readings: Readings) -> Tables:
         "strict": strict_table(layers_of(inputs, results), **names),
         "findings": findings_table(finding_from(inputs, results), **names, layer=inputs.layer),
     }
-
-
-def _in_parallel(run: Run, name: str, parts: Sequence[Callable[[], Any]]) -> list[Any]:
-    """What the parts give, each in a process, with their progress."""
-    run.progress.start(name, len(parts))
-    return in_parallel(lambda part: part(), parts, progress=lambda *_: run.progress.advance())
 
 
 def _piece_inputs(run: Run, dataset: Dataset, readings: Readings) -> PieceInputs:
