@@ -127,7 +127,7 @@ def test_a_killed_process_of_the_analysis_is_one_sentence_and_the_run_continues(
 
     monkeypatch.setattr("anchorscope.parallel.default_workers", lambda: 2)
     with monkeypatch.context() as patch:
-        patch.setattr("anchorscope.pipeline.analyse.probes_of_layer", killed)
+        patch.setattr("anchorscope.pipeline.variants.probes_of_layer", killed)
         with pytest.raises(UserError, match="A process of the analysis was killed") as error:
             run_here(place, "run")
     assert "LOKY_MAX_CPU_COUNT" in str(error.value)

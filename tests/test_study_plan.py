@@ -11,7 +11,7 @@ from kit.study_fixture import Maker, tiny_study
 from kit.tiny import CONFIGS, tiny_lm, tiny_tokenizer
 from transformers import AutoConfig
 
-from anchorscope.answers.given_verdicts import read_verdicts, verdicts_hash
+from anchorscope.answers.verdicts import read_verdicts, verdicts_hash
 from anchorscope.config import Config
 from anchorscope.datasets import load_questions
 from anchorscope.errors import UserError

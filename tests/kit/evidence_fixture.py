@@ -36,7 +36,7 @@ def simulated_run(folder: Path) -> RunView:
     config = Config(model="x", data=("simulated",), resamples=100, fold_seeds=1)
     with pytest.MonkeyPatch.context() as patch:  # its own figures and report are not looked at
         for name in ("write_figures", "write_report"):
-            patch.setattr(f"anchorscope.pipeline.publish.{name}", lambda view: None)
+            patch.setattr(f"anchorscope.pipeline.analyse.{name}", lambda view: None)
         simulate(truth, out=folder, config=config)
     return add_evidence(folder)
 

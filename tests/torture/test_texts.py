@@ -9,16 +9,12 @@ from random import Random
 from typing import Any
 
 from anchorscope.answers.judge import judge
-from anchorscope.answers.kind import KINDS, kind_of_answer
 from anchorscope.answers.normalise import words
 from anchorscope.datasets.text import one_line
-from anchorscope.models.plain_text import Piece, code, guarded_tokens
-from anchorscope.models.prompts import make_prompts
+from anchorscope.models.prompts import PromptPart, guarded_tokens, make_prompts, tokenise
 from anchorscope.records import Question, Shot, Span
-from anchorscope.spans.answer import answer_span
-from anchorscope.spans.by_model import read_reply
-from anchorscope.spans.entity import entity_of
-from anchorscope.spans.question import find_spans
+from anchorscope.spans.answer import KINDS, answer_span, kind_of_answer
+from anchorscope.spans.question import entity_of, find_spans, read_reply
 from torture.hostile import fuzz, long_text, part, seeded, text
 from torture.special_tokens import GEMMA, LLAMA_3, gemma_like, llama_like
 
@@ -90,7 +86,9 @@ def _check_prompt(given: tuple[str, Shot, str, str]) -> None:
     assert not set(own) & guarded.keys()
     if which == "llama":  # of bytes: the question comes back whole
         assert model.tokenizer.decode(own) == question
-    answer = code(model.tokenizer, [[Piece(question + shot.answer, False)]], special=False)[0]
+    answer = tokenise(
+        model.tokenizer, [[PromptPart(question + shot.answer, False)]], special=False
+    )[0]
     assert not set(answer.ids) & guarded.keys()
 
 

@@ -19,8 +19,8 @@ from anchorscope.errors import UserError, unknown
 if TYPE_CHECKING:
     import pandas as pd
 
-    from anchorscope.answers.doubtful import Doubt
-    from anchorscope.pathways.smallest_effect import Power, Smallest
+    from anchorscope.answers.verdicts import Doubt
+    from anchorscope.pathways.power import Power, Smallest
     from anchorscope.records import Estimate, Sample
     from anchorscope.run_folder.manifest import Checked
 
@@ -126,7 +126,7 @@ def power(
     if worlds < 10:
         raise UserError(f"--worlds is {worlds}. Accepted: 10 or more.")
     from anchorscope.config import Config
-    from anchorscope.pathways.smallest_effect import power_of_run
+    from anchorscope.pathways.power import power_of_run
     from anchorscope.run_folder.view import RunView
 
     view = RunView.open(run)
@@ -270,7 +270,7 @@ def verdicts(
         raise UserError(f"--most is {most}. Accepted: 1 or more.")
     import pandas as pd
 
-    from anchorscope.answers.doubtful import doubtful
+    from anchorscope.answers.verdicts import doubtful
     from anchorscope.config import Config
     from anchorscope.pipeline.request import command_of
     from anchorscope.run_folder.view import RunView

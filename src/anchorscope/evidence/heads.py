@@ -16,12 +16,12 @@ import pandas as pd
 
 from anchorscope.config import Config, Where
 from anchorscope.engine.batches import Budget
+from anchorscope.engine.decode import Prefix, Trunk
 from anchorscope.engine.interventions import Intervention, positions_of
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.passes import CLEAN
 from anchorscope.engine.read import read_from_clean
 from anchorscope.engine.rows import Row, row_for
-from anchorscope.engine.trunk import Prefix, Trunk
 from anchorscope.errors import UserError
 from anchorscope.evidence.patching import generator
 from anchorscope.evidence.pieces import Piece, PieceInputs, Tables
@@ -30,8 +30,8 @@ from anchorscope.evidence.shards import HeldOut, Shards, budget_of, evidence_nam
 from anchorscope.pathways.effects import delta_p, flips
 from anchorscope.records import Sample
 from anchorscope.run_folder import table_columns
+from anchorscope.stats.agreement import spearman
 from anchorscope.stats.intervals import group_means
-from anchorscope.stats.ranking import spearman
 
 BLOCKS = 3  # whose heads are knocked out one at a time
 QUESTIONS = 64  # of each dataset: every head of every block is a row of its own

@@ -7,8 +7,9 @@ dataset knows nothing of the others, so that any process can analyse one.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ import pandas as pd
 
 from anchorscope.claims.inputs import from_tables
 from anchorscope.claims.table import claims_table
+from anchorscope.config import Config
 from anchorscope.engine.passes import CLEAN, KNOCKOUT, passes_of
 from anchorscope.evidence.output import associated_table, output_table
 from anchorscope.evidence.pieces import (
@@ -28,25 +30,21 @@ from anchorscope.evidence.pieces import (
 )
 from anchorscope.evidence.shards import evidence_name, stored_rows
 from anchorscope.parallel import in_parallel
-from anchorscope.pathways.finding import findings_table
-from anchorscope.pathways.parts import (
-    READ,
-    asked_of,
-    finding_from,
-    layers_of,
-    parts_of,
-    second_parts,
-)
-from anchorscope.pathways.strict_tables import strict_table
-from anchorscope.pipeline.stages import Run, stored_answers
-from anchorscope.pipeline.variants import ablation_table
-from anchorscope.probes.cross_fit import probes_of_layer, stacked
+from anchorscope.pathways.band import READ
+from anchorscope.pathways.dataset import DatasetInputs, pathway_tables
+from anchorscope.pipeline.stages import Run, count_answers, stored_answers, stored_samples
+from anchorscope.pipeline.variants import ablation_table, read_layers
 from anchorscope.probes.labelled import Labelled, labelled
 from anchorscope.probes.probe_set import ProbeSet
 from anchorscope.probes.readings import Readings, read_abstained
-from anchorscope.records import MODES, Sample
+from anchorscope.records import Sample
+from anchorscope.run_folder import table_columns
+from anchorscope.run_folder.identity import git_revision, versions
 from anchorscope.run_folder.samples import load_outputs, to_frame
 from anchorscope.run_folder.states import StateBank, StoredStates
+from anchorscope.run_folder.store import Store
+from anchorscope.run_folder.view import RunView
+from anchorscope.show import write_figures, write_report
 from anchorscope.stats.intervals import Draws
 
 
@@ -72,51 +70,26 @@ def stored_dataset(run: Run, name: str, *, shards: Sequence[int]) -> Dataset:
 
 def stored_datasets(run: Run) -> list[Dataset]:
     """All datasets of a run from the answers on disk, in the order of their shards."""
-    by_name: dict[str, list[Sample]] = {}
-    count = len(list(run.store.file("answers").glob("*.parquet")))
-    for number in range(count):
-        samples = stored_answers(run.store, number)
-        by_name.setdefault(samples[0].question.dataset, []).extend(samples)
+    count = count_answers(run.store)
     return [
         Dataset(samples=samples, answers=labelled(samples, name, run.config), shards=count)
-        for name, samples in by_name.items()
+        for name, samples in stored_samples(run.store).items()
     ]
 
 
 def train_probes(run: Run, dataset: Dataset) -> Readings:
-    """Train the probes of all layers, save them to probes/<dataset>, and read every pass.
-
-    Each layer is fitted in a process of its own, which reads its states from disk.
-    """
+    """Train the probes of all layers, save them to probes/<dataset>, and read every pass."""
     answers = dataset.answers
     with run.stage("probes"):
         bank = StateBank(run.store.path, list(answers.ids))
         wanted = (CLEAN.name, *READ, *probed_of(run.config))
         names = [name for name in dict.fromkeys(wanted) if name in bank.names]
-        fit_layer = partial(
-            probes_of_layer,
-            bank,
-            passes=names,
-            ids=answers.ids,
-            z=answers.z,
-            fold=answers.fold,
-            entity=answers.entities,
-            C=run.config.C,
-            balance=run.config.balance,
+        run.progress.start("probes", bank.layers)
+        readings, probes = read_layers(
+            bank, answers, run.config, names, progress=lambda *_: run.progress.advance()
         )
-        layers = range(1, bank.layers + 1)
-        fitted = _in_parallel(run, "probes", [partial(fit_layer, layer=k) for k in layers])
-        probes = stacked([layer_probes for layer_probes, _ in fitted])
         probes.save(run.store.file(f"probes/{dataset.name}"))
-        logits = {name: np.stack([read[name] for _, read in fitted], axis=2) for name in names}
-    return Readings(
-        ids=answers.ids,
-        z=answers.z,
-        fold=answers.fold,
-        probes=probes.probes,
-        logits=logits,
-        entity=answers.covariates.entity,
-    )
+    return readings
 
 
 def analyse_dataset(run: Run, dataset: Dataset, readings: Readings) -> Tables:
@@ -179,25 +152,14 @@ def _pathway_tables(run: Run, dataset: Dataset, readings: Readings) -> Tables:
     bank = StateBank(run.store.path, list(dataset.answers.ids))
     every_run = dict.fromkeys((*READ, *(cut.name for cut in passes_of(run.config))))
     own = {name: readings.logits[name] for name in every_run if name in readings.logits}
-    inputs = asked_of(
+    inputs = DatasetInputs(
         model=run.model_name,
         config=run.config,
         answers=dataset.answers,
         readings=replace(readings, logits=own),
         bank=bank,
     )
-    results: dict[tuple[str, Any], Any] = {}
-    for name in ("pathways", "findings"):  # a finding needs the readings of all sets of folds
-        parts = parts_of(inputs) if not results else second_parts(inputs, results)
-        results |= dict(zip(parts, _in_parallel(run, name, list(parts.values())), strict=True))
-    by_mode = [results["mode", mode] for mode in MODES]
-    names = {"model": run.model_name, "dataset": dataset.name}
-    return {
-        **{n: pd.concat([tables[n] for tables in by_mode], ignore_index=True) for n in by_mode[0]},
-        **results["tables", ""],
-        "strict": strict_table(layers_of(inputs, results), **names),
-        "findings": findings_table(finding_from(inputs, results), **names, layer=inputs.layer),
-    }
+    return pathway_tables(inputs, partial(_in_parallel, run))
 
 
 def _in_parallel(run: Run, name: str, parts: Sequence[Callable[[], Any]]) -> list[Any]:
@@ -266,3 +228,37 @@ def _output_tables(run: Run, dataset: Dataset, tables: Tables) -> Tables:
         "output": output_table(outputs, groups, **names, layer=layer, draws=draws),
         "associated": associated_table(outputs, groups, **names),
     }
+
+
+# Around the analysis: the description of a run without a model, and the pages of any run.
+
+
+def describe(
+    store: Store, config: Config, *, command: str, model: dict[str, Any], dataset: dict[str, Any]
+) -> None:
+    """Write run.json as a run with a model does, and an empty table of spans."""
+    store.save_info(
+        {
+            "config": asdict(config),
+            "command": command,
+            "model": model,
+            "datasets": [dataset],
+            "versions": versions(),
+            "git": git_revision(),
+        }
+    )
+    empty = pd.DataFrame(columns=list(table_columns.SPANS))
+    store.write("tables/spans.csv", partial(empty.to_csv, index=False))
+
+
+def publish(run: Run, **extras: list[str]) -> RunView:
+    """Write the figures and the report, and mark the run as finished, with what it has beside."""
+    with run.stage("report"):
+        view = RunView.open(run.store.path, unfinished_ok=True)
+        write_figures(view)
+        if find_spec("plotly") is None:
+            run.progress.note("report.html needs the package plotly, which is not here: left out")
+        else:
+            write_report(view)
+    run.store.save_info({"finished": True, **extras})
+    return RunView.open(run.store.path)
