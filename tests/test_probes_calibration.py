@@ -7,8 +7,7 @@ import pytest
 from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
 
-from anchorscope.probes.calibration import LEAST_SLOPE, platt_lines
-from anchorscope.probes.cross_fit import cross_fit
+from anchorscope.probes.cross_fit import LEAST_SLOPE, cross_fit, platt_lines
 from anchorscope.probes.folds import entity_folds
 from anchorscope.probes.many_fits import class_weights
 from anchorscope.probes.readings import Readings

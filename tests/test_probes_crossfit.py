@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from anchorscope.errors import UserError
-from anchorscope.probes.calibration import platt_lines
-from anchorscope.probes.cross_fit import cross_fit, fit_and_read_layer, stacked
+from anchorscope.probes.cross_fit import cross_fit, fit_and_read_layer, platt_lines, stacked
 from anchorscope.probes.folds import (
     INNER_FOLDS,
     PROBES,
@@ -21,7 +20,6 @@ from anchorscope.probes.folds import (
 from anchorscope.probes.linear_probe import LinearProbe
 from anchorscope.probes.many_fits import class_weights
 from anchorscope.probes.probe_set import ProbeSet
-from anchorscope.probes.readings import read
 from anchorscope.stats.ranking import auroc
 
 N, LAYERS, WIDTH = 150, 3, 12
@@ -199,14 +197,6 @@ def test_rows_in_another_order_give_the_same_readings():
         assert np.allclose(there.logits[name][:, order], again.logits[name], atol=1e-3)
 
 
-def test_workers_change_nothing_and_progress_is_told():
-    run, heard = a_run(), []
-    alone, _ = fit(run, workers=1)
-    together, _ = fit(run, workers=4, progress=lambda done, total: heard.append((done, total)))
-    assert np.array_equal(alone.logits["knockout"], together.logits["knockout"])
-    assert heard == [(1, 3), (2, 3), (3, 3)]
-
-
 def test_memory_mapped_half_precision_is_read_as_it_is(tmp_path):
     run = a_run()
     halves = {name: states.astype(np.float16) for name, states in run["states"].items()}
@@ -273,9 +263,8 @@ def test_saved_probes_come_back_identical_and_read_the_same(tmp_path):
         assert np.array_equal(getattr(back, name), getattr(probes, name))
         assert getattr(back, name).dtype == getattr(probes, name).dtype
     assert (back.probes, back.C, back.balance, back.calibrated) == (PROBES, 0.02, "none", True)
-    rest = {key: value for key, value in run.items() if key != "states"}
-    again = read(back, run["states"], **rest)
-    assert np.array_equal(again.logits["knockout"], readings.logits["knockout"])
+    again = back.logits(run["states"]["knockout"], run["fold"])
+    assert np.array_equal(again, readings.logits["knockout"])
     names = sorted(path.name for path in (tmp_path / "probes" / "made").iterdir())
     assert names == ["probes.json", "probes.safetensors"]
 
@@ -298,12 +287,3 @@ def test_probes_that_cannot_be_read_are_said_so(tmp_path):
     about.write_text(json.dumps({**json.loads(about.read_text()), "format": 99}))
     with pytest.raises(UserError, match="format 99 is not 2"):
         ProbeSet.load(tmp_path / "others")
-
-
-def test_probes_of_another_model_are_refused():
-    run = a_run()
-    _, probes = fit(run)
-    other = a_run(width=WIDTH + 1)
-    rest = {key: value for key, value in other.items() if key != "states"}
-    with pytest.raises(UserError, match=r"3 layers of width 12 .* given were 3 layers of width 13"):
-        read(probes, other["states"], **rest)

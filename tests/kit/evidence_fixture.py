@@ -15,7 +15,7 @@ from anchorscope.evidence.heads import heads_agreement
 from anchorscope.evidence.pieces import PieceInputs, evidence_tables
 from anchorscope.probes.labelled import Covariates
 from anchorscope.probes.probe_set import ProbeSet
-from anchorscope.probes.readings import Readings, read
+from anchorscope.probes.readings import Readings
 from anchorscope.run_folder.states import StateBank
 from anchorscope.run_folder.store import Store
 from anchorscope.run_folder.view import RunView
@@ -55,7 +55,9 @@ def readings_of(folder: Path) -> tuple[Readings, dict[str, np.ndarray]]:
     z = (used["verdict"] == "wrong").to_numpy().astype(int)
     fold = used["fold"].to_numpy(dtype=int)
     probes = ProbeSet.load(folder / "probes" / "simulated")
-    return read(probes, states, ids=ids, z=z, fold=fold), states
+    logits = {name: probes.logits(own, fold) for name, own in states.items()}
+    readings = Readings(ids=tuple(ids), z=z, fold=fold, probes=probes.probes, logits=logits)
+    return readings, states
 
 
 def covariates_of(folder: Path) -> Covariates:

@@ -1,14 +1,24 @@
-"""Claims about the ΔP curves of one dataset, each a number of the curves and a region for it."""
+"""Claims about ΔP curves: of one dataset, between datasets, between models, and of the figures.
+
+Each is a number of the curves and a region for it. Five descriptions of the published figures of
+four models contradict each other. published_figures.csv holds their numbers as they are, one row a
+number: the reading, whether it fits the paper's own text, pathway, dataset, the part of the curve,
+and the range of ΔP (or of layers, where the part is `trough-layers`).
+"""
 
 from __future__ import annotations
 
+import itertools
 import warnings
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache, partial
+from importlib import resources
+from typing import Any, cast
 
 import numpy as np
+import pandas as pd
 
-from anchorscope.claims.decision import DatasetClaim, Measured, Region, from_draws
+from anchorscope.claims.decision import Claim, DatasetClaim, Measured, Region, from_draws
 from anchorscope.claims.inputs import ClaimInputs
 from anchorscope.records import Mode
 
@@ -16,7 +26,11 @@ NEAR = 10.0  # points that still count as near zero
 FAR = 20.0  # points that count as far below
 RECOVERY = 10.0  # points that a curve must rise again to be called U-shaped
 MIDDLE = (1 / 3, 3 / 4)  # of the depth
+ALIKE = 0.5  # least correlation of curves that follow one another
+READ_ERROR = 5.0  # points by which a number read off a picture may be wrong
+FALLING = ("keeps falling", "plateau")
 Statistic = Callable[[np.ndarray, np.ndarray], np.ndarray]  # q, a [..., layer] -> [...]
+Row = Mapping[str, Any]  # of published_figures.csv
 
 
 def smooth(curve: np.ndarray) -> np.ndarray:
@@ -133,3 +147,188 @@ def _quiet(reduce: Callable[..., np.ndarray], values: np.ndarray) -> np.ndarray:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # no layer known: NaN, as it should be
         return reduce(values, axis=-1)
+
+
+def dataset_claims(run: ClaimInputs) -> Iterator[Claim]:
+    """Whether datasets follow one another, which is deepest, whether they meet at the end."""
+    names = list(run.titles)
+    if len(names) < 2:
+        return
+    yield _of_several(
+        run,
+        "datasets-follow",
+        f"the Q curves of all datasets follow one another (least correlation {ALIKE} or more)",
+        _least_correlation,
+        Region(low=ALIKE),
+    )
+    yield _deepest_dataset(run)
+    yield _of_several(
+        run,
+        "q-converge",
+        "the Q curves lie closer together in the last layers than in the middle",
+        _spread_change,
+        Region(high=0.0),
+    )
+
+
+def model_claims(runs: Sequence[ClaimInputs]) -> Iterator[Claim]:
+    """Whether the larger of two models falls deeper, for each dataset that both have."""
+    ordered = sorted(runs, key=lambda run: run.size)
+    for small, large in itertools.pairwise(ordered):
+        for dataset in small.titles:
+            if dataset in large.titles and small.size < large.size:
+                yield _larger(small, large, dataset)
+
+
+def _larger(small: ClaimInputs, large: ClaimInputs, dataset: str) -> Claim:
+    def read(mode: Mode) -> Measured:
+        one, other = (run.curves[dataset, mode] for run in (large, small))
+        value = float(deepest(one.q, one.a) - deepest(other.q, other.a))
+        count = min(len(one.drawn_q), len(other.drawn_q))
+        drawn = [deepest(c.drawn_q[:count], c.drawn_a[:count]) for c in (one, other)]
+        return from_draws(value, drawn[0] - drawn[1], Region(high=0.0))
+
+    return Claim(
+        claim="larger-deeper",
+        statement=f"{large.model} falls deeper than {small.model}",
+        source="figure",
+        model=f"{large.model}, {small.model}",
+        dataset=dataset,
+        paper=read("paper"),
+        strict=read("strict"),
+    )
+
+
+def _of_several(
+    run: ClaimInputs,
+    claim: str,
+    statement: str,
+    statistic: Callable[[Sequence[np.ndarray]], np.ndarray],
+    region: Region,
+) -> Claim:
+    def read(mode: Mode) -> Measured:
+        curves = [run.curves[name, mode] for name in run.titles]
+        value = float(statistic([c.q for c in curves]))
+        return from_draws(value, statistic([c.drawn_q for c in curves]), region)
+
+    return Claim(
+        claim=claim,
+        statement=statement,
+        source="figure",
+        model=run.model,
+        dataset=",".join(run.titles),
+        paper=read("paper"),
+        strict=read("strict"),
+    )
+
+
+def _deepest_dataset(run: ClaimInputs) -> Claim:
+    """Paper mode names the dataset; both modes say by how much it is deeper than the next."""
+    depth = {name: _mean_depth(run.curves[name, "paper"].q) for name in run.titles}
+    drawn = [name for name in depth if np.isfinite(depth[name])]
+    named = min(drawn, key=lambda name: depth[name], default=next(iter(run.titles)))
+    place = list(run.titles).index(named)
+
+    def behind(curves: Sequence[np.ndarray]) -> np.ndarray:
+        depths = [_mean_depth(curve) for curve in curves]
+        others = np.min([d for i, d in enumerate(depths) if i != place], axis=0)
+        return depths[place] - others
+
+    statement = f"Q-Anchored falls deepest on {run.titles[named]} (less the next, all layers)"
+    return _of_several(run, "deepest-dataset", statement, behind, Region(high=0.0))
+
+
+def _mean_depth(q: np.ndarray) -> np.ndarray:
+    finite = np.isfinite(q)
+    count = finite.sum(axis=-1)
+    return np.where(count > 0, np.where(finite, q, 0).sum(axis=-1) / np.maximum(count, 1), np.nan)
+
+
+def _least_correlation(curves: Sequence[np.ndarray]) -> np.ndarray:
+    pairs = itertools.combinations([smooth(curve) for curve in curves], 2)
+    return np.min([_correlation(x, y) for x, y in pairs], axis=0)
+
+
+def _correlation(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Pearson's correlation along the layers that both have."""
+    both = np.isfinite(x) & np.isfinite(y)
+    n = np.maximum(both.sum(axis=-1, keepdims=True), 1)
+    x, y = (np.where(both, v - np.where(both, v, 0).sum(-1, keepdims=True) / n, 0) for v in (x, y))
+    size = np.sqrt((x**2).sum(axis=-1) * (y**2).sum(axis=-1))
+    correlation = (x * y).sum(axis=-1) / np.where(size > 0, size, 1)
+    return np.where((size > 0) & (both.sum(axis=-1) >= 3), correlation, np.nan)
+
+
+def _spread_change(curves: Sequence[np.ndarray]) -> np.ndarray:
+    """Spread of the datasets at the last stretch less that in the middle."""
+    smoothed = np.stack([smooth(curve) for curve in curves])
+    spread = smoothed.max(axis=0) - smoothed.min(axis=0)
+    return spread[..., -1] - spread[..., spread.shape[-1] // 2]
+
+
+def reference_bands(model_name: str) -> pd.DataFrame:
+    """The published figures of a model, by its name with or without its owner; may be empty."""
+    table = _published_figures()
+    own = table.loc[table["model"] == model_name.rsplit("/", 1)[-1]]
+    return cast(pd.DataFrame, own).reset_index(drop=True)
+
+
+def reading_claims(run: ClaimInputs) -> Iterator[DatasetClaim]:
+    """One claim for every number of every reading of this model's figures."""
+    for row in cast("list[dict[str, Any]]", reference_bands(run.model).to_dict("records")):
+        fits = "fits the paper's text" if row["fits_text"] else "does not fit the paper's text"
+        yield DatasetClaim(
+            claim=f"reading-{row['reading']}-{row['pathway']}-{row['part'].replace(' ', '-')}",
+            statement=_statement(row),
+            source=f"reading {row['reading']} of the figure ({fits})",
+            measure=partial(_measure_reading, row),
+        )
+
+
+def _measure_reading(row: Row, run: ClaimInputs, dataset: str, mode: Mode) -> Measured | None:
+    if row["dataset"] not in ("all", run.titles[dataset], dataset):
+        return None
+    statistic, region = _expected(row, layers=run.curves[dataset, "paper"].q.shape[-1])
+    return measure_curve(run, dataset, mode, statistic=statistic, region=region)
+
+
+def _statement(row: Row) -> str:
+    if row["part"] == "shape":
+        return f"{row['pathway']}: {row['note']}"
+    part = "deepest at layers" if row["part"] == "trough-layers" else f"{row['part']}:"
+    ends = f"{row['low']:g} to {row['high']:g}" if row["low"] != row["high"] else f"{row['low']:g}"
+    return f"{row['pathway']}-Anchored {part} {ends}"
+
+
+def _expected(row: Row, *, layers: int) -> tuple[Statistic, Region]:
+    """The number of the curves that a row describes, and the region it should be in."""
+    part, take_q = row["part"], row["pathway"] == "Q"
+    if part == "shape":
+        falls = str(row["note"]).startswith(FALLING)
+        return recovery, Region(high=RECOVERY) if falls else Region(low=RECOVERY)
+    if part == "trough-layers":
+        return deepest_layer, Region(low=row["low"] - 1, high=row["high"] + 1)
+    region = Region(low=row["low"] - READ_ERROR, high=row["high"] + READ_ERROR)
+    if part == "trough":
+        return deepest, region
+    if part == "all layers" and not take_q:
+        return furthest_a, region
+    first, last = (int(min(max(row[f"layer_{end}"], 1), layers)) for end in ("low", "high"))
+    if part == "last":
+        first = last = layers
+    if part == "all layers":
+        first, last = 1, layers
+
+    def between(q: np.ndarray, a: np.ndarray) -> np.ndarray:
+        return (q if take_q else a)[..., first - 1 : last].mean(axis=-1)
+
+    return between, region
+
+
+@cache
+def _published_figures() -> pd.DataFrame:
+    file = resources.files("anchorscope.claims").joinpath("published_figures.csv")
+    with file.open("r", encoding="utf-8") as text:
+        return pd.read_csv(text, dtype={"reading": str}, keep_default_na=False).astype(
+            {"low": float, "high": float, "layer_low": float, "layer_high": float}
+        )

@@ -8,12 +8,15 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from anchorscope.claims.about_curves import CURVES
+from anchorscope.claims.about_curves import (
+    CURVES,
+    dataset_claims,
+    model_claims,
+    reading_claims,
+)
 from anchorscope.claims.about_evidence import EVIDENCE, FIRST, FLOW, GROUPS
-from anchorscope.claims.comparisons import dataset_claims, model_claims
 from anchorscope.claims.decision import Claim, Measured, decided
 from anchorscope.claims.inputs import ClaimInputs
-from anchorscope.claims.published import reading_claims
 from anchorscope.records import MODES
 from anchorscope.run_folder import table_columns
 from anchorscope.stats.intervals import holm

@@ -15,7 +15,6 @@ from anchorscope.probes.folds import MIN_PER_CLASS
 from anchorscope.records import MODES
 from anchorscope.run_folder import table_columns
 from anchorscope.stats.ranking import auroc_interval
-from anchorscope.stats.whole_rows import finite_rows
 
 
 def answer_only_table(inputs: PieceInputs) -> pd.DataFrame:
@@ -35,7 +34,7 @@ def question_probe_table(inputs: PieceInputs, layer: int) -> pd.DataFrame:
     """
     config, readings = inputs.config, inputs.readings
     x = inputs.states[QUESTION_ONLY][:, layer - 1]
-    there = finite_rows(x)
+    there = np.isfinite(x).all(axis=1)
     x, label = x[there], readings.z[there]
     fold, C, balance = readings.fold[there], config.C, config.balance
     probes = fit_fold_probes(x, label, fold, C=C, balance=balance, least=MIN_PER_CLASS)

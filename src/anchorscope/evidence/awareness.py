@@ -22,9 +22,8 @@ from anchorscope.probes.folds import MIN_PER_CLASS
 from anchorscope.probes.readings import Readings
 from anchorscope.records import MODES, Mode
 from anchorscope.stats.intervals import Draws
-from anchorscope.stats.logistic import fit_logistic
+from anchorscope.stats.logistic import cross_fitted_logits, standardised
 from anchorscope.stats.ranking import auroc, auroc_draws, auroc_interval, paired_difference
-from anchorscope.stats.whole_rows import finite_rows
 
 SIMPLER = ("signed-logit", "margin", "simple")  # what the state must beat
 PREDICTORS = ("state", "signed-logit", "margin", "simple", "question-only")
@@ -33,7 +32,6 @@ MOST = 2000  # questions: more would cost time and move nothing
 # Paper mode compares all samples; within ŷ only strict mode can say anything.
 SUBSETS_OF: Mapping[Mode, tuple[Subset, ...]] = {"paper": ("all",), "strict": PREDICTED}
 RESAMPLES = 300  # at most, behind each of its many AUROC intervals
-_RIDGE = 1.0  # enough to keep the logistic model of a separable fold finite
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,20 +120,14 @@ def cross_fitted(x: np.ndarray, label: np.ndarray, fold: np.ndarray) -> np.ndarr
     One column needs only the side on which label 1 is, several a logistic model. NaN where the
     other folds hold too few of a class.
     """
+    if x.shape[1] > 1:
+        return cross_fitted_logits(x, label, fold, least=MIN_PER_CLASS)
     score = np.full(len(x), np.nan)
-    for number in np.unique(fold):
-        rows = fold == number
-        learnt = label[~rows]
-        if min(np.sum(learnt == 0), np.sum(learnt == 1)) < MIN_PER_CLASS:
-            continue
-        middle, spread = x[~rows].mean(axis=0), x[~rows].std(axis=0)
-        spread = np.where(spread > 10 * np.finfo(float).eps * np.abs(middle), spread, 1.0)
-        train, test = (x[~rows] - middle) / spread, (x[rows] - middle) / spread
-        if x.shape[1] == 1:
-            side = np.sign(train[learnt == 1].mean() - train[learnt == 0].mean())
-            score[rows] = test[:, 0] * side
-        elif (fitted := fit_logistic(train, learnt, ridge=_RIDGE)) is not None:
-            score[rows] = test @ fitted[0][1:] + fitted[0][0]
+    for rows in (fold == number for number in np.unique(fold)):
+        train, test = standardised(x[~rows], x[rows])
+        ones, zeros = (train[label[~rows] == value] for value in (1, 0))
+        if min(len(ones), len(zeros)) >= MIN_PER_CLASS:
+            score[rows] = test[:, 0] * np.sign(ones.mean() - zeros.mean())
     return score
 
 
@@ -182,7 +174,7 @@ def _state_scores(
         if name not in inputs.states:
             continue
         x = inputs.states[name][:, layer - 1]
-        used = chosen & finite_rows(x)
+        used = chosen & np.isfinite(x).all(axis=1)
         labels = np.array([
             np.where(task.rows(subset, layer), task.learnt[:, layer - 1], np.nan)[used]
             for task, subset in _in_subsets(tasks)

@@ -215,7 +215,6 @@ def cross_fit_answers(
         dataset=answers.dataset,
         C=config.C,
         balance=config.balance,
-        workers=1,
     )
     return replace(readings, entity=answers.covariates.entity), probes
 

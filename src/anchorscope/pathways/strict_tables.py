@@ -46,10 +46,9 @@ from anchorscope.stats.intervals import (
     difference_of_means,
     percentile_interval,
 )
-from anchorscope.stats.logistic import fit_logistic
+from anchorscope.stats.logistic import cross_fitted_logits
 from anchorscope.stats.mahalanobis import Mahalanobis
 from anchorscope.stats.ranking import auroc, auroc_interval
-from anchorscope.stats.whole_rows import known_rows
 
 # All samples; within each predicted class and both, each with its own law; the true classes.
 SUBSETS = ("all", "right", "wrong", "both", "z0", "z1")
@@ -59,7 +58,6 @@ EXPLAINED = 0.75
 # Or where the signed clean logit alone orders the two groups all but perfectly.
 SEPARATED = 0.97
 _ROWS = 64  # states whose norms are taken at a time
-_RIDGE = 1.0  # a light penalty on standardised columns: enough to keep a separable fold finite
 _TINY = 1e-9
 _NOTHING = Estimate(np.nan, np.nan, np.nan, 0)
 Row = dict[str, Any]  # by column
@@ -397,7 +395,7 @@ def refit(
 
     With `entity` [question] the intervals come from draws of entities, not of questions.
     """
-    known = known_rows(knockout)
+    known = ~np.isnan(knockout).any(axis=1)
     x, y = clean[known], np.asarray(knockout[known], dtype=np.float64)
     z, fold, seen = z[known], fold[known], clean_probe[known]
     about = np.arange(len(z)) if entity is None else entity[known]
@@ -465,8 +463,8 @@ def adds(
     """
     target, group = np.asarray(target, dtype=int), np.asarray(group, dtype=np.float64)
     columns = _filled(covariates)
-    without = _cross_fitted(columns, target, fold)
-    with_group = _cross_fitted(np.column_stack([columns, group]), target, fold)
+    without = cross_fitted_logits(columns, target, fold)
+    with_group = cross_fitted_logits(np.column_stack([columns, group]), target, fold)
     usable = ~(np.isnan(without) | np.isnan(with_group))
     if not usable.any() or len(np.unique(group[~np.isnan(group)])) < 2:
         nothing = Estimate(np.nan, np.nan, np.nan, int(usable.sum()))
@@ -478,20 +476,6 @@ def adds(
         auroc_with=auroc(y, with_group[usable]),
         gain=bootstrap_mean(saved, seed=seed, resamples=resamples),
     )
-
-
-def _cross_fitted(x: np.ndarray, y: np.ndarray, fold: np.ndarray) -> np.ndarray:
-    """The logit each question gets from the other folds; NaN where they hold one class only."""
-    logit = np.full(len(y), np.nan)
-    for rows in (fold == number for number in np.unique(fold)):
-        if len(np.unique(y[~rows])) < 2:
-            continue
-        middle, spread = x[~rows].mean(axis=0), x[~rows].std(axis=0)
-        scaled = (x - middle) / np.where(spread > 0, spread, 1.0)
-        fitted = fit_logistic(scaled[~rows], y[~rows], ridge=_RIDGE)
-        if fitted is not None:
-            logit[rows] = scaled[rows] @ fitted[0][1:] + fitted[0][0]
-    return logit
 
 
 def _filled(covariates: np.ndarray) -> np.ndarray:

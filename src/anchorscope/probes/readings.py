@@ -9,7 +9,6 @@ import numpy as np
 
 from anchorscope.errors import UserError, unknown
 from anchorscope.probes.probe_set import ProbeSet
-from anchorscope.stats.whole_rows import finite_rows
 
 NO_CLASS = -1  # neither right nor wrong, and in no fold
 
@@ -66,41 +65,6 @@ class Readings:
         return self.logits[intervention][self.probes.index(probe)]
 
 
-def read(
-    probes: ProbeSet,
-    states: Mapping[str, np.ndarray],
-    *,
-    ids: Sequence[str],
-    z: np.ndarray,
-    fold: np.ndarray,
-) -> Readings:
-    """The readings of stored probes on states [question, layer, width] of each intervention.
-
-    `fold` is the one the probes were trained with: a question of fold f is read by the probes
-    that held f out.
-    """
-    check_states(states, ids=ids, z=z, fold=fold)
-    folds, layers, width = probes.folds, probes.layers, probes.width
-    clean = states["clean"]
-    if clean.shape[1:] != (layers, width) or fold.min() < 0 or fold.max() >= folds:
-        raise UserError(
-            f"The probes are for {layers} layers of width {width} and folds 0 to {folds - 1}; "
-            f"given were {clean.shape[1]} layers of width {clean.shape[2]} and folds "
-            f"{fold.min()} to {fold.max()}. Use the probes of this model and dataset."
-        )
-    for layer in range(layers):
-        for name, own in states.items():
-            check_layer(own[:, layer], name=name, layer=layer + 1, ids=ids)
-    logits = {name: probes.logits(own, np.asarray(fold)) for name, own in states.items()}
-    return Readings(
-        ids=tuple(ids),
-        z=np.asarray(z, dtype=np.int64),
-        fold=np.asarray(fold, dtype=np.int64),
-        probes=probes.probes,
-        logits=logits,
-    )
-
-
 def read_abstained(
     probes: ProbeSet,
     states: Mapping[str, np.ndarray],
@@ -147,7 +111,7 @@ def check_states(
 
 def check_layer(x: np.ndarray, *, name: str, layer: int, ids: Sequence[str]) -> None:
     """Raise a UserError where states [question, width] of layer k are broken."""
-    finite = finite_rows(x)
+    finite = np.isfinite(x).all(axis=1)
     if finite.all():
         return
     # Under an intervention a state that is NaN throughout means "there is none"; a state that is

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 
-from anchorscope.claims.published import reference_bands
+from anchorscope.claims.about_curves import reference_bands
 from anchorscope.errors import UserError, unknown
 from anchorscope.records import MODES, Mode
 from anchorscope.run_folder.view import RunView, records, where

@@ -14,6 +14,7 @@ _STEPS, _SMALL = 50, 1e-8
 # A coefficient per spread beyond this means that the columns separate the classes (one spread
 # would multiply the odds by e to the 12th); the likelihood has no maximum then.
 _SEPARATED = 12.0
+_RIDGE = 1.0  # a light penalty on standardised columns: enough to keep a separable fold finite
 
 
 def fit_logistic(
@@ -42,3 +43,29 @@ def fit_logistic(
         if np.abs(step).max() < _SMALL:
             return coefficient, np.sqrt(np.diag(np.linalg.inv(information)))
     return None
+
+
+def cross_fitted_logits(
+    x: np.ndarray, y: np.ndarray, fold: np.ndarray, *, least: int = 1
+) -> np.ndarray:
+    """The logit that each row of a few columns x [row, column] gets from the other folds, [row].
+
+    NaN where the other folds hold fewer than `least` of a class, or their model has no fit.
+    """
+    logit = np.full(len(y), np.nan)
+    for rows in (fold == number for number in np.unique(fold)):
+        if min(np.sum(y[~rows] == 0), np.sum(y[~rows] == 1)) < least:
+            continue
+        train, test = standardised(x[~rows], x[rows])
+        fitted = fit_logistic(train, y[~rows], ridge=_RIDGE)
+        if fitted is not None:
+            logit[rows] = test @ fitted[0][1:] + fitted[0][0]
+    return logit
+
+
+def standardised(train: np.ndarray, test: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Both [row, column] less the mean of `train`, over its standard deviation."""
+    middle, spread = train.mean(axis=0), train.std(axis=0)
+    # The mean of equal numbers is rounded, and leaves a spread of the rounding's size.
+    spread = np.where(spread > 10 * np.finfo(float).eps * np.abs(middle), spread, 1.0)
+    return (train - middle) / spread, (test - middle) / spread
