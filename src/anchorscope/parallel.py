@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import joblib
-from joblib.externals.loky import BrokenProcessPool, process_executor
+from joblib.externals.loky import BrokenProcessPool, get_reusable_executor, process_executor
 from threadpoolctl import threadpool_limits
 
 from anchorscope.errors import UserError
@@ -62,6 +62,11 @@ def in_parallel(
 def default_workers() -> int:
     """The cores this process may use, not all there are, and no more than MAX_WORKERS."""
     return min(joblib.cpu_count(), MAX_WORKERS)
+
+
+def end_workers() -> None:
+    """End the processes that `in_parallel` keeps for its next call."""
+    get_reusable_executor().shutdown(wait=True)
 
 
 def _do(work: Callable[[Item], Result], item: Item, parent: int, folder: str) -> Result:

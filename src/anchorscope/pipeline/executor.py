@@ -35,12 +35,13 @@ from anchorscope.engine.passes import CAUGHT, passes_of
 from anchorscope.errors import UserError
 from anchorscope.evidence.pieces import Tables, passes_of_pieces, pieces_of
 from anchorscope.evidence.shards import read_ends
-from anchorscope.parallel import begin_own_process, default_workers
+from anchorscope.parallel import begin_own_process, default_workers, end_workers
 from anchorscope.pipeline.analyse import analyse_dataset, stored_dataset, train_probes
 from anchorscope.pipeline.model import load
 from anchorscope.pipeline.prepare import Shard, prepare
 from anchorscope.pipeline.read_states import Reader, Task, Worker
 from anchorscope.pipeline.stages import Run, answers_name
+from anchorscope.probes.many_fits import FIT_DEVICE
 from anchorscope.records import QuestionSet
 from anchorscope.run_folder.remote import remote_of
 from anchorscope.run_folder.states import shard_name
@@ -169,7 +170,10 @@ def analysed_meanwhile(run: Run, reader: Reader) -> Iterator[dict[str, Tables]]:
     pool = ProcessPoolExecutor(
         1,
         initializer=partial(begin_own_process, os.getpid()),
-        env={"LOKY_MAX_CPU_COUNT": str(max(1, default_workers() - _SPARED))},
+        env={
+            "LOKY_MAX_CPU_COUNT": str(max(1, default_workers() - _SPARED)),
+            FIT_DEVICE: run.store.info["model"]["device"],
+        },
     )
     try:
         job, info = _job(run), run.store.info
@@ -178,9 +182,11 @@ def analysed_meanwhile(run: Run, reader: Reader) -> Iterator[dict[str, Tables]]:
             for name, numbers in shards.items()
         }
         yield tables
-        while wait(futures.values(), _LOOK).not_done:
-            pass
+        with run.stage("pathways"):  # what of the analysis is left when all is read
+            while wait(futures.values(), _LOOK).not_done:
+                pass
         tables |= {name: f.result() for name, f in futures.items() if f.exception() is None}
+        pool.submit(end_workers)  # else loky warns of what a killed process leaves behind
     finally:
         pool.shutdown(wait=True, kill_workers=True)
 
