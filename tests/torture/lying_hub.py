@@ -148,8 +148,9 @@ def check_detector(lie: Lie) -> None:
     """What came of a lie is not kept: the same hub, honest again, gives the right detector."""
     own = Detector.load(detector()).id
     with _lying(lie) as state:
-        refused = _refusal(lambda: Detector.load(_NAME))
-        assert refused or Detector.load(_NAME).id == own
+        loaded: list[str] = []
+        refused = _refusal(lambda: loaded.append(Detector.load(_NAME).id))
+        assert refused or loaded == [own]
         state.lie = None
         assert Detector.load(_NAME).id == own
 
