@@ -5,8 +5,8 @@ from __future__ import annotations
 import anchorscope as anc
 from anchorscope.answers.generate import Answerer
 from anchorscope.engine.batches import Budget, in_batches
+from anchorscope.engine.decode import read_prefix, shared_prefix
 from anchorscope.engine.lease import Lease
-from anchorscope.engine.trunk import read_prefix, shared_prefix
 from anchorscope.models.prompts import make_prompts
 
 SIZES = (4096, 256)  # tokens of a batch

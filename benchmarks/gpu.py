@@ -21,14 +21,13 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from anchorscope.engine.batches import Budget, in_batches
-from anchorscope.engine.decode import Written, write_answers
+from anchorscope.engine.decode import DecodedBatch, read_prefix, write_answers
 from anchorscope.engine.interventions import TokenPositions
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.passes import KNOCKOUT
 from anchorscope.engine.read import read_rows
 from anchorscope.engine.rows import row_for
 from anchorscope.engine.transfer import to_host
-from anchorscope.engine.trunk import read_prefix
 from anchorscope.models import Model, load_model
 
 PREFIX, QUESTION, ANSWER = 96, 24, 6
@@ -97,7 +96,7 @@ def job(model: Model, prompts: list[tuple[int, ...]], budget: Budget) -> dict[st
         prefix = read_prefix(lease, prompts[0][:PREFIX])
         none = torch.tensor([-1], device=model.device)
 
-        def answer(batch: list[tuple[int, ...]]) -> Written:
+        def answer(batch: list[tuple[int, ...]]) -> DecodedBatch:
             with clock.of("generate"):
                 return write_answers(lease, prefix, batch, stop_ids=none, limit=ANSWER)
 
@@ -106,7 +105,7 @@ def job(model: Model, prompts: list[tuple[int, ...]], budget: Budget) -> dict[st
         ):
             with clock.of("clean"):
                 to_host(written.states[:, -1])
-            lines = zip(batch, written.lines, strict=True)
+            lines = zip(batch, written.answers, strict=True)
             marked = [mark(p, line.token_ids, n) for n, (p, line) in enumerate(lines)]
             rows = [row_for(m, n, KNOCKOUT, **how) for n, m in enumerate(marked)]
             tokens += sum(len(row.ids) for row in rows)

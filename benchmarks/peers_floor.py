@@ -24,10 +24,10 @@ from torch.nn.functional import linear
 from way_anchorscope import mark
 
 from anchorscope import Model, load_model
+from anchorscope.engine.decode import shared_prefix
 from anchorscope.engine.on_cpu import cpu_fast_paths
 from anchorscope.engine.passes import KNOCKOUT
 from anchorscope.engine.rows import row_for
-from anchorscope.engine.trunk import shared_prefix
 
 ROWS, REPEATS, SECONDS = (128, 512, 1024, 4096), 5, 1.0
 

@@ -73,7 +73,7 @@ def make_job(questions: int, model_name: str) -> Job:
 
     from anchorscope import load_model, load_questions
     from anchorscope.models.prompts import stop_ids
-    from anchorscope.pipeline.prompts import prompts_of
+    from anchorscope.pipeline.prepare import prompts_of
     from anchorscope.spans.question import find_spans
 
     model = load_model(model_name)

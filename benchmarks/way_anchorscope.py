@@ -10,12 +10,12 @@ from torch import Tensor
 from anchorscope import Model, load_model
 from anchorscope.answers.generate import Answered, Answerer
 from anchorscope.engine.batches import Budget, in_batches
+from anchorscope.engine.decode import read_prefix, shared_prefix
 from anchorscope.engine.interventions import TokenPositions
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.passes import KNOCKOUT
 from anchorscope.engine.read import read_rows
 from anchorscope.engine.rows import row_for
-from anchorscope.engine.trunk import read_prefix, shared_prefix
 
 
 def load(job: Job) -> Model:

@@ -16,10 +16,10 @@ from collections.abc import Iterator, Sequence
 from anchorscope import load_model, load_questions
 from anchorscope.answers.generate import Answerer
 from anchorscope.answers.judge import judge
+from anchorscope.engine.decode import read_prefix, shared_prefix
 from anchorscope.engine.lease import Lease
-from anchorscope.engine.trunk import read_prefix, shared_prefix
 from anchorscope.models.prompts import has_chat, make_prompt
-from anchorscope.pipeline.prompts import is_bare
+from anchorscope.pipeline.prepare import is_bare
 from anchorscope.records import Question, QuestionSet
 
 ROWS = 32  # questions in one batch

@@ -29,14 +29,14 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 
 from anchorscope.engine.batches import Budget
 from anchorscope.engine.check import check_model
-from anchorscope.engine.check.limits import distance
-from anchorscope.engine.check.measure import peak_bytes, trial_pack
+from anchorscope.engine.check.stock import distance
+from anchorscope.engine.check.trial import peak_bytes, trial_pack
+from anchorscope.engine.decode import grow_trunk, read_prefix
 from anchorscope.engine.interventions import Intervention, TokenPositions
 from anchorscope.engine.lease import Lease
-from anchorscope.engine.limits.bounds import bounds_of, bounds_within
+from anchorscope.engine.limits import bounds_of, bounds_within
 from anchorscope.engine.read import read_rows
 from anchorscope.engine.rows import row_for
-from anchorscope.engine.trunk import grow_trunk, read_prefix
 from anchorscope.models import Model, load_model
 
 GIB = 1 << 30

@@ -14,7 +14,7 @@ import pytest
 from kit.rivers import contents, half_right, rivers
 from safetensors import safe_open
 
-from anchorscope.answers.doubtful import doubtful
+from anchorscope.answers.verdicts import doubtful
 from anchorscope.run_folder.view import RunView
 
 ASKED = (

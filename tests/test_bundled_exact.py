@@ -7,13 +7,13 @@ import torch
 from kit.plain import plain_states
 
 from anchorscope.datasets import load_questions
+from anchorscope.engine.decode import grow_trunk, read_prefix
 from anchorscope.engine.interventions import TokenPositions
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.passes import KNOCKOUT
 from anchorscope.engine.rows import read_batch, row_for
-from anchorscope.engine.trunk import grow_trunk, read_prefix
 from anchorscope.models import load_model
-from anchorscope.pipeline.prompts import common_prefix, prompts_of
+from anchorscope.pipeline.prepare import common_prefix, prompts_of
 from anchorscope.spans.question import find_spans
 
 

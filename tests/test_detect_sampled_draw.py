@@ -11,7 +11,7 @@ from kit.planted import made
 from anchorscope.config import Config
 from anchorscope.detect.draw import draw_answers, uniforms
 from anchorscope.detect.material import from_run
-from anchorscope.engine.choice import drawn
+from anchorscope.engine.decode import draw_tokens
 from anchorscope.engine.lease import Lease
 from anchorscope.errors import UserError
 from anchorscope.evidence.shards import Shards
@@ -29,7 +29,7 @@ def test_evenly_spread_numbers_draw_each_token_as_often_as_its_probability(tempe
     log_probs = torch.log_softmax(torch.randn(1, 20), dim=-1)
     n = 20_000
     numbers = (torch.arange(n) + 0.5) / n
-    tokens = drawn(log_probs.expand(n, -1), numbers.double(), temperature)
+    tokens = draw_tokens(log_probs.expand(n, -1), numbers.double(), temperature)
     found = np.bincount(tokens.numpy(), minlength=20)
     wanted = n * torch.softmax(log_probs[0].double() / temperature, -1).numpy()
     assert np.abs(found - wanted).max() <= 1

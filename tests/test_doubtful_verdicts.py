@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from anchorscope.answers.doubtful import doubt_of, doubtful
 from anchorscope.answers.judge import judge
+from anchorscope.answers.verdicts import doubt_of, doubtful
 from anchorscope.records import Answer, Question, Sample, Span
 
 CASES = [  # answer, accepted, what the judge says, why that is in doubt

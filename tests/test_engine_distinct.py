@@ -10,14 +10,14 @@ import torch
 from kit.engine_samples import CLOSE, PREFIX, SEED, cut_of, engine_states
 from kit.plain import plain_states
 
-from anchorscope.engine import distinct
+from anchorscope.engine import layout
 from anchorscope.engine.check import check_model
-from anchorscope.engine.distinct import Stretch, distinct_tokens
+from anchorscope.engine.decode import grow_trunk, read_prefix
 from anchorscope.engine.interventions import Intervention, TokenPositions
+from anchorscope.engine.layout import Stretch, distinct_tokens
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.passes import ANSWER_ONLY, KNOCKOUT, NEUTRAL, QUESTION
 from anchorscope.engine.rows import read_batch, row_for
-from anchorscope.engine.trunk import grow_trunk, read_prefix
 
 AT = len(PREFIX)
 
@@ -54,7 +54,6 @@ KINDS = [
     replace(KNOCKOUT, name="heads", heads=((1, 0), (2, 1))),
     replace(KNOCKOUT, name="window", layers="window:2"),
     Intervention(name="boost", boost=1.5),
-    Intervention(name="rescale", boost=1.5, where="post"),
 ]
 
 
@@ -161,7 +160,7 @@ def test_the_proof_on_load_finds_tokens_that_are_wrongly_taken_for_the_same(
     tiny_llama, monkeypatch
 ):
     """As if a token's states followed from itself and its position alone."""
-    monkeypatch.setattr(distinct._Known, "number", lambda self, *of: hash(of[-2:]))
+    monkeypatch.setattr(layout._Numbers, "number", lambda self, *of: hash(of[-2:]))
     failed = {check.name for check in check_model(tiny_llama) if not check.ok}
     assert "answers and clean states are those of stock attention" in failed
     assert "the knockout blocks what it says and nothing else" in failed

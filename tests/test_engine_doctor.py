@@ -9,22 +9,20 @@ import torch
 from kit.architectures import build
 from kit.tiny import tiny_lm, tiny_tokenizer
 
-from anchorscope.engine import attention, memory, read, rows
+from anchorscope.engine import attention, kv_cache, read, rows
 from anchorscope.engine.batches import Budget
-from anchorscope.engine.check import check_model, limits, require_understood, trial
-from anchorscope.engine.check.edits import edits_for, stock_by_kind
-from anchorscope.engine.check.stock import stock_states
+from anchorscope.engine.check import check_model, require_understood, stock
+from anchorscope.engine.decode import grow_trunk, read_prefix
 from anchorscope.engine.layout import Layout
 from anchorscope.engine.lease import Lease
-from anchorscope.engine.limits.bounds import Bounds, Noted, note, noted_of
-from anchorscope.engine.trunk import grow_trunk, read_prefix
+from anchorscope.engine.limits import Bounds, ModelFacts, facts_of, set_facts
 from anchorscope.errors import UserError
 from anchorscope.models import load_model
 
 CUTS = "the knockout blocks what it says and nothing else"
 HEADS = "a knockout in some heads"
 WINDOWS = ("a knockout in one block", "a knockout in a window of blocks")
-POST = ("a knockout after the softmax", "edges reweighted after the softmax")
+POST = "a knockout after the softmax"
 
 
 @pytest.fixture(autouse=True)
@@ -43,20 +41,6 @@ def test_every_architecture_is_understood(tiny):
     assert all(check.ok for check in checks), checks
 
 
-def test_interventions_in_one_pass_are_what_each_is_in_a_pass_of_its_own(tiny):
-    """What ours is compared with: no row of the pass may take another one's change."""
-    prompts, kinds = trial.prompts_for(tiny), trial.interventions(tiny)
-    samples = tuple(trial.positions(p, p[-3:], n) for n, p in enumerate(prompts))
-    heads = tiny.lm.config.get_text_config().num_attention_heads
-    together = stock_by_kind(tiny, samples, kinds)
-    assert set(together) == {kind.name for kind in kinds}
-    for kind in kinds:
-        for layers, states in together[kind.name]:
-            edits = edits_for(samples, kind, layer=layers.stop, heads=heads)
-            alone = stock_states(tiny, [s.ids for s in samples], edits, depth=layers.stop)
-            torch.testing.assert_close(states, alone[:, layers], atol=2e-5, rtol=1e-4)
-
-
 def test_fused_attention_without_its_masks(tiny_llama, monkeypatch):
     fused = attention.scaled_dot_product_attention
 
@@ -68,13 +52,13 @@ def test_fused_attention_without_its_masks(tiny_llama, monkeypatch):
 
 
 def test_rows_of_a_batch_mixed_up(tiny_llama, monkeypatch):
-    begin = memory.Forked.__init__
+    begin = kv_cache.ForkedCache.__init__
 
     def mixed(self, trunk, rows, prefix=None, **how):
         begin(self, trunk, rows.flip(0), prefix, **how)
 
-    monkeypatch.setattr(memory.Forked, "__init__", mixed)
-    assert {CUTS, *WINDOWS, HEADS, *POST} <= failed(tiny_llama)
+    monkeypatch.setattr(kv_cache.ForkedCache, "__init__", mixed)
+    assert {CUTS, *WINDOWS, HEADS, POST} <= failed(tiny_llama)
 
 
 def test_rows_mixed_up_while_decoding(tiny_llama, monkeypatch):
@@ -99,13 +83,13 @@ def test_the_wrong_head_cut(tiny_llama, monkeypatch):
 
 
 def test_windows_never_set_back(tiny_llama, monkeypatch):
-    monkeypatch.setattr(read._Slots, "__call__", lambda self, block, hidden: hidden)
+    monkeypatch.setattr(read._WindowSlots, "__call__", lambda self, block, hidden: hidden)
     assert failed(tiny_llama) == set(WINDOWS)
 
 
 def test_post_that_does_nothing(tiny_llama, monkeypatch):
     monkeypatch.setattr(Layout, "kept", lambda self, block, dtype: None)
-    assert failed(tiny_llama) == set(POST)
+    assert failed(tiny_llama) == {POST}
 
 
 def test_a_boost_with_the_wrong_sign(tiny_llama, monkeypatch):
@@ -116,20 +100,20 @@ def test_a_boost_with_the_wrong_sign(tiny_llama, monkeypatch):
         return None if boost is None else torch.where(boost.isinf(), boost, -boost)
 
     monkeypatch.setattr(rows, "_added", turned)
-    assert {"edges reweighted before the softmax", POST[1]} == failed(tiny_llama)
+    assert failed(tiny_llama) == {"edges reweighted before the softmax"}
 
 
 def test_a_knockout_that_does_not_reach(tiny_llama, monkeypatch):
     monkeypatch.setattr(
         "anchorscope.engine.layout._gone", lambda e, b, r: torch.zeros(1, 1, 1, 1).bool()
     )
-    assert {CUTS, *WINDOWS, HEADS, *POST, "blocked edges carry no weight"} <= failed(tiny_llama)
+    assert {CUTS, *WINDOWS, HEADS, POST, "blocked edges carry no weight"} <= failed(tiny_llama)
     with pytest.raises(UserError, match="is not understood, so its numbers would mean nothing"):
         require_understood(tiny_llama)
 
 
 def test_a_check_without_power_says_so(tiny_llama, monkeypatch):
-    monkeypatch.setitem(limits._TOLERANCE, torch.float32, 0.5)
+    monkeypatch.setitem(stock._TOLERANCE, torch.float32, 0.5)
     seen = [check for check in check_model(tiny_llama) if not check.ok]
     assert seen
     assert all("the check has no power" in check.seen for check in seen)
@@ -147,7 +131,7 @@ def test_a_model_that_looks_at_places_in_a_pack_is_kept_to_smaller_packs(tiny_ll
 
     monkeypatch.setattr(kind, "forward", by_place)
     assert not failed(tiny_llama)
-    assert noted_of(tiny_llama.lm).largest == 256 == Budget.of(tiny_llama).tokens
+    assert facts_of(tiny_llama.lm).largest == 256 == Budget.of(tiny_llama).tokens
     require_understood(tiny_llama)
     again = load_model(tiny_lm("llama"), tokenizer=tiny_tokenizer())
     require_understood(again)  # proved already, and bound all the same
@@ -161,9 +145,9 @@ def test_prompts_longer_than_any_pack_of_the_checks_are_tried_when_they_come():
         layer.self_attn.floor_scale, layer.self_attn.use_rope = 1600.0, False
         layer.self_attn.attn_temperature_tuning = True
     model = load_model(lm, tokenizer=tiny_tokenizer())
-    note(lm, Noted(bounds=Bounds(1024, None)))
+    set_facts(lm, ModelFacts(bounds=Bounds(1024, None)))
     assert not failed(model)
-    assert noted_of(lm).proved.tokens == 1024 and noted_of(lm).largest is None
+    assert facts_of(lm).pack_proof.tokens == 1024 and facts_of(lm).largest is None
 
     def states(length: int) -> torch.Tensor:
         ids = tuple(10 + n % 200 for n in range(length))
@@ -172,18 +156,18 @@ def test_prompts_longer_than_any_pack_of_the_checks_are_tried_when_they_come():
             return grow_trunk(lease, prefix, [ids], room=0, head=False).last.states
 
     assert not states(1400).isnan().any()
-    assert noted_of(lm).proved.tokens == 1400  # 2,048 would have been wrong
+    assert facts_of(lm).pack_proof.tokens == 1400  # 2,048 would have been wrong
     with pytest.raises(UserError, match="right up to 1400 tokens; 1800 were given"):
         states(1803)
 
 
 def test_a_model_that_looks_at_no_places_reads_prompts_of_any_length(tiny_llama):
-    note(tiny_llama.lm, Noted(bounds=Bounds(1024, None)))
+    set_facts(tiny_llama.lm, ModelFacts(bounds=Bounds(1024, None)))
     require_understood(tiny_llama)
     ids = tuple(10 + n % 200 for n in range(1500))
     with Lease(tiny_llama) as lease:
         read_prefix(lease, ids)
-    assert noted_of(tiny_llama.lm).proved.tokens == 2048
+    assert facts_of(tiny_llama.lm).pack_proof.tokens == 2048
 
 
 def test_an_attention_that_is_not_ours_is_refused(tiny_llama, monkeypatch):
@@ -231,7 +215,7 @@ def test_any_error_is_an_answer_and_not_a_traceback(tiny_llama, monkeypatch):
 def test_in_half_precision_the_model_s_own_rounding_sets_the_limit(monkeypatch):
     """Large activations round further than any fixed number allows; a lost cut is still seen."""
     model = load_model(tiny_lm("llama").to(torch.bfloat16), tokenizer=tiny_tokenizer())
-    monkeypatch.setitem(limits._TOLERANCE, torch.bfloat16, 1e-9)
+    monkeypatch.setitem(stock._TOLERANCE, torch.bfloat16, 1e-9)
     assert CUTS not in failed(model)
     monkeypatch.setattr(
         "anchorscope.engine.layout._gone", lambda e, b, r: torch.zeros(1, 1, 1, 1).bool()

@@ -11,13 +11,18 @@ from kit.plain import plain_states
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import eager_mask
 
-from anchorscope.engine.decode import write_answers
+from anchorscope.engine.decode import (
+    grow_trunk,
+    pad_left,
+    read_prefix,
+    shared_prefix,
+    write_answers,
+)
 from anchorscope.engine.interventions import Intervention, TokenPositions
+from anchorscope.engine.kv_cache import GrowingCache
 from anchorscope.engine.layout import PAD, Edges, Layout
 from anchorscope.engine.lease import Lease
-from anchorscope.engine.memory import Growing
 from anchorscope.engine.passes import ANSWER_ONLY, KNOCKOUT, NEUTRAL, QUESTION
-from anchorscope.engine.trunk import grow_trunk, pad_left, read_prefix, shared_prefix
 from anchorscope.models import Model
 
 
@@ -61,9 +66,12 @@ def test_an_empty_knockout_changes_nothing_bit_for_bit(tiny):
     none = torch.zeros(rows, queries, queries, dtype=torch.bool)
     blocks = torch.ones(rows, tiny.blocks, dtype=torch.bool)
     given = [None, Edges(none, blocks), Edges(~none, ~blocks, post=torch.zeros(rows).bool())]
-    with Lease(tiny, weights=True) as lease:
+    with Lease(tiny) as lease:
+        lease.observer = lambda weights: None  # as for edges cut after the softmax
         clean, empty, nowhere = (
-            lease.run(ids, Layout(at, at, 0, edges=edges), Growing(tiny.blocks, queries)).states
+            lease.run(
+                ids, Layout(at, at, 0, edges=edges), GrowingCache(tiny.blocks, queries)
+            ).states
             for edges in given
         )
     assert torch.equal(clean, empty)
@@ -148,7 +156,7 @@ def test_blocked_weights_are_zero_and_rows_sum_to_one(tiny):
         a.register_forward_hook(lambda m, i, o: seen.append(o[1])) for a in tiny.parts.attentions
     ]
     try:
-        engine_states(tiny, SAMPLES[:1], KNOCKOUT, prefix=(), weights=True)
+        engine_states(tiny, SAMPLES[:1], KNOCKOUT, prefix=(), written_out=True)
     finally:
         for hook in hooks:
             hook.remove()
@@ -175,7 +183,7 @@ def test_answers_equal_those_of_generate(tiny):
     with Lease(tiny) as lease:
         known = read_prefix(lease, shared_prefix(prompts, stop=len(PREFIX)))
         written = write_answers(lease, known, prompts, stop_ids=stop, limit=9)
-    for prompt, answer, states in zip(prompts, written.lines, written.states, strict=True):
+    for prompt, answer, states in zip(prompts, written.answers, written.states, strict=True):
         plain = tiny.lm.generate(
             torch.tensor([prompt]), max_new_tokens=9, do_sample=False, eos_token_id=stop.tolist(),
             pad_token_id=0, output_scores=True, return_dict_in_generate=True,
@@ -212,7 +220,7 @@ def test_states_at_one_more_position_are_those_of_a_pass_that_ends_there(tiny):
     with Lease(tiny) as lease:
         known = read_prefix(lease, PREFIX)
         prompts = [s.ids[: s.answer_at] for s in SAMPLES]
-        grown = grow_trunk(lease, known, prompts, room=0, head=False, also_at=ends)
+        grown = grow_trunk(lease, known, prompts, room=0, head=False, extra_position=ends)
     short = [s.ids[: end + 1] for s, end in zip(SAMPLES, ends, strict=True)]
-    torch.testing.assert_close(grown.last.also, plain_states(tiny, short), **CLOSE)
+    torch.testing.assert_close(grown.last.extra, plain_states(tiny, short), **CLOSE)
     torch.testing.assert_close(grown.last.states, plain_states(tiny, prompts), **CLOSE)

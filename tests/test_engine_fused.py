@@ -17,11 +17,16 @@ from kit.tiny import ARCHITECTURES, tiny_lm, tiny_tokenizer
 from anchorscope.engine import lease
 from anchorscope.engine.check import checks
 from anchorscope.engine.check import trial as tries
-from anchorscope.engine.fused import norms, put_into, trial
-from anchorscope.engine.fused.alike import alike
+from anchorscope.engine.decode import read_prefix
+from anchorscope.engine.fused import (
+    agree,
+    attention_agrees,
+    choice_agrees,
+    fused_norm,
+    install_kernels,
+)
 from anchorscope.engine.interventions import Intervention
 from anchorscope.engine.passes import ANSWER_ONLY
-from anchorscope.engine.trunk import read_prefix
 from anchorscope.models import Model, load_model
 
 triton = pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
@@ -36,7 +41,7 @@ def test_a_fused_norm_is_the_models_own(architecture: str) -> None:
     modules = [m for m in lm.modules() if type(m).__name__.endswith("RMSNorm")]
     for module in modules:
         torch.nn.init.normal_(module.weight)
-        fused, x = norms.ours(module), torch.randn(1, 5, len(module.weight))
+        fused, x = fused_norm(module), torch.randn(1, 5, len(module.weight))
         assert fused is not None
         torch.testing.assert_close(fused(x), module(x))
 
@@ -47,16 +52,16 @@ def test_a_norm_of_another_kind_is_left_alone() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return super().forward(x) * 1.01
 
-    assert norms.ours(torch.nn.RMSNorm(8, eps=1e-6)) is not None
-    assert norms.ours(OddRMSNorm(8, eps=1e-6)) is None
-    assert norms.ours(torch.nn.LayerNorm(8)) is None
+    assert fused_norm(torch.nn.RMSNorm(8, eps=1e-6)) is not None
+    assert fused_norm(OddRMSNorm(8, eps=1e-6)) is None
+    assert fused_norm(torch.nn.LayerNorm(8)) is None
 
 
-def test_alike_is_rounding_alone() -> None:
+def test_agreement_allows_rounding_alone() -> None:
     x = torch.randn(4, 64).to(torch.bfloat16)
-    assert alike(lambda x: x / 3, lambda x: (x.float() / 3).to(x.dtype), x)
-    assert not alike(lambda x: x / 3, lambda x: x / 2.8, x)
-    assert not alike(lambda x: x, lambda x: x.float(), x)
+    assert agree(lambda x: x / 3, lambda x: (x.float() / 3).to(x.dtype), x)
+    assert not agree(lambda x: x / 3, lambda x: x / 2.8, x)
+    assert not agree(lambda x: x, lambda x: x.float(), x)
 
 
 @triton
@@ -65,29 +70,29 @@ def test_a_fused_model_gives_what_it_gave(architecture: str) -> None:
     lm = tiny_lm(architecture).eval()
     with torch.no_grad():
         plain = lm(IDS).logits
-        take_out = put_into(lm)
+        restore = install_kernels(lm)
         fused = [m for m in lm.modules() if "forward" in m.__dict__]
         torch.testing.assert_close(lm(IDS).logits, plain)
     assert fused
     lm(IDS).logits.sum().backward()  # the own code, which has gradients
     assert next(lm.parameters()).grad is not None
-    take_out()
+    restore()
     assert not any("forward" in m.__dict__ for m in lm.modules())
 
 
 @triton
 def test_the_kernels_of_a_llama_are_all_in_use() -> None:
     lm = tiny_lm("llama").eval()
-    take_out = put_into(lm)
+    restore = install_kernels(lm)
     kinds = {type(m).__name__ for m in lm.modules() if "forward" in m.__dict__}
-    take_out()
+    restore()
     assert kinds == {"LlamaRMSNorm", "LlamaMLP", "LlamaAttention"}
 
 
 @triton
 def test_a_model_that_had_kernels_is_let_go_of() -> None:
     lm = tiny_lm("llama").eval()
-    put_into(lm)()
+    install_kernels(lm)()
     gone = [weakref.ref(of) for of in (lm, lm.get_submodule("model.layers.0.mlp"))]
     del lm
     gc.collect()
@@ -100,7 +105,7 @@ def test_kernels_against_torch() -> None:
     from torch.nn.functional import gelu, silu
     from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
-    from anchorscope.engine.fused.kernels import gated, rotated
+    from anchorscope.engine.kernels import gated, rotated
 
     gate, up = 3 * torch.randn(7, 333), torch.randn(7, 333)
     torch.testing.assert_close(gated(gate, up, "silu"), silu(gate) * up)
@@ -121,7 +126,7 @@ def test_kernels_round_where_the_models_own_code_does() -> None:
     from torch.nn.functional import silu
     from transformers.models.llama.modeling_llama import LlamaRMSNorm, apply_rotary_pos_emb
 
-    from anchorscope.engine.fused.kernels import gated, normed, rotated
+    from anchorscope.engine.kernels import gated, normed, rotated
 
     def half(*shape: int) -> torch.Tensor:
         return torch.randn(*shape).to(torch.float16)
@@ -148,13 +153,13 @@ def test_kernels_round_where_the_models_own_code_does() -> None:
 def test_attention_over_segments_is_torchs(
     dtype: torch.dtype, heads: int, key_heads: int, width: int
 ) -> None:
-    assert trial.works(torch.zeros((), dtype=dtype), heads, key_heads, width)
+    assert attention_agrees(torch.zeros((), dtype=dtype), heads, key_heads, width)
 
 
 @triton
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_the_likeliest_token_is_torchs(dtype: torch.dtype) -> None:
-    assert trial.chooses(torch.zeros((), dtype=dtype))
+    assert choice_agrees(torch.zeros((), dtype=dtype))
 
 
 @triton
@@ -165,16 +170,16 @@ def test_the_trial_does_not_depend_on_the_default_dtype(other: torch.dtype) -> N
     torch.set_default_dtype(other)
     try:
         like = torch.zeros((), dtype=torch.float32)
-        assert trial.works(like, 4, 2, 16)
-        assert trial.chooses(like)
+        assert attention_agrees(like, 4, 2, 16)
+        assert choice_agrees(like)
     finally:
         torch.set_default_dtype(before)
 
 
 @triton
 def test_the_likeliest_token_of_a_slice_and_of_many_blocks() -> None:
-    from anchorscope.engine.choice import likeliest as torchs
-    from anchorscope.engine.fused.likeliest import likeliest
+    from anchorscope.engine.fused import likeliest as torchs
+    from anchorscope.engine.kernels import likeliest
 
     logits = 20 * torch.randn(5, 2, 10_000)[:, 1]  # rows that do not follow one another
     logits[3, 9_999] = 200.0  # the last one, and sure of it
@@ -198,11 +203,11 @@ def test_the_engine_gives_the_same_with_the_kernels(
     few = ("knockout", "heads", "boost")
     kinds = [k for k in every if (k.name != "single" if architecture == "llama" else k.name in few)]
     plain, plain_answers = _states(model, kinds)
-    from anchorscope.engine.fused import segments
+    from anchorscope.engine import kernels
 
     calls = []
-    kernel = segments.attend_segments
-    monkeypatch.setattr(segments, "attend_segments", lambda *a: calls.append(1) or kernel(*a))
+    kernel = kernels.attend_segments
+    monkeypatch.setattr(kernels, "attend_segments", lambda *a: calls.append(1) or kernel(*a))
     monkeypatch.setattr(lease, "can_fuse", lambda model: True)
     fused, answers = _states(model, kinds)
     assert calls and answers == plain_answers
@@ -213,16 +218,16 @@ def test_the_engine_gives_the_same_with_the_kernels(
 @pytest.mark.slow
 @triton
 def test_a_kernel_that_fails_a_check_stays_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    from anchorscope.engine.fused import segments
+    from anchorscope.engine import kernels
 
     model = load_model(tiny_lm("llama"), tokenizer=tiny_tokenizer())
-    kernel = segments.attend_segments
-    monkeypatch.setattr(segments, "attend_segments", lambda *a: kernel(*a) * 1.5)
+    kernel = kernels.attend_segments
+    monkeypatch.setattr(kernels, "attend_segments", lambda *a: kernel(*a) * 1.5)
     for place in (lease, checks):
         monkeypatch.setattr(place, "can_fuse", lambda model: True)
-    assert lease.Lease(model).apart
+    assert lease.Lease(model).fused
     assert all(check.ok for check in checks.check_model(model))
-    assert not lease.Lease(model).apart
+    assert not lease.Lease(model).fused
 
 
 def _states(
@@ -232,9 +237,11 @@ def _states(
     prompts = tries.prompts_for(model)
     with lease.Lease(model) as lent:
         prefix = read_prefix(lent, prompts[0][: tries.PREFIX])
-        tried = tries.answered(lent, prefix, prompts)
-        states = tries.ours(lent, tried.written.trunk, tried.samples, (*kinds, ANSWER_ONLY))
-    return states, [line.token_ids for line in tried.written.lines]
+        tried = tries.answer_prompts(lent, prefix, prompts)
+        states = tries.engine_states(
+            lent, tried.written.trunk, tried.samples, (*kinds, ANSWER_ONLY)
+        )
+    return states, [line.token_ids for line in tried.written.answers]
 
 
 @triton
@@ -242,7 +249,7 @@ def _states(
 def test_a_norm_over_narrow_rows_takes_several_at_once() -> None:
     from torch.nn.functional import rms_norm
 
-    from anchorscope.engine.fused.kernels import normed
+    from anchorscope.engine.kernels import normed
 
     for width in (16, 80, 3000):
         x, weight = torch.randn(1, 7, 3, width), torch.randn(width)

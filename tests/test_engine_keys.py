@@ -10,15 +10,14 @@ import torch
 from kit.engine_samples import CLOSE, PREFIX, SAMPLES, SEED, cut_of, engine_states
 from kit.plain import eager_mass, plain_states
 
-from anchorscope.engine.attention_mass import with_mass
 from anchorscope.engine.batches import Budget
-from anchorscope.engine.decode import write_answers
+from anchorscope.engine.decode import grow_trunk, read_prefix, write_answers
 from anchorscope.engine.interventions import Intervention, TokenPositions, keys_of
+from anchorscope.engine.layout import UnsupportedModel, require_rule
 from anchorscope.engine.lease import Lease
-from anchorscope.engine.masks import NotUnderstood, checked
 from anchorscope.engine.passes import KNOCKOUT, NEUTRAL
+from anchorscope.engine.read import with_mass
 from anchorscope.engine.rows import _heads, first_changed, row_for
-from anchorscope.engine.trunk import grow_trunk, read_prefix
 
 
 def test_where_a_row_starts():
@@ -52,8 +51,8 @@ def test_the_first_token_is_never_a_key(keys: str):
 
 @pytest.mark.parametrize("mask", [None, torch.ones(1, 1, 4, 4, dtype=torch.bool), torch.zeros(4)])
 def test_a_mask_from_which_nothing_could_be_cut_is_refused(mask):
-    with pytest.raises(NotUnderstood, match="so nothing can be cut from it"):
-        checked(mask, torch.nn.Linear(1, 1))
+    with pytest.raises(UnsupportedModel, match="so nothing can be cut from it"):
+        require_rule(mask, torch.nn.Linear(1, 1))
 
 
 def test_the_heads_of_a_batch_are_those_that_each_row_names(tiny_llama):
@@ -123,14 +122,14 @@ def test_and_so_it_is_where_it_is_read_while_answers_are_written(tiny):
         how = {"stop_ids": torch.tensor([-1]), "limit": 4}
         free = write_answers(lease, known, prompts, **how)
         # The first answer's third token ends it, so that its row leaves the batch.
-        how["stop_ids"] = torch.tensor([free.lines[0].token_ids[2]])
+        how["stop_ids"] = torch.tensor([free.answers[0].token_ids[2]])
         plain, seen = (write_answers(lease, known, prompts, **how, mass=m) for m in (False, True))
-        answers = [line.token_ids for line in plain.lines]
+        answers = [line.token_ids for line in plain.answers]
         for length in range(1, 5):
             pairs = zip(SAMPLES, answers, strict=True)
             marks = [_written(s, a[:length]) if len(a) >= length else None for s, a in pairs]
             found += with_mass(lease, seen.trunk, marks, budget=Budget(20), known=seen.mass)
-    assert plain.lines == seen.lines and len(answers[0]) < 3
+    assert plain.answers == seen.answers and len(answers[0]) < 3
     for one, other, answer in zip(plain.states, seen.states, answers, strict=True):
         assert torch.equal(one[: len(answer)], other[: len(answer)])
     for mark in filter(None, found):

@@ -10,9 +10,8 @@ from kit.rivers import rivers
 from kit.tiny import tiny_lm, tiny_tokenizer
 
 from anchorscope.answers.generate import Answerer
-from anchorscope.engine.decode import states_bytes
-from anchorscope.engine.limits.bounds import power_of_two
-from anchorscope.engine.trunk import Prefix
+from anchorscope.engine.decode import Prefix, states_bytes
+from anchorscope.engine.limits import power_of_two
 from anchorscope.models import load_model
 
 COLLECT = ["detect", "collect", "--model", "model", "--data", "rivers.jsonl", "--out", "run"]
@@ -38,7 +37,7 @@ def sizes(monkeypatch) -> list[tuple[int, int]]:
 def test_states_of_answers_are_within_the_bound(tmp_path, cli, monkeypatch, sizes):
     """A quarter of the bytes of a batch with long answers are their states."""
     memory = 40 << 20
-    monkeypatch.setattr("anchorscope.engine.limits.bounds.all_memory", lambda: memory)
+    monkeypatch.setattr("anchorscope.engine.limits.all_memory", lambda: memory)
     monkeypatch.chdir(rivers(tmp_path))
     code, _, error = cli(*COLLECT, "--max-tokens", "1024", "--shots", "0")
     assert code == 0, error
@@ -56,7 +55,7 @@ def test_shared_prefix_is_counted_as_often_as_it_is_held(apart, rows):
     position = 2 * 2 * 3 * 4
     prefix = Prefix(tuple(range(10)), (pair,))
     memory = position * 100
-    assert prefix.rows_within(memory, room=6, beside=position * 4, apart=apart) == rows
+    assert prefix.rows_within(memory, room=6, beside=position * 4, segmented=apart) == rows
     assert prefix.rows_within(None, room=6) is None
     assert prefix.rows_within(1, room=6) == 1
     assert Prefix((), None).rows_within(memory, room=6) is None

@@ -22,7 +22,7 @@ def packs(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a processor with AMX; the functions are there on others, too, but not faster."""
     if not on_cpu._tried(torch.float32):
         pytest.skip("torch has no packed products here")
-    monkeypatch.setattr(on_cpu, "wins_packed", lambda dtype: True)
+    monkeypatch.setattr(on_cpu, "packing_is_faster", lambda dtype: True)
 
 
 def layers_of(model: Model) -> list[torch.nn.Linear]:
@@ -92,8 +92,8 @@ def test_who_packs_follows_from_processor_and_dtype(
         )
         monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda amx=amx: amx, raising=False)
         on_cpu._suits_processor.cache_clear()
-        assert on_cpu.wins_packed(torch.bfloat16) is (machine == "x86_64" and amx)
-        assert not on_cpu.wins_packed(torch.float32)
+        assert on_cpu.packing_is_faster(torch.bfloat16) is (machine == "x86_64" and amx)
+        assert not on_cpu.packing_is_faster(torch.float32)
     on_cpu._suits_processor.cache_clear()
 
 

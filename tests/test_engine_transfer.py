@@ -10,11 +10,10 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from anchorscope.engine.decode import write_answers
+from anchorscope.engine.decode import pad_left, read_prefix, write_answers
 from anchorscope.engine.layout import PAD, Layout
 from anchorscope.engine.lease import Lease
-from anchorscope.engine.transfer import Arriving, sent, to_host
-from anchorscope.engine.trunk import pad_left, read_prefix
+from anchorscope.engine.transfer import HostCopy, to_device, to_host
 from anchorscope.models import load_model
 from tests.kit.tiny import tiny_lm, tiny_tokenizer
 
@@ -26,7 +25,7 @@ DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(
 def test_what_is_sent_is_there(device: str) -> None:
     place = torch.device(device)
     for numbers in ([3, 1, 2], [True, False], np.arange(6).reshape(2, 3), []):
-        tensor = sent(numbers, place)
+        tensor = to_device(numbers, place)
         assert tensor.device.type == device
         assert np.array_equal(tensor.cpu().numpy(), np.asarray(numbers))
 
@@ -48,7 +47,7 @@ def test_states_arrive_halved_or_whole_where_a_half_cannot_hold_them(
 @pytest.mark.parametrize("device", DEVICES)
 def test_several_threads_may_wait_for_the_same_states(device: str) -> None:
     states = torch.full((64, 4, 8), 1e6, device=device)
-    arriving, seen = Arriving(states), []
+    arriving, seen = HostCopy(states), []
     threads = [threading.Thread(target=lambda: seen.append(arriving.array())) for _ in range(8)]
     for thread in threads:
         thread.start()

@@ -18,13 +18,13 @@ from kit.planted import (
 
 from anchorscope.config import Config
 from anchorscope.engine.batches import Budget
+from anchorscope.engine.decode import grow_trunk
 from anchorscope.engine.interventions import Intervention
 from anchorscope.engine.interventions import positions_of as marked
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.passes import window_knockouts
 from anchorscope.engine.read import read_from_clean, read_rows
 from anchorscope.engine.rows import row_for
-from anchorscope.engine.trunk import grow_trunk
 from anchorscope.errors import UserError
 from anchorscope.evidence.heads import (
     HeadSet,

@@ -21,7 +21,7 @@ from kit.planted import (
 )
 
 from anchorscope.engine.batches import Budget
-from anchorscope.engine.interventions import Intervention, Where, positions_of
+from anchorscope.engine.interventions import Intervention, positions_of
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.passes import reweightings
 from anchorscope.engine.read import read_rows
@@ -39,7 +39,7 @@ from anchorscope.evidence.patching import (
 from anchorscope.evidence.pieces import PromptMaker
 from anchorscope.evidence.shards import Shards, budget_of, prefix_of, read_ends, trunks
 from anchorscope.pathways.effects import flips
-from anchorscope.run_folder.states import load_states
+from anchorscope.run_folder.states import StateBank
 from anchorscope.run_folder.store import Store
 
 
@@ -184,7 +184,7 @@ def test_patching_flips_the_planted_model_and_the_controls_do_not(planted):
     probe = planted_probe(planted.lease.model, samples, layer=4)
 
     def logits(name):
-        states = load_states(planted.store, name, ids, 2)
+        states = StateBank(planted.store.path, ids).all_layers(name)
         return probe.logits(ids, torch.tensor(states)).numpy()
 
     clean = logits("patch-self")
@@ -233,19 +233,16 @@ def test_reweighting_moves_the_planted_copy_both_ways(planted):
     samples = everybody(planted)
     own = [16 + LETTERS.index(subject_text(s)) for s in samples]
 
-    def copied(beta: float, where: Where = "pre") -> np.ndarray:
-        states = states_under(planted, Intervention(name="x", boost=beta, where=where))
+    def copied(beta: float) -> np.ndarray:
+        states = states_under(planted, Intervention(name="x", boost=beta))
         return states[np.arange(len(samples)), -1, own]
 
     same = copied(0.0)
     assert (copied(2.0) >= same - 1e-2).all() and (copied(-20.0) < 0.2 * same).all()
-    np.testing.assert_allclose(copied(1.0, "post") / same, np.e, rtol=0.05)
 
 
 def test_each_beta_is_there_with_both_signs():
-    by_kind = {"reweight": ("0.25", "0.5", "1.0", "2.0"), "rescale": ("1.0",)}
-    for kind, betas in by_kind.items():
-        own = [cut for cut in reweightings() if cut.name.startswith(kind)]
-        named = {f"{kind}{sign}{beta}": float(sign + beta) for beta in betas for sign in "+-"}
-        assert {cut.name: cut.boost for cut in own} == named
-        assert {cut.where for cut in own} == {"pre" if kind == "reweight" else "post"}
+    betas = [sign + beta for beta in ("0.25", "0.5", "1.0", "2.0") for sign in "+-"]
+    assert {cut.name: cut.boost for cut in reweightings()} == {
+        f"reweight{beta}": float(beta) for beta in betas
+    }

@@ -15,12 +15,12 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import eager_mask
 
 from anchorscope.engine.batches import Budget
+from anchorscope.engine.decode import grow_trunk
 from anchorscope.engine.interventions import Intervention
 from anchorscope.engine.interventions import positions_of as marked
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.passes import KNOCKOUT
 from anchorscope.engine.rows import read_batch, row_for
-from anchorscope.engine.trunk import grow_trunk
 from anchorscope.errors import UserError
 from anchorscope.evidence.saliency import saliency
 from anchorscope.evidence.shards import prefix_of
@@ -162,8 +162,8 @@ def boosted(model, samples, intervention):
         return read_batch(lease, trunk, rows), read_batch(lease, trunk, clean), mixed[count:]
 
 
-def plain_boosted(model, sample, beta, *, post):
-    """States [layer, width] of an eager pass; β on scores by the mask, or on the weights."""
+def plain_boosted(model, sample, beta):
+    """States [layer, width] of an eager pass; β on scores by the mask."""
     mark = marked(sample)
     size = len(mark.ids)
     edges = torch.zeros(size, size, dtype=torch.bool)
@@ -174,9 +174,7 @@ def plain_boosted(model, sample, beta, *, post):
         key, value = (x.repeat_interleave(groups, dim=1) for x in (key, value))
         scores = query @ key.transpose(-1, -2) * scaling
         scores = scores if softcap is None else softcap * torch.tanh(scores / softcap)
-        added = mask if post else mask + beta * edges
-        weights = torch.softmax(scores + added, dim=-1)
-        weights = torch.where(edges, weights * np.exp(beta), weights) if post else weights
+        weights = torch.softmax(scores + mask + beta * edges, dim=-1)
         return (weights @ value).transpose(1, 2).contiguous(), weights
 
     AttentionInterface.register("boosted", eager)
@@ -194,13 +192,11 @@ def plain_boosted(model, sample, beta, *, post):
     return torch.stack(kept)
 
 
-@pytest.mark.parametrize("where", ["pre", "post"])
 @pytest.mark.parametrize("beta", [1.5, -2.0])
-def test_a_boost_is_an_addition_to_the_scores_of_its_edges(tiny, beta, where):
+def test_a_boost_is_an_addition_to_the_scores_of_its_edges(tiny, beta):
     samples = samples_of(tiny)
-    ours, clean, mixed = boosted(tiny, samples, Intervention(name="b", boost=beta, where=where))
-    post = where == "post"
-    plain = torch.stack([plain_boosted(tiny, s, beta, post=post) for s in samples])
+    ours, clean, mixed = boosted(tiny, samples, Intervention(name="b", boost=beta))
+    plain = torch.stack([plain_boosted(tiny, s, beta) for s in samples])
     torch.testing.assert_close(ours, plain, **CLOSE)
     torch.testing.assert_close(mixed, plain, **CLOSE)  # also beside knockouts in one batch
     assert ((ours - clean)[:2].abs().amax(dim=(1, 2)) > 1e-3).all()

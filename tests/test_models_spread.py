@@ -9,15 +9,13 @@ from kit.tiny import ARCHITECTURES, tiny_lm, tiny_tokenizer
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from anchorscope.engine.attention_mass import with_mass
 from anchorscope.engine.batches import Budget
 from anchorscope.engine.check import check_model
-from anchorscope.engine.decode import write_answers
+from anchorscope.engine.decode import grow_trunk, read_prefix, write_answers
 from anchorscope.engine.interventions import Intervention
 from anchorscope.engine.lease import Lease
-from anchorscope.engine.read import read_from_clean
+from anchorscope.engine.read import read_from_clean, with_mass
 from anchorscope.engine.rows import row_for
-from anchorscope.engine.trunk import grow_trunk, read_prefix
 from anchorscope.models import load_model
 from anchorscope.models.device import read_spread, spread_out
 from anchorscope.run_folder.identity import weights_hash
@@ -68,8 +66,8 @@ def test_answers_and_their_states_too(pair):
             stop = torch.tensor([7, 9, 13])
             written.append(write_answers(lease, known, prompts, stop_ids=stop, limit=6))
     whole, split = written
-    assert whole.lines == split.lines
-    for line, one, other in zip(whole.lines, whole.states, split.states, strict=True):
+    assert whole.answers == split.answers
+    for line, one, other in zip(whole.answers, whole.states, split.states, strict=True):
         n = len(line.token_ids)
         assert torch.equal(one[:n], other[:n])
 

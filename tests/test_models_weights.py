@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
@@ -69,22 +68,6 @@ def test_run_continued_with_other_weights_is_refused(tmp_path, cli, monkeypatch)
     change_one_value(place / "model")
     code, out, error = cli(*COLLECT)
     assert code == 2 and "was begun with other weights" in out + error
-
-
-def test_run_of_an_earlier_weights_hash_says_why_it_is_not_continued(tmp_path, cli, monkeypatch):
-    """Earlier versions noted 16 digits, made of a few values of each weight."""
-    place = rivers(tmp_path)
-    monkeypatch.chdir(place)
-    assert cli(*COLLECT)[0] == 0
-    info = json.loads((place / "run/run.json").read_text())
-    assert len(info["model"]["weights"]) == 32
-    info["model"]["weights"] = "0123456789abcdef"
-    del info["checksum"]
-    (place / "run/run.json").write_text(json.dumps(info | {"finished": False}))
-    (place / "run" / "states/knockout/00000.safetensors").unlink(missing_ok=True)
-    code, out, error = cli(*COLLECT)
-    said = " ".join((out + error).split())
-    assert code == 2 and "by an earlier version, which noted a part of each weight" in said
 
 
 @pytest.fixture

@@ -62,7 +62,7 @@ def results(run: Path) -> dict[str, bytes]:
 
 def test_overlapped_analysis_writes_the_same_bytes(apart, here, cli, monkeypatch):
     """Every table, probe and sample, all of it made by the other process."""
-    monkeypatch.setattr(executor, "_cores_are_idle", lambda reader: True)
+    monkeypatch.setattr(executor, "_cores_are_idle", lambda run: True)
     monkeypatch.setattr(analyse, "train_probes", None)  # this process cannot
     code, _, error = cli(*ASKED, "--out", "overlapped")
     assert code == 0, error
@@ -75,7 +75,7 @@ def test_a_dataset_that_cannot_be_analysed_is_one_sentence(here, cli, monkeypatc
     kept = [line for line in lines if "north" not in line]
     (here / "right.jsonl").write_text("\n".join(kept), encoding="utf-8")
     words = [word.replace("verdicts.jsonl", "right.jsonl") for word in ASKED]
-    monkeypatch.setattr(executor, "_cores_are_idle", lambda reader: True)
+    monkeypatch.setattr(executor, "_cores_are_idle", lambda run: True)
     code, _, error = cli(*words, "--out", "failed")
     assert code == 2
     assert "north" in error.splitlines()[-1]
@@ -88,7 +88,7 @@ import signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
 from anchorscope.cli import main
 from anchorscope.pipeline import executor, read_states
-executor._cores_are_idle = lambda reader: True
+executor._cores_are_idle = lambda run: True
 read = read_states.ShardReader.read
 def slowly(self, shard):
     if shard.number == 3:

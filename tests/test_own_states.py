@@ -6,7 +6,6 @@ import json
 import shlex
 import tracemalloc
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -23,7 +22,7 @@ from anchorscope.pipeline.own_states import arrays as reading
 from anchorscope.pipeline.own_states.analyse import facts_of
 from anchorscope.pipeline.own_states.arrays import check_arrays, open_arrays, read_rows
 from anchorscope.probes.folds import entity_folds
-from anchorscope.run_folder.states import StateBank, load_states, save_blocks, shard_name
+from anchorscope.run_folder.states import StateBank, save_blocks, shard_name
 from anchorscope.run_folder.store import Store
 from anchorscope.simulate import Truth, simulate, simulate_states
 
@@ -201,7 +200,7 @@ WRONG = {
               "must hold the same samples, layers and width."),
     "flat": (broken(clean=CLEAN[:, 0]), "clean is [160, 8]; states are [sample, layer, width]. One "
              "layer alone is clean[:, None]."),
-    "width": (broken(clean=CLEAN[:, :, :0]), "clean is [160, 2, 0]: it has no width."),
+    "width": (broken(clean=CLEAN[:, :, :0]), "clean is [160, 2, 0]: it holds nothing."),
     "integers": (broken(clean=CLEAN.astype(int)), "clean holds int64; states are float16, "
                  "bfloat16, float32, float64."),
     "length": (broken(entity=ENTITY[:9]), "entity is [9]; expected one entry for each of the 160 "
@@ -213,26 +212,26 @@ WRONG = {
                  "(first: sample 7 counted from 0, layer 2). float16 overflows above 65504: "
                  "extract them in bfloat16 or float32."),
     "double": (spoilt("clean", 1e300, "float64"), "clean holds NaN or inf for 2 of 160 samples "
-               "(first: sample 7 counted from 0, layer 2). They are read in float32, which ends at "
-               "3.4e38. Extract these states again, or leave the samples out."),
-    "one class": (broken(z=np.ones(N)), "All 160 samples have z = 1; probes need wrong (1) and "
-                  "right (0) answers."),
+               "(first: sample 7 counted from 0, layer 2). Extract these states again, or leave "
+               "the samples out."),
+    "one class": (broken(z=np.ones(N)), "z has 160 wrong and 0 right answers; probes need at least "
+                  "20 of each. Give more samples."),
     "few": (broken(z=np.arange(N) < 3), "z has 3 wrong and 157 right answers; probes need at least "
             "20 of each. Give more samples."),
     "z": (broken(z=np.arange(N) % 3), "z holds 2; accepted: 1 (wrong) and 0 (right)."),
     "z text": (broken(z=np.array(["wrong"] * N)), "z holds 'wrong'; accepted: 1 (wrong) and 0 "
                "(right)."),
-    "no knockout": (broken(knockout=CLEAN), "knockout and clean are identical: nothing was knocked "
-                    "out. Give knockout's own states."),
-    "no control": (broken(neutral=CLEAN), "neutral and clean are identical: there is no control. "
-                   "Give neutral's own states."),
+    "no knockout": (broken(knockout=CLEAN), "knockout and clean are identical. Give knockout's "
+                    "own states."),
+    "no control": (broken(neutral=CLEAN), "neutral and clean are identical. Give neutral's own "
+                   "states."),
     "same control": (broken(neutral=made()["knockout"]), "knockout and neutral are identical, so "
                      "the control is the knockout itself. Give the states under a knockout of "
                      "tokens without subject or property as neutral."),
     "constant": (broken(clean=np.ones_like(CLEAN)), "clean is the same for every sample; a probe "
                  "has nothing to learn from."),
-    "ids": (broken(id=np.array(["a", *map(str, range(N - 2)), "a"])), "The id 'a' stands 2 times; "
-            "every sample needs its own."),
+    "ids": (broken(id=np.array(["a", *map(str, range(N - 2)), "a"])), "The id 'a' is there 2 "
+            "times; every sample needs its own."),
     "popularity": (broken(popularity=np.array(["high"] * N)), "popularity holds str128; expected "
                    "numbers."),
     "entities": (broken(entity=np.array(["one", "two"] * (N // 2))), "The questions are about 2 "
@@ -306,13 +305,13 @@ def test_states_are_never_held_whole(tmp_path, monkeypatch):
     check_arrays(arrays)
     blocks = (read_rows(arrays["clean"], at, at + 64) for at in range(0, 8000, 64))
     save_blocks(store, shard_name("clean", 0), ids, shape, blocks)
-    back = load_states(store, "clean", ids, 1)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < clean.nbytes / 2  # of 8 MB
-    assert np.array_equal(back, clean)
-    assert np.array_equal(StateBank(Path(store.path), ids).layer("clean", 3), clean[:, 2])
-    mixed = load_states(store, "clean", [*ids[::-1], "nobody"], 1)
+    bank = StateBank(store.path, ids)
+    assert np.array_equal(bank.all_layers("clean"), clean)
+    assert np.array_equal(bank.layer("clean", 3), clean[:, 2])
+    mixed = StateBank(store.path, [*ids[::-1], "nobody"]).all_layers("clean")
     assert np.array_equal(mixed[:-1], clean[::-1]) and np.isnan(mixed[-1]).all()
 
 

@@ -16,7 +16,7 @@ from safetensors import safe_open
 from anchorscope.datasets.source import GENERAL_AGAIN
 from anchorscope.evidence.output import associated_table, output_table
 from anchorscope.models import Model, load_model
-from anchorscope.pipeline import prompts
+from anchorscope.pipeline import prepare
 from anchorscope.records import Question, QuestionSet
 from anchorscope.run_folder.table_columns import OUTPUT, OUTPUT_ROWS
 from anchorscope.spans.question import find_spans
@@ -210,8 +210,8 @@ def test_at_most_five_hundred_questions_are_read_again_whatever_their_order(mode
     def chosen(questions: list[Question]) -> set[str]:
         sets = QuestionSet(name="d", title="D", questions=tuple(questions), shots=())
         spans = find_spans(questions, finder="auto")
-        first = prompts.prompts_of(model, sets, spans, style="text", shots=0)
-        again = prompts.retest_prompts(model, sets, first, style="text", shots=0)
+        first = prepare.prompts_of(model, sets, spans, style="text", shots=0)
+        again = prepare.retest_prompts(model, sets, first, style="text", shots=0)
         return {prompt.question.id for prompt in again}
 
     assert len(chosen(asked)) == 500

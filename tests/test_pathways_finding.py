@@ -161,6 +161,17 @@ def test_sides_that_overlap_must_agree_on_more():
     assert not between_sides(replace(band, overlap=seen), DRAWS).shown
 
 
+def test_sides_that_agree_all_but_perfectly_can_still_agree_on_more():
+    band = made_band(n=N, lost=coin(1))
+    a, others = band.probes.index("a"), dict(band.logits)
+    for name, logits in band.logits.items():  # side b reads what side a does, but for a trifle
+        trifle = 0.01 * np.random.default_rng(7).standard_normal(logits.shape[1])
+        others[name] = np.stack([logits[a], logits[a], logits[a] + trifle])
+    close = replace(band, logits=others, overlap=0.99)
+    found = between_sides(close, DRAWS)
+    assert found.value.value > 0.999 and found.tested and found.shown
+
+
 def test_few_samples_read_twice_are_no_retest():
     band = made_band(n=N, lost=coin(1))
     again = {

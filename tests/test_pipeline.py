@@ -19,8 +19,8 @@ import pandas as pd
 import pytest
 from safetensors import safe_open
 
-from anchorscope.pipeline import prompts
-from anchorscope.run_folder.disk_space import state_bytes
+from anchorscope.pipeline import prepare
+from anchorscope.run_folder.disk import state_bytes
 
 OPTIONS = ["--data", "atlas", "--limit", "66", "--max-tokens", "8", "--resamples", "100"]
 OPTIONS += ["--shard", "22", "--prompt", "text", "--dtype", "float32", "--device", "cpu"]
@@ -54,11 +54,11 @@ def test_the_prompt_style_is_the_one_with_more_bare_answers(chat, text, style, t
         asked.append(style)
         return shares[style][questions]
 
-    monkeypatch.setattr(prompts, "has_chat", lambda model: True)
-    monkeypatch.setattr(prompts, "_bare_share", share)
+    monkeypatch.setattr(prepare, "has_chat", lambda model: True)
+    monkeypatch.setattr(prepare, "_bare_share", share)
     lease: Any = SimpleNamespace(model=None)
     sets: Any = (0, 1)
-    settled = prompts.settle_style(lease, sets, asked="auto", shots=4, max_tokens=16)
+    settled = prepare.settle_style(lease, sets, wanted="auto", shots=4, max_tokens=16)
     assert settled.name == style
     assert list(dict.fromkeys(asked)) == tried
     assert (" as text" in settled.why) == ("text" in tried)

@@ -20,7 +20,7 @@ from anchorscope.pipeline.executor import open_reader
 from anchorscope.pipeline.read_states import read_states
 from anchorscope.pipeline.request import resolve
 from anchorscope.pipeline.stages import Run, stored_answers
-from anchorscope.pipeline.variants import WORDINGS, Variant, Wording, read_reworded, row_of
+from anchorscope.pipeline.variants import WORDINGS, Rephrasing, Variant, read_reworded, row_of
 from anchorscope.records import Question
 from anchorscope.run_folder.store import Store
 
@@ -140,7 +140,7 @@ def test_too_few_answers_are_a_row_that_says_so(choices, run):
         "variant": "prompt=chat", "dataset": "c", "n": usable, "finding": "too-few"
     }  # fmt: skip
     samples = [sample for number in range(2) for sample in stored_answers(run.store, number)]
-    table = variants.robust_table(run, samples, list(choices.values()))
+    table = variants.robust_table(run, {"c": samples}, list(choices.values()))
     assert list(table["variant"])[-len(VARIANTS) :] == VARIANTS
     assert table["layer"].isna().all() and set(table["finding"]) == {"too-few"}
 
@@ -155,5 +155,5 @@ def test_too_few_answers_are_a_row_that_says_so(choices, run):
     ],
 )
 def test_a_wording_keeps_names_as_they_are(text, subjects, said):
-    assert Wording(name="tell", before="Tell: ").apply(text, subjects) == said
-    assert Wording(name="after", after=" Now.").apply(text, subjects) == f"{text} Now."
+    assert Rephrasing(name="tell", before="Tell: ").apply(text, subjects) == said
+    assert Rephrasing(name="after", after=" Now.").apply(text, subjects) == f"{text} Now."

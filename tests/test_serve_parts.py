@@ -131,11 +131,11 @@ class Gated(Served):
         self.reached, self.gate = threading.Event(), threading.Event()
         self.asked: list[str] = []
 
-    def score(self, questions) -> list[Scored]:
+    def score(self, questions, *, on_token=None) -> list[Scored]:
         self.asked += questions
         self.reached.set()
         assert self.gate.wait(60)
-        return super().score(questions)
+        return super().score(questions, on_token=on_token)
 
 
 def post(address: str, question: str, **more) -> httpx.Response:
@@ -256,12 +256,12 @@ def test_request_that_drips_is_closed(tiny_llama):
 class Fragile(Served):
     """A model that cannot answer one question, and fails on another."""
 
-    def score(self, questions) -> list[Scored]:
+    def score(self, questions, *, on_token=None) -> list[Scored]:
         if QUESTIONS[0] in questions:
             raise UserError("Its state overflows in this dtype. Use float32.")
         if QUESTIONS[1] in questions:
             raise KeyError("a fault of ours, with /secret/paths in it")
-        return super().score(questions)
+        return super().score(questions, on_token=on_token)
 
 
 @pytest.mark.parametrize("stream", [False, True])

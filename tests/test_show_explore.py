@@ -17,7 +17,6 @@ from kit.show_fixture import make_run
 from safetensors.numpy import load_file
 from scipy.stats import linregress
 
-from anchorscope.answers.kind import kind_of_answer
 from anchorscope.config import Config
 from anchorscope.errors import UserError
 from anchorscope.run_folder.view import RunView, where
@@ -27,6 +26,7 @@ from anchorscope.show.explore.page import write_view
 from anchorscope.show.explore.stored_beliefs import beliefs_of
 from anchorscope.show.explore.token_texts import NoTokens, Tokens, tokens_of
 from anchorscope.simulate import Truth, simulate
+from anchorscope.spans.answer import kind_of_answer
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from anchorscope.models.plain_text import Coded, Piece, _taken
+from anchorscope.models.prompts import PromptPart, TokenisedPrompt, _writes_guarded_token
 from anchorscope.records import Span
 from anchorscope.spans.characters import merged, occurrences, overlap, tokens_of
 
@@ -52,7 +52,7 @@ def test_a_guarded_token_counts_where_it_touches_what_is_not_ours() -> None:
     draw = random.Random(3)
     for _ in range(3000):
         sizes = [draw.randint(0, 4) for _ in range(6)]
-        pieces = [Piece("x" * size, draw.random() < 0.5) for size in sizes]
+        pieces = [PromptPart("x" * size, draw.random() < 0.5) for size in sizes]
         spans = _some_spans(draw, 4)
         ids = tuple(draw.randint(0, 1) for _ in spans)
         owners = [piece.ours for piece in pieces for _ in piece.text]
@@ -61,5 +61,5 @@ def test_a_guarded_token_counts_where_it_touches_what_is_not_ours() -> None:
             for id, (start, stop) in zip(ids, spans, strict=True)
             if id == 1
         )
-        coded = Coded(ids, tuple((span.start, span.stop) for span in spans))
-        assert _taken(pieces, coded, {1: "<s>"}) == by_hand
+        coded = TokenisedPrompt(ids, tuple((span.start, span.stop) for span in spans))
+        assert _writes_guarded_token(pieces, coded, {1: "<s>"}) == by_hand

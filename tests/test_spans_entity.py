@@ -9,8 +9,7 @@ from anchorscope.datasets import load_questions
 from anchorscope.datasets.text import normalised
 from anchorscope.probes.folds import entity_folds
 from anchorscope.records import Question, Span
-from anchorscope.spans.entity import entity_of
-from anchorscope.spans.question import QuestionSpans, find_spans
+from anchorscope.spans.question import QuestionSpans, entity_of, find_spans
 
 
 def entity(text: str, *, named: str = "", finder: Finder = "auto") -> str:

@@ -11,11 +11,18 @@ import pytest
 
 from anchorscope.errors import UserError
 from anchorscope.records import Question, Span
-from anchorscope.spans.by_model import model_prompt, model_spans, read_reply
-from anchorscope.spans.by_rules import rules_spans
-from anchorscope.spans.by_spacy import load_pipeline, spacy_spans
 from anchorscope.spans.characters import content_words, merged, occurrences
-from anchorscope.spans.question import agreement, find_spans, given_spans
+from anchorscope.spans.question import (
+    agreement,
+    find_spans,
+    given_spans,
+    load_pipeline,
+    model_prompt,
+    model_spans,
+    read_reply,
+    spacy_spans,
+)
+from anchorscope.spans.rules import rules_spans
 
 
 def ask(text: str, *subjects: str, id: str = "d:test:1", dataset: str = "d") -> Question:

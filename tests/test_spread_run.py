@@ -50,21 +50,16 @@ def place(tmp_path_factory) -> Path:
     return place
 
 
-@pytest.mark.parametrize("how", list(SPREAD))
-def test_a_killed_worker_changes_no_table(place, how):
-    process = run(place, "--out", f"worker-{how}", *SPREAD[how])
-    kill_a_worker(process)
-    assert "a worker was lost" in finish(process)
-    assert tables(place / f"worker-{how}") == tables(place / "alone")
-
-
-@pytest.mark.parametrize("how", list(SPREAD))
-def test_a_killed_driver_changes_no_table(place, how):
-    out = place / f"driver-{how}"
-    command = ["--out", out.name, *SPREAD[how]]
+@pytest.mark.parametrize("way", list(SPREAD))
+def test_killed_workers_and_drivers_change_no_table(place, way):
+    """The driver in the middle of reading; then, in the run that goes on, a worker."""
+    out = place / f"killed-{way}"
+    command = ["--out", out.name, *SPREAD[way]]
     killed_when(run(place, *command), out / "markers/answers/00002.parquet.json")
     assert not (out / "samples.parquet").exists()
-    finish(run(place, *command))
+    process = run(place, *command)
+    kill_a_worker(process)
+    assert "a worker was lost" in finish(process)
     assert tables(out) == tables(place / "alone")
 
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 from kit.tiny import tiny_lm, tiny_tokenizer
 
-from anchorscope.engine.check import checks, require_understood, stored_proof
+from anchorscope.engine.check import checks, require_understood
 from anchorscope.engine.lease import Lease
-from anchorscope.engine.limits.bounds import noted_of
+from anchorscope.engine.limits import facts_of
 from anchorscope.models import Model, load_model
 
 
@@ -47,14 +47,14 @@ def test_a_second_process_takes_the_proof_from_disk(proofs, monkeypatch):
     assert proved_anew(first, monkeypatch)
     assert len(list(proofs.iterdir())) == 1
     assert not proved_anew(second, monkeypatch)
-    before, after = (noted_of(model.lm) for model in (first, second))
+    before, after = (facts_of(model.lm) for model in (first, second))
     assert (before.bounds, before.largest, before.fused) == (
         after.bounds, after.largest, after.fused,
     )  # fmt: skip
-    assert before.proved is not None and after.proved is not None
-    assert before.proved[:2] == after.proved[:2]
+    assert before.pack_proof is not None and after.pack_proof is not None
+    assert before.pack_proof[:2] == after.pack_proof[:2]
     with Lease(second) as lease:
-        assert after.proved.more(lease, 256)
+        assert after.pack_proof.more(lease, 256)
 
 
 def test_other_weights_config_source_or_processor_are_proved_anew(proofs, monkeypatch):
@@ -68,7 +68,7 @@ def test_other_weights_config_source_or_processor_are_proved_anew(proofs, monkey
     assert proved_anew(scaled, monkeypatch)
     for name, value in (("_source_hash", "other"), ("_device", ["other"])):
         with monkeypatch.context() as patch:
-            patch.setattr(stored_proof, name, lambda *_, value=value: value)
+            patch.setattr(checks, name, lambda *_, value=value: value)
             assert proved_anew(tiny(), monkeypatch)
     assert not proved_anew(tiny(), monkeypatch)
 

@@ -11,7 +11,7 @@ from kit.study_fixture import Maker, tiny_study
 from kit.tiny import CONFIGS, tiny_lm, tiny_tokenizer
 from transformers import AutoConfig
 
-from anchorscope.answers.given_verdicts import read_verdicts, verdicts_hash
+from anchorscope.answers.verdicts import read_verdicts, verdicts_hash
 from anchorscope.config import Config
 from anchorscope.datasets import load_questions
 from anchorscope.errors import UserError
@@ -25,7 +25,7 @@ from anchorscope.pipeline.study.plan import (
     plan_study,
     size_from,
 )
-from anchorscope.run_folder.info import info_text
+from anchorscope.run_folder.manifest import info_text
 
 # Weights as the makers state them on the models' pages, and the shapes of the published configs.
 STATED = {

@@ -1,4 +1,4 @@
-"""What a run is asked for, field by field; each field says whether it changes the results."""
+"""The options of a run; each field says whether it changes the results."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Keys = Literal["exact", "question", "neutral", "content"]
 Delta = Literal["points", "relative", "logit"]
 Balance = Literal["weights", "none"]
 EVIDENCE = tuple(PIECES)  # what --evidence may name
-CHEAP = ("answer-only", "boundary", "awareness")  # they read nothing anew
+CHEAP = ("answer-only", "boundary", "awareness")  # they read no further states
 _CHOICES: dict[str, Any] = {
     "prompt": PromptStyle, "finder": Finder, "keys": Keys, "where": Where, "delta": Delta,
     "balance": Balance,
@@ -38,11 +38,12 @@ _KINDS: dict[str, tuple[Any, str]] = {
     "float": ((int, float), "a number"),
 }  # fmt: skip
 _ODD = re.compile("[\x00\ud800-\udfff]")  # a lone surrogate, or what no path can hold
-# Least and most; the most are far above what anybody asks for, and below what fills a machine.
+# Least and most; the most are far above any use, and below what fills a machine.
 _RANGES: dict[str, tuple[int, float]] = {
     "limit": (1, math.inf), "seed": (0, 2**32 - 1), "shots": (0, 4), "max_tokens": (1, 100_000),
     "folds": (3, 1000), "fold_seeds": (1, 1000), "resamples": (100, 1_000_000),
-    "shard": (1, math.inf), "batch_tokens": (1, math.inf),
+    "shard": (1, math.inf), "batch_tokens": (1, math.inf), "workers": (1, math.inf),
+    "threads": (1, math.inf), "gpus_per_worker": (1, math.inf),
 }  # fmt: skip
 
 
@@ -196,7 +197,7 @@ class Config:
             number = getattr(self, name)
             if number is not None and not least <= number <= most:
                 raise UserError(
-                    f"{name} is {_short(number)}. Accepted: {_said(number, least, most)}."
+                    f"{name} is {_short(number)}. Accepted: {_range(number, least, most)}."
                 )
         if not 0 < self.C < math.inf:
             raise UserError(f"C is {self.C}. Accepted: a number above 0.")
@@ -224,7 +225,7 @@ class Config:
 
 
 def unit_of(delta: Delta) -> Delta:
-    """What ΔP counts in the tables: points, unless it is relative.
+    """The unit of ΔP in the tables: points, unless it is relative.
 
     Under "logit" too: the change of the logit has columns of its own beside it.
     """
@@ -244,23 +245,23 @@ def help_of(name: str) -> str:
     return one.metadata["help"]
 
 
-def _check_kind(name: str, kind: Any, given: object) -> None:
-    """Raises where a file or a caller gave another kind of value than the field's."""
+def _check_kind(name: str, kind: Any, value: object) -> None:
+    """Raise a UserError where a value is of another kind than its field."""
     plain, _, none = str(kind).partition(" | ")
-    if given is None and none:
+    if value is None and none:
         return
     several = plain.startswith("tuple")
-    values = given if several and isinstance(given, tuple) else (given,)
-    types, said = _KINDS.get("str" if several else plain, _KINDS["str"])
-    truth = isinstance(given, bool) and plain != "bool"
-    if truth or not all(isinstance(value, types) for value in values):
-        said = f"a list, each {said}" if several else said
-        raise UserError(f"{name} is {_short(given)}. Accepted: {said}.")
-    if any(isinstance(value, str) and _ODD.search(value) for value in values):
-        raise UserError(f"{name} is {_short(given)}, which holds a character that no text has.")
+    values = value if several and isinstance(value, tuple) else (value,)
+    types, accepted = _KINDS.get("str" if several else plain, _KINDS["str"])
+    is_truth = isinstance(value, bool) and plain != "bool"
+    if is_truth or not all(isinstance(each, types) for each in values):
+        accepted = f"a list, each {accepted}" if several else accepted
+        raise UserError(f"{name} is {_short(value)}. Accepted: {accepted}.")
+    if any(isinstance(each, str) and _ODD.search(each) for each in values):
+        raise UserError(f"{name} is {_short(value)}, which holds a character that no text has.")
 
 
-def _said(number: float, least: int, most: float) -> str:
+def _range(number: float, least: int, most: float) -> str:
     if most < 10:
         return f"{least} to {most}"
     return f"{least} or more" if number < least else f"{most} or less"

@@ -1,4 +1,4 @@
-"""One way to fail: what was given, what is accepted, what to do."""
+"""Errors for the user: what was given, what is accepted, what to do."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ def unknown(kind: str, given: object, accepted: Iterable[object], do: str = "") 
     return UserError(f"Unknown {kind} '{given}'. Accepted: {choices}.{' ' + do if do else ''}")
 
 
-def in_a_line(said: object, most: int = 300) -> str:
-    """The beginning of what somebody else's code or server said, as one line without controls."""
-    kind = type(said).__name__
-    line = next(iter(str(said).strip()[: 2 * most].splitlines()), "")
+def in_a_line(message: object, most: int = 300) -> str:
+    """The first line of a foreign error or reply, shortened, without control characters."""
+    kind = type(message).__name__
+    line = next(iter(str(message).strip()[: 2 * most].splitlines()), "")
     shown = "".join(c if c.isprintable() else "?" for c in line).strip()
     return (shown if len(shown) <= most else shown[: most - 3] + "...") or kind
 
 
 def user_path(given: str | os.PathLike[str]) -> Path:
-    """The path that somebody gave, `~` taken for home; an error where nothing can be called so."""
+    """The path that the user gave, `~` taken for home; a UserError where no file can have it."""
     path = Path(os.path.expanduser(given))
     try:
         os.lstat(path)

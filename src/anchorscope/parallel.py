@@ -36,14 +36,14 @@ def in_parallel(
     workers: int | None = None,
     progress: OnDone | None = None,
 ) -> list[Result]:
-    """What `work` gives for every item, in their order; several at a time.
+    """Do `work` on every item in several processes; the results in the items' order.
 
     A process that is killed from outside, as by a system short of memory, is a UserError.
     """
     # Always as many: joblib ends its processes and starts others where the number changes.
     count = 1 if _inside or len(items) < 2 else workers or default_workers()
-    here = {"asked_by": os.getpid(), "folder": os.getcwd()}
-    jobs = (joblib.delayed(_alone)(work, item, **here) for item in items)
+    parent, folder = os.getpid(), os.getcwd()
+    jobs = (joblib.delayed(_do)(work, item, parent, folder) for item in items)
     results = []
     try:
         for result in joblib.Parallel(count, return_as="generator")(jobs):
@@ -64,11 +64,12 @@ def default_workers() -> int:
     return min(joblib.cpu_count(), MAX_WORKERS)
 
 
-def _alone(work: Callable[[Item], Result], item: Item, *, asked_by: int, folder: str) -> Result:
+def _do(work: Callable[[Item], Result], item: Item, parent: int, folder: str) -> Result:
+    """Do one item, in a worker or, where there is one worker alone, in the parent itself."""
     global _inside
-    if os.getpid() != asked_by:
+    if os.getpid() != parent:
         if not _inside:
-            follow(asked_by)
+            begin_own_process(parent)
         _inside = True
         os.chdir(folder)  # a worker outlives the call that started it, and the caller may move on
     # One arithmetic thread each: the other cores have their own item, and a sum must not depend
@@ -78,22 +79,17 @@ def _alone(work: Callable[[Item], Result], item: Item, *, asked_by: int, folder:
 
 
 def begin_own_process(parent: int) -> None:
-    """Begin a process that keeps what it holds, and ends with its parent."""
-    follow(parent)
-    # loky ends a worker that holds 300 MB more than after its first call, and starts another. What
-    # this one holds, a model, it would have to make again.
-    process_executor._USE_PSUTIL = False
-
-
-def follow(parent: int) -> None:
-    """Leaves it to the parent to end this process: on Ctrl-C, and when it is no more."""
+    """Set up a worker process: it keeps its memory, and ends with its parent, also on Ctrl-C."""
     if os.getppid() == parent:
         threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too, which ends us
+    # loky ends a worker that holds 300 MB more than after its first call, and starts another: wide
+    # states reach that with every layer, and a model would have to be loaded again.
+    process_executor._USE_PSUTIL = False
 
 
 def _end_with(parent: int) -> None:
-    """Ends this worker soon after its parent, which was killed: nobody hears of its results.
+    """End this worker soon after its parent was killed: its results have no reader.
 
     It would finish its item, which may write figures, and then wait five minutes for the next one.
     The system's own signal (PR_SET_PDEATHSIG) comes when the thread ends that started a worker,

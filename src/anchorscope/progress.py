@@ -1,4 +1,4 @@
-"""How long work reports: the library is silent unless somebody passes a listener."""
+"""Progress of long work, for a listener that the caller passes; otherwise it is silent."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Progress(Protocol):
 
 
 class Quiet:
-    """The listener that hears nothing."""
+    """The listener that shows nothing."""
 
     def start(self, stage: str, total: int) -> None:
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, cast, get_args
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -81,8 +81,9 @@ class Question:
     @property
     def log_popularity(self) -> float:
         """The popularity in powers of ten; NaN where it is not known, or not above 0."""
-        known = self.popularity is not None and self.popularity > 0
-        return float(np.log10(cast(float, self.popularity))) if known else math.nan
+        if self.popularity is None or self.popularity <= 0:
+            return math.nan
+        return float(np.log10(self.popularity))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +135,9 @@ class Sample:
     question_tokens: tuple[int, ...]  # all tokens of the question
     exact_question: tuple[int, ...]  # E_Q
     exact_answer: tuple[int, ...]  # E_A; its last one is the probe position
-    kind: str = ""  # of the answer, as answers/kind.py names it or as its owner does
+    kind: str = (
+        ""  # of the answer, as `kind_of_answer` in spans/answer.py names it or as its owner does
+    )
     property_spans: tuple[Span, ...] = ()  # those of the spans that name the asked-about property
     content_tokens: tuple[int, ...] = ()  # the question's content words, those of E_Q included
 

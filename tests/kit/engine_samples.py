@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 
 from anchorscope.engine.batches import Budget
+from anchorscope.engine.decode import grow_trunk, read_prefix
 from anchorscope.engine.interventions import Intervention, TokenPositions, keys_of
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.read import read_rows
 from anchorscope.engine.rows import row_for
-from anchorscope.engine.trunk import grow_trunk, read_prefix
 from anchorscope.models import Model
 
 CLOSE = {"atol": 1e-4, "rtol": 0}
@@ -43,11 +43,18 @@ SAMPLES = [
 
 
 def engine_states(
-    model: Model, samples, intervention: Intervention, *, prefix=PREFIX, budget=64, weights=False
+    model: Model,
+    samples,
+    intervention: Intervention,
+    *,
+    prefix=PREFIX,
+    budget=64,
+    written_out=False,
 ):
     """States [sample, layer, width] by the engine."""
     out = torch.full((len(samples), model.blocks, model.parts.width), torch.nan)
-    with Lease(model, weights=weights) as lease:
+    with Lease(model) as lease:
+        lease.observer = (lambda weights: None) if written_out else None
         known = read_prefix(lease, prefix)
         prompts = [s.ids[: s.answer_at] for s in samples]
         trunk = grow_trunk(lease, known, prompts, room=0, head=False).trunk

@@ -16,7 +16,7 @@ from anchorscope.evidence.pieces import PieceInputs, evidence_tables
 from anchorscope.probes.labelled import Covariates
 from anchorscope.probes.probe_set import ProbeSet
 from anchorscope.probes.readings import Readings
-from anchorscope.run_folder.states import load_states
+from anchorscope.run_folder.states import StateBank
 from anchorscope.run_folder.store import Store
 from anchorscope.run_folder.view import RunView
 from anchorscope.show.report.claims import claims_of
@@ -36,7 +36,7 @@ def simulated_run(folder: Path) -> RunView:
     config = Config(model="x", data=("simulated",), resamples=100, fold_seeds=1)
     with pytest.MonkeyPatch.context() as patch:  # its own figures and report are not looked at
         for name in ("write_figures", "write_report"):
-            patch.setattr(f"anchorscope.pipeline.publish.{name}", lambda view: None)
+            patch.setattr(f"anchorscope.pipeline.analyse.{name}", lambda view: None)
         simulate(truth, out=folder, config=config)
     return add_evidence(folder)
 
@@ -50,7 +50,7 @@ def readings_of(folder: Path) -> tuple[Readings, dict[str, np.ndarray]]:
     """Readings under stored and stand-in interventions, and the states behind them."""
     used = used_samples(folder)
     ids = list(used["id"])
-    states = {name: load_states(Store(folder), name, ids, 1) for name in STORED}
+    states = {name: StateBank(folder, ids).all_layers(name) for name in STORED}
     states |= {name: states[stored] for name, stored in STAND_INS.items()}
     z = (used["verdict"] == "wrong").to_numpy().astype(int)
     fold = used["fold"].to_numpy(dtype=int)

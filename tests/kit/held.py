@@ -76,13 +76,12 @@ def _cut_by_score(model: Model, intervention: Intervention, inside=lambda block:
 
 
 def _by_score(model: Model) -> list[float]:
-    """Some heads, after the softmax, and reweighted before and after it."""
+    """Some heads, after the softmax, and reweighted before it."""
     heads = frozenset({(1, 0), (2, 1), (3, 0), (4, 1)})
     kinds = {
         "heads": ({"heads": tuple(sorted(heads))}, Change(heads=heads)),
         "post": ({"where": "post"}, Change(post=True)),
         "boost": ({"boost": BETA}, Change(added=BETA)),
-        "rescale": ({"boost": -BETA, "where": "post"}, Change(added=-BETA, post=True)),
     }
     far = []
     for name, (options, change) in kinds.items():

@@ -10,13 +10,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from anchorscope.engine.attention_mass import Mass
-from anchorscope.engine.decode import Line, Sampling, write_answers, write_samples
+from anchorscope.engine.decode import (
+    AttentionMass,
+    DecodedAnswer,
+    OnToken,
+    Prefix,
+    Sampling,
+    Trunk,
+    read_prefix,
+    shared_prefix,
+    write_answers,
+    write_samples,
+)
 from anchorscope.engine.lease import Lease
-from anchorscope.engine.trunk import Prefix, Trunk, read_prefix, shared_prefix
 from anchorscope.models import Model
-from anchorscope.models.plain_text import Piece, code
-from anchorscope.models.prompts import stop_ids
+from anchorscope.models.prompts import PromptPart, stop_ids, tokenise
 from anchorscope.records import Answer, Span
 
 _PIECE = 8  # tokens that are decoded together at least
@@ -31,8 +39,8 @@ class Answered:
     answers: tuple[Answer, ...]
     states: Tensor  # [row, token, layer, width]
     trunk: Trunk
-    also: Tensor | None = None  # [row, layer, width] at one more position of each prompt
-    mass: Mass | None = None  # of attention, at every token of the answers
+    extra: Tensor | None = None  # [row, layer, width] at the extra position of each prompt
+    mass: AttentionMass | None = None  # at every token of the answers
 
 
 class Answerer:
@@ -49,14 +57,24 @@ class Answerer:
         ids: Sequence[str],
         prompts: Sequence[Sequence[int]],
         *,
-        also_at: Sequence[int] | None = None,
+        extra_position: Sequence[int] | None = None,
         mass: bool = False,
+        on_token: OnToken | None = None,
     ) -> Answered:
-        """The answers to the questions with these ids and prompts."""
-        options = {"stop_ids": self._stop, "limit": self.max_tokens}
-        written = write_answers(lease, prefix, prompts, **options, also_at=also_at, mass=mass)
-        answers = tuple(self._record(i, line) for i, line in zip(ids, written.lines, strict=True))
-        return Answered(answers, written.states, written.trunk, written.also, written.mass)
+        """The answers to the questions with these ids and prompts; see `write_answers`."""
+        written = write_answers(
+            lease,
+            prefix,
+            prompts,
+            stop_ids=self._stop,
+            limit=self.max_tokens,
+            extra_position=extra_position,
+            mass=mass,
+            on_token=on_token,
+        )
+        pairs = zip(ids, written.answers, strict=True)
+        answers = tuple(self._record(id, answer) for id, answer in pairs)
+        return Answered(answers, written.states, written.trunk, written.extra, written.mass)
 
     def sample(
         self,
@@ -67,21 +85,22 @@ class Answerer:
         sampling: Sampling,
     ) -> list[list[Answer]]:
         """The drawn answers to each of the questions with these ids and prompts."""
-        options = {"stop_ids": self._stop, "limit": self.max_tokens, "sampling": sampling}
-        written = write_samples(lease, prefix, prompts, **options)
+        written = write_samples(
+            lease, prefix, prompts, stop_ids=self._stop, limit=self.max_tokens, sampling=sampling
+        )
         pairs = zip(ids, written, strict=True)
-        return [[self._record(id, line) for line in lines] for id, lines in pairs]
+        return [[self._record(id, answer) for answer in answers] for id, answers in pairs]
 
-    def _record(self, id: str, line: Line) -> Answer:
-        text = self.model.tokenizer.decode(line.token_ids, skip_special_tokens=True)
+    def _record(self, id: str, decoded: DecodedAnswer) -> Answer:
+        text = self.model.tokenizer.decode(decoded.token_ids, skip_special_tokens=True)
         return Answer(
             id=id,
             text=text.strip(),
-            token_ids=line.token_ids,
-            log_probs=line.log_probs,
-            first_entropy=line.first_entropy,
-            finished=line.finished,
-            entropies=line.entropies,
+            token_ids=decoded.token_ids,
+            log_probs=decoded.log_probs,
+            first_entropy=decoded.first_entropy,
+            finished=decoded.finished,
+            entropies=decoded.entropies,
         )
 
 
@@ -128,7 +147,9 @@ def write_lines(
     """One line of text after each prompt, written greedily."""
     model = lease.model
     answerer = Answerer(model, max_tokens=max_tokens)
-    coded = code(model.tokenizer, [[Piece(prompt, False)] for prompt in prompts], special=True)
+    coded = tokenise(
+        model.tokenizer, [[PromptPart(prompt, False)] for prompt in prompts], special=True
+    )
     ids = [one.ids for one in coded]
     prefix = read_prefix(lease, shared_prefix(ids, stop=min(map(len, ids)) - 1))
     texts: list[str] = []

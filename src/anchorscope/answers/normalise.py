@@ -7,22 +7,26 @@ A word keeps what it looked like (`raw`), because "IN" and "in" are not the same
 SQuAD's normalisation (case, ASCII punctuation, articles) decides 79 of the 133 answered cases in
 tests/test_judge.py as they should be by equality, 72 by "contains"; these words decide all 133.
 Unidecode writes every script in Latin letters: the provinces 陕西 and 山西 become one word.
+
+Numbers and dates have one form each: digits, and "year month day". Of 2,998 numbers up to 10^9
+that num2words spelled, text2num and text2digits read all, word2number all but one, and so does
+this. But word2number reads 1 in "no one" and 1524 in "nineteen eighty four"; text2num reads "3.5
+million" as two numbers and the "one" of "one of the rivers" as 1, and so does text2digits, which
+takes "one two three" for 123. dateutil fills in what a date leaves open: "December 1972" gets
+today's day, and "44 BC" becomes the year 2044.
 """
 
 from __future__ import annotations
 
+import math
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from anchorscope.answers.normalise_numbers import (
-    DIGIT,
-    dates_in_order,
-    number_words,
-    plain_numbers,
-)
+# --- Words ---
+
 
 # Letters that Unicode does not take apart into a base letter and an accent.
 LETTERS = str.maketrans(
@@ -104,3 +108,177 @@ def _without_articles(split: Sequence[Word]) -> tuple[Word, ...]:
         if letter or word.text not in ARTICLES:
             kept.append(word)
     return tuple(kept or split)
+
+
+# --- Numbers and dates ---
+
+
+def _numbered(text: str, values: Iterable[int]) -> dict[str, int]:
+    return dict(zip(text.split(), values, strict=True))
+
+
+UNITS = _numbered(
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen "
+    "fifteen sixteen seventeen eighteen nineteen",
+    range(20),
+)
+TENS = _numbered("twenty thirty forty fifty sixty seventy eighty ninety", range(20, 100, 10))
+SCALES = {"hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9}
+ORDINALS = _numbered(
+    "first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth "
+    "thirteenth fourteenth fifteenth sixteenth seventeenth eighteenth nineteenth twentieth "
+    "thirtieth fortieth fiftieth sixtieth seventieth eightieth ninetieth",
+    (*range(1, 20), *range(20, 100, 10)),
+)
+# Single letters are left out: "Malcolm X", "V for Vendetta", "I".
+ROMAN = _numbered(
+    "II III IV VI VII VIII IX XI XII XIII XIV XV XVI",
+    (2, 3, 4, 6, 7, 8, 9, 11, 12, 13, 14, 15, 16),
+)
+# A text without one of these, a Roman number or a digit counts nothing.
+COUNTING = frozenset({*UNITS, *TENS, *SCALES, *ORDINALS, "bce", "ce"})
+DIGIT = re.compile(r"\d")
+LARGEST = 10**15  # what is counted on from it keeps its words
+MONTHS = (
+    "January", "February", "March", "April", "May", "June",
+    "July", "August", "September", "October", "November", "December",
+)  # fmt: skip
+MONTH = r"(?P<month>" + "|".join(f"{m[:3]}(?:{m[3:]})?" for m in MONTHS) + r"|Sept)\b\.?"
+DAY = r"(?P<day>0?[1-9]|[12]\d|3[01])(?:st|nd|rd|th)?"
+YEAR = r"(?P<year>\d{3,4})(?![\w~])"
+DATES = [
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
+        rf"\b{DAY}\s+(?:of\s+)?{MONTH}(?:,?\s+(?:of\s+)?{YEAR})?",
+        rf"\b{MONTH}\s+(?:the\s+)?{DAY}(?![\w~])(?:,?\s+(?:of\s+)?{YEAR})?",
+        rf"\b{MONTH},?\s+(?:of\s+)?{YEAR}",
+    )
+]
+
+
+def plain_numbers(text: str) -> str:
+    """The text with "1,000" as "1000", "7pm" as "7 pm", and ranges of numbers as "1939~1945"."""
+    text = re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", text)
+    text = re.sub(r"(?<=\d)(?=[ap]m\b)", " ", text, flags=re.IGNORECASE)
+    text = re.sub(r"\b(\d{4})-(\d\d)-(\d\d)\b", _iso, text)
+    text = re.sub(r"\b(?:minus|negative)\s+(?=\d)", "-", text, flags=re.IGNORECASE)
+    return re.sub(r"(?<![\w.-])(\d+)(?:\s*-\s*|\s+to\s+)(\d+)(?![\w-])", _range, text)
+
+
+def dates_in_order(text: str) -> str:
+    """The text with every date as "year Month dayN", so that "14" is not found in a date."""
+    for pattern in DATES:
+        text = pattern.sub(_date, text)
+    return text
+
+
+def number_words(pairs: Sequence[tuple[str, str]]) -> Iterator[tuple[int, str]]:
+    """(start, text) of each word or merged number; `pairs` are (folded, raw) words."""
+    if not any(text in COUNTING or raw in ROMAN or DIGIT.search(text) for text, raw in pairs):
+        yield from enumerate(text for text, _ in pairs)
+        return
+    at = 0
+    while at < len(pairs):
+        value, stop = _cardinal(pairs, at)
+        if value is None:
+            yield at, _single(pairs, at)
+            at += 1
+        elif stop < len(pairs) and value in TENS.values() and _ordinal_unit(pairs[stop][0]):
+            yield at, _nth(int(value) + ORDINALS[pairs[stop][0]])
+            at = stop + 1
+        else:
+            yield at, _digits(value)
+            at = stop
+
+
+def _single(pairs: Sequence[tuple[str, str]], at: int) -> str:
+    text, raw = pairs[at]
+    if raw in ROMAN and at > 0:
+        return str(ROMAN[raw])
+    if text in ORDINALS:
+        return _nth(ORDINALS[text])
+    if text in ("bce", "ce"):
+        return {"bce": "bc", "ce": "ad"}[text]
+    before = pairs[at - 1][0] if at else ""
+    after_number = before in (UNITS | TENS | SCALES) or re.fullmatch(r"-?[\d.]+", before)
+    # "30-minute" and "30 minutes" are one length.
+    return text[:-1] if after_number and len(text) > 3 and text.endswith("s") else text
+
+
+def _cardinal(pairs: Sequence[tuple[str, str]], at: int) -> tuple[float | None, int]:
+    """The number that starts at a word and where it stops; None where none starts."""
+    part, stop = _below_hundred(pairs, at)
+    if part is None:
+        return None, at
+    whole: float = 0  # "two thousand" of "two thousand three hundred"
+    last = math.inf  # the scale it was counted in
+    while stop < len(pairs) and (scale := SCALES.get(pairs[stop][0])):
+        if abs(whole + part) >= LARGEST:  # "hundred" ten thousand times is no number
+            break
+        if scale == 100:
+            part *= scale
+        else:
+            whole = whole + part * scale if scale < last else (whole + part) * scale
+            part, last = 0, scale
+        more, stop = _more(pairs, stop + 1, hundreds=not part)
+        part += more
+    return whole + part, stop
+
+
+def _more(pairs: Sequence[tuple[str, str]], at: int, *, hundreds: bool) -> tuple[float, int]:
+    """What is added after a scale and where it stops; with `hundreds` it may be some itself.
+
+    "two hundred and five" is one number, "two hundred and 1990" and "two hundred three hundred"
+    are two.
+    """
+    start = at + (at < len(pairs) and pairs[at][0] == "and")
+    value, stop = _below_hundred(pairs, start)
+    if value is None or pairs[start][0] not in (UNITS | TENS):
+        return 0, at
+    again = stop < len(pairs) and pairs[stop][0] == "hundred"
+    return (0, at) if again and not hundreds else (value, stop)
+
+
+def _below_hundred(pairs: Sequence[tuple[str, str]], at: int) -> tuple[float | None, int]:
+    text = pairs[at][0] if at < len(pairs) else ""
+    following = pairs[at + 1][0] if at + 1 < len(pairs) else ""
+    if re.fullmatch(r"-?\d{1,15}(\.\d{1,15})?", text):  # a longer row of digits stays a word
+        return float(text) if "." in text else int(text), at + 1
+    if text in TENS:
+        unit = UNITS.get(following, 0)
+        return (TENS[text] + unit, at + 2) if 1 <= unit <= 9 else (TENS[text], at + 1)
+    # "one of the rivers" and "no one" count nothing.
+    idle = text == "one" and (following == "of" or (at > 0 and pairs[at - 1][0] == "no"))
+    return (None, at) if idle or text not in UNITS else (UNITS[text], at + 1)
+
+
+def _ordinal_unit(text: str) -> bool:
+    return 1 <= ORDINALS.get(text, 0) <= 9
+
+
+def _nth(value: int) -> str:
+    suffix = "th" if 10 <= value % 100 <= 20 else {1: "st", 2: "nd", 3: "rd"}.get(value % 10, "th")
+    return f"{value}{suffix}"
+
+
+def _digits(value: float) -> str:
+    return str(round(value)) if abs(value - round(value)) < 1e-9 else str(round(value, 6))
+
+
+def _iso(match: re.Match[str]) -> str:
+    month = int(match[2])
+    return f"{MONTHS[month - 1]} {int(match[3])}, {match[1]}" if 1 <= month <= 12 else match[0]
+
+
+def _range(match: re.Match[str]) -> str:
+    start, stop = match[1], match[2]
+    if len(start) == 4 and len(stop) < 4:  # 1939-45
+        stop = start[: 4 - len(stop)] + stop
+    return f"{start}~{stop}"
+
+
+def _date(match: re.Match[str]) -> str:
+    parts = match.groupdict()
+    month = next(m for m in MONTHS if m[:3].lower() == parts["month"][:3].lower())
+    day = f"day{int(parts['day'])}" if parts.get("day") else ""
+    return " ".join(filter(None, (parts.get("year"), month, day)))

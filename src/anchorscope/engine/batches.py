@@ -4,57 +4,34 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import torch
 
-from anchorscope.engine.halvings import HALVED
-from anchorscope.engine.limits.bounds import bounds_of
-from anchorscope.engine.limits.packs import PackTooLong
+from anchorscope.engine import HALVED
+from anchorscope.engine.limits import PackTooLong, bounds_of
 from anchorscope.errors import UserError
 from anchorscope.models import Model
 
 T = TypeVar("T")
 R = TypeVar("R")
-_GROW_AFTER = 8  # batches without trouble
 _OUT_OF_MEMORY = ("DefaultCPUAllocator", "can't allocate memory", "MPS backend out of memory")
 
 
+@dataclass(kw_only=True)
 class Budget:
-    """How many tokens go through the model at once: halved when memory runs out, grown back.
+    """How many tokens go through the model at once; halved when memory runs out."""
 
-    Never back to what failed: three quarters of it are the most from then on.
-    """
-
-    def __init__(
-        self, tokens: int, *, written: int | None = None, trunk: int | None = None
-    ) -> None:
-        self.tokens, self._most, self._calm = tokens, tokens, 0
-        self._grow_after = _GROW_AFTER
-        self.written = written  # bytes for the keys and values of rows that are written to
-        self.trunk = trunk  # and of those that are only read
+    tokens: int = field(kw_only=False)
+    written: int | None = None  # bytes for the keys and values of rows that are written to
+    trunk: int | None = None  # and of those that are only read
 
     @classmethod
     def of(cls, model: Model) -> Budget:
         """What suits the model and its device; the same in every process."""
         bounds = bounds_of(model)
         return cls(bounds.tokens, written=bounds.written, trunk=bounds.trunk)
-
-    def shrink(self) -> None:
-        """Half as many tokens from now on, and each time a longer wait before more are tried."""
-        self._most = max(1, min(self._most, self.tokens * 3 // 4))
-        self.tokens, self._calm = max(1, self.tokens // 2), 0
-        self._grow_after = min(self._grow_after * 2, _GROW_AFTER << 8)
-
-    def keep_to(self, tokens: int) -> None:
-        """No more tokens than these from now on."""
-        self.tokens, self._most = min(self.tokens, tokens), min(self._most, tokens)
-
-    def went_well(self) -> None:
-        """After a while without trouble, half as many again: others may have given memory back."""
-        self._calm += 1
-        if self._calm >= self._grow_after and self.tokens < self._most:
-            self.tokens, self._calm = min(self._most, self.tokens * 3 // 2), 0
 
 
 def in_batches(
@@ -80,17 +57,15 @@ def in_batches(
         except PackTooLong as error:
             if count == 1 or total <= error.tokens:
                 raise
-            budget.keep_to(error.tokens)
+            budget.tokens = min(budget.tokens, error.tokens)
             continue
         if not done:
             HALVED.append(total)
-            budget.tokens = min(budget.tokens, total)
-            budget.shrink()
+            budget.tokens = max(1, min(budget.tokens, total) // 2)
             # Here the error is gone, and with its traceback the tensors of the batch that failed.
-            _give_back()
+            _release_memory()
             continue
         del waiting[-count:]
-        budget.went_well()
         # Not kept here: the next batch should not have to share the memory with this one.
         yield batch, done.pop()
 
@@ -100,7 +75,7 @@ def _within_memory(work: Callable[[list[T]], R], batch: list[T]) -> list[R]:
     try:
         return [work(batch)]
     except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-        if not ran_out(error):
+        if not is_out_of_memory(error):
             raise
         if len(batch) == 1:
             raise UserError(
@@ -110,15 +85,15 @@ def _within_memory(work: Callable[[list[T]], R], batch: list[T]) -> list[R]:
     return []
 
 
-def ran_out(error: BaseException) -> bool:
-    """Whether an error says that memory ran out: a CPU and an Apple GPU say it in words alone."""
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error means that memory ran out; a CPU and an Apple GPU have no type for it."""
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return True
     return any(words in str(error) for words in _OUT_OF_MEMORY)
 
 
-def _give_back() -> None:
-    """Hands what the failed batch held back to the device."""
+def _release_memory() -> None:
+    """Return what the failed batch held to the device."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
@@ -127,7 +102,7 @@ def _give_back() -> None:
 
 
 def _share(waiting: int, rows: int | None) -> int:
-    """How many of those waiting make the fewest batches of `rows` at most, alike in size."""
+    """The size of a batch if those waiting go in the fewest equal batches of `rows` at most."""
     return waiting if rows is None else -(-waiting // -(-waiting // rows))
 
 

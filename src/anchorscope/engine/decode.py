@@ -1,30 +1,207 @@
-"""Answers, greedy with the state of every token caught as it is fed, or drawn at a temperature."""
+"""Decoding from top to bottom: the shared prefix, the prompts' trunk, then token after token.
+
+The tokens that begin every prompt are read once a run (`Prefix`), the rest of each prompt once a
+batch (`Trunk`). From there `write_answers` feeds the likeliest token of every row until all rows
+have ended, and keeps the state of each token as it is fed; `write_samples` draws tokens instead.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from itertools import chain
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from anchorscope.engine.attention_mass import Mass
-from anchorscope.engine.choice import drawn, entropies, likeliest
-from anchorscope.engine.layout import Layout
-from anchorscope.engine.lease import Lease
-from anchorscope.engine.memory import Growing
-from anchorscope.engine.transfer import sent
-from anchorscope.engine.trunk import Prefix, Trunk, grow_trunk
+from anchorscope.engine.fused import likeliest
+from anchorscope.engine.kv_cache import GrowingCache, Pair
+from anchorscope.engine.layout import PAD, Layout, Stretch, distinct_tokens
+from anchorscope.engine.lease import Lease, Read
+from anchorscope.engine.transfer import to_device
 from anchorscope.models import Model
 
 # Rows are taken out of the batch when this share of them has finished: a copy of the memory for
 # every row that ends would cost more than it saves.
 _COMPACT_AT = 0.25
+# Called with each answer token as it is fed: its id, and its states [layer, width].
+OnToken = Callable[[int, Tensor], None]
+
+
+# --- Prefix and trunk: the clean part that everything shares ---
 
 
 @dataclass(frozen=True)
-class Line:
+class Prefix:
+    """Keys and values of the tokens that begin every prompt of a run."""
+
+    ids: tuple[int, ...]
+    pairs: tuple[Pair, ...] | None  # one a block, [1, key head, prefix, head width]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def rows_within(
+        self, memory: int | None, *, room: int, beside: int = 0, segmented: bool = False
+    ) -> int | None:
+        """How many rows with `room` positions of their own fit into `memory` bytes; None: any.
+
+        `beside` are the bytes of a row that are no keys and values. The prefix is in the buffer of
+        every row, but where a kernel reads it in place (`segmented`): there it is held once.
+        """
+        pairs = self.pairs or ()
+        whole = sum(key.nbytes + value.nbytes for key, value in pairs)
+        position = whole // max(1, len(self))
+        row = position * (room if segmented else len(self) + room) + beside
+        if memory is None or row == 0:
+            return None
+        return max(1, (memory - (whole if segmented else 0)) // row)
+
+
+@dataclass(frozen=True)
+class Trunk:
+    """The clean keys and values of a batch of prompts after the prefix, padded on the left."""
+
+    prefix: Prefix
+    turns: tuple[tuple[int, ...], ...]  # each row's tokens
+    at: Tensor  # their positions [row, column], PAD for padding
+    pairs: tuple[Pair, ...]  # one a block, [row, key head, column, head width]
+
+
+@dataclass(frozen=True)
+class GrownTrunk:
+    """A trunk, the cache that decoding goes on with, and what the last tokens gave."""
+
+    trunk: Trunk
+    memory: GrowingCache
+    last: Read
+
+
+def shared_prefix(prompts: Sequence[Sequence[int]], stop: int) -> tuple[int, ...]:
+    """The tokens that begin every prompt, `stop` at most; one is left to each prompt."""
+    stop = min([stop, *(len(prompt) - 1 for prompt in prompts)])
+    first = tuple(prompts[0][:stop])
+    for prompt in prompts:
+        if tuple(prompt[: len(first)]) == first:
+            continue
+        same = (i for i, (a, b) in enumerate(zip(first, prompt, strict=False)) if a != b)
+        first = first[: next(same, len(first))]
+    return first
+
+
+def read_prefix(lease: Lease, ids: Sequence[int]) -> Prefix:
+    """The prefix with its keys and values, computed once."""
+    if not ids:
+        return Prefix((), None)
+    at = torch.arange(len(ids), device=lease.model.device)[None]
+    memory = GrowingCache(lease.model.blocks, len(ids), segmented=lease.fused)
+    tokens = torch.tensor([list(ids)], device=lease.model.device)
+    lease.run(tokens, Layout(at, at, prefix_length=0), memory)
+    # Copies, which later passes may take gradients through.
+    own = (memory.own(block, len(ids)) for block in range(lease.model.blocks))
+    return Prefix(tuple(ids), tuple((key.clone(), value.clone()) for key, value in own))
+
+
+def grow_trunk(
+    lease: Lease,
+    prefix: Prefix,
+    prompts: Sequence[Sequence[int]],
+    *,
+    room: int,
+    head: bool,
+    extra_position: Sequence[int] | None = None,
+) -> GrownTrunk:
+    """The trunk of these prompts, with `room` for as many tokens more in its memory.
+
+    States are kept at each prompt's last token, and at one more position of each, if given.
+    """
+    turns = tuple(tuple(prompt[len(prefix) :]) for prompt in prompts)
+    tokens = pad_left(turns, 0, lease.model.device)
+    at = pad_left([range(len(prefix), len(p)) for p in prompts], PAD, lease.model.device)
+    memory = GrowingCache(
+        lease.model.blocks, at.shape[1] + room, prefix.pairs, segmented=lease.fused
+    )
+    sizes = [len(turn) for turn in turns]
+    # Turns may begin alike. Our kernels for a GPU take the tokens of a row one after the other.
+    stretches = (Stretch(turn, range(len(turn))) for turn in turns)
+    distinct = None if lease.fused else distinct_tokens(stretches)
+    layout = Layout(at, at, prefix_length=len(prefix), sizes=sizes, distinct=distinct)
+    more = None if extra_position is None else to_device(extra_position, lease.model.device)
+
+    def alone(row: int) -> Tensor:
+        return grow_trunk(lease, prefix, [prompts[row]], room=0, head=False).last.states[0]
+
+    several = alone if len(prompts) > 1 else None
+    last = lease.run(tokens, layout, memory, head=head, extra_position=more, alone=several)
+    # Copies, small beside the prefix in every row of the memory, which can then be let go.
+    own = (memory.own(block, at.shape[1]) for block in range(lease.model.blocks))
+    pairs = tuple((key.clone(), value.clone()) for key, value in own)
+    return GrownTrunk(Trunk(prefix, turns, at, pairs), memory, last)
+
+
+def pad_left(rows: Sequence[Sequence[int]], fill: int, device: torch.device) -> Tensor:
+    """The rows as one tensor [row, column], each ending at the last column."""
+    sizes = np.array([len(row) for row in rows])
+    width = int(sizes.max())
+    table = np.full((len(rows), width), fill, dtype=np.int64)
+    # In row order, as the mask is: torch takes five times as long over lists of lists.
+    numbers = np.fromiter(chain.from_iterable(rows), np.int64, int(sizes.sum()))
+    table[np.arange(width) >= (width - sizes)[:, None]] = numbers
+    return to_device(table, device)
+
+
+# --- Attention mass: how much each answer token attends to every position ---
+
+
+class AttentionSum:
+    """The weights of each row's last query [row, key], mean over heads, summed over blocks."""
+
+    def __init__(self) -> None:
+        self._total: Tensor | None = None
+
+    def add(self, weights: Tensor) -> None:
+        """Add those of a block, [row, head, query, key]."""
+        now = weights[:, :, -1].float().mean(dim=1)
+        self._total = now if self._total is None else self._total + now.to(self._total.device)
+
+    def mean(self, lease: Lease) -> np.ndarray:
+        """The mean over blocks, [row, key]."""
+        assert self._total is not None
+        return (self._total / lease.model.blocks).cpu().numpy()
+
+
+@dataclass(frozen=True)
+class AttentionMass:
+    """The attention mass at each token of a batch of answers, recorded step by step."""
+
+    # The rows fed in a step, and their weights [row, key]: of the prefix, of the trunk's columns,
+    # and of the answer's tokens so far.
+    _steps: list[tuple[list[int], np.ndarray]] = field(default_factory=list)
+
+    @contextmanager
+    def record(self, lease: Lease, rows: Tensor) -> Iterator[None]:
+        """A `with` block in which the next token of these rows is fed."""
+        total = AttentionSum()
+        lease.side_observer = total.add
+        try:
+            yield
+        finally:
+            lease.side_observer = None
+        self._steps.append((rows.tolist(), total.mean(lease)))
+
+    def at(self, row: int, token: int) -> np.ndarray:
+        """The mass [key] at a token of a row's answer, from 0."""
+        rows, mean = self._steps[token]
+        return mean[rows.index(row)]
+
+
+# --- Answers ---
+
+
+@dataclass(frozen=True)
+class DecodedAnswer:
     """One answer: its tokens and how sure each was, at temperature 1."""
 
     token_ids: tuple[int, ...]
@@ -35,24 +212,19 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Written:
+class DecodedBatch:
     """A batch of greedy answers, the states of all layers at their tokens, and their trunk."""
 
-    lines: tuple[Line, ...]
+    answers: tuple[DecodedAnswer, ...]
     states: Tensor  # [row, token, layer, width], on the model's device
     trunk: Trunk
-    also: Tensor | None  # [row, layer, width] at one more position of the prompts, if asked for
-    mass: Mass | None  # of attention, at every token, if asked for
-
-
-def states_bytes(model: Model, tokens: int) -> int:
-    """The bytes that the states of one answer of so many tokens take while it is written."""
-    return tokens * model.blocks * model.parts.width * model.dtype.itemsize
+    extra: Tensor | None  # [row, layer, width] at the extra position of the prompts, if given
+    mass: AttentionMass | None  # at every token, with `mass`
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """Tokens drawn instead of the likeliest one.
+    """Draw tokens at a temperature instead of taking the likeliest.
 
     A row's numbers are its own, so what is drawn does not depend on the rows beside it.
     """
@@ -61,14 +233,9 @@ class Sampling:
     uniforms: Tensor  # [prompt, answer, step] in [0, 1): one number decides one token
 
 
-@dataclass
-class _Live:
-    """The rows still being written."""
-
-    rows: Tensor  # their numbers in the batch
-    memory: Growing
-    at: Tensor  # key positions [row, column]
-    next_at: Tensor  # position of the token fed next [row]
+def states_bytes(model: Model, tokens: int) -> int:
+    """The bytes that the states of one answer of so many tokens take while it is written."""
+    return tokens * model.blocks * model.parts.width * model.dtype.itemsize
 
 
 def write_answers(
@@ -78,21 +245,28 @@ def write_answers(
     *,
     stop_ids: Tensor,
     limit: int,
-    also_at: Sequence[int] | None = None,
+    extra_position: Sequence[int] | None = None,
     mass: bool = False,
-) -> Written:
-    """Each prompt's greedy answer up to a stop token (left out) or the limit."""
-    grown = grow_trunk(lease, prefix, prompts, room=limit, head=True, also_at=also_at)
-    pages = _Pages(lease, len(prompts), limit, mass=Mass() if mass else None)
-    live = _Live(
-        rows=torch.arange(len(prompts), device=lease.model.device),
-        memory=grown.memory,
-        at=grown.trunk.at,
-        next_at=grown.trunk.at[:, -1] + 1,
+    on_token: OnToken | None = None,
+) -> DecodedBatch:
+    """Each prompt's greedy answer up to a stop token (left out) or the limit.
+
+    `extra_position` is one more position of each prompt whose states are kept. `mass` records the
+    attention mass at every token. `on_token` follows the answer to a single prompt.
+    """
+    assert on_token is None or len(prompts) == 1, "only one answer at a time can be followed"
+    grown = grow_trunk(lease, prefix, prompts, room=limit, head=True, extra_position=extra_position)
+    decoder = _Decoder(lease, prefix, grown, limit)
+    decoder.states = torch.empty(
+        (len(prompts), limit, lease.model.blocks, lease.model.parts.width),
+        dtype=lease.model.dtype,
+        device=lease.model.device,
     )
-    _write(lease, prefix, pages, live, grown.last.logits, stop_ids=stop_ids, limit=limit)
-    assert pages.states is not None
-    return Written(pages.lines(), pages.states, grown.trunk, grown.last.also, pages.mass)
+    decoder.mass, decoder.on_token = AttentionMass() if mass else None, on_token
+    decoder.run(grown.last.logits, stop_ids)
+    return DecodedBatch(
+        decoder.answers(), decoder.states, grown.trunk, grown.last.extra, decoder.mass
+    )
 
 
 def write_samples(
@@ -103,142 +277,122 @@ def write_samples(
     stop_ids: Tensor,
     limit: int,
     sampling: Sampling,
-) -> list[tuple[Line, ...]]:
+) -> list[tuple[DecodedAnswer, ...]]:
     """Several drawn answers to each prompt, which is read once for all of them."""
     each = sampling.uniforms.shape[1]
     grown = grow_trunk(lease, prefix, prompts, room=limit, head=True)
-    device = lease.model.device
-    index = torch.arange(len(prompts), device=device).repeat_interleave(each)
-    grown.memory.keep(index)
     assert grown.last.logits is not None
-    at = grown.trunk.at[index]
-    live = _Live(
-        rows=torch.arange(len(index), device=device),
-        memory=grown.memory,
-        at=at,
-        next_at=at[:, -1] + 1,
-    )
-    pages = _Pages(lease, len(index), limit, sampling=sampling)
-    _write(lease, prefix, pages, live, grown.last.logits[index], stop_ids=stop_ids, limit=limit)
-    lines = pages.lines()
-    return [lines[start : start + each] for start in range(0, len(lines), each)]
+    index = torch.arange(len(prompts), device=lease.model.device).repeat_interleave(each)
+    grown.memory.keep(index)
+    decoder = _Decoder(lease, prefix, grown, limit, at=grown.trunk.at[index])
+    decoder.sampling = sampling
+    decoder.run(grown.last.logits[index], stop_ids)
+    answers = decoder.answers()
+    return [answers[start : start + each] for start in range(0, len(answers), each)]
 
 
-def _write(
-    lease: Lease,
-    prefix: Prefix,
-    pages: _Pages,
-    live: _Live,
-    logits: Tensor | None,
-    *,
-    stop_ids: Tensor,
-    limit: int,
-) -> None:
-    """Writes token after token until every row has ended."""
-    for step in range(limit):
-        assert logits is not None
-        chosen = pages.choose(live.rows, logits, step)
-        pages.close(live.rows, torch.isin(chosen, stop_ids))
-        live, chosen = _without_finished(pages, live, chosen)
-        if not live.rows.numel():
-            break
-        # The last token allowed is fed too, for its state; its logits are nobody's business.
-        # Of a drawn answer nobody reads states, and its last token is not fed.
-        if pages.states is None and step + 1 == limit:
-            break
-        logits = _feed(lease, prefix, pages, live, chosen, step, head=step + 1 < limit)
+class _Decoder:
+    """A batch of answers under way: the rows still being written, and what is written so far."""
 
-
-def _without_finished(pages: _Pages, live: _Live, chosen: Tensor) -> tuple[_Live, Tensor]:
-    """The rows to go on with. A finished one may stay a while; what it writes is not counted."""
-    # The one question of a step that a GPU ends its work for: between steps Python gets ahead.
-    ended = (pages.length[live.rows] >= 0).cpu().numpy()
-    if ended.sum() < max(1, _COMPACT_AT * len(ended)):
-        return live, chosen
-    index = sent((~ended).nonzero()[0], live.rows.device)
-    live.memory.keep(index)
-    kept = _Live(
-        rows=live.rows[index],
-        memory=live.memory,
-        at=live.at[index],
-        next_at=live.next_at[index],
-    )
-    return kept, chosen[index]
-
-
-def _feed(
-    lease: Lease, prefix: Prefix, pages: _Pages, live: _Live, chosen: Tensor, step: int, head: bool
-) -> Tensor | None:
-    """The logits after `chosen` was fed; its states go to the pages."""
-    query_at = live.next_at[:, None]
-    live.at = torch.cat([live.at, query_at], dim=1)
-    live.next_at = live.next_at + 1
-    sizes = [1] * len(query_at)
-    layout = Layout(query_at, live.at, prefix_length=len(prefix), sizes=sizes)
-    with nullcontext() if pages.mass is None else pages.mass.step(lease, live.rows):
-        read = lease.run(chosen[:, None], layout, live.memory, head=head)
-    if pages.states is not None:
-        pages.states[live.rows, step] = read.states
-    pages.step = step + 1
-    return read.logits
-
-
-class _Pages:
-    """What is written, row by row, until the batch ends."""
+    states: Tensor | None = None  # [row, token, layer, width]; None: nothing reads them
+    mass: AttentionMass | None = None
+    sampling: Sampling | None = None
+    on_token: OnToken | None = None
 
     def __init__(
         self,
         lease: Lease,
-        rows: int,
+        prefix: Prefix,
+        grown: GrownTrunk,
         limit: int,
         *,
-        sampling: Sampling | None = None,
-        mass: Mass | None = None,
+        at: Tensor | None = None,
     ) -> None:
-        model = lease.model
-        device = model.device
-        shape = (rows, limit, model.blocks, model.parts.width)
-        self.sampling, self.mass, self.states = sampling, mass, None
-        self._likeliest = likeliest
-        if lease.apart:
-            from anchorscope.engine.fused.likeliest import likeliest as fused  # needs Triton
+        self.lease, self.prefix, self.limit = lease, prefix, limit
+        self.memory = grown.memory
+        self.at = grown.trunk.at if at is None else at  # key positions [row, column]
+        self.next_at = self.at[:, -1] + 1  # position of the token fed next [row]
+        count, device = len(self.at), lease.model.device
+        self.rows = torch.arange(count, device=device)  # those still being written
+        self.tokens = torch.zeros(count, limit, dtype=torch.long, device=device)
+        self.log_probs = torch.zeros(count, limit, device=device)
+        self.entropy = torch.zeros(count, limit, device=device)
+        self.length = torch.full((count,), -1, device=device)  # -1: still being written
+        self.likeliest = likeliest
+        if lease.fused:
+            from anchorscope.engine import kernels  # needs Triton
 
-            self._likeliest = fused
-        if sampling is None:
-            self.states = torch.empty(shape, dtype=model.dtype, device=device)
-        self.tokens = torch.zeros(rows, limit, dtype=torch.long, device=device)
-        self.log_probs = torch.zeros(rows, limit, device=device)
-        self.entropy = torch.zeros(rows, limit, device=device)
-        self.length = torch.full((rows,), -1, device=device)  # -1: still being written
-        self.step = 0
+            self.likeliest = kernels.likeliest
 
-    def choose(self, rows: Tensor, logits: Tensor, step: int) -> Tensor:
-        """The likeliest or the drawn token of each row, noted with its log-probability."""
+    def run(self, logits: Tensor | None, stop_ids: Tensor) -> None:
+        """Write token after token until every row has ended."""
+        for step in range(self.limit):
+            assert logits is not None
+            chosen = self._choose(logits, step)
+            length = self.length[self.rows]
+            stopped = torch.isin(chosen, stop_ids) & (length < 0)
+            self.length[self.rows] = torch.where(stopped, step, length)
+            chosen = self._drop_finished(chosen)
+            if not self.rows.numel():
+                break
+            # The last token allowed is fed too, for its state, without the head.
+            # The states of a drawn answer are not kept, and its last token is not fed.
+            last = step + 1 == self.limit
+            if last and self.states is None:
+                break
+            logits = self._feed(chosen, step, head=not last)
+
+    def _choose(self, logits: Tensor, step: int) -> Tensor:
+        """The likeliest or the drawn token of each row, stored with its log-probability."""
         if self.sampling is None:
-            chosen, own, entropy = self._likeliest(logits)
+            chosen, own, entropy = self.likeliest(logits)
         else:
             log_probs = torch.log_softmax(logits.float(), dim=-1)
-            at_step = self.sampling.uniforms.flatten(0, 1)[rows.cpu(), step]
-            chosen = drawn(log_probs, at_step, self.sampling.temperature)
-            own, entropy = log_probs.gather(1, chosen[:, None])[:, 0], entropies(log_probs)
-        self.tokens[rows, step], self.log_probs[rows, step] = chosen, own
-        self.entropy[rows, step] = entropy
+            at_step = self.sampling.uniforms.flatten(0, 1)[self.rows.cpu(), step]
+            chosen = draw_tokens(log_probs, at_step, self.sampling.temperature)
+            own = log_probs.gather(1, chosen[:, None])[:, 0]
+            entropy = -(log_probs.exp() * log_probs).nan_to_num(0.0).sum(dim=-1)
+        self.tokens[self.rows, step], self.log_probs[self.rows, step] = chosen, own
+        self.entropy[self.rows, step] = entropy
         return chosen
 
-    def close(self, rows: Tensor, stopped: Tensor) -> None:
-        """Marks those of the rows that chose to stop as ended before the token just chosen."""
-        length = self.length[rows]
-        self.length[rows] = torch.where(stopped & (length < 0), self.step, length)
+    def _drop_finished(self, chosen: Tensor) -> Tensor:
+        """The tokens of the rows to go on with.
 
-    def lines(self) -> tuple[Line, ...]:
+        A finished row may stay a while; what it writes is not counted.
+        """
+        # The one question of a step that a GPU ends its work for: between steps Python gets ahead.
+        ended = (self.length[self.rows] >= 0).cpu().numpy()
+        if ended.sum() < max(1, _COMPACT_AT * len(ended)):
+            return chosen
+        index = to_device((~ended).nonzero()[0], self.rows.device)
+        self.memory.keep(index)
+        self.rows, self.at, self.next_at = self.rows[index], self.at[index], self.next_at[index]
+        return chosen[index]
+
+    def _feed(self, chosen: Tensor, step: int, *, head: bool) -> Tensor | None:
+        """The logits after the chosen tokens [row]; their states are kept."""
+        query_at = self.next_at[:, None]
+        self.at = torch.cat([self.at, query_at], dim=1)
+        self.next_at = self.next_at + 1
+        sizes = [1] * len(query_at)
+        layout = Layout(query_at, self.at, prefix_length=len(self.prefix), sizes=sizes)
+        with self.mass.record(self.lease, self.rows) if self.mass else nullcontext():
+            read = self.lease.run(chosen[:, None], layout, self.memory, head=head)
+        if self.states is not None:
+            self.states[self.rows, step] = read.states
+        if self.on_token is not None:
+            self.on_token(int(chosen[0]), read.states[0])
+        return read.logits
+
+    def answers(self) -> tuple[DecodedAnswer, ...]:
         """The answers in the order of the prompts."""
-        limit = self.tokens.shape[1]
-        length = torch.where(self.length < 0, limit, self.length).tolist()
+        length = torch.where(self.length < 0, self.limit, self.length).tolist()
         finished = (self.length >= 0).tolist()
         tokens, log_probs = self.tokens.tolist(), self.log_probs.tolist()
         entropy = self.entropy.tolist()
         return tuple(
-            Line(
+            DecodedAnswer(
                 token_ids=tuple(tokens[row][:n]),
                 log_probs=tuple(log_probs[row][:n]),
                 entropies=tuple(entropy[row][:n]),
@@ -247,3 +401,16 @@ class _Pages:
             )
             for row, n in enumerate(length)
         )
+
+
+def draw_tokens(log_probs: Tensor, uniforms: Tensor, temperature: float) -> Tensor:
+    """The token of each row at which the cumulative probability passes its number, [row].
+
+    `uniforms` [row] are in [0, 1). In double precision where the device has it: single sums over
+    a large vocabulary are off by more than many tokens' probability.
+    """
+    exact = torch.float32 if log_probs.device.type == "mps" else torch.float64
+    chances = torch.softmax(log_probs.to(exact) / temperature, dim=-1)
+    heights = chances.cumsum(dim=-1)
+    target = uniforms.to(heights)[:, None] * heights[:, -1:]
+    return torch.searchsorted(heights, target, right=True)[:, 0].clamp(max=log_probs.shape[1] - 1)

@@ -20,8 +20,7 @@ class Intervention:
     """A knockout, a reweighting, or the pass over the answer alone.
 
     With `boost` nothing is cut: the scores of the edges from the keys to E_A get that much more
-    before the softmax. `where = post` multiplies their weights by its exponential after it
-    instead, and the row no longer sums to 1.
+    before the softmax.
     """
 
     name: str
@@ -38,6 +37,8 @@ class Intervention:
             raise UserError(
                 f"boost is {self.boost}. Accepted: a finite number; a knockout has none."
             )
+        if self.boost is not None and self.where == "post":
+            raise UserError("A boost is added to scores before the softmax. Give where='pre'.")
         if self.keys not in KEYS:
             raise unknown("keys", self.keys, KEYS)
         if self.where not in get_args(Where):

@@ -1,4 +1,4 @@
-"""Who may attend to whom in one pass: positions, blocked edges, and the bias they amount to.
+"""Positions of one pass, who may attend to whom, and which tokens go through the model.
 
 A row of a pass is one question under one intervention. Its keys come in two parts: the prefix,
 shared by all rows and held once, and the row's own keys. Every mask is made from token
@@ -6,21 +6,160 @@ positions, never from places in a tensor, so padding and cached keys cannot shif
 
 Rows of different length go through the model packed, one after the other without padding: its
 linear layers, which are nearly all of the arithmetic, look at single tokens. Only attention sees
-rows, padded on the left.
+rows, padded on the left. Tokens whose states must be equal are packed once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from transformers import AttentionMaskInterface
 
-from anchorscope.engine.masks import Rule
-from anchorscope.engine.transfer import sent
+from anchorscope.engine.transfer import to_device
+from anchorscope.errors import UserError
+
+# --- The model's own rule: which keys a query may see ---
+
+# Taken from transformers and not guessed. It makes the mask of every kind of layer (full, sliding,
+# chunked) from a function of two indices. Under our name it hands that function over instead of a
+# tensor, and we ask it about token positions: places in a packed pass mean nothing to it.
+
+
+NAME = "anchorscope"
+
+
+class UnsupportedModel(UserError):
+    """A model whose attention cannot be changed exactly; the message says why."""
+
+
+@dataclass(frozen=True, eq=False)
+class Rule:
+    """Which keys a query may see in a kind of layer; two rules are equal only as one object."""
+
+    function: Callable[[Any, Any, Any, Any], Tensor]  # batch, head, query and key -> allowed
+
+    def allows(self, query: Tensor, key: Tensor) -> Tensor:
+        """Whether positions [row, query] may attend to [row, key], bool [row, query, key]."""
+        zero = query.new_zeros(1, 1, 1, 1)
+        seen = self.function(zero, zero, query[:, None, :, None], key[:, None, None, :])
+        return seen.expand(len(query), -1, query.shape[1], key.shape[1])[:, 0]
+
+    def __getitem__(self, part: Any) -> Rule:
+        """The same rule: a model that trims its mask to the length of its keys means this one."""
+        return self
+
+    def to(self, *args: Any, **options: Any) -> Rule:
+        """The same rule: accelerate sends what a block is given to the block's device."""
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        """An error: code that takes a rule for a tensor computes its attention by itself."""
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise UnsupportedModel("its attention is its own code and cannot be replaced by ours")
+
+    def __radd__(self, other: Any) -> Any:
+        return self.added
+
+
+def rule_of(*, mask_function: Callable[..., Tensor], use_vmap: bool = False, **sizes: Any) -> Rule:
+    """Make a rule where transformers would make a mask; transformers calls this."""
+    if use_vmap:
+        raise UnsupportedModel("its mask depends on more than token positions")
+    return Rule(mask_function)
+
+
+def require_rule(mask: Any, module: torch.nn.Module) -> Rule:
+    """The rule that a layer was given; an error where it is something else."""
+    if isinstance(mask, Rule):
+        return mask
+    own = "a mask tensor of its own" if isinstance(mask, Tensor) else "no mask through transformers"
+    raise UnsupportedModel(f"{type(module).__name__} makes {own}, so nothing can be cut from it")
+
+
+AttentionMaskInterface.register(NAME, rule_of)  # pyright: ignore[reportArgumentType]
+
+
+def first_position(decoder: nn.Module) -> int:
+    """The position of a row's first token: 0, but where those before it mean padding."""
+    for module in decoder.modules():
+        if hasattr(module, "create_position_ids_from_input_ids"):
+            return int(module.padding_idx) + 1  # pyright: ignore[reportArgumentType]
+    return 0
+
+
+# --- Which tokens of a pack are distinct: those that are not go through the blocks once ---
+
+# A token's states follow from itself, its position and the tokens that it sees, directly or by way
+# of others. Questions that begin alike share those of their beginning, as they share the prefix.
+# And behind a knockout no token sees what is cut, so rows that differ in nothing else share what
+# follows: the end of the question, and the answer as far as it is the same.
+#
+# Tokens get numbers by what they see, each number from those before it, so that equal numbers mean
+# equal states. Nothing is hashed: a collision would be a wrong state without a sign.
+
+
+class Stretch(NamedTuple):
+    """The tokens of one row, and what comes before them."""
+
+    ids: Sequence[int]
+    at: Sequence[int]  # their positions
+    front: Hashable = ()  # what comes first, such as the prefix: equal where it is the same
+    turn: Sequence[int] = ()  # tokens between that and the row, which no cut has changed
+    turn_at: int = 0  # the position of the first of them
+    cut: Collection[int] = ()  # positions that no later token outside them sees
+
+
+def distinct_tokens(rows: Iterable[Stretch]) -> np.ndarray | None:
+    """The number of each packed token's states [token]; None where all tokens are distinct."""
+    known = _Numbers()
+    numbers = np.array([number for row in rows for number in _numbers(row, known)], dtype=np.int64)
+    _, first, inverse = np.unique(numbers, return_index=True, return_inverse=True)
+    if len(first) == len(numbers):
+        return None
+    # In the order in which they come first, so that a pack has the order of its rows.
+    return np.argsort(np.argsort(first))[inverse]
+
+
+class _Numbers:
+    """A number for each combination of parts, the same when it comes again."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[Hashable, int] = {}
+
+    def number(self, *parts: Hashable) -> int:
+        return self._numbers.setdefault(parts, len(self._numbers))
+
+
+def _numbers(row: Stretch, known: _Numbers) -> list[int]:
+    """The number of each token of a row.
+
+    `whole` is the number of all tokens before the next one, `open` of those that are not cut: a
+    token inside the cut sees the former, any other the latter.
+    """
+    whole = open = known.number(row.front)
+    for position, token in enumerate(row.turn, start=row.turn_at):
+        before, whole = whole, known.number(whole, position, token)
+        if position not in row.cut:
+            open = whole if open == before else known.number(open, whole)
+    numbers = []
+    for position, token in zip(row.at, row.ids, strict=True):
+        inside = position in row.cut
+        own = known.number(whole if inside else open, position, token)
+        whole = own if inside or whole == open else known.number(whole, own)
+        open = open if inside else own
+        numbers.append(own)
+    return numbers
+
+
+# --- The layout of a pass ---
+
 
 PAD = -1  # the position of a padding token
 
@@ -55,7 +194,7 @@ class Layout:
     # The number of each row's tokens among the distinct ones, which alone are packed, one row
     # after the other; None: all tokens are.
     distinct: np.ndarray | None = field(default=None, repr=False)
-    place: Tensor = field(init=False, repr=False)  # [token]: where packed tokens stand in the rows
+    place: Tensor = field(init=False, repr=False)  # [token]: places of packed tokens in the rows
     _among: Tensor | None = field(init=False, repr=False)  # `distinct`, where the pass is
     home: Layout | None = field(default=None, repr=False)  # the one this is a copy of, if it is one
     _made: dict[object, Tensor] = field(default_factory=dict, repr=False)
@@ -63,27 +202,26 @@ class Layout:
 
     def __post_init__(self) -> None:
         # Fixed here once: finding it again in every block would make a GPU wait.
-        among = None if self.distinct is None else sent(self.distinct, self.query_at.device)
+        among = None if self.distinct is None else to_device(self.distinct, self.query_at.device)
         if self.home is not None:
             place = self.home.place.to(self.query_at.device)
         else:
-            place = self._counted() if self.sizes is None else self._known(self.sizes)
+            place = self._places()
             if self.distinct is not None:
                 first = np.unique(self.distinct, return_index=True)[1]
-                place = place[sent(first, place.device)]
+                place = place[to_device(first, place.device)]
         object.__setattr__(self, "place", place)
         object.__setattr__(self, "_among", among)
 
-    def _counted(self) -> Tensor:
-        return (self.query_at.flatten() >= 0).nonzero()[:, 0]
-
-    def _known(self, sizes: Sequence[int]) -> Tensor:
-        """The same from what is known of the rows, which are padded on the left."""
+    def _places(self) -> Tensor:
+        """The places of all tokens in the rows, which are padded on the left, [token]."""
+        if self.sizes is None:
+            return (self.query_at.flatten() >= 0).nonzero()[:, 0]
         width = self.query_at.shape[1]
-        if min(sizes, default=width) == width:
+        if min(self.sizes, default=width) == width:
             return torch.arange(self.query_at.numel(), device=self.query_at.device)
-        there = np.arange(width) >= width - np.asarray(sizes)[:, None]
-        return sent(there.ravel().nonzero()[0], self.query_at.device)
+        there = np.arange(width) >= width - np.asarray(self.sizes)[:, None]
+        return to_device(there.ravel().nonzero()[0], self.query_at.device)
 
     @property
     def keys(self) -> int:
@@ -115,7 +253,7 @@ class Layout:
     def unpack(self, packed: Tensor) -> Tensor:
         """Packed things [1, token, ...] back in their rows, [row, query, ...].
 
-        Padding has what its row's first token has: nobody sees it.
+        Padding has what its row's first token has: nothing sees it.
         """
         flat = packed[0] if self.full else packed[0].index_select(0, self._spread)
         return flat.unflatten(0, self.query_at.shape)
@@ -126,7 +264,7 @@ class Layout:
         if self.home is not None:
             return self.home._spread.to(self.place.device)
         there = (self.query_at >= 0).flatten().long()
-        # As many tokens stand before a row's first one as before the padding in front of it.
+        # As many tokens come before a row's first one as before the padding in front of it.
         token = there.cumsum(dim=0) - there
         return token if self._among is None else self._among[token]
 
@@ -148,20 +286,20 @@ class Layout:
 
     @cached_property
     def starts(self) -> Tensor:
-        """Where each row's first token stands among all tokens of the rows, [row]."""
+        """The index of each row's first token among all tokens of the rows, [row]."""
         return self.counts.cumsum(dim=0) - self.counts
 
     def last(self) -> Tensor:
-        """Where each row's last token stands among the packed ones, [row]."""
+        """The index of each row's last token among the packed ones, [row]."""
         return self.token_at(self.query_at[:, -1])
 
     def token_at(self, at: Tensor) -> Tensor:
-        """Where the token at a position of each row [row] stands among the packed ones, [row]."""
+        """The index of the token at a position of each row [row] among the packed ones, [row]."""
         # A row's queries follow one another without a gap, up to its last column.
         return self.token_back(self.rows, self.query_at[:, -1] - at)
 
     def token_back(self, rows: Tensor, back: Tensor) -> Tensor:
-        """Where the token so many before the last of each of these rows is packed, [entry]."""
+        """The index among the packed of the token `back` before the last of each row, [entry]."""
         token = (self.starts + self.counts - 1)[rows] - back
         return token if self._among is None else self._among[token]
 
@@ -211,20 +349,14 @@ class Layout:
         return ("clean", rule) if edges is None else ("cut", rule, None if edges.alike else block)
 
     def kept(self, block: int, dtype: torch.dtype) -> Tensor | None:
-        """What multiplies the weights after the softmax: 0 on edges cut `post`, else 1.
-
-        A boost after the softmax multiplies by its exponential, as a cut by that of -inf.
-        """
+        """What multiplies the weights after the softmax: 0 on edges cut `post`, else 1."""
         edges = self.edges
         if edges is None or edges.post is None:
             return None
         if self.home is not None:
             there = self.home.kept(block, dtype)
             return None if there is None else there.to(self.place.device)
-        gone = _gone(edges, block, edges.post)
-        if edges.added is None:
-            return (~gone).to(dtype)
-        return torch.where(gone, edges.added.exp()[:, None, None, None], 1.0).to(dtype)
+        return (~_gone(edges, block, edges.post)).to(dtype)
 
     def _cut(self, block: int, rule: Rule, dtype: torch.dtype) -> Tensor:
         assert self.edges is not None
@@ -239,7 +371,7 @@ class Layout:
     def _once(self, name: tuple, make: Callable[[], Tensor]) -> Tensor:
         """A mask made once and kept: for every block, or until the next block asks for its own."""
         if name not in self._made:
-            if len(self._made) > 8:  # blocks that differ are asked for in turn and never again
+            if len(self._made) > 8:  # blocks that differ come in turn and never again
                 self._made.clear()
             made = make()
             self._made[name] = made if made.dim() == 4 else made[:, None]

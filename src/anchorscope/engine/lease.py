@@ -1,77 +1,102 @@
-"""The model, lent for one `with` block: our attention in, states out, and everything put back."""
+"""Run passes through a model: our attention in, states out, the model restored afterwards."""
 
 from __future__ import annotations
 
 import inspect
+import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
-from anchorscope.engine.attention import CURRENT, SetBack, View, Watch, attention_named
-from anchorscope.engine.fused import can_fuse, put_into
-from anchorscope.engine.layout import Layout
-from anchorscope.engine.limits.borrow import borrow
-from anchorscope.engine.limits.bounds import noted_of
-from anchorscope.engine.limits.packs import Alone, Packs
-from anchorscope.engine.masks import NAME, NotUnderstood, first_position
-from anchorscope.engine.memory import Memory
+from anchorscope.engine.attention import (
+    CURRENT,
+    InputEdit,
+    View,
+    WeightObserver,
+    attention_named,
+    replace_own_attention,
+)
+from anchorscope.engine.fused import can_fuse, install_kernels
+from anchorscope.engine.kv_cache import KVCache
+from anchorscope.engine.layout import NAME, Layout, UnsupportedModel, first_position
+from anchorscope.engine.limits import Alone, PackTrial, facts_of
 from anchorscope.engine.on_cpu import cpu_fast_paths
-from anchorscope.engine.own_attention import replace_own
+from anchorscope.errors import UserError
 from anchorscope.models import Model
 from anchorscope.models.parts import rotary_switch, row_too_long
+
+_LOCKS: WeakKeyDictionary[nn.Module, threading.Lock] = WeakKeyDictionary()
+_HOLDERS: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
+
+
+def _lock(lm: nn.Module) -> Any:
+    """Wait until no other thread holds the model; gives what releases it."""
+    lock = _LOCKS.setdefault(lm, threading.Lock())
+    if lock.locked() and _HOLDERS.get(lm) == threading.get_ident():
+        raise UserError(
+            "This model is in use by another `with Lease(...)` of the same thread. "
+            "End that one first: two at once would undo each other."
+        )
+    lock.acquire()
+    _HOLDERS[lm] = threading.get_ident()
+    return lock.release
 
 
 class Read(NamedTuple):
     """What a pass gives: states after every block at each row's last token, and its logits."""
 
     states: Tensor  # [row, layer, width]
-    logits: Tensor | None  # [row or token asked for, vocabulary]; None where none was asked for
-    also: Tensor | None = None  # [row, layer, width] at one more position, where one was asked for
+    logits: Tensor | None  # [row or token of `logits_at`, vocabulary]; None without `head`
+    extra: Tensor | None = None  # [row, layer, width] at the extra position, where one is given
 
 
 class Lease:
     """A model whose attention is ours until the `with` block ends.
 
     Nothing stays on the model: its attention implementations and training flags are restored and
-    every hook is removed, whatever happens inside. A model is lent once at a time: another thread
+    every hook is removed, whatever happens inside. A model is leased once at a time: another thread
     waits for it.
     """
 
-    def __init__(self, model: Model, *, weights: bool = False) -> None:
-        self.model, self.weights = model, weights
-        self.look: Watch | None = None  # shown every block's weights, without gradients
-        self.beside: Watch | None = None  # the same, where no kernel of a GPU's makes the values
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self.observer: WeightObserver | None = (
+            None  # shown every block's weights, without gradients
+        )
+        # The same, while the values come from fused attention as if nothing looked; not on a GPU.
+        self.side_observer: WeightObserver | None = None
         self._pass: _Pass | None = None
         self._back = ExitStack()
-        self._packs = Packs(self)
+        self._packs = PackTrial(self)
         self._tuples = False  # whether a block hands on a tuple, as seen in the last pass
         forward = inspect.signature(model.lm.forward).parameters
         self._picks = "logits_to_keep" in forward
         self._first = first_position(model.parts.decoder)
         self._switch = rotary_switch(model.lm)
-        # Whether kernels of ours run, one of which reads keys where they lie.
-        self.apart = noted_of(model.lm).fused and can_fuse(model)
+        # Whether the Triton kernels run, one of which reads keys in place.
+        self.fused = facts_of(model.lm).fused and can_fuse(model)
 
     def __enter__(self) -> Lease:
         lm, parts = self.model.lm, self.model.parts
         with ExitStack() as back:
-            back.callback(borrow(lm))
+            back.callback(_lock(lm))
             back.enter_context(attention_named(lm, NAME))
             for number, block in enumerate(parts.blocks):
-                back.callback(replace_own(block))
+                back.callback(replace_own_attention(block))
                 back.callback(self._begin_block(block, number).remove)
                 back.callback(block.register_forward_hook(self._keep_state).remove)
-            if self.apart:
-                back.callback(put_into(lm))
+            if self.fused:
+                back.callback(install_kernels(lm))
             elif self.model.device.type == "cpu":
                 back.enter_context(cpu_fast_paths(self.model))
             back.callback(parts.head.register_forward_pre_hook(_contiguous).remove)
-            back.callback(parts.decoder.register_forward_hook(self._come_home).remove)
+            back.callback(parts.decoder.register_forward_hook(self._to_first_device).remove)
             self._back = back.pop_all()
         return self
 
@@ -87,43 +112,46 @@ class Lease:
         self,
         ids: Tensor,
         layout: Layout,
-        memory: Memory,
+        memory: KVCache,
         *,
         head: bool = False,
-        set_back: SetBack | None = None,
-        watch: Watch | None = None,
+        input_edit: InputEdit | None = None,
+        watch: WeightObserver | None = None,
         logits_at: Tensor | None = None,
         depth: int | None = None,
-        also_at: Tensor | None = None,
+        extra_position: Tensor | None = None,
         start: int = 0,
         alone: Alone | None = None,
     ) -> Read:
         """The states of every layer at each row's last token, and its logits if `head` is wanted.
 
-        `ids` are [row, query], padded as the layout says. `set_back` may change what a block
-        is given. `watch` is shown every block's attention weights; with it alone gradients can be
+        `ids` are [row, query], padded as the layout says. `input_edit` may change the input of a
+        block. `watch` is shown every block's attention weights; with it alone gradients can be
         taken. `logits_at` are the packed tokens whose logits are wanted instead of the last ones.
-        After `depth` blocks the pass ends: what comes later cannot change their layers. `also_at`
-        is one more position of each row [row] whose states are kept. The first `start` blocks are
-        passed by: `set_back` must give the next one its input, and their layers mean nothing.
+        After `depth` blocks the pass ends: what comes later cannot change their layers.
+        `extra_position` is one more position of each row [row] whose states are kept. The first
+        `start` blocks are skipped: `input_edit` must give the next one its input, and their layers
+        mean nothing.
         `alone` reads one of several rows by itself, which a longer pack than any before is held
         against.
 
         Example:
             at = torch.arange(ids.shape[1])[None]  # one row, all positions from 0
             with Lease(model) as lease:
-                memory = Growing(model.blocks, ids.shape[1])
+                memory = GrowingCache(model.blocks, ids.shape[1])
                 read = lease.run(ids, Layout(at, at, prefix_length=0), memory, head=True)
 
         """
         self._check_positions(layout)
-        longest = self._packs.longer(layout)
+        longest = self._packs.untried_length(layout)
         if longest and alone is None:
             self._packs.try_made_up(longest)
         last = layout.last()
         assert depth is None or not head, "the head reads the last block"
-        kept = last if also_at is None else torch.cat([last, layout.token_at(also_at)])
-        view = View(layout, memory, self.weights, watch or self.look, self.beside, set_back)
+        kept = last
+        if extra_position is not None:
+            kept = torch.cat([last, layout.token_at(extra_position)])
+        view = View(layout, memory, watch or self.observer, self.side_observer, input_edit)
         now = self._pass = _Pass(view, kept, depth)
         tokens = layout.pack(ids)
         given = {
@@ -135,12 +163,12 @@ class Lease:
         }
         token = CURRENT.set(view)
         try:
-            with self._gradients(wanted=watch is not None), self._passed_by(start):
+            with self._gradients(wanted=watch is not None), self._skipping(start):
                 logits = self._forward(given, last if logits_at is None else logits_at, head)
             self._check_called(now, start)
             with torch.set_grad_enabled(watch is not None):
                 states = torch.stack(now.states, dim=1)
-            more = None if also_at is None else states[len(last) :]
+            more = None if extra_position is None else states[len(last) :]
         finally:
             CURRENT.reset(token)
             self._pass = None
@@ -161,7 +189,7 @@ class Lease:
         """Passes with gradients or without them.
 
         On a CPU, where many short steps wait for torch itself, also without what torch notes of
-        every tensor in case somebody asks for gradients later.
+        every tensor for later gradients.
         """
         if wanted or self.model.device.type != "cpu":
             return torch.set_grad_enabled(wanted)
@@ -184,23 +212,23 @@ class Lease:
             return
         without = [n + 1 for n in blocks if n not in now.view.called]
         if len(without) == len(blocks):
-            raise NotUnderstood(
+            raise UnsupportedModel(
                 "information flows around the attention layers: no block attends in a way that "
                 "can be cut"
             )
         if without:
             named = ", ".join(map(str, without[:4])) + (", ..." if len(without) > 4 else "")
-            raise NotUnderstood(
+            raise UnsupportedModel(
                 f"information flows around the attention layers: blocks {named} have no attention "
                 "that can be cut"
             )
-        raise NotUnderstood("its blocks do not run once each, one after the other")
+        raise UnsupportedModel("its blocks do not run once each, one after the other")
 
     def _begin_block(self, module: nn.Module, block: int) -> Any:
         def hook(module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
             assert self._pass is not None
             view = self._pass.view
-            view.block, change = block, view.set_back
+            view.block, change = block, view.input_edit
             if not change:
                 return None
             if args:
@@ -210,8 +238,8 @@ class Lease:
         return module.register_forward_pre_hook(hook, with_kwargs=True)
 
     @contextmanager
-    def _passed_by(self, start: int) -> Iterator[None]:
-        """The first blocks hand on what they are given."""
+    def _skipping(self, start: int) -> Iterator[None]:
+        """A `with` block in which the first blocks hand on their input."""
 
         def hand_on(*args: Any, **kwargs: Any) -> Any:
             hidden = args[0] if args else kwargs["hidden_states"]
@@ -229,7 +257,7 @@ class Lease:
                 if forward is not None:
                     block.forward = forward
 
-    def _come_home(self, module: nn.Module, args: tuple, output: Any) -> None:
+    def _to_first_device(self, module: nn.Module, args: tuple, output: Any) -> None:
         """The last states on the first device, where the tokens whose logits are kept are named."""
         hidden, home = getattr(output, "last_hidden_state", None), self.model.device
         if hidden is not None and hidden.device != home:
@@ -240,8 +268,8 @@ class Lease:
         assert now is not None
         hidden = output[0] if isinstance(output, tuple | list) else output
         if hidden.dim() != 3:
-            raise NotUnderstood("a block hands on more than one vector for each token")
-        # States come to the first device, wherever their block lies.
+            raise UnsupportedModel("a block hands on more than one vector for each token")
+        # States go to the first device, wherever their block is.
         self._tuples = isinstance(output, tuple | list)
         kept = hidden[0].index_select(0, now.kept.to(hidden.device))
         now.states.append(kept.to(now.kept.device))

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from anchorscope.engine.limits.bounds import all_memory
+from anchorscope.engine.limits import all_memory
 from anchorscope.models import Model
 from anchorscope.models.device import cpu_has_amx, cpu_has_bfloat16
 
@@ -33,20 +33,20 @@ class _Packed(NamedTuple):
     sum: int  # of the weight's bits when it was packed
 
 
-# A model is lent many times.
+# A model is leased many times.
 _KNOWN: WeakKeyDictionary[nn.Module, _Packed] = WeakKeyDictionary()
 
 
 @contextmanager
 def cpu_fast_paths(model: Model) -> Iterator[None]:
-    """A model on a CPU with the faster products of this processor, until the block ends."""
+    """Use the faster matrix products of this processor until the `with` block ends."""
     with weights_packed(model), without_onednn(model.dtype):
         yield
 
 
 @contextmanager
 def without_onednn(dtype: torch.dtype) -> Iterator[None]:
-    """Torch without oneDNN where products of this dtype are faster so, until the block ends."""
+    """Switch oneDNN off, where products of this dtype are faster without it, until it ends."""
     arm = platform.machine().lower() in ("aarch64", "arm64") and sys.platform == "linux"
     before = bool(torch.backends.mkldnn.enabled)
     off = arm and dtype == torch.float32 and not cpu_has_bfloat16()
@@ -64,8 +64,8 @@ def _switch_onednn(*, on: bool) -> None:
 
 @contextmanager
 def weights_packed(model: Model) -> Iterator[None]:
-    """A model whose blocks multiply with packed weights, where that is faster, until it ends."""
-    layers = _layers(model) if wins_packed(model.dtype) else []
+    """Pack the weights of a model's blocks, where that is faster, until the block ends."""
+    layers = _layers(model) if packing_is_faster(model.dtype) else []
     if sum(layer.weight.nbytes for layer in layers) * _SHARE > all_memory():
         layers = []
     try:
@@ -77,14 +77,14 @@ def weights_packed(model: Model) -> Iterator[None]:
             layer.__dict__.pop("forward", None)
 
 
-def wins_packed(dtype: torch.dtype) -> bool:
+def packing_is_faster(dtype: torch.dtype) -> bool:
     """Whether this processor multiplies numbers of a dtype faster with packed weights."""
     return dtype == torch.bfloat16 and _suits_processor()
 
 
 @cache
 def _suits_processor() -> bool:
-    """Whether it has AMX, and torch these functions, which it does not promise to keep."""
+    """Whether there is AMX, and torch has these functions, which it may drop."""
     x86 = platform.machine().lower() in ("x86_64", "amd64")
     return x86 and cpu_has_amx() and _tried(torch.bfloat16)
 
@@ -119,7 +119,7 @@ def _layers(model: Model) -> list[Any]:
 
 
 def _is_plain(layer: Any) -> bool:
-    """Whether it is a linear layer on a CPU as torch makes it."""
+    """Whether a module is a plain linear layer of torch on a CPU."""
     if type(layer) is not nn.Linear or "forward" in layer.__dict__:
         return False
     # A quantised weight is of another type.
@@ -136,7 +136,7 @@ def _packed(layer: nn.Linear) -> Tensor:
 
 
 def _sum(weight: Tensor) -> int:
-    """The sum of a weight's bits, taken as whole numbers: another one where any has changed."""
+    """A checksum of a weight: the sum of its bits, taken as whole numbers."""
     words = weight.detach().contiguous().view(torch.int16)
     whole = words.shape[-1] % 4 == 0
     return int((words.view(torch.int64) if whole else words).sum())

@@ -28,18 +28,17 @@ CAUGHT = (CLEAN.name, QUESTION_ONLY)
 
 # Added to attention scores for Pathway Reweighting, with both signs; 0 is the clean pass.
 BETAS = (0.25, 0.5, 1.0, 2.0)
-SCALED = (1.0,)  # for its ablation, which scales attention weights
 
 
 def knockout_of(config: Config) -> Intervention:
-    """The knockout as the run was asked for it."""
+    """The knockout as the run's config defines it."""
     return replace(KNOCKOUT, keys=config.keys, where=config.where, layers=config.layers)
 
 
 def passes_of(config: Config) -> tuple[Intervention, ...]:
     """The passes of every run: the knockout, its controls, the answer alone, and the retest."""
     cut = knockout_of(config)
-    controls = (replace(cut, name=of.name, keys=of.keys) for of in (NEUTRAL, CONTENT, QUESTION))
+    controls = (replace(cut, name=c.name, keys=c.keys) for c in (NEUTRAL, CONTENT, QUESTION))
     again = replace(cut, name=RETEST_KNOCKOUT.name, retest=True)
     return (cut, *controls, ANSWER_ONLY, RETEST, again)
 
@@ -53,24 +52,12 @@ def window_knockouts(config: Config) -> tuple[Intervention, ...]:
     )
 
 
-def reweighting(kind: str, beta: float) -> Intervention:
-    """The pass with β on the edges from E_Q to E_A.
-
-    `reweight` adds it to the scores before the softmax; `rescale` multiplies the weights by its
-    exponential after it.
-    """
-    where = "pre" if kind == "reweight" else "post"
-    return Intervention(name=state_name(kind, beta), boost=beta, where=where)
-
-
 def reweightings() -> tuple[Intervention, ...]:
-    """The reweighted passes that detectors are trained on."""
-    return (
-        *(reweighting("reweight", sign * beta) for beta in BETAS for sign in (1, -1)),
-        *(reweighting("rescale", sign * beta) for beta in SCALED for sign in (1, -1)),
-    )
+    """The passes with β on the edges from E_Q to E_A, which detectors are trained on."""
+    betas = [sign * beta for beta in BETAS for sign in (1, -1)]
+    return tuple(Intervention(name=reweighted_name(beta), boost=beta) for beta in betas)
 
 
-def state_name(kind: str, beta: float) -> str:
+def reweighted_name(beta: float) -> str:
     """The name of the pass with this β, and of its states."""
-    return f"{kind}{float(beta):+}"
+    return f"reweight{float(beta):+}"

@@ -10,20 +10,24 @@ suffix tokens instead of one pass for each k.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
+from typing import TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from anchorscope.engine.attention import SetBack
+from anchorscope.engine.attention import InputEdit
 from anchorscope.engine.batches import Budget, in_batches
-from anchorscope.engine.interventions import window_of
+from anchorscope.engine.decode import AttentionMass, AttentionSum, Trunk
+from anchorscope.engine.interventions import TokenPositions, window_of
 from anchorscope.engine.lease import Lease
-from anchorscope.engine.output import LOGIT_BYTES
-from anchorscope.engine.rows import Row, read_batch, read_with_output
-from anchorscope.engine.trunk import Trunk
+from anchorscope.engine.passes import CLEAN
+from anchorscope.engine.rows import LOGIT_BYTES, Row, read_batch, read_with_output
+
+T = TypeVar("T")
 
 
 def read_rows(
@@ -89,20 +93,28 @@ def _width(row: Row) -> int:
 def read_from_clean(
     lease: Lease, trunk: Trunk, rows: Sequence[Row], *, budget: Budget, depth: int
 ) -> Iterator[tuple[list[Row], Tensor]]:
-    """Rows with their states [row, layer, width], each begun at the first block it is cut in.
+    """Rows with their states [row, layer, width], each started at the first block it is cut in.
 
     What comes before is the clean row's: every question must have one (no heads cut) among them.
     """
     clean = [row for row in rows if row.intervention.heads == ()]
     others = sorted((row for row in rows if row.intervention.heads != ()), key=first_cut)
-    known = Clean(lease, trunk, depth, {first_cut(row) for row in others})
-    how = {"length": lambda row: len(row.ids), "then": lambda row: row.number, "budget": budget}
-    yield from in_batches(clean, known.read, **how)
+    known = CleanStarts(lease, trunk, depth, {first_cut(row) for row in others})
+    yield from _batches(clean, known.read, budget)
     for start, group in groupby(others, key=first_cut):
         if start in known.starts:
-            yield from in_batches(group, lambda b, start=start: known.begin(b, start), **how)
+            yield from _batches(group, lambda b, start=start: known.begin(b, start), budget)
         else:
             yield from read_rows(lease, trunk, list(group), budget=budget, depth=depth)
+
+
+def _batches(
+    rows: Iterable[Row], work: Callable[[list[Row]], T], budget: Budget
+) -> Iterator[tuple[list[Row], T]]:
+    """Each batch of rows with what `work` makes of it."""
+    return in_batches(
+        rows, work, length=lambda row: len(row.ids), then=lambda row: row.number, budget=budget
+    )
 
 
 def first_cut(row: Row) -> int:
@@ -111,8 +123,8 @@ def first_cut(row: Row) -> int:
     return min(block for block, _ in heads) - 1 if heads else 0
 
 
-class Clean:
-    """What clean rows give the blocks at which others begin, and proof that it is enough."""
+class CleanStarts:
+    """Clean inputs of blocks from which other rows can start, and a proof that they suffice."""
 
     def __init__(self, lease: Lease, trunk: Trunk, depth: int, starts: set[int]) -> None:
         self._lease, self._trunk, self._depth = lease, trunk, depth
@@ -125,13 +137,13 @@ class Clean:
     def read(self, batch: list[Row]) -> Tensor:
         """The clean states [row, layer, width]; what others begin with is kept."""
         first = not self._states
-        keeper = _Keeper(self.starts)
+        keeper = _InputRecorder(self.starts)
         states = self._pass(batch, keeper)
         sizes = [len(row.ids) for row in batch]
         for start, packed in keeper.packed.items():
             for row, tokens in zip(batch, packed[0].split(sizes), strict=True):
                 self._inputs[start, row.number] = tokens
-        self._states |= {row.number: of for row, of in zip(batch, states, strict=True)}
+        self._states |= dict(zip((row.number for row in batch), states, strict=True))
         if first:
             self.starts = {start for start in self.starts if self._repeats(batch[0], start)}
         return states
@@ -139,27 +151,27 @@ class Clean:
     def begin(self, batch: list[Row], start: int) -> Tensor:
         """The states [row, layer, width] of rows whose first cut is in block `start` (from 0)."""
         inputs = torch.cat([self._inputs[start, row.number] for row in batch])[None]
-        states = self._pass(batch, _Begun(start, inputs), start)
+        states = self._pass(batch, _InputReplacer(start, inputs), start)
         clean = torch.stack([self._states[row.number][:start] for row in batch])
         return torch.cat([clean, states[:, start:]], dim=1)
 
     def _repeats(self, row: Row, start: int) -> bool:
-        """Whether a clean row that begins there ends alike, bit for bit: no way leads past it."""
-        keeper = _Keeper({start})
+        """Whether a clean row that starts there ends alike, bit for bit: nothing flows past it."""
+        keeper = _InputRecorder({start})
         whole = self._pass([row], keeper)
         try:
-            again = self._pass([row], _Begun(start, keeper.packed[start]), start)
+            again = self._pass([row], _InputReplacer(start, keeper.packed[start]), start)
         except (AttributeError, IndexError, KeyError, TypeError):
             return False  # a later block asks for something that an earlier one left behind
         return torch.equal(again[:, start:], whole[:, start:])
 
-    def _pass(self, batch: list[Row], change: SetBack, start: int = 0) -> Tensor:
+    def _pass(self, batch: list[Row], change: InputEdit, start: int = 0) -> Tensor:
         lease, trunk = self._lease, self._trunk
-        return read_batch(lease, trunk, batch, set_back=change, depth=self._depth, start=start)
+        return read_batch(lease, trunk, batch, input_edit=change, depth=self._depth, start=start)
 
 
-class _Keeper:
-    """Keeps what the blocks `at` are given, and changes nothing."""
+class _InputRecorder:
+    """Record the inputs of the blocks `at`, and change nothing."""
 
     def __init__(self, at: set[int]) -> None:
         self._at = at
@@ -174,8 +186,8 @@ class _Keeper:
         return packed
 
 
-class _Begun:
-    """Gives a block the input [1, token, width] that was kept for it."""
+class _InputReplacer:
+    """Replace the input of a block by a recorded one, [1, token, width]."""
 
     def __init__(self, block: int, packed: Tensor) -> None:
         self._block, self._packed = block, packed
@@ -192,15 +204,17 @@ def read_windows(lease: Lease, trunk: Trunk, rows: Sequence[Row], width: int) ->
     blocks = lease.model.blocks
     clean = [replace(row, blocks=range(0)) for row in rows]
     everywhere = [replace(row, blocks=range(blocks)) for row in rows]
-    states = read_batch(lease, trunk, [*clean, *everywhere * width], set_back=_Slots(rows, width))
+    states = read_batch(
+        lease, trunk, [*clean, *everywhere * width], input_edit=_WindowSlots(rows, width)
+    )
     states = states.view(1 + width, len(rows), blocks, -1)
     # From 0: the window that ends at block k began at k - width + 1, or with the first block.
     slots = [1 + max(0, k - width + 1) % width for k in range(blocks)]
     return torch.stack([states[slot, :, k] for k, slot in enumerate(slots)], dim=1)
 
 
-class _Slots:
-    """Sets the slot whose window begins at a block back to the clean rows."""
+class _WindowSlots:
+    """Reset the slot whose window begins at a block to the clean rows."""
 
     def __init__(self, rows: Sequence[Row], width: int) -> None:
         self.tokens = sum(len(row.ids) for row in rows)
@@ -225,3 +239,71 @@ class _Slots:
         for slot in slots:
             packed.narrow(dim, self.tokens * slot, self.tokens).copy_(clean)
         return packed
+
+
+# --- Attention mass: how much the probe position attends to each position ---
+
+# On a CPU it is read while the answer is written, at each of its tokens, any of which may turn out
+# to be the probe position (`AttentionMass`). On a GPU, where every further call makes a step
+# longer, the answer is read again.
+
+
+def reads_mass_while_decoding(lease: Lease) -> bool:
+    """Whether the mass is read while answers are written."""
+    return lease.model.device.type == "cpu"
+
+
+def with_mass(
+    lease: Lease,
+    trunk: Trunk,
+    marks: Sequence[TokenPositions | None],
+    *,
+    budget: Budget,
+    known: AttentionMass | None = None,
+) -> list[TokenPositions | None]:
+    """Add to each mark the clean attention mass at its probe position.
+
+    It is read from the model where it is not `known` from the time the answers were written.
+    """
+    rows = [_row(mark, number) for number, mark in enumerate(marks) if mark is not None]
+    there = trunk.at.cpu().numpy() >= 0  # once: a GPU waits for every copy
+    front, columns = len(trunk.prefix), trunk.at.shape[1]
+    found = list(marks)
+    for row, mass in _read(lease, trunk, rows, budget) if known is None else _kept(known, rows):
+        own = mass[front : front + columns][there[row.number]]
+        new = mass[len(mass) - len(row.ids) :]
+        mark = marks[row.number]
+        assert mark is not None
+        by_position = (*mass[:front].tolist(), *own.tolist(), *new.tolist())
+        found[row.number] = replace(mark, mass=by_position)
+    return found
+
+
+def _row(positions: TokenPositions, number: int) -> Row:
+    """The answer's tokens on the clean trunk: all tokens up to the probe position."""
+    at = tuple(range(positions.answer_at, len(positions.ids)))
+    return Row(number, CLEAN, (), positions.ids[positions.answer_at :], at, range(0))
+
+
+def _kept(known: AttentionMass, rows: Sequence[Row]) -> Iterator[tuple[Row, np.ndarray]]:
+    """Each row with the mass [key] that was read when its last token was written."""
+    for row in rows:
+        yield row, known.at(row.number, len(row.ids) - 1)
+
+
+def _read(
+    lease: Lease, trunk: Trunk, rows: Sequence[Row], budget: Budget
+) -> Iterator[tuple[Row, np.ndarray]]:
+    """Each row with the mass [key] at its last token, which is read once more."""
+
+    def work(batch: list[Row]) -> np.ndarray:
+        total = AttentionSum()
+        before, lease.observer = lease.observer, total.add
+        try:
+            read_batch(lease, trunk, batch)
+        finally:
+            lease.observer = before
+        return total.mean(lease)
+
+    for batch, mass in _batches(rows, work, budget):
+        yield from zip(batch, mass, strict=True)

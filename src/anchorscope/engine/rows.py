@@ -2,7 +2,7 @@
 
 A knockout changes nothing before the first position outside its keys that comes after one of
 them, so a row starts there, on the clean keys and values of its trunk. Keys that come later and
-that nobody outside them sees are left out of it.
+that no token outside them sees are left out of it.
 """
 
 from __future__ import annotations
@@ -14,15 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from anchorscope.engine.attention import SetBack
-from anchorscope.engine.distinct import Stretch, distinct_tokens
+from anchorscope.engine.attention import InputEdit
+from anchorscope.engine.decode import Trunk, pad_left
 from anchorscope.engine.interventions import Intervention, TokenPositions, keys_of
-from anchorscope.engine.layout import PAD, Edges, Layout
+from anchorscope.engine.kv_cache import ForkedCache
+from anchorscope.engine.layout import PAD, Edges, Layout, Stretch, distinct_tokens
 from anchorscope.engine.lease import Lease
-from anchorscope.engine.memory import Forked
-from anchorscope.engine.output import AnswerTokens, answer_output
-from anchorscope.engine.transfer import sent
-from anchorscope.engine.trunk import Trunk, pad_left
+from anchorscope.engine.transfer import to_device
 
 
 @dataclass(frozen=True)
@@ -32,7 +30,7 @@ class Row:
     number: int  # of the question in its trunk
     intervention: Intervention
     keys: tuple[int, ...]
-    ids: tuple[int, ...]  # the tokens computed anew
+    ids: tuple[int, ...]  # the tokens computed in this row
     at: tuple[int, ...]  # their positions, which may leave some out
     blocks: range  # from 0
     queries: tuple[int, ...] | None = None  # who loses the keys; None: all that come later
@@ -98,7 +96,7 @@ def read_batch(
     lease: Lease,
     trunk: Trunk,
     batch: Sequence[Row],
-    set_back: SetBack | None = None,
+    input_edit: InputEdit | None = None,
     depth: int | None = None,
     start: int = 0,
 ) -> Tensor:
@@ -106,7 +104,7 @@ def read_batch(
 
     The first `start` blocks are passed by; see `Lease.run`.
     """
-    return _read(lease, trunk, batch, set_back, depth, start)[0]
+    return _read(lease, trunk, batch, input_edit, depth, start)[0]
 
 
 def read_with_output(lease: Lease, trunk: Trunk, batch: Sequence[Row]) -> tuple[Tensor, Tensor]:
@@ -123,21 +121,21 @@ def _read(
     lease: Lease,
     trunk: Trunk,
     batch: Sequence[Row],
-    set_back: SetBack | None = None,
+    input_edit: InputEdit | None = None,
     depth: int | None = None,
     start: int = 0,
     head: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
     # What is set back is set back row by row; our kernels for a GPU take whole rows as well.
     stretches = (_stretch(trunk, row, place) for place, row in enumerate(batch))
-    distinct = None if set_back or lease.apart else distinct_tokens(stretches)
+    distinct = None if input_edit or lease.fused else distinct_tokens(stretches)
     tokens, layout, number = lay_out(lease, trunk, batch, distinct=distinct)
-    memory = Forked(trunk.pairs, number, trunk.prefix.pairs, apart=lease.apart)
+    memory = ForkedCache(trunk.pairs, number, trunk.prefix.pairs, segmented=lease.fused)
 
     def alone(row: int) -> Tensor:
         return read_batch(lease, trunk, [batch[row]], depth=depth)[0]
 
-    several = None if set_back or len(batch) == 1 else alone
+    several = None if input_edit or len(batch) == 1 else alone
     answers = AnswerTokens.of(batch, layout) if head else None
     read = lease.run(
         tokens,
@@ -145,7 +143,7 @@ def _read(
         memory,
         head=head,
         logits_at=answers and answers.contexts,
-        set_back=set_back,
+        input_edit=input_edit,
         depth=depth,
         start=start,
         alone=several,
@@ -163,8 +161,8 @@ def _stretch(trunk: Trunk, row: Row, place: int) -> Stretch:
     """
     if row.intervention.answer_only:
         return Stretch(row.ids, row.at, front="answer alone")
-    of, turn_at = row.intervention, len(trunk.prefix)
-    if not of.hides_keys or len(row.blocks) not in (0, len(trunk.pairs)):
+    turn_at = len(trunk.prefix)
+    if not row.intervention.hides_keys or len(row.blocks) not in (0, len(trunk.pairs)):
         return Stretch(row.ids, row.at, front=place)
     keys = row.keys if row.blocks else ()
     return Stretch(
@@ -182,11 +180,11 @@ def lay_out(
 ) -> tuple[Tensor, Layout, Tensor]:
     """Tokens [row, query], who sees whom, and each row's number in the trunk."""
     device = lease.model.device
-    number = sent([row.number for row in batch], device)
+    number = to_device([row.number for row in batch], device)
     query_at = pad_left([row.at for row in batch], PAD, device)
     tokens = pad_left([row.ids for row in batch], 0, device)
-    starts = sent([row.at[0] for row in batch], device)
-    alone = sent([row.intervention.answer_only for row in batch], device)
+    starts = to_device([row.at[0] for row in batch], device)
+    alone = to_device([row.intervention.answer_only for row in batch], device)
     # The trunk's keys from a row's start on are its clean ones: the row brings its own instead.
     trunk_at = trunk.at[number]
     trunk_at = trunk_at.masked_fill((trunk_at >= starts[:, None]) | alone[:, None], PAD)
@@ -209,28 +207,28 @@ def edges_of(
     """The edges changed in each row: from the keys to later queries outside them."""
     device = query_at.device
     size = max(prefix, *(row.at[-1] + 1 for row in batch)) + 1  # the last column is padding's
-    is_key = sent(_table([row.keys for row in batch], size), device)
-    blocks = sent(_table([row.blocks for row in batch], lease.model.blocks), device)
+    is_key = to_device(_table([row.keys for row in batch], size), device)
+    blocks = to_device(_table([row.blocks for row in batch], lease.model.blocks), device)
     shared = torch.arange(prefix, device=device).expand(len(batch), -1)
     keys_cut = is_key.gather(1, torch.cat([shared, key_at], dim=1) % size)
     changed = ~is_key.gather(1, query_at % size)
     if any(row.queries is not None for row in batch):
-        asked = [range(size) if row.queries is None else row.queries for row in batch]
-        changed &= sent(_table(asked, size), device).gather(1, query_at % size)
+        queries = [range(size) if row.queries is None else row.queries for row in batch]
+        changed &= to_device(_table(queries, size), device).gather(1, query_at % size)
     heads = _heads(lease, batch)
     post = [row.intervention.where == "post" for row in batch]
     return Edges(
         blocked=keys_cut[:, None, :] & changed[:, :, None],
         blocks=blocks,
         heads=heads,
-        post=sent(post, device) if any(post) else None,
+        post=to_device(post, device) if any(post) else None,
         alike=heads is None and all(len(row.blocks) in (0, blocks.shape[1]) for row in batch),
         added=_added(batch, device),
     )
 
 
 def _added(batch: Sequence[Row], device: torch.device) -> Tensor | None:
-    """What the scores of each row's edges get, [row]; None where every row cuts."""
+    """What is added to the scores of each row's edges, [row]; None where every row cuts."""
     boosts = [row.intervention.boost for row in batch]
     if all(boost is None for boost in boosts):
         return None
@@ -240,8 +238,8 @@ def _added(batch: Sequence[Row], device: torch.device) -> Tensor | None:
 def _table(members: Sequence[Sequence[int]], size: int) -> np.ndarray:
     """Which numbers below `size` each row has, bool [row, number]."""
     table = np.zeros((len(members), size), dtype=bool)
-    rows = np.repeat(np.arange(len(members)), [len(of) for of in members])
-    table[rows, [number for of in members for number in of]] = True
+    rows = np.repeat(np.arange(len(members)), [len(numbers) for numbers in members])
+    table[rows, [number for numbers in members for number in numbers]] = True
     return table
 
 
@@ -256,7 +254,7 @@ def _heads(lease: Lease, batch: Sequence[Row]) -> Tensor | None:
     named = {row.intervention.heads for row in batch}  # many rows, few interventions
     cuts = {heads: _cut(heads, lease.model.blocks, count) for heads in named}
     cut = np.stack([cuts[row.intervention.heads] for row in batch])
-    return sent(cut, lease.model.device)
+    return to_device(cut, lease.model.device)
 
 
 def _cut(heads: Collection[tuple[int, int]] | None, blocks: int, count: int) -> np.ndarray:
@@ -267,3 +265,58 @@ def _cut(heads: Collection[tuple[int, int]] | None, blocks: int, count: int) -> 
     at = np.array(list(heads), dtype=np.int64).reshape(-1, 2)
     cut[at[:, 0] - 1, at[:, 1]] = True
     return cut
+
+
+# --- The model's own output under a pass: log-probability and rank of the answer's tokens ---
+
+
+# What is read of each answer, in this order.
+COLUMNS = ("log_p_first", "log_p", "rank")
+LOGIT_BYTES = 1 << 30  # of one pass at most: a vocabulary has up to 256,000 entries
+_AT_ONCE = 256  # contexts whose logits are widened to float32 together
+
+
+@dataclass(frozen=True)
+class AnswerTokens:
+    """The answer tokens of a batch of rows, and the packed tokens that each is predicted from."""
+
+    row: Tensor  # [token]
+    target: Tensor  # [token]: its id
+    contexts: Tensor  # [context]: packed tokens, each once
+    context: Tensor  # [token]: which of the contexts is the one before it
+    first: Tensor  # [row]: the row's first answer token among all of them
+
+    @classmethod
+    def of(cls, batch: Sequence[Row], layout: Layout) -> AnswerTokens:
+        device, counts = layout.query_at.device, [row.answer for row in batch]
+        assert min(counts) > 0, "the token before the answer must be in the row"
+        row = to_device(np.repeat(np.arange(len(batch)), counts), device)
+        back = to_device(np.concatenate([np.arange(count, 0, -1) for count in counts]), device)
+        target = to_device(
+            [id for row in batch for id in row.ids[len(row.ids) - row.answer :]], device
+        )
+        first = to_device(np.cumsum([0, *counts[:-1]]), device)
+        contexts = layout.token_back(row, back)
+        context = torch.arange(len(contexts), device=device)
+        if layout.distinct is not None:  # rows share tokens, and their logits
+            contexts, context = contexts.unique(return_inverse=True)
+        return cls(row, target, contexts, context, first)
+
+
+def answer_output(logits: Tensor, answers: AnswerTokens, *, rows: int) -> Tensor:
+    """What the model makes of each row's answer, float32 [row, 3], from logits [context, token].
+
+    Its columns: the log-probability of the answer's first token, the mean over all of its tokens up
+    to the probe position, and the rank of the first token, 1 for the likeliest.
+    """
+    parts = [part.float().logsumexp(dim=-1) for part in logits.split(_AT_ONCE)]
+    own = logits[answers.context, answers.target].float()
+    log_p = own - torch.cat(parts)[answers.context]
+    count = torch.zeros(rows, device=logits.device).index_add_(0, answers.row, torch.ones_like(own))
+    mean = torch.zeros(rows, device=logits.device).index_add_(0, answers.row, log_p) / count
+    context, chosen = answers.context[answers.first], own[answers.first]
+    ranks = [
+        (logits[some].float() > least[:, None]).sum(dim=-1) + 1
+        for some, least in zip(context.split(_AT_ONCE), chosen.split(_AT_ONCE), strict=True)
+    ]
+    return torch.stack([log_p[answers.first], mean, torch.cat(ranks).float()], dim=1)

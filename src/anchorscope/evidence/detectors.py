@@ -13,9 +13,9 @@ from torch import Tensor
 
 from anchorscope.config import Config
 from anchorscope.engine.batches import in_batches
+from anchorscope.engine.decode import grow_trunk, read_prefix, shared_prefix
 from anchorscope.engine.interventions import Intervention
 from anchorscope.engine.passes import reweightings
-from anchorscope.engine.trunk import grow_trunk, read_prefix, shared_prefix
 from anchorscope.errors import UserError
 from anchorscope.evidence.pieces import Piece, PromptMaker
 from anchorscope.evidence.shards import Shards, budget_of, evidence_name

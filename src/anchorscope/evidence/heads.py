@@ -16,12 +16,12 @@ import pandas as pd
 
 from anchorscope.config import Config, Where
 from anchorscope.engine.batches import Budget
+from anchorscope.engine.decode import Prefix, Trunk
 from anchorscope.engine.interventions import Intervention, positions_of
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.passes import CLEAN
 from anchorscope.engine.read import read_from_clean
 from anchorscope.engine.rows import Row, row_for
-from anchorscope.engine.trunk import Prefix, Trunk
 from anchorscope.errors import UserError
 from anchorscope.evidence.patching import generator
 from anchorscope.evidence.pieces import Piece, PieceInputs, Tables

@@ -20,13 +20,13 @@ from torch.nn.functional import softplus
 
 from anchorscope.config import Config
 from anchorscope.engine.batches import Budget, in_batches
+from anchorscope.engine.decode import Trunk
 from anchorscope.engine.interventions import TokenPositions, positions_of
+from anchorscope.engine.kv_cache import ForkedCache
 from anchorscope.engine.layout import Layout
 from anchorscope.engine.lease import Lease
-from anchorscope.engine.memory import Joined
 from anchorscope.engine.passes import CLEAN
 from anchorscope.engine.rows import Row, edges_of, lay_out
-from anchorscope.engine.trunk import Trunk
 from anchorscope.evidence.pieces import Piece, PieceInputs, Tables
 from anchorscope.evidence.shards import (
     HeldOut,
@@ -106,7 +106,7 @@ def _micro_batch(
         attention.append(weights if weights.requires_grad else weights.requires_grad_())
 
     with _frozen(lease.model.lm):
-        memory = Joined(trunk.pairs, number, trunk.prefix.pairs)
+        memory = ForkedCache(trunk.pairs, number, trunk.prefix.pairs, gradients=True)
         read = lease.run(tokens, layout, memory, head=True, watch=watch, logits_at=at)
         assert read.logits is not None
         logit = held_out.logits([mark.id for mark in marks], read.states)

@@ -14,9 +14,9 @@ import pandas as pd
 from torch import Tensor
 
 from anchorscope.engine.batches import Budget, in_batches
+from anchorscope.engine.decode import Prefix, Trunk, grow_trunk, read_prefix, shared_prefix
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.transfer import to_host
-from anchorscope.engine.trunk import Prefix, Trunk, grow_trunk, read_prefix, shared_prefix
 from anchorscope.errors import UserError
 from anchorscope.probes.probe_set import ProbeSet
 from anchorscope.progress import Progress, Quiet
@@ -140,7 +140,7 @@ def read_ends(
             return len(sequences[id]) - len(front)
 
         room = max(map(length, ids))
-        rows = front.rows_within(budget.trunk, room=room, apart=lease.apart)
+        rows = front.rows_within(budget.trunk, room=room, segmented=lease.fused)
         for batch, states in in_batches(
             ids, work, length=length, then=str, budget=budget, rows=rows
         ):
@@ -161,7 +161,7 @@ def trunks(
         return len(sample.prompt_ids) - len(prefix)
 
     room = max(map(length, samples), default=0)
-    rows = prefix.rows_within(budget.trunk, room=room, apart=lease.apart)
+    rows = prefix.rows_within(budget.trunk, room=room, segmented=lease.fused)
     yield from in_batches(
         samples, work, length=length, then=lambda s: s.id, budget=budget, rows=rows
     )

@@ -14,16 +14,15 @@ from scipy.special import expit
 from anchorscope.config import Config
 from anchorscope.detect.deployed.detector import Detector
 from anchorscope.detect.deployed.running import RunningScore
-from anchorscope.engine.attention_mass import with_mass
 from anchorscope.engine.batches import Budget
 from anchorscope.engine.check import require_understood
+from anchorscope.engine.decode import grow_trunk
 from anchorscope.engine.interventions import Intervention, positions_of
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.passes import CLEAN
-from anchorscope.engine.read import read_rows
+from anchorscope.engine.read import read_rows, with_mass
 from anchorscope.engine.rows import row_for
 from anchorscope.engine.transfer import to_host
-from anchorscope.engine.trunk import grow_trunk
 from anchorscope.errors import UserError, unknown
 from anchorscope.evidence.patching import written
 from anchorscope.evidence.shards import read_ends

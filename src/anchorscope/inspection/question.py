@@ -6,25 +6,24 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from torch import Tensor
 
 from anchorscope.config import Config
 from anchorscope.detect.deployed.bind import Bound, Example, bind_prompts
-from anchorscope.engine.lease import Lease, Read
+from anchorscope.engine.decode import Prefix, shared_prefix
+from anchorscope.engine.lease import Lease
 from anchorscope.engine.transfer import to_host
-from anchorscope.engine.trunk import Prefix, shared_prefix
 from anchorscope.errors import UserError
 from anchorscope.evidence.patching import subject_span
 from anchorscope.models import Model
 from anchorscope.models.parts import longest_row
 from anchorscope.models.prompts import Prompt
-from anchorscope.pipeline.prompts import Prompted
+from anchorscope.pipeline.prepare import Prompted
 from anchorscope.pipeline.read_states import mark_answer
 from anchorscope.records import Question, Sample, Span
-from anchorscope.run_folder.identity import weights_hash, weights_remark
+from anchorscope.run_folder.identity import weights_hash
 from anchorscope.run_folder.view import RunView
 from anchorscope.spans.characters import content_words, tokens_of
 from anchorscope.spans.question import QuestionSpans, find_spans
@@ -33,7 +32,7 @@ LONGEST = 2000  # characters of a question
 _TRIED = 64  # of the run's prompts, made again to prove that they are the run's
 
 
-# Called with each answer token when it has been fed: its id, and its states [layer, width].
+# Called with each answer token as it is fed: its id, and its states [layer, width].
 OnToken = Callable[[int, np.ndarray], None]
 
 
@@ -154,7 +153,7 @@ def _check_same(run: RunView, model: Model) -> None:
     if noted != weights_hash(model.lm):
         raise UserError(
             f"The probes of '{run.path}' belong to {run.model_name}; {model.name} has other "
-            f"weights.{weights_remark(noted)} Use the run's model, or make a run of this one."
+            "weights. Use the run's model, or make a run of this one."
         )
 
 
@@ -194,35 +193,20 @@ class Exchange:
         return self.states[exact[-1] - len(self.sample.prompt_ids)] if exact else None
 
 
-class ListeningLease(Lease):
-    """A lease that reports every token that is fed alone, which is how answers are written."""
-
-    def __init__(self, model: Model, on_token: OnToken) -> None:
-        super().__init__(model)
-        self._on_token = on_token
-
-    def run(self, ids: Tensor, *args: Any, **options: Any) -> Read:
-        read = super().run(ids, *args, **options)
-        if ids.shape == (1, 1):
-            self._on_token(int(ids[0, 0]), to_host(read.states)[0].astype(np.float32))
-        return read
-
-
 def ask(prompts: RunPrompts, text: str, on_token: OnToken | None = None) -> Exchange:
     """The model's greedy answer to a question, marked as a run marks it."""
     prompt, model = prompts.prompted(text), prompts.model
     states: list[np.ndarray] = []
 
-    def keep(token: int, state: np.ndarray) -> None:
-        states.append(state)
+    def keep(token: int, state: Tensor) -> None:
+        states.append(to_host(state[None])[0].astype(np.float32))
         if on_token is not None:
-            on_token(token, state)
+            on_token(token, states[-1])
 
-    with ListeningLease(model, keep) as lease:
+    with Lease(model) as lease:
         prefix = prompts.prefix(lease, prompt.prompt_ids)
-        states.clear()  # a prefix of one token is no answer
         answered = prompts.bound.answerer.answer(
-            lease, prefix, [prompt.question.id], [prompt.prompt_ids]
+            lease, prefix, [prompt.question.id], [prompt.prompt_ids], on_token=keep
         )
     (answer,) = answered.answers
     stacked = np.stack(states) if states else np.empty((0, model.blocks, model.parts.width))

@@ -63,7 +63,7 @@ def _cpu_has(capability: str, private_test: str = "") -> bool:
 
 
 def _device(name: str) -> tuple[str, str]:
-    """The device that a name stands for, and the reason in words."""
+    """The device of a name, and the reason in words."""
     if name == BALANCED:
         return _device("auto")[0], "spread over the devices as asked"
     if name == "auto":

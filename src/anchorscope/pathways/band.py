@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -218,42 +219,58 @@ def cross_fit_answers(
     return replace(readings, entity=answers.covariates.entity), probes
 
 
-def band_of_folds(
+class FoldLayer(NamedTuple):
+    """One layer of the band as the probes of a set of folds read it."""
+
+    readings: Readings  # of this layer alone
+    directions: np.ndarray  # [side, fold, width], the coefficients of sides a and b
+    moved: float  # the mean squared length of the knockout's displacement
+
+
+def read_fold_layer(
     answers: Labelled,
     bank: StateBank,
     config: Config,
-    band: Sequence[int],
+    layer: int,
     *,
     passes: Collection[str],
     seed: int,
-) -> Band | None:
-    """The readings over layers `band` by set `seed` of folds, of those `passes` a finding reads.
+) -> FoldLayer | None:
+    """One layer by set `seed` of folds, under those `passes` a finding reads.
 
     None where another set than the first leaves a probe too few answers of a class.
     """
     fold = entity_folds(answers.entities, folds=config.folds, seed=config.seed + seed)
-    states = {
-        name: np.stack([bank.layer(name, layer) for layer in band], axis=1)
-        for name in READ
-        if name in passes
-    }
+    states = {name: bank.layer(name, layer)[:, None] for name in READ if name in passes}
     try:
         readings, probes = cross_fit_answers(states, answers, config, fold=fold)
     except UserError:
         if seed == 0:
             raise
         return None
-    moved = [
-        squared_move(states[CLEAN.name][:, at], states[KNOCKOUT.name][:, at])
-        for at in range(len(band))
-    ]
-    a, b = (probes.weights[probes.probes.index(side)] for side in SIDES)
-    places = range(1, len(band) + 1)
-    return replace(
-        read_band(readings, places, covariates=answers.covariates),
-        overlap=side_overlap(a, b, moved),
-        layers=tuple(band),
+    sides = [probes.probes.index(side) for side in SIDES]
+    moved = squared_move(states[CLEAN.name][:, 0], states[KNOCKOUT.name][:, 0])
+    return FoldLayer(readings, probes.weights[sides, :, 0], moved)
+
+
+def band_of_folds(
+    answers: Labelled, layers: Sequence[int], read: Sequence[FoldLayer | None]
+) -> Band | None:
+    """The readings over `layers` by one set of folds; None where a layer has none."""
+    whole = [layer for layer in read if layer is not None]
+    if len(whole) < len(layers):
+        return None
+    first = whole[0].readings
+    logits = {
+        name: np.concatenate([layer.readings.logits[name] for layer in whole], axis=2)
+        for name in first.logits
+    }
+    a, b = np.stack([layer.directions for layer in whole], axis=2)
+    band = read_band(
+        replace(first, logits=logits), range(1, len(layers) + 1), covariates=answers.covariates
     )
+    moved = [layer.moved for layer in whole]
+    return replace(band, overlap=side_overlap(a, b, moved), layers=tuple(layers))
 
 
 def squared_move(clean: np.ndarray, cut: np.ndarray) -> float:

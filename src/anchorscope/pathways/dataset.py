@@ -18,7 +18,13 @@ import pandas as pd
 
 from anchorscope.config import Config, unit_of
 from anchorscope.engine.passes import CLEAN, KNOCKOUT, NEUTRAL
-from anchorscope.pathways.band import Band, band_of_folds, best_layer, choose_band
+from anchorscope.pathways.band import (
+    Band,
+    band_of_folds,
+    best_layer,
+    choose_band,
+    read_fold_layer,
+)
 from anchorscope.pathways.effects import (
     controls_table,
     layers_table,
@@ -29,6 +35,7 @@ from anchorscope.pathways.finding import FEWEST, Finding, examine, find, finding
 from anchorscope.pathways.gap import (
     gap_with_interval,
     gaps_of_other_bands,
+    influence_of_layer,
     own_folds,
     same_gap,
     strict_gap,
@@ -79,7 +86,8 @@ def pathway_tables(inputs: DatasetInputs, spread: Spread) -> Tables:
     layers = [partial(_layer_row, inputs, layer) for layer in inputs.readings.layer_numbers]
     parts = [*folds, *modes, *layers, partial(_plain_tables, inputs)]
     results = iter(spread("pathways", parts))
-    finding = _finding(inputs, _folds(list(islice(results, len(folds)))), spread, worlds=WORLDS)
+    read = _folds(inputs, list(islice(results, len(folds))))
+    finding = _finding(inputs, read, spread, worlds=WORLDS)
     by_mode = list(islice(results, len(modes)))
     names = {"model": inputs.model, "dataset": inputs.answers.dataset}
     rows = [{**names, **row} for row in islice(results, len(layers))]
@@ -97,7 +105,7 @@ def whole_finding(inputs: DatasetInputs, *, worlds: int | None = None) -> Findin
     `worlds` are planted for each share. None plants only as many as decide the finding: its power
     is then no estimate.
     """
-    folds = _folds([part() for part in _fold_parts(inputs)])
+    folds = _folds(inputs, [part() for part in _fold_parts(inputs)])
     return _finding(inputs, folds, lambda _, parts: [part() for part in parts], worlds=worlds)
 
 
@@ -112,11 +120,12 @@ class _Folds(NamedTuple):
 def _fold_parts(inputs: DatasetInputs) -> list[Part]:
     """Parts that read the band by every set of folds, and its gap in other draws of entities."""
     config, answers, readings = inputs.config, inputs.answers, inputs.readings
-    read = partial(band_of_folds, answers, inputs.bank, config, inputs.band)
-    passes = tuple(readings.logits)
+    read = partial(read_fold_layer, answers, inputs.bank, config, passes=tuple(readings.logits))
+    own = partial(influence_of_layer, answers, inputs.bank, config, readings)
+    seeds = range(1, config.fold_seeds)
     return [
-        *(partial(read, passes=passes, seed=seed) for seed in range(1, config.fold_seeds)),
-        partial(own_folds, answers, inputs.bank, config, readings, inputs.band),
+        *(partial(read, layer, seed=seed) for seed in seeds for layer in inputs.band),
+        *(partial(own, layer) for layer in inputs.band),
         partial(
             gaps_of_other_bands,
             readings,
@@ -127,10 +136,14 @@ def _fold_parts(inputs: DatasetInputs) -> list[Part]:
     ]
 
 
-def _folds(results: Sequence[Any]) -> _Folds:
-    """The results of `_fold_parts` put together."""
-    *others, own, other_bands = results
-    bands = [own.band, *(band for band in others if band is not None)]
+def _folds(inputs: DatasetInputs, results: Sequence[Any]) -> _Folds:
+    """The sets of folds from the results of `_fold_parts`, in their order."""
+    *by_layer, other_bands = results
+    each, answers = len(inputs.band), inputs.answers
+    *others, influences = (by_layer[at : at + each] for at in range(0, len(by_layer), each))
+    own = own_folds(answers, inputs.config, inputs.readings, inputs.band, influences)
+    bands = [band_of_folds(answers, inputs.band, read) for read in others]
+    bands = [own.band, *(band for band in bands if band is not None)]
     return _Folds(bands, own.redrawn, other_bands)
 
 

@@ -34,7 +34,7 @@ _SURE = 0.975  # share of the draws in which the whole question must have an eff
 _TESTS = 3  # logits within each ŷ, and flips, share the 5 %
 RETESTED = 60  # fewest samples read again for a retest
 _FAR = 3.0  # standardised residuals are cut here: a heavy tail may not decide a correlation
-_MOST = 0.999  # correlations beyond this have no finite Fisher z
+_MOST = 1 - 1e-9  # correlations beyond this have no finite Fisher z
 
 
 @dataclass(frozen=True, kw_only=True)

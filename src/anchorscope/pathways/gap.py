@@ -97,30 +97,21 @@ class OwnFolds(NamedTuple):
 
 
 def own_folds(
-    answers: Labelled, bank: StateBank, config: Config, readings: Readings, layers: Sequence[int]
+    answers: Labelled,
+    config: Config,
+    readings: Readings,
+    layers: Sequence[int],
+    influences: Sequence[Influence],
 ) -> OwnFolds:
-    """The band as the run's own probes read it, and its gap in other draws of the entities."""
+    """The band as the run's own probes read it, and its gap in other draws of the entities.
+
+    `influences` are those of `layers`, in their order.
+    """
     part = entity_parts(answers.entities, seed=config.seed)
-    sides = [readings.probes.index(side) for side in SIDES]
-    moved = np.zeros(())
-    directions, lengths = [], []
-    for layer in layers:
-        clean, cut = (bank.layer(name, layer) for name in (CLEAN.name, KNOCKOUT.name))
-        found = layer_influence(
-            clean,
-            cut,
-            readings.logits[CLEAN.name][sides, :, layer - 1],
-            z=answers.z,
-            fold=answers.fold,
-            part=part,
-            C=config.C,
-            balance=config.balance,
-        )
-        moved = moved + found.moved / len(layers)
-        directions.append(found.direction)
-        lengths.append(squared_move(clean, cut))
-    a, b = np.stack(directions, axis=2)
+    moved = np.mean([found.moved for found in influences], axis=0)
+    a, b = np.stack([found.directions for found in influences], axis=2)
     band = read_band(readings, layers, covariates=answers.covariates)
+    lengths = [found.length for found in influences]
     band = replace(band, overlap=side_overlap(a, b, lengths))
     read = np.isfinite(moved).all(axis=(0, 1, 3))
     redrawn = redrawn_gaps(
@@ -134,7 +125,26 @@ class Influence(NamedTuple):
 
     # [side, clean or cut, question, part]: logits without a part, less those with
     moved: np.ndarray
-    direction: np.ndarray  # [side, fold, width], the calibrated coefficients
+    directions: np.ndarray  # [side, fold, width], the calibrated coefficients
+    length: float  # the mean squared length of the knockout's displacement
+
+
+def influence_of_layer(
+    answers: Labelled, bank: StateBank, config: Config, readings: Readings, layer: int
+) -> Influence:
+    """`layer_influence` of a layer of a run folder, on the run's own set of folds."""
+    clean, cut = (bank.layer(name, layer) for name in (CLEAN.name, KNOCKOUT.name))
+    sides = [readings.probes.index(side) for side in SIDES]
+    return layer_influence(
+        clean,
+        cut,
+        readings.logits[CLEAN.name][sides, :, layer - 1],
+        z=answers.z,
+        fold=answers.fold,
+        part=entity_parts(answers.entities, seed=config.seed),
+        C=config.C,
+        balance=config.balance,
+    )
 
 
 def layer_influence(
@@ -180,7 +190,7 @@ def layer_influence(
         direction[side, at] = stretch * w
         for kind, states in enumerate((x, y)):
             moved[side, kind, test] = stretch * (((states[test] - middle) * scale) @ step + shift)
-    return Influence(moved, direction)
+    return Influence(moved, direction, squared_move(clean, knockout))
 
 
 def _newton_step(

@@ -23,7 +23,13 @@ from scipy.special import expit, logit
 from anchorscope.config import Config, unit_of
 from anchorscope.errors import UserError
 from anchorscope.parallel import in_parallel
-from anchorscope.pathways.band import SIDES, Band, band_of_folds, rows_by_entity
+from anchorscope.pathways.band import (
+    SIDES,
+    Band,
+    band_of_folds,
+    read_fold_layer,
+    rows_by_entity,
+)
 from anchorscope.pathways.effects import delta_p
 from anchorscope.pathways.finding import ENOUGH, FEWEST, shows_two_pathways
 from anchorscope.probes.cross_fit import fit_and_read_layer
@@ -223,8 +229,11 @@ def power_of_run(run: RunView, dataset: str, *, worlds: int = CURVE_WORLDS) -> P
     answers = labelled(run.answers, dataset, config)
     bank = StateBank(run.path, list(answers.ids))
     layers = [int(k) for k in str(rows[0]["layers"]).split()]
-    read = partial(band_of_folds, answers, bank, config, layers, passes=bank.names)
-    sets = (read(seed=seed) for seed in range(config.fold_seeds))
+    read = partial(read_fold_layer, answers, bank, config, passes=bank.names)
+    sets = (
+        band_of_folds(answers, layers, [read(layer, seed=seed) for layer in layers])
+        for seed in range(config.fold_seeds)
+    )
     bands = [band for band in sets if band is not None]
     described = next(d for d in run.info["datasets"] if d["name"] == dataset)
     return Power(

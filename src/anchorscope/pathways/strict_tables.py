@@ -203,7 +203,8 @@ class _Layer:
     """The logits of one layer, of the questions that have a knocked-out state."""
 
     def __init__(self, readings: Readings, layer: int, covariates: Covariates, unit: Delta) -> None:
-        self.readings, self.layer, self.unit = readings, layer, unit
+        self.readings, self.layer = readings, layer
+        self.unit: Delta = unit
         self.read = ~np.isnan(readings.at(layer, "paper", "knockout"))
         self.fold, self.z = readings.fold[self.read], readings.z[self.read]
         covariates = covariates.take(self.read)

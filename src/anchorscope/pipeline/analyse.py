@@ -7,8 +7,9 @@ dataset knows nothing of the others, so that any process can analyse one.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ import pandas as pd
 
 from anchorscope.claims.inputs import from_tables
 from anchorscope.claims.table import claims_table
+from anchorscope.config import Config
 from anchorscope.engine.passes import CLEAN, KNOCKOUT, passes_of
 from anchorscope.evidence.output import associated_table, output_table
 from anchorscope.evidence.pieces import (
@@ -30,16 +32,19 @@ from anchorscope.evidence.shards import evidence_name, stored_rows
 from anchorscope.parallel import in_parallel
 from anchorscope.pathways.band import READ
 from anchorscope.pathways.dataset import DatasetInputs, pathway_tables
-from anchorscope.pipeline.stages import Run, stored_answers
-from anchorscope.pipeline.variants import ablation_table
-from anchorscope.probes.cross_fit import probes_of_layer, stacked
+from anchorscope.pipeline.stages import Run, count_answers, stored_answers, stored_samples
+from anchorscope.pipeline.variants import ablation_table, read_layers
 from anchorscope.probes.labelled import Labelled, labelled
 from anchorscope.probes.probe_set import ProbeSet
 from anchorscope.probes.readings import Readings, read_abstained
 from anchorscope.records import Sample
-from anchorscope.run_folder.outputs import load_outputs
-from anchorscope.run_folder.samples import to_frame
-from anchorscope.run_folder.states import StateBank, StoredStates, load_states
+from anchorscope.run_folder import table_columns
+from anchorscope.run_folder.identity import git_revision, versions
+from anchorscope.run_folder.samples import load_outputs, to_frame
+from anchorscope.run_folder.states import StateBank, StoredStates
+from anchorscope.run_folder.store import Store
+from anchorscope.run_folder.view import RunView
+from anchorscope.show import write_figures, write_report
 from anchorscope.stats.intervals import Draws
 
 
@@ -65,51 +70,26 @@ def stored_dataset(run: Run, name: str, *, shards: Sequence[int]) -> Dataset:
 
 def stored_datasets(run: Run) -> list[Dataset]:
     """All datasets of a run from the answers on disk, in the order of their shards."""
-    by_name: dict[str, list[Sample]] = {}
-    count = len(list(run.store.file("answers").glob("*.parquet")))
-    for number in range(count):
-        samples = stored_answers(run.store, number)
-        by_name.setdefault(samples[0].question.dataset, []).extend(samples)
+    count = count_answers(run.store)
     return [
         Dataset(samples=samples, answers=labelled(samples, name, run.config), shards=count)
-        for name, samples in by_name.items()
+        for name, samples in stored_samples(run.store).items()
     ]
 
 
 def train_probes(run: Run, dataset: Dataset) -> Readings:
-    """Train the probes of all layers, save them to probes/<dataset>, and read every pass.
-
-    Each layer is fitted in a process of its own, which reads its states from disk.
-    """
+    """Train the probes of all layers, save them to probes/<dataset>, and read every pass."""
     answers = dataset.answers
     with run.stage("probes"):
         bank = StateBank(run.store.path, list(answers.ids))
         wanted = (CLEAN.name, *READ, *probed_of(run.config))
         names = [name for name in dict.fromkeys(wanted) if name in bank.names]
-        fit_layer = partial(
-            probes_of_layer,
-            bank,
-            passes=names,
-            ids=answers.ids,
-            z=answers.z,
-            fold=answers.fold,
-            entity=answers.entities,
-            C=run.config.C,
-            balance=run.config.balance,
+        run.progress.start("probes", bank.layers)
+        readings, probes = read_layers(
+            bank, answers, run.config, names, progress=lambda *_: run.progress.advance()
         )
-        layers = range(1, bank.layers + 1)
-        fitted = _in_parallel(run, "probes", [partial(fit_layer, layer=k) for k in layers])
-        probes = stacked([layer_probes for layer_probes, _ in fitted])
         probes.save(run.store.file(f"probes/{dataset.name}"))
-        logits = {name: np.stack([read[name] for _, read in fitted], axis=2) for name in names}
-    return Readings(
-        ids=answers.ids,
-        z=answers.z,
-        fold=answers.fold,
-        probes=probes.probes,
-        logits=logits,
-        entity=answers.covariates.entity,
-    )
+    return readings
 
 
 def analyse_dataset(run: Run, dataset: Dataset, readings: Readings) -> Tables:
@@ -221,7 +201,8 @@ def _read_abstained(run: Run, dataset: Dataset) -> Readings | None:
     if not ids:
         return None
     names = (CLEAN.name, KNOCKOUT.name)
-    states = {name: load_states(run.store, name, ids, dataset.shards) for name in names}
+    bank = StateBank(run.store.path, ids)
+    states = {name: bank.all_layers(name) for name in names}
     entity = np.array([s.question.entity for s in own])
     probes = ProbeSet.load(run.store.file(f"probes/{dataset.name}"))
     return read_abstained(probes, states, ids=ids, entity=entity)
@@ -247,3 +228,37 @@ def _output_tables(run: Run, dataset: Dataset, tables: Tables) -> Tables:
         "output": output_table(outputs, groups, **names, layer=layer, draws=draws),
         "associated": associated_table(outputs, groups, **names),
     }
+
+
+# Around the analysis: the description of a run without a model, and the pages of any run.
+
+
+def describe(
+    store: Store, config: Config, *, command: str, model: dict[str, Any], dataset: dict[str, Any]
+) -> None:
+    """Write run.json as a run with a model does, and an empty table of spans."""
+    store.save_info(
+        {
+            "config": asdict(config),
+            "command": command,
+            "model": model,
+            "datasets": [dataset],
+            "versions": versions(),
+            "git": git_revision(),
+        }
+    )
+    empty = pd.DataFrame(columns=list(table_columns.SPANS))
+    store.write("tables/spans.csv", partial(empty.to_csv, index=False))
+
+
+def publish(run: Run, **extras: list[str]) -> RunView:
+    """Write the figures and the report, and mark the run as finished, with what it has beside."""
+    with run.stage("report"):
+        view = RunView.open(run.store.path, unfinished_ok=True)
+        write_figures(view)
+        if find_spec("plotly") is None:
+            run.progress.note("report.html needs the package plotly, which is not here: left out")
+        else:
+            write_report(view)
+    run.store.save_info({"finished": True, **extras})
+    return RunView.open(run.store.path)

@@ -1,4 +1,4 @@
-"""What detectors are made of: answers, their states, P(True), and no analysis of pathways.
+"""Collect what detectors learn from: answers, their states, P(True), and no analysis of pathways.
 
 Answers drawn beside the greedy ones are a stage of their own: they cost as much again, many times.
 """
@@ -16,13 +16,12 @@ from anchorscope.engine.passes import CAUGHT, knockout_of
 from anchorscope.errors import UserError
 from anchorscope.evidence.pieces import piece_of
 from anchorscope.evidence.shards import Shards
-from anchorscope.pipeline.early import check_place
 from anchorscope.pipeline.executor import check_spread, open_reader, threads_of_run
 from anchorscope.pipeline.model import load_again
 from anchorscope.pipeline.read_evidence import read_pieces
 from anchorscope.pipeline.read_states import read_states
-from anchorscope.pipeline.request import Questions, command_of, resolve
-from anchorscope.pipeline.stages import Run, stored_answers
+from anchorscope.pipeline.request import Questions, check_place, command_of, resolve
+from anchorscope.pipeline.stages import Run, count_answers, stored_answers, stored_samples
 from anchorscope.progress import Progress, Quiet
 from anchorscope.run_folder.samples import to_frame
 from anchorscope.run_folder.store import Store
@@ -47,15 +46,15 @@ def collect(
     check_spread(config, model)
     passes = len(CAUGHT) + len(collected_passes(config))
     check_place(config, sets, out, model, passes=passes)
-    store = Store.open(out, identity | {"only": "detectors"})
-    run = Run(store=store, config=config, sets=sets, progress=progress or Quiet())
+    run = Run.open(out, identity | {"only": "detectors"}, config, sets, progress)
+    store = run.store
     if config.rank is not None:
         _read(run, model)
     elif not (store.info.get("finished") and run.whole()):
         with store.owned(withdraw=True):
             store.save_info({"command": command_of(config, store.path, verb="detect collect")})
-            shards = _read(run, model)
-            samples = [s for number in range(shards) for s in stored_answers(store, number)]
+            _read(run, model)
+            samples = [sample for own in stored_samples(store).values() for sample in own]
             store.write("samples.parquet", to_frame(samples).to_parquet)
             store.save_info({"finished": True})
     return store.path
@@ -67,12 +66,11 @@ def collected_passes(config: Config) -> list[Intervention]:
     return [knockout_of(config), *more]
 
 
-def _read(run: Run, model: Any) -> int:
-    """Read what detectors learn from; gives the number of shards."""
+def _read(run: Run, model: Any) -> None:
+    """Read what detectors learn from."""
     with open_reader(run, model) as reader:
         read_states(run, reader, collected_passes(run.config))
         read_pieces(run, reader, COLLECTED)
-    return reader.count
 
 
 def add_samples(
@@ -87,28 +85,33 @@ def add_samples(
     """The finished run in `folder` with `samples` drawn answers to each question beside it.
 
     Continued where it stopped. `model` is the run's own, loaded; or `config`, what `collect` was
-    asked for, names it. The name in run.json is never loaded: somebody else may have written it.
+    asked for, names it. The name in run.json is never loaded: the folder may come from elsewhere.
     """
     check_sampling(samples, temperature)
     if model is None and config is None:
         raise UserError("Which model draws the answers? Give it, or the config of the run.")
     view = RunView.open(folder, collected_ok=True)
-    store, how = Store(view.path), {"samples": samples, "temperature": temperature}
-    before = store.info.get("sampled", how)
-    if before != how:
+    store, sampling = Store(view.path), {"samples": samples, "temperature": temperature}
+    before = store.info.get("sampled", sampling)
+    if before != sampling:
         raise UserError(
             f"{view.path} has {before['samples']} drawn answers to each question at temperature "
             f"{before['temperature']}. Ask for the same, or collect into another --out."
         )
-    run = Run(
-        store=store,
-        config=config or Config.restore(store.info["config"]),
-        sets=(),
-        progress=progress or Quiet(),
-    )
+    config = config or Config.restore(store.info["config"])
+    run = Run(store=store, config=config, progress=progress or Quiet())
     with store.owned():
-        store.save_info({"sampled": how})
-        _draw(run, model, how)
+        store.save_info({"sampled": sampling})
+        answered = [stored_answers(store, number) for number in range(count_answers(store))]
+        with threads_of_run(config, store.info), Lease(load_again(run, model)) as lease:
+            shards = Shards(lease, store, answered, seed=config.seed, progress=run.progress)
+            with run.stage("sampled"):
+                draw_answers(
+                    shards,
+                    samples=samples,
+                    temperature=temperature,
+                    max_tokens=config.max_tokens,
+                )
         store.save_info({"finished": True})
     return view.path
 
@@ -119,12 +122,3 @@ def check_sampling(samples: int, temperature: float) -> None:
         raise UserError(f"--samples is {samples}. Accepted: 2 or more, or leave it out.")
     if not 0 < temperature < float("inf"):
         raise UserError(f"--temperature is {temperature}. Accepted: a number above 0.")
-
-
-def _draw(run: Run, model: Any, how: dict[str, Any]) -> None:
-    count = len(list((run.store.path / "answers").glob("*.parquet")))
-    answered = [stored_answers(run.store, number) for number in range(count)]
-    config, info = run.config, run.store.info
-    with threads_of_run(config, info), Lease(load_again(run, model)) as lease, run.stage("sampled"):
-        shards = Shards(lease, run.store, answered, seed=config.seed, progress=run.progress)
-        draw_answers(shards, **how, max_tokens=config.max_tokens)

@@ -3,37 +3,30 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import asdict, replace
 from typing import Any
 
 import torch
 
-from anchorscope.config import Config
 from anchorscope.engine.check import require_understood
-from anchorscope.engine.fused import try_early
 from anchorscope.engine.lease import Lease
-from anchorscope.engine.limits.bounds import (
+from anchorscope.engine.limits import (
     Bounds,
     bounds_of,
+    facts_of,
     kind_of,
-    note,
-    noted_of,
     power_of_two,
+    set_facts,
 )
 from anchorscope.engine.passes import CAUGHT, passes_of
 from anchorscope.errors import UserError
 from anchorscope.evidence.pieces import passes_of_pieces
 from anchorscope.models import Model, load_model
-from anchorscope.models.device import choose
-from anchorscope.models.locate import config_on_disk
 from anchorscope.pathways.effects import check_grouping
-from anchorscope.pipeline.request import command_of, described
+from anchorscope.pipeline.request import command_of
 from anchorscope.pipeline.stages import Run
-from anchorscope.run_folder.disk_space import check_room, disk_bytes
-from anchorscope.run_folder.identity import git_revision, versions, weights_hash, weights_remark
+from anchorscope.run_folder.disk import check_room, disk_bytes
+from anchorscope.run_folder.identity import git_revision, versions, weights_hash
 
 _SHARD = {"cpu": 512, "cuda": 4096}  # questions between two saves, at most
 # On a GPU the next token of many answers takes hardly longer than that of few, and their states
@@ -45,83 +38,61 @@ _TOKENS = 64  # of a question with its answer and interventions, about
 
 
 def load(run: Run, model: Any) -> Model:
-    """The model, proved to be understood, and the same as when the run began.
+    """Load the model, check that it is the run's, and describe it in run.json.
 
     `model`, where it is not None, replaces the one that the config names.
     """
     with run.stage("model"):
-        return _load(run, model)
+        loaded, facts = _load_same(run, model)
+        check_grouping(run.config.grouping, loaded.blocks)
+        run.progress.note(f"{loaded.name}: {loaded.why}")
+        _check_room(run, loaded)
+        _save_facts(run, loaded, facts)
+        return loaded
 
 
 def load_again(run: Run, model: Any) -> Model:
-    """The model of answers that are on disk, for more to be read; run.json stays as it is."""
+    """Load the model of answers that are on disk, to read more; run.json stays as it is."""
     with run.stage("model"):
-        return _same_model(run, model)[0]
+        return _load_same(run, model)[0]
 
 
-def _load(run: Run, asked: Any) -> Model:
-    model, facts = _same_model(run, asked)
-    check_grouping(run.config.grouping, model.blocks)
-    run.progress.note(f"{model.name}: {model.why}")
-    _check_room(run, model)
-    _save_facts(run, model, facts)
-    return model
-
-
-def _same_model(run: Run, asked: Any) -> tuple[Model, dict[str, Any]]:
-    """The model, and what tells its weights apart: those of the run, if it has begun."""
+def _load_same(run: Run, model: Any) -> tuple[Model, dict[str, str]]:
+    """The model and its hash and dtype, which must be those of the run, if it has begun."""
     c, store = run.config, run.store
-    with _kernels_tried(c, asked):
-        model = load_model(
-            c.model if asked is None else asked,
-            device=c.device,
-            dtype=c.dtype,
-            revision=c.revision,
-            trust_remote_code=c.trust_remote_code,
-            adapter=c.adapter,
-        )
-    weights = weights_hash(model.lm)
-    require_understood(model, weights=weights)
-    facts = {"weights": weights, "dtype": str(model.dtype).removeprefix("torch.")}
+    loaded = load_model(
+        c.model if model is None else model,
+        device=c.device,
+        dtype=c.dtype,
+        revision=c.revision,
+        trust_remote_code=c.trust_remote_code,
+        adapter=c.adapter,
+    )
+    weights = weights_hash(loaded.lm)
+    require_understood(loaded, weights=weights)
+    facts = {"weights": weights, "dtype": str(loaded.dtype).removeprefix("torch.")}
     before = store.info.get("model", facts)
-    _bound(model, before, c.batch_tokens)
+    _bound(loaded, before, c.batch_tokens)
     if any(before[name] != fact for name, fact in facts.items()):
         raise UserError(
             f"{store.path} was begun with other weights or another dtype "
-            f"({before['dtype']}, now {facts['dtype']}).{weights_remark(before['weights'])} Use "
-            "the same model, or another --out."
+            f"({before['dtype']}, now {facts['dtype']}). Use the same model, or another --out."
         )
-    return model, facts
-
-
-@contextmanager
-def _kernels_tried(config: Config, asked: Any) -> Iterator[None]:
-    """Kernels of a GPU are tried meanwhile, by a thread; who uses them says what is wrong."""
-    with ThreadPoolExecutor(1, "kernels") as beside:
-        if asked is None and torch.cuda.is_available():
-            beside.submit(_try_kernels, config)
-        yield
-
-
-def _try_kernels(config: Config) -> None:
-    choice, there = choose(config.device, config.dtype), config_on_disk(config.model)
-    if there is not None and choice.spread is None:
-        device = torch.zeros((), device=choice.device).device  # with its number
-        try_early(there, device, choice.dtype)
+    return loaded, facts
 
 
 def _bound(model: Model, before: dict[str, Any], tokens: int | None) -> None:
-    """Notes the bounds a run began with, since other batches would round otherwise."""
+    """Keep the bounds a run began with, since other batches would round otherwise."""
     bounds = bounds_of(model)
     if before.get("device") == str(model.device) and "bounds" in before:
         bounds = Bounds(**before["bounds"])
     elif tokens is not None:
         bounds = bounds._replace(tokens=tokens)
-    note(model.lm, replace(noted_of(model.lm), bounds=bounds))
+    set_facts(model.lm, replace(facts_of(model.lm), bounds=bounds))
 
 
 def _check_room(run: Run, model: Model) -> None:
-    """Says what the run takes of the disk, before it is too late; a URL has no end."""
+    """Note what the run takes of the disk; a UserError where less is free. A URL has no end."""
     if run.store.remote is not None or "only" in run.store.info.get("identity", {}):
         return
     passes = len(CAUGHT) + len((*passes_of(run.config), *passes_of_pieces(run.config)))
@@ -130,8 +101,8 @@ def _check_room(run: Run, model: Model) -> None:
     run.progress.note(check_room(run.store.path, needed))
 
 
-def _save_facts(run: Run, model: Model, facts: dict[str, Any]) -> None:
-    """Everything that a reader needs to repeat the run."""
+def _save_facts(run: Run, model: Model, facts: dict[str, str]) -> None:
+    """Write to run.json what a reader needs to repeat the run."""
     store, config = run.store, run.config
     shard = config.shard or shard_of(model)
     name = {name: getattr(model, name) for name in ("name", "source", "revision", "adapter")}
@@ -140,14 +111,22 @@ def _save_facts(run: Run, model: Model, facts: dict[str, Any]) -> None:
     if model.device.type == "cpu":
         here["threads"] = torch.get_num_threads()  # the order of sums depends on it
     else:
-        here["kernels"] = "fused" if Lease(model).apart else "stock"
+        here["kernels"] = "fused" if Lease(model).fused else "stock"
     before = store.info
     store.save_info(
         {
             "config": asdict(config),
             "command": before.get("command") or command_of(config, store.path),
             "model": {**before.get("model", {}), **name, **shape, **here, **facts},
-            "datasets": [described(questions) for questions in run.sets],
+            "datasets": [
+                {
+                    "name": questions.name,
+                    "title": questions.title,
+                    "questions": len(questions),
+                    "dropped": dict(questions.dropped),
+                }
+                for questions in run.sets
+            ],
             "shard": before.get("shard", shard),  # the size it began with: files are numbered
             "versions": versions(),
             "git": git_revision(),

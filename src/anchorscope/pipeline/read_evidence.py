@@ -3,47 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 
 from anchorscope.evidence.pieces import passes_of_pieces, piece_of
 from anchorscope.evidence.shards import HeldOut, Shards
 from anchorscope.pathways.band import best_layer
-from anchorscope.pipeline.analyse import Dataset
 from anchorscope.pipeline.prepare import prompt_maker
-from anchorscope.pipeline.read_states import Reader, Worker, read_states
+from anchorscope.pipeline.read_states import Reader, Task, Worker, read_states
 from anchorscope.pipeline.stages import Run, answers_name, stored_answers
 from anchorscope.probes.labelled import labelled
 from anchorscope.probes.probe_set import ProbeSet
 from anchorscope.probes.readings import Readings
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReadPiece:
-    """The task of reading one stage of a piece of evidence on one shard."""
-
-    piece: str
-    stage: str
-    number: int  # of the shard
-    shards: int  # of the run
-    layers: Mapping[str, int] | None  # by dataset, where held-out probes read
-
-    def __str__(self) -> str:
-        return f"Shard {self.number} ({self.stage})"
-
-    def __call__(self, worker: Worker) -> None:
-        run, piece = worker.run, piece_of(self.piece)
-        if worker.evidence is None:
-            run.store.fetch()
-            samples = [stored_answers(run.store, number) for number in range(self.shards)]
-            worker.evidence = Shards(worker.lease, run.store, samples, seed=run.config.seed)
-        shards = replace(worker.evidence, only=(self.stage, self.number))
-        if self.layers is None:
-            assert piece.read is not None
-            piece.read(shards, prompt_maker(run, worker.lease))
-        else:
-            assert piece.read_with_probes is not None
-            held_out = {name: _held_out(run, shards, name, k) for name, k in self.layers.items()}
-            piece.read_with_probes(shards, held_out, run.config)
 
 
 def read_evidence(run: Run, reader: Reader) -> None:
@@ -66,30 +37,61 @@ def read_pieces(run: Run, reader: Reader, names: Sequence[str]) -> None:
         _read_stages(run, reader, name, layers=None)
 
 
-def read_with_probes(
-    run: Run, reader: Reader, datasets: Sequence[Dataset], readings: Mapping[str, Readings]
-) -> None:
-    """Read with the probes that never saw the question: saliency, heads."""
-    layers = {dataset.name: best_layer(readings[dataset.name]) for dataset in datasets}
+def read_with_probes(run: Run, reader: Reader, readings: Mapping[str, Readings]) -> None:
+    """Read with the probes that never saw the question (saliency, heads); `readings` by dataset."""
+    layers = {dataset: best_layer(own) for dataset, own in readings.items()}
     for name in run.config.evidence:
         if piece_of(name).read_with_probes is not None:
             _read_stages(run, reader, name, layers=layers)
 
 
 def _read_stages(run: Run, reader: Reader, piece: str, *, layers: Mapping[str, int] | None) -> None:
-    sizes = {shard.number: len(shard) for shard in reader.shards}
+    numbers = [shard.number for shard in reader.shards]
     with run.stage("evidence"):
         for stage in piece_of(piece).stages:
-            run.progress.start(stage, sum(sizes.values()))
+            run.progress.start(stage, sum(map(len, reader.shards)))
             run.store.send_rest()
             tasks = [
-                ReadPiece(
-                    piece=piece, stage=stage, number=number, shards=reader.count, layers=layers
+                Task(
+                    f"Shard {number} ({stage})",
+                    partial(
+                        _read_stage,
+                        piece_name=piece,
+                        stage=stage,
+                        number=number,
+                        shards=reader.count,
+                        layers=layers,
+                    ),
                 )
-                for number in sizes
+                for number in numbers
             ]
-            for number, _ in reader.map(tasks):
-                run.progress.advance(sizes[tasks[number].number])
+            for task, _ in reader.map(tasks):
+                run.progress.advance(len(reader.shards[task]))
+
+
+def _read_stage(
+    worker: Worker,
+    *,
+    piece_name: str,
+    stage: str,
+    number: int,  # of the shard
+    shards: int,  # of the run
+    layers: Mapping[str, int] | None,  # by dataset, where held-out probes read
+) -> None:
+    """Read one stage of a piece of evidence on one shard."""
+    run, piece = worker.run, piece_of(piece_name)
+    if worker.evidence is None:
+        run.store.fetch()
+        samples = [stored_answers(run.store, each) for each in range(shards)]
+        worker.evidence = Shards(worker.lease, run.store, samples, seed=run.config.seed)
+    shard = replace(worker.evidence, only=(stage, number))
+    if layers is None:
+        assert piece.read is not None
+        piece.read(shard, prompt_maker(run, worker.lease))
+    else:
+        assert piece.read_with_probes is not None
+        held_out = {name: _held_out(run, shard, name, layer) for name, layer in layers.items()}
+        piece.read_with_probes(shard, held_out, run.config)
 
 
 def _held_out(run: Run, shards: Shards, dataset: str, layer: int) -> HeldOut:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -19,10 +19,15 @@ from torch import Tensor
 
 from anchorscope.answers.generate import Answered, Answerer, answer_offsets
 from anchorscope.answers.judge import judge
-from anchorscope.answers.kind import kind_of_answer
-from anchorscope.engine.attention_mass import Mass, comes_with_answers, with_mass
 from anchorscope.engine.batches import Budget, in_batches
-from anchorscope.engine.decode import states_bytes
+from anchorscope.engine.decode import (
+    AttentionMass,
+    Prefix,
+    Trunk,
+    grow_trunk,
+    read_prefix,
+    states_bytes,
+)
 from anchorscope.engine.interventions import (
     Intervention,
     TokenPositions,
@@ -30,25 +35,22 @@ from anchorscope.engine.interventions import (
     retest_positions,
 )
 from anchorscope.engine.lease import Lease
-from anchorscope.engine.output import COLUMNS
-from anchorscope.engine.passes import CAUGHT
-from anchorscope.engine.read import read_rows_with_output
-from anchorscope.engine.rows import Row, row_for, unchanged_row
-from anchorscope.engine.transfer import Arriving, sent
-from anchorscope.engine.trunk import Prefix, Trunk, grow_trunk, read_prefix
+from anchorscope.engine.passes import CAUGHT, passes_of
+from anchorscope.engine.read import read_rows_with_output, reads_mass_while_decoding, with_mass
+from anchorscope.engine.rows import COLUMNS, Row, row_for, unchanged_row
+from anchorscope.engine.transfer import HostCopy, to_device
 from anchorscope.evidence.shards import Shards
 from anchorscope.models import Model
-from anchorscope.pipeline.prepare import Shard
-from anchorscope.pipeline.prompts import Prompted
+from anchorscope.pipeline.prepare import Prompted, Shard
 from anchorscope.pipeline.stages import Run, answers_name, stored_answers
-from anchorscope.records import Answer, Sample
-from anchorscope.run_folder.outputs import output_name
-from anchorscope.run_folder.samples import to_frame
+from anchorscope.records import Answer, Question, Sample, Verdict
+from anchorscope.run_folder.samples import output_name, to_frame
 from anchorscope.run_folder.states import save_states, shard_name
-from anchorscope.run_folder.store import Store
-from anchorscope.run_folder.writer import Writer
-from anchorscope.spans.answer import answer_span
+from anchorscope.run_folder.store import Store, Writer
+from anchorscope.spans.answer import answer_span, kind_of_answer
 from anchorscope.spans.characters import tokens_of
+
+Result = TypeVar("Result")
 
 
 @dataclass
@@ -63,68 +65,36 @@ class Worker:
     def finish(self) -> None:
         """Wait until the files of all tasks are written."""
         if self.reader is not None:
-            self.reader.finish()
+            self.reader.writer.wait()
 
 
-class Task(Protocol):
-    """Work for any process that has the model: a small value that travels, never states."""
+class Task(NamedTuple):
+    """Work for any process that has the model: small values travel, never states."""
 
-    def __call__(self, worker: Worker) -> Any: ...
-
-
-class Map(Protocol):
-    """Do tasks, anywhere: the number and result of each as it is done, its files on disk."""
-
-    def __call__(self, tasks: Sequence[Task]) -> Iterator[tuple[int, Any]]: ...
+    name: str  # in messages: "Shard 3"
+    work: Callable[[Worker], Any]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reader:
-    """What the steps of a run see of its model, whichever processes have it."""
+    """The shards of a run, and a way to read them, whichever processes have the model."""
 
-    lease: Lease  # of a model without weights where other processes have the real one
     folder: Path  # of the run
     shards: Sequence[Shard]  # to read: all of the run's, or one rank's share
     count: int  # of all shards of the run
-    map: Map
+    # Do tasks, anywhere: the number and result of each as it is done, its files on disk.
+    map: Callable[[Sequence[Task]], Iterator[tuple[int, Any]]]
 
-
-@dataclass(frozen=True, kw_only=True)
-class ReadShard:
-    """The task of answering one shard and reading it under some passes; gives the tokens fed."""
-
-    folder: str  # from the run's folder: "." or, where questions are asked again, a folder inside
-    shard: Shard
-    passes: tuple[Intervention, ...]
-    exact_question: Mapping[str, tuple[int, ...]] | None  # E_Q instead of the samples' own
-
-    def __str__(self) -> str:
-        return f"Shard {self.shard.number}"
-
-    def __call__(self, worker: Worker) -> int:
-        store, config = worker.run.store, worker.run.config
-        folder = Path(os.path.normpath(store.path / self.folder))
-        reader = worker.reader
-        # The reader of the task before has read the worked examples in front of the questions.
-        if reader is None or (reader.store.path, reader.passes) != (folder, self.passes):
-            worker.finish()
-            reader = worker.reader = ShardReader(
-                lease=worker.lease,
-                store=store if folder == store.path else Store(folder, info=store.info),
-                answerer=Answerer(worker.lease.model, max_tokens=config.max_tokens),
-                passes=self.passes,
-                seed=config.seed,
-            )
-        reader.exact_question = self.exact_question
-        before = reader.tokens
-        reader.read(self.shard)
-        return reader.tokens - before
+    def ask(self, name: str, work: Callable[[Worker], Result]) -> Result:
+        """The result of one task."""
+        ((_, result),) = self.map([Task(name, work)])
+        return result
 
 
 def read_states(
     run: Run,
     reader: Reader,
-    passes: Sequence[Intervention],
+    passes: Sequence[Intervention] | None = None,
     *,
     name: str = "answers and states",
     shards: Sequence[Shard] | None = None,
@@ -132,9 +102,11 @@ def read_states(
 ) -> None:
     """Answer every question and read it under each pass, a shard at a time.
 
-    What is on disk is not done again. `shards`: others than the reader's own, as for questions
-    asked again. `exact_question`: the same answers with other exact question tokens, by id.
+    What is on disk is not done again. `passes`: others than the run's own. `shards`: others than
+    the reader's, as for questions asked again. `exact_question`: the same answers with other exact
+    question tokens, by id.
     """
+    passes = passes_of(run.config) if passes is None else passes
     shards = reader.shards if shards is None else shards
     folder = os.path.relpath(run.store.path, reader.folder)
 
@@ -143,7 +115,16 @@ def read_states(
         return None if exact_question is None else {id: exact_question[id] for id in ids}
 
     tasks = [
-        ReadShard(folder=folder, shard=shard, passes=tuple(passes), exact_question=exact(shard))
+        Task(
+            f"Shard {shard.number}",
+            partial(
+                _read_shard,
+                folder=folder,
+                shard=shard,
+                passes=tuple(passes),
+                exact_question=exact(shard),
+            ),
+        )
         for shard in shards
     ]
     run.progress.start(name, sum(map(len, shards)))
@@ -153,11 +134,39 @@ def read_states(
             run.progress.advance(len(shards[number]))
 
 
+def _read_shard(
+    worker: Worker,
+    *,
+    folder: str,  # from the run's folder: "." or, where questions are asked again, one inside
+    shard: Shard,
+    passes: tuple[Intervention, ...],
+    exact_question: Mapping[str, tuple[int, ...]] | None,
+) -> int:
+    """Answer one shard and read it under some passes; the number of tokens fed."""
+    store, config = worker.run.store, worker.run.config
+    path = Path(os.path.normpath(store.path / folder))
+    reader = worker.reader
+    # The reader of the task before has read the worked examples in front of the questions.
+    if reader is None or (reader.store.path, reader.passes) != (path, passes):
+        worker.finish()
+        reader = worker.reader = ShardReader(
+            lease=worker.lease,
+            store=store if path == store.path else Store(path, info=store.info),
+            answerer=Answerer(worker.lease.model, max_tokens=config.max_tokens),
+            passes=passes,
+            seed=config.seed,
+        )
+    reader.exact_question = exact_question
+    before = reader.tokens
+    reader.read(shard)
+    return reader.tokens - before
+
+
 @dataclass
 class ShardReader:
     """Read shards under the same passes in one process.
 
-    A shard's files are written while the next one is computed; all are there after `finish`.
+    A shard's files are written while the next one is computed; all are there after `writer.wait`.
     """
 
     lease: Lease
@@ -171,16 +180,12 @@ class ShardReader:
     prefix: Prefix = field(init=False)
     retest_prefix: Prefix = field(init=False)
     writer: Writer = field(init=False)
-    _coming: list[Block] = field(init=False, default_factory=list, repr=False)
+    _arriving: list[Block] = field(init=False, default_factory=list, repr=False)
 
     def __post_init__(self) -> None:
         self.budget = Budget.of(self.lease.model)
         self.prefix = self.retest_prefix = Prefix((), None)
         self.writer = Writer()
-
-    def finish(self) -> None:
-        """Wait until all files are written."""
-        self.writer.wait()
 
     def read(self, shard: Shard) -> None:
         """Read one shard, its files on their way; what is on disk is not done again."""
@@ -198,12 +203,13 @@ class ShardReader:
         self.writer.wait()  # for the shard before: two at most are in memory
         if stored is None:
             # Their states first: answers without them would have to be written again.
-            self.writer.soon(*(self._file(name, shard, first[name]) for name in CAUGHT))
+            write = partial(self._write_states, shard)
+            self.writer.soon(*(partial(write, name, first[name]) for name in CAUGHT))
             self.writer.soon(lambda: self.store.write(answers, to_frame(samples).to_parquet))
         for cut in missing:
             if cut.has_output:
-                self.writer.soon(partial(self._write_output, cut.name, shard, states[cut.name]))
-            self.writer.soon(self._file(cut.name, shard, states[cut.name]))
+                self.writer.soon(partial(self._write_output, shard, cut.name, states[cut.name]))
+            self.writer.soon(partial(self._write_states, shard, cut.name, states[cut.name]))
 
     def _shared(self, before: Prefix, ids: tuple[int, ...]) -> Prefix:
         """The tokens in front of a dataset's questions, read once for all its shards."""
@@ -217,11 +223,17 @@ class ShardReader:
     ) -> tuple[list[Sample], Blocks, Blocks]:
         """Samples in the shard's order, the states caught on the way, and those of each pass."""
         by_id = {sample.id: sample for sample in stored or ()}
-        first, states = Blocks(CAUGHT), Blocks([cut.name for cut in self.passes])
+        first: Blocks = {name: [] for name in CAUGHT}
+        states: Blocks = {cut.name: [] for cut in self.passes}
         passes = [cut for cut in self.passes if not cut.retest]
+
+        def regrow(batch: Sequence[Prompted]) -> tuple[Trunk, None]:
+            return self._regrow(self.prefix, batch), None
+
+        # The very batches that answers on disk came from: a continued run equals an unbroken one.
         for batch, (trunk, answered) in in_batches(
             prompts,
-            self._answer if stored is None or self._watches() else self._regrow,
+            self._answer if stored is None or self._watches() else regrow,
             length=self._own,
             then=lambda p: p.question.id,
             budget=self.budget,
@@ -229,18 +241,27 @@ class ShardReader:
         ):
             if stored is not None:
                 samples = [by_id[p.question.id] for p in batch]
-                own = [self._positions(sample) for sample in samples]
-                self._intervene(trunk, own, passes, states, _mass(answered, samples))
             else:
                 assert answered is not None
                 pairs = zip(batch, answered.answers, strict=True)
                 samples = [mark_answer(self.lease.model, p, a) for p, a in pairs]
                 by_id |= {sample.id: sample for sample in samples}
-                self._coming = first.add(caught(samples, answered), before=self._coming)
-                own = [self._positions(sample) for sample in samples]
-                self._intervene(trunk, own, passes, states, answered.mass)
+                self._keep(first, caught(samples, answered))
+            positions = [self._positions(sample) for sample in samples]
+            self._intervene(trunk, positions, passes, states, _mass(answered, samples))
             del trunk, answered  # before the next batch has its own
         return [by_id[p.question.id] for p in prompts], first, states
+
+    def _keep(self, kept: Blocks, blocks: Mapping[str, Block]) -> None:
+        """Add one block of each pass; a GPU then holds none of those before.
+
+        It has done them by now, and goes on with these while the next ones are prepared.
+        """
+        for block in self._arriving:
+            block.states.settle()
+        self._arriving = list(blocks.values())
+        for name, block in blocks.items():
+            kept[name].append(block)
 
     def _rows(self, prompts: Sequence[Prompted]) -> int | None:
         """How many rows may be written to at once."""
@@ -249,7 +270,7 @@ class ShardReader:
             self.budget.written,
             room=max(map(self._own, prompts)) + tokens,
             beside=states_bytes(self.lease.model, tokens),
-            apart=self.lease.apart,
+            segmented=self.lease.fused,
         )
 
     def _own(self, prompt: Prompted) -> int:
@@ -258,9 +279,10 @@ class ShardReader:
     def _answer(self, batch: Sequence[Prompted]) -> tuple[Trunk, Answered | None]:
         ids = [p.question.id for p in batch]
         prompts = [p.prompt_ids for p in batch]
-        asked = [p.question_tokens[-1] for p in batch]
-        how = {"also_at": asked, "mass": self._watches()}
-        out = self.answerer.answer(self.lease, self.prefix, ids, prompts, **how)
+        ends = [p.question_tokens[-1] for p in batch]
+        out = self.answerer.answer(
+            self.lease, self.prefix, ids, prompts, extra_position=ends, mass=self._watches()
+        )
         self.tokens += sum(map(self._own, batch)) + sum(len(a.token_ids) for a in out.answers)
         return out.trunk, out
 
@@ -270,15 +292,13 @@ class ShardReader:
         Those on disk are then written once more: mass that was read otherwise would be rounded
         otherwise, and a continued run equals an unbroken one.
         """
-        return _matches(self.passes) and comes_with_answers(self.lease)
+        return _matches(self.passes) and reads_mass_while_decoding(self.lease)
 
-    def _regrow(self, batch: Sequence[Prompted]) -> tuple[Trunk, Answered | None]:
-        """The trunk of answers that are on disk: of the very batch they came from, so that a
-        continued run equals an unbroken one.
-        """
+    def _regrow(self, prefix: Prefix, batch: Sequence[Prompted]) -> Trunk:
+        """The trunk of prompts whose answers are on disk."""
         prompts = [p.prompt_ids for p in batch]
-        self.tokens += sum(map(self._own, batch))
-        return grow_trunk(self.lease, self.prefix, prompts, room=0, head=False).trunk, None
+        self.tokens += sum(len(ids) - len(prefix) for ids in prompts)
+        return grow_trunk(self.lease, prefix, prompts, room=0, head=False).trunk
 
     def _intervene(
         self,
@@ -286,27 +306,26 @@ class ShardReader:
         positions: Sequence[TokenPositions | None],
         passes: Sequence[Intervention],
         states: Blocks,
-        mass: Mass | None,
+        mass: AttentionMass | None,
     ) -> None:
-        """Adds the states and outputs of these samples under each pass to `states`."""
+        """Read these samples under each pass, and add their states and outputs to `states`."""
         if _matches(passes):
             positions = with_mass(self.lease, trunk, positions, budget=self.budget, known=mass)
         rows = [
             row
-            for number, of in enumerate(positions)
+            for number, places in enumerate(positions)
             for cut in passes
-            if of is not None and (row := self._row(of, number, cut, trunk)) is not None
+            if places is not None and (row := self._row(places, number, cut, trunk)) is not None
         ]
         self.tokens += sum(len(row.ids) for row in rows)
-        ids = ["" if of is None else of.id for of in positions]
+        ids = ["" if places is None else places.id for places in positions]
         for batch, read, output in read_rows_with_output(
             self.lease, trunk, rows, budget=self.budget
         ):
-            blocks = by_pass(passes, ids, batch, read, output)
-            self._coming = states.add(blocks, before=self._coming)
+            self._keep(states, by_pass(passes, ids, batch, read, output))
 
     def _retest(self, shard: Shard, samples: Sequence[Sample], states: Blocks) -> None:
-        """Adds the states of the questions that are read again, behind the other prompt."""
+        """Read some questions again, behind the other prompt, and add their states."""
         passes = [cut for cut in self.passes if cut.retest]
         by_id = {sample.id: sample for sample in samples}
         chosen = [p for p in shard.retest if self._positions(by_id[p.question.id]) is not None]
@@ -314,23 +333,18 @@ class ShardReader:
             return
         prefix = self.retest_prefix = self._shared(self.retest_prefix, shard.retest_prefix)
 
-        def grown(batch: Sequence[Prompted]) -> Trunk:
-            prompts = [p.prompt_ids for p in batch]
-            return grow_trunk(self.lease, prefix, prompts, room=0, head=False).trunk
-
         def length(prompt: Prompted) -> int:
             return len(prompt.prompt_ids) - len(prefix)
 
         rows = prefix.rows_within(self.budget.trunk, room=max(map(length, chosen)))
         for batch, trunk in in_batches(
             chosen,
-            grown,
+            partial(self._regrow, prefix),
             length=length,
             then=lambda p: p.question.id,
             budget=self.budget,
             rows=rows,
         ):
-            self.tokens += sum(map(length, batch))
             positions = [retest_positions(by_id[p.question.id], p) for p in batch]
             self._intervene(trunk, positions, passes, states, None)
 
@@ -364,19 +378,15 @@ class ShardReader:
     def _has(self, name: str, shard: Shard) -> bool:
         return self.store.has(shard_name(name, shard.number))
 
-    def _file(self, name: str, shard: Shard, blocks: Sequence[Block]) -> Callable[[], None]:
-        """What writes a shard's states under one pass."""
-        return partial(self._write, name, shard, blocks)
-
-    def _write(self, name: str, shard: Shard, blocks: Sequence[Block]) -> None:
+    def _write_states(self, shard: Shard, name: str, blocks: Sequence[Block]) -> None:
         model = self.lease.model
         none = np.empty((0, model.blocks, model.parts.width), np.float32)
         ids = [id for block in blocks for id in block.ids]
         arrays = [block.states.array() for block in blocks] or [none]
         save_states(self.store, shard_name(name, shard.number), ids, arrays)
 
-    def _write_output(self, name: str, shard: Shard, blocks: Sequence[Block]) -> None:
-        """Writes what the model itself makes of a shard's answers under one pass."""
+    def _write_output(self, shard: Shard, name: str, blocks: Sequence[Block]) -> None:
+        """Write what the model itself makes of a shard's answers under one pass."""
         outputs = [block.output.cpu().numpy() for block in blocks if block.output is not None]
         values = np.concatenate(outputs) if outputs else np.empty((0, len(COLUMNS)), np.float32)
         frame = pd.DataFrame(values, columns=list(COLUMNS))
@@ -389,7 +399,7 @@ def _matches(passes: Sequence[Intervention]) -> bool:
     return any(cut.keys == "neutral" for cut in passes)
 
 
-def _mass(answered: Answered | None, samples: Sequence[Sample]) -> Mass | None:
+def _mass(answered: Answered | None, samples: Sequence[Sample]) -> AttentionMass | None:
     """The mass of attention at these answers; None where others were written this time.
 
     Another machine rounds otherwise, and may choose another token.
@@ -405,43 +415,25 @@ class Block(NamedTuple):
     """The states of some questions, which a GPU may still be making."""
 
     ids: list[str]
-    states: Arriving  # [question, layer, width]
+    states: HostCopy  # [question, layer, width]
     output: Tensor | None = None  # [question, 3], the model's own; None where the pass has none
 
 
-class Blocks:
-    """The blocks of each pass, in the order they came."""
-
-    def __init__(self, names: Sequence[str]) -> None:
-        self._of: dict[str, list[Block]] = {name: [] for name in names}
-
-    def __getitem__(self, name: str) -> list[Block]:
-        return self._of[name]
-
-    def add(self, blocks: Mapping[str, Block], *, before: Sequence[Block]) -> list[Block]:
-        """Takes one block of each pass; a GPU then keeps none of those `before`.
-
-        It has done them by now, and goes on with these while the next ones are prepared.
-        """
-        for block in before:
-            block.states.settle()
-        for name, block in blocks.items():
-            self._of[name].append(block)
-        return list(blocks.values())
+Blocks = dict[str, list[Block]]  # of each pass, in the order they came
 
 
 def caught(samples: Sequence[Sample], answered: Answered) -> dict[str, Block]:
-    """States by name, of each sample that has a probe position; empty where none has one."""
+    """The states caught while answering, of each sample with a probe position; none: empty."""
     rows = [n for n, s in enumerate(samples) if s.exact_answer and s.exact_question]
     if not rows:
         return {}
-    assert answered.also is not None
+    assert answered.extra is not None
     last = [samples[n].exact_answer[-1] - len(samples[n].prompt_ids) for n in rows]
     device = answered.states.device
-    at = sent(rows, device)
-    states = (answered.states[at, sent(last, device)], answered.also[at])
+    at = to_device(rows, device)
+    states = (answered.states[at, to_device(last, device)], answered.extra[at])
     ids = [samples[n].id for n in rows]
-    return {name: Block(ids, Arriving(of)) for name, of in zip(CAUGHT, states, strict=True)}
+    return {name: Block(ids, HostCopy(own)) for name, own in zip(CAUGHT, states, strict=True)}
 
 
 def by_pass(
@@ -462,10 +454,15 @@ def by_pass(
         own = [n for n, row in enumerate(batch) if row.intervention is cut]
         if own:
             named = [ids[batch[n].number] for n in own]
-            at = sent(own, states.device)
+            at = to_device(own, states.device)
             own_output = None if output is None else output[at]
-            blocks[cut.name] = Block(named, Arriving(states[at]), own_output)
+            blocks[cut.name] = Block(named, HostCopy(states[at]), own_output)
     return blocks
+
+
+def judged(answer: Answer, question: Question) -> Verdict:
+    """The judge's verdict on an answer, by the accepted answers of its question."""
+    return judge(answer.text, question.answers, question=question.text)
 
 
 def mark_answer(model: Model, prompt: Prompted, answer: Answer) -> Sample:
@@ -477,7 +474,7 @@ def mark_answer(model: Model, prompt: Prompted, answer: Answer) -> Sample:
     span = answer_span(answer.text, question=question.text)
     tokens = tokens_of([span], answer_offsets(model, answer)) if span else ()
     entity = answer.text[span.start : span.stop] if span else answer.text
-    verdict = prompt.verdict or judge(answer.text, question.answers, question=question.text)
+    verdict = prompt.verdict or judged(answer, question)
     return Sample(
         question=question,
         answer=answer,

@@ -1,47 +1,67 @@
-"""What a run is asked for: its question sets, their names, and the line that asks for it again."""
+"""Resolve what a run is asked for, and check it before anything slow starts.
+
+Whether there are enough right and wrong answers is known at the end alone. But 30 questions cannot
+give 20 of each, questions about two things fill no five folds, and a full disk is full already.
+"""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from anchorscope.answers.given_verdicts import count, read_verdicts, verdicts_hash
+from anchorscope.answers.verdicts import count_verdicts, read_verdicts, verdicts_hash
 from anchorscope.config import Config
 from anchorscope.datasets import load_questions
-from anchorscope.errors import UserError
+from anchorscope.engine.passes import CAUGHT, passes_of
+from anchorscope.errors import UserError, user_path
+from anchorscope.evidence.pieces import passes_of_pieces
 from anchorscope.models import Model
-from anchorscope.records import Question, QuestionSet
+from anchorscope.models.locate import read_shape
+from anchorscope.probes.folds import MIN_OVERALL, entity_folds
+from anchorscope.records import Question, QuestionSet, Verdict
+from anchorscope.run_folder.disk import check_room, check_writable, disk_bytes
 from anchorscope.run_folder.identity import questions_hash
-from anchorscope.spans.by_spacy import load_pipeline
+from anchorscope.run_folder.remote import remote_of
+from anchorscope.spans.question import entity_of, find_spans, load_pipeline
 
-_ONE_PART = ("rank", "world_size")  # the whole run is asked for without them
-Questions = str | Path | QuestionSet | Sequence[Question]
+_FROM_TEXT = ("auto", "given", "rules", "all")  # the finders that need no model and no parser
+Questions = str | Path | QuestionSet | Sequence[Question] | Sequence[QuestionSet]
 
 
 def resolve(
     model: Any, questions: Any, config: Config
 ) -> tuple[Config, list[QuestionSet], dict[str, Any]]:
-    """The config with what stands above it, the question sets, and what tells this run apart."""
+    """The config with the model and data it names, the question sets, and the run's identity.
+
+    `model` and `questions`, where they are not None, replace what the config names.
+    """
     sets = question_sets(questions, config)
-    config = replace(
-        config,
-        model=source_of(model, config),
-        adapter=config.adapter or (model.adapter if isinstance(model, Model) else None),
-        data=tuple(data_names(questions, config, sets)),
-    )
+    if isinstance(model, str | Path):
+        config = replace(config, model=str(model))
+    elif isinstance(model, Model):
+        config = replace(config, model=model.source, adapter=config.adapter or model.adapter)
+    elif model is not None:
+        config = replace(config, model=str(model.config.name_or_path))
+    names = [each.name for each in sets]
+    if questions is not None:
+        config = replace(config, data=tuple(names))
     if config.finder == "spacy":
-        load_pipeline()  # said before anything slow starts, where it is missing
-    # What is asked is known by its content: the same file under another path is the same run.
-    asked = {"data": [each.name for each in sets], "questions": questions_hash(sets)}
+        load_pipeline()  # an error here, where it is missing
     verdicts = read_verdicts(config.verdicts)
     if verdicts:
-        count(verdicts, (q.id for each in sets for q in each), str(config.verdicts))
-    content = {"columns": None, "verdicts": verdicts_hash(verdicts)}
-    return config, sets, config.identity() | asked | content
+        count_verdicts(verdicts, (q.id for each in sets for q in each), str(config.verdicts))
+    # Questions and verdicts count by content: the same file under another path is the same run.
+    identity = config.identity() | {
+        "data": names,
+        "questions": questions_hash(sets),
+        "columns": None,
+        "verdicts": verdicts_hash(verdicts),
+    }
+    return config, sets, identity
 
 
 def question_sets(questions: Any, config: Config) -> list[QuestionSet]:
@@ -63,32 +83,11 @@ def question_sets(questions: Any, config: Config) -> list[QuestionSet]:
     return sets
 
 
-def source_of(model: Any, config: Config) -> str:
-    if model is None:
-        return config.model
-    if isinstance(model, str | Path):
-        return str(model)
-    return model.source if isinstance(model, Model) else str(model.config.name_or_path)
-
-
-def data_names(questions: Any, config: Config, sets: Sequence[QuestionSet]) -> Sequence[str]:
-    return config.data if questions is None else [each.name for each in sets]
-
-
-def described(questions: QuestionSet) -> dict[str, Any]:
-    return {
-        "name": questions.name,
-        "title": questions.title,
-        "questions": len(questions),
-        "dropped": dict(questions.dropped),
-    }
-
-
 def command_of(config: Config, out: Path, *, verb: str = "run") -> str:
-    """The command line that asks for this run."""
+    """The command line that makes this run, in one process or several."""
     words = ["anchorscope", *verb.split()]
     for name, value in asdict(config).items():
-        if value == getattr(Config(), name) or name in _ONE_PART:
+        if value == getattr(Config(), name) or name in ("rank", "world_size"):
             continue
         option = name if name == "C" else name.replace("_", "-")
         words += [f"--{option}"] if value is True else [f"--{option}", _written(value)]
@@ -100,3 +99,52 @@ def _written(value: Any) -> str:
     if value is None:
         return "all"
     return (",".join(value) or "none") if isinstance(value, tuple) else str(value)
+
+
+def check_run(config: Config, sets: Sequence[QuestionSet], out: str | Path, model: Any) -> None:
+    """Raise a UserError where a run must fail whatever the model answers, or has no room."""
+    verdicts = read_verdicts(config.verdicts)
+    for questions in sets:
+        check_enough_questions(questions, verdicts)
+        if config.finder in _FROM_TEXT:
+            _check_entities(questions, config)
+    passes = len(CAUGHT) + len((*passes_of(config), *passes_of_pieces(config)))
+    check_place(config, sets, out, model, passes=passes)
+
+
+def check_place(
+    config: Config, sets: Sequence[QuestionSet], out: str | Path, model: Any, *, passes: int
+) -> None:
+    """Raise a UserError where the folder cannot be written to, or will not fit on its disk."""
+    if remote_of(out) is not None:
+        return
+    folder = user_path(out)
+    check_writable(folder)
+    shape = read_shape(config.model) if model is None or isinstance(model, str | Path) else None
+    if shape is not None:
+        check_room(folder, disk_bytes(sum(map(len, sets)), *shape, passes))
+
+
+def check_enough_questions(questions: QuestionSet, verdicts: Mapping[str, Verdict]) -> None:
+    """Raise a UserError where a set cannot give enough right and wrong answers."""
+    given = [verdicts.get(question.id) for question in questions]
+    undecided = given.count(None)  # the judge will decide: right or wrong
+    right, wrong = given.count("right"), given.count("wrong")
+    most = right + wrong + undecided
+    if min(right, wrong) + undecided < MIN_OVERALL or most < 2 * MIN_OVERALL:
+        note = f", of which {right} are given as right and {wrong} as wrong" if verdicts else ""
+        raise UserError(
+            f"{questions.name} has {len(given)} questions{note}; probes need at least "
+            f"{MIN_OVERALL} right and {MIN_OVERALL} wrong answers. Ask more questions: a larger "
+            "--limit, or a larger file."
+        )
+
+
+def _check_entities(questions: QuestionSet, config: Config) -> None:
+    """Raise a UserError where the questions are about fewer things than there are folds."""
+    entities: set[str] = set()
+    for question in questions:
+        entities.add(entity_of(question, find_spans([question], finder=config.finder)[0]))
+        if len(entities) >= config.folds:
+            return
+    entity_folds(sorted(entities), folds=config.folds)  # raises the error

@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from anchorscope.config import Config
-from anchorscope.engine.passes import passes_of
 from anchorscope.pipeline import analyse, executor, variants
-from anchorscope.pipeline.early import check_run
-from anchorscope.pipeline.publish import publish
 from anchorscope.pipeline.read_evidence import read_evidence, read_with_probes
 from anchorscope.pipeline.read_states import Reader, read_states
-from anchorscope.pipeline.request import Questions, resolve
-from anchorscope.pipeline.stages import Run
-from anchorscope.progress import Progress, Quiet
-from anchorscope.records import QuestionSet, Sample
-from anchorscope.run_folder.store import Store
+from anchorscope.pipeline.request import Questions, check_run, resolve
+from anchorscope.pipeline.stages import Run, stored_samples
+from anchorscope.progress import Progress
 from anchorscope.run_folder.view import RunView
 
 
 def run(
     model: Any = None,
-    questions: Questions | Sequence[QuestionSet] | None = None,
+    questions: Questions | None = None,
     *,
     out: str | Path,
     config: Config | None = None,
@@ -50,24 +44,23 @@ def run(
 
     """
     config, sets, identity = resolve(model, questions, config or Config())
-    # What is wrong with the choices is said before anything slow starts, and leaves no folder.
+    # What is wrong with the choices is an error before anything slow starts, and leaves no folder.
     variants.ablated_choices(config)
     executor.check_spread(config, model)
     variants.check_reuse(config.reuse, identity)
     check_run(config, sets, out, model)
-    store = Store.open(out, identity)
-    run = Run(store=store, config=config, sets=sets, progress=progress or Quiet())
+    run = Run.open(out, identity, config, sets, progress)
     if config.rank is not None:
         with executor.open_reader(run, model) as reader:
             _read(run, reader)
-        return RunView.open(store.path, unfinished_ok=True)
+        return RunView.open(run.store.path, unfinished_ok=True)
     if not _finished(run):
-        with store.owned(withdraw=True):
+        with run.store.owned(withdraw=True):
             _read_and_analyse(run, model)
-    elif config.robust and not store.has(variants.ROBUST_TABLE):
-        with store.owned():
+    elif config.robust and not run.store.has(variants.ROBUST_TABLE):
+        with run.store.owned():
             _add_robust(run, model)
-    return RunView.open(store.path)
+    return RunView.open(run.store.path)
 
 
 def _read_and_analyse(run: Run, model: Any) -> None:
@@ -75,42 +68,39 @@ def _read_and_analyse(run: Run, model: Any) -> None:
         with executor.analysed_meanwhile(run, reader) as tables:
             _read(run, reader)
         datasets = analyse.stored_datasets(run)
-        samples = analyse.save_samples(run, datasets)
+        frame = analyse.save_samples(run, datasets)
         left = [dataset for dataset in datasets if dataset.name not in tables]
         readings = {dataset.name: analyse.train_probes(run, dataset) for dataset in left}
-        read_with_probes(run, reader, left, readings)
+        read_with_probes(run, reader, readings)
         reworded = variants.read_reworded(run, reader) if run.config.robust else []
     for dataset in left:
         tables[dataset.name] = analyse.analyse_dataset(run, dataset, readings[dataset.name])
     joined = analyse.join_tables(run, [tables[dataset.name] for dataset in datasets])
     if run.config.robust:
-        joined["robust"] = variants.robust_table(run, _samples(datasets), reworded)
-    analyse.save_tables(run, joined, samples)
-    publish(run, **_extras(run.config))
+        samples = {dataset.name: dataset.samples for dataset in datasets}
+        joined["robust"] = variants.robust_table(run, samples, reworded)
+    analyse.save_tables(run, joined, frame)
+    analyse.publish(run, **_extras(run.config))
 
 
 def _read(run: Run, reader: Reader) -> None:
     """Read everything that needs the model and no probe."""
     variants.copy_reused(run, reader.shards)
-    read_states(run, reader, passes_of(run.config))
+    read_states(run, reader)
     variants.read_ablated(run, reader)
     read_evidence(run, reader)
 
 
 def _add_robust(run: Run, model: Any) -> None:
     """Add robust.csv to a finished run, whose other tables stay as they are."""
-    before = {"ablate": run.store.info.get("ablated", ()), "evidence": run.store.info["evidence"]}
-    run = replace(run, config=replace(run.config, **{n: tuple(of) for n, of in before.items()}))
+    info = run.store.info
+    ablate, evidence = tuple(info.get("ablated", ())), tuple(info["evidence"])
+    run = replace(run, config=replace(run.config, ablate=ablate, evidence=evidence))
     with executor.open_reader(run, model) as reader:
-        datasets = analyse.stored_datasets(run)
         reworded = variants.read_reworded(run, reader)
-    table = variants.robust_table(run, _samples(datasets), reworded)
+    table = variants.robust_table(run, stored_samples(run.store), reworded)
     run.store.write(variants.ROBUST_TABLE, partial(table.to_csv, index=False))
-    publish(run, **_extras(run.config))
-
-
-def _samples(datasets: Sequence[analyse.Dataset]) -> list[Sample]:
-    return [sample for dataset in datasets for sample in dataset.samples]
+    analyse.publish(run, **_extras(run.config))
 
 
 def _finished(run: Run) -> bool:

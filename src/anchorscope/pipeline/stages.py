@@ -1,4 +1,4 @@
-"""A run as a value, and the seconds of its stages."""
+"""A run as a value: its folder, config and questions, the seconds of its stages, its answers."""
 
 from __future__ import annotations
 
@@ -6,30 +6,41 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 from anchorscope.config import Config
-from anchorscope.engine.halvings import HALVED
+from anchorscope.engine import HALVED
 from anchorscope.progress import Progress, Quiet
 from anchorscope.records import QuestionSet, Sample
-from anchorscope.run_folder.listing import MARKERS, check_files
+from anchorscope.run_folder.manifest import MARKERS, check_files
 from anchorscope.run_folder.samples import from_frame
 from anchorscope.run_folder.store import Store
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """A run under way: its folder, what was asked for, its questions, and who listens."""
+    """A run under way."""
 
     store: Store
     config: Config
-    sets: Sequence[QuestionSet]
+    sets: Sequence[QuestionSet] = ()
     progress: Progress = field(default_factory=Quiet)
 
-    @property
-    def datasets(self) -> list[str]:
-        return [questions.name for questions in self.sets]
+    @classmethod
+    def open(
+        cls,
+        out: str | Path,
+        identity: dict[str, Any],
+        config: Config,
+        sets: Sequence[QuestionSet] = (),
+        progress: Progress | None = None,
+    ) -> Run:
+        """The run of this identity in folder `out`; another run's folder is refused."""
+        store = Store.open(out, identity)
+        return cls(store=store, config=config, sets=sets, progress=progress or Quiet())
 
     @property
     def model_name(self) -> str:
@@ -38,7 +49,7 @@ class Run:
     def whole(self) -> bool:
         """Whether every file of a finished run is as it was written; what is not is named.
 
-        Markers follow from what is there: they are written at once.
+        Markers follow from the files: they are written at once.
         """
         damaged = {name: wrong for name, wrong in check_files(self.store.path) if wrong}
         for name, wrong in damaged.items():
@@ -50,39 +61,25 @@ class Run:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[dict[str, float]]:
-        """Adds the seconds (and tokens) of a stage to run.json, also where it breaks off.
+        """Add the seconds and tokens of a stage to run.json, also where it breaks off.
 
-        Batches for which memory ran out are named as well, since smaller ones round otherwise.
+        Batches for which memory ran out are noted as well, since smaller ones round otherwise.
         """
         begun, spent, before = time.monotonic(), {"tokens": 0.0}, len(HALVED)
         try:
             yield spent
         finally:
-            self.add_to(name, seconds=time.monotonic() - begun, tokens=spent["tokens"])
+            stages = self.store.info.get("stages", {})
+            stage = {"seconds": 0.0, "tokens": 0} | stages.get(name, {})
+            stage["seconds"] = round(stage["seconds"] + time.monotonic() - begun, 2)
+            stage["tokens"] = int(stage["tokens"] + spent["tokens"])
             if halved := HALVED[before:]:
-                self._note_halved(name, halved)
-
-    def _note_halved(self, name: str, halved: list[int]) -> None:
-        stages = self.store.info["stages"]
-        every = [*stages[name].get("halved", []), *halved]
-        self.store.save_info({"stages": stages | {name: stages[name] | {"halved": every}}})
-        self.progress.note(
-            f"memory ran out {len(halved)} times; batches of {min(halved)} tokens and more were "
-            "made smaller, which run.json notes"
-        )
-
-    def add_to(self, name: str, **spent: float) -> None:
-        """Adds to what run.json says of a stage.
-
-        `seconds` are those in which the run did nothing else, so that those of all stages add up
-        to the run; `beside` those in which the model read at the same time.
-        """
-        stages = self.store.info.get("stages", {})
-        stage = {"seconds": 0.0, "tokens": 0} | stages.get(name, {})
-        for unit, more in spent.items():
-            whole = stage.get(unit, 0) + more
-            stage[unit] = int(whole) if unit == "tokens" else round(whole, 2)
-        self.store.save_info({"stages": stages | {name: stage}})
+                stage["halved"] = [*stage.get("halved", []), *halved]
+                self.progress.note(
+                    f"memory ran out {len(halved)} times; batches of {min(halved)} tokens and more "
+                    "were made smaller, which run.json notes"
+                )
+            self.store.save_info({"stages": stages | {name: stage}})
 
 
 def answers_name(number: int) -> str:
@@ -93,3 +90,17 @@ def answers_name(number: int) -> str:
 def stored_answers(store: Store, number: int) -> list[Sample]:
     """The samples of a shard that are on disk."""
     return from_frame(pd.read_parquet(store.file(answers_name(number))))
+
+
+def stored_samples(store: Store) -> dict[str, list[Sample]]:
+    """All samples on disk by dataset, in the order of their shards."""
+    samples: dict[str, list[Sample]] = {}
+    for number in range(count_answers(store)):
+        shard = stored_answers(store, number)
+        samples.setdefault(shard[0].question.dataset, []).extend(shard)
+    return samples
+
+
+def count_answers(store: Store) -> int:
+    """The number of shards whose answers are on disk."""
+    return len(list(store.file("answers").glob("*.parquet")))

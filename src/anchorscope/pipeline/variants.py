@@ -1,4 +1,4 @@
-"""The run, chosen otherwise: ablate.csv, robust.csv, and a run that reuses another's states.
+"""Variants of a run: ablate.csv, robust.csv, and a run that reuses another's states.
 
 Each row is the finding that a run made otherwise would have. `--ablate` reads the same answers
 under another knockout, with the run's own probes. `--robust` starts from folds and probes: with
@@ -12,6 +12,7 @@ import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import median, median_low
 from typing import Any, Literal, get_args
@@ -19,28 +20,31 @@ from typing import Any, Literal, get_args
 import numpy as np
 import pandas as pd
 
-from anchorscope.answers.judge import judge
 from anchorscope.config import Config, Finder
 from anchorscope.engine.interventions import Intervention
 from anchorscope.engine.passes import CAUGHT, CLEAN, KNOCKOUT, knockout_of, passes_of
 from anchorscope.errors import UserError, unknown
 from anchorscope.models.prompts import has_chat
-from anchorscope.parallel import in_parallel
-from anchorscope.pathways.band import READ, cross_fit_answers
+from anchorscope.parallel import OnDone, in_parallel
+from anchorscope.pathways.band import READ
 from anchorscope.pathways.dataset import DatasetInputs, whole_finding
 from anchorscope.pathways.effects import delta_p, flips
-from anchorscope.pipeline.prepare import Shard, cut_into_shards, exact_question_by, style_of
-from anchorscope.pipeline.prompts import Prompted, prompts_of
-from anchorscope.pipeline.read_states import Reader, read_states
-from anchorscope.pipeline.stages import Run, answers_name, stored_answers
+from anchorscope.pipeline.prepare import (
+    Shard,
+    cut_into_shards,
+    exact_question_by,
+    prompts_of,
+)
+from anchorscope.pipeline.read_states import Reader, Worker, judged, read_states
+from anchorscope.pipeline.stages import Run, answers_name, stored_answers, stored_samples
+from anchorscope.probes.cross_fit import probes_of_layer, stacked
 from anchorscope.probes.labelled import Labelled, labelled
 from anchorscope.probes.probe_set import ProbeSet
 from anchorscope.probes.readings import Readings
-from anchorscope.records import Question, QuestionSet, Sample, Shot, Span
+from anchorscope.records import Question, Sample, Span
 from anchorscope.run_folder import table_columns
-from anchorscope.run_folder.links import check_inside
-from anchorscope.run_folder.outputs import output_name
-from anchorscope.run_folder.samples import to_frame
+from anchorscope.run_folder.disk import refuse_unsafe
+from anchorscope.run_folder.samples import output_name, to_frame
 from anchorscope.run_folder.states import StateBank, shard_name
 from anchorscope.run_folder.store import Store, read_info
 from anchorscope.spans.question import QuestionSpans
@@ -75,36 +79,34 @@ class Variant:
 
 def row_of(variant: Variant) -> Row:
     """The finding of a variant; `too-few` where the answers do not do for its probes."""
+    config, row = variant.config, {"variant": variant.name, "dataset": variant.dataset}
     try:
-        answers = labelled(variant.samples, variant.dataset, variant.config)
-        return _row(variant, answers)
+        answers = labelled(variant.samples, variant.dataset, config)
+        ids, passes = list(answers.ids), {KNOCKOUT.name: variant.knockout}
+        bank = StateBank(variant.folder, ids).renamed(passes)
+        # The retest was read with the run's own knockout.
+        own = variant.knockout == KNOCKOUT.name
+        names = [n for n in READ if n in bank.names and (own or not n.startswith("retest"))]
+        stored = None
+        if variant.stored_probes:
+            stored = ProbeSet.load(variant.folder / "probes" / variant.dataset)
+        readings, _ = read_layers(bank, answers, config, names, probes=stored)
+        inputs = DatasetInputs(
+            model="", config=config, answers=answers, readings=readings, bank=bank
+        )
+        finding = whole_finding(inputs)
     except UserError:
-        usable = sum(sample.usable for sample in variant.samples)
-        return {
-            "variant": variant.name, "dataset": variant.dataset, "n": usable, "finding": "too-few",
-        }  # fmt: skip
-
-
-def _row(variant: Variant, answers: Labelled) -> Row:
-    config = variant.config
-    bank = StateBank(variant.folder, list(answers.ids)).renamed({KNOCKOUT.name: variant.knockout})
-    # The retest was read with the run's own knockout.
-    own = variant.knockout == KNOCKOUT.name
-    names = [n for n in READ if n in bank.names and (own or not n.startswith("retest"))]
-    readings = _readings(variant, bank, names, answers)
-    inputs = DatasetInputs(model="", config=config, answers=answers, readings=readings, bank=bank)
-    finding = whole_finding(inputs)
+        return row | {"n": sum(s.usable for s in variant.samples), "finding": "too-few"}
     clean, cut = (readings.at(inputs.layer, "paper", n) for n in (CLEAN.name, KNOCKOUT.name))
     paper = difference_of_means(delta_p(clean, cut), flips(clean, cut) == 1, inputs.draws)
-    return {
-        "variant": variant.name,
-        "dataset": variant.dataset,
+    decision = "holds" if paper.high < 0 else "fails" if paper.low > 0 else "undecided"
+    return row | {
         "layer": inputs.layer,
         "n": finding.examined.n,
         "paper_gap": paper.value,
         "paper_low": paper.low,
         "paper_high": paper.high,
-        "paper_decision": _decision(paper.low, paper.high),
+        "paper_decision": decision,
         "same_gap": finding.same_gap,
         "strict_gap": finding.gap.value,
         "gap_low": finding.gap.low,
@@ -114,37 +116,48 @@ def _row(variant: Variant, answers: Labelled) -> Row:
     }
 
 
-def _decision(low: float, high: float) -> str:
-    return "holds" if high < 0 else "fails" if low > 0 else "undecided"
+def read_layers(
+    bank: StateBank,
+    answers: Labelled,
+    config: Config,
+    passes: Sequence[str],
+    *,
+    probes: ProbeSet | None = None,
+    progress: OnDone | None = None,
+) -> tuple[Readings, ProbeSet]:
+    """Read the stored states of some passes with `probes`, or with probes trained on them.
 
+    Each layer is read in a process of its own, which takes its states from disk.
+    """
 
-def _readings(
-    variant: Variant, bank: StateBank, names: Sequence[str], answers: Labelled
-) -> Readings:
-    """The readings of all layers, one in memory at a time."""
-    stored = None
-    if variant.stored_probes:
-        stored = ProbeSet.load(variant.folder / "probes" / variant.dataset)
-    logits: dict[str, list[np.ndarray]] = {name: [] for name in names}
-    probes: tuple[str, ...] = ()
-    for layer in range(1, bank.layers + 1):
-        states = {name: bank.layer(name, layer)[:, None] for name in names}
-        if stored is None:
-            read, _ = cross_fit_answers(states, answers, variant.config)
-            found, probes = read.logits, read.probes
-        else:
-            of_layer, probes = stored.at_layer(layer), stored.probes
-            found = {name: of_layer.logits(values, answers.fold) for name, values in states.items()}
-        for name in names:
-            logits[name].append(found[name])
-    return Readings(
+    def read(layer: int) -> tuple[ProbeSet, dict[str, np.ndarray]]:
+        if probes is None:
+            return probes_of_layer(
+                bank,
+                layer,
+                passes,
+                ids=answers.ids,
+                z=answers.z,
+                fold=answers.fold,
+                entity=answers.entities,
+                C=config.C,
+                balance=config.balance,
+            )
+        own = probes.at_layer(layer)
+        states = {name: bank.layer(name, layer)[:, None] for name in passes}
+        return own, {n: own.logits(values, answers.fold)[:, :, 0] for n, values in states.items()}
+
+    layers = in_parallel(read, range(1, bank.layers + 1), progress=progress)
+    used = stacked([layer_probes for layer_probes, _ in layers])
+    readings = Readings(
         ids=answers.ids,
         z=answers.z,
         fold=answers.fold,
-        probes=probes,
-        logits={name: np.concatenate(layers, axis=2) for name, layers in logits.items()},
+        probes=used.probes,
+        logits={name: np.stack([read[name] for _, read in layers], axis=2) for name in passes},
         entity=answers.covariates.entity,
     )
+    return readings, used
 
 
 # --ablate: the same answers under another knockout.
@@ -181,37 +194,41 @@ def read_ablated(run: Run, reader: Reader) -> None:
     """Read the same answers once more under each knockout of `--ablate`."""
     for choice in ablated_choices(run.config):
         finder = choice.finder
-        exact = None if finder is None else exact_question_by(run, reader.lease, finder)
+        exact = None
+        if finder is not None:
+            exact = reader.ask(f"The spans of {finder}", partial(_exact_question, finder=finder))
         passes = [choice.intervention]
         read_states(run, reader, passes, name=choice.name, exact_question=exact)
+
+
+def _exact_question(worker: Worker, *, finder: Finder) -> dict[str, tuple[int, ...]]:
+    return exact_question_by(worker.run, worker.lease, finder)
 
 
 def ablation_table(run: Run, samples: Sequence[Sample], dataset: str) -> pd.DataFrame:
     """The rows of ablate.csv of a dataset, the run itself first."""
     as_run = replace(_as_run(run, samples, dataset), stored_probes=True)
-    variants = [
-        as_run,
-        *(
-            replace(as_run, name=choice.name, knockout=choice.intervention.name)
-            for choice in ablated_choices(run.config)
-        ),
+    others = [
+        replace(as_run, name=choice.name, knockout=choice.intervention.name)
+        for choice in ablated_choices(run.config)
     ]
-    rows = in_parallel(row_of, variants)
+    rows = in_parallel(row_of, [as_run, *others])
     return pd.DataFrame(rows, columns=list(table_columns.ABLATION))
 
 
 # --robust: from folds and probes on.
 
 
-def robust_table(run: Run, samples: Sequence[Sample], reworded: Sequence[Variant]) -> pd.DataFrame:
-    """robust.csv: for each dataset the run itself, stored states chosen otherwise, and `reworded`.
+def robust_table(
+    run: Run, samples: Mapping[str, Sequence[Sample]], reworded: Sequence[Variant]
+) -> pd.DataFrame:
+    """robust.csv: for each dataset the run itself, its states analysed otherwise, and `reworded`.
 
-    `reworded` are the variants that needed the model.
+    `samples` by dataset; `reworded` are the variants that needed the model.
     """
     with run.stage("robust"):
         variants: list[Variant] = []
-        for dataset in dict.fromkeys(sample.question.dataset for sample in samples):
-            own = [sample for sample in samples if sample.question.dataset == dataset]
+        for dataset, own in samples.items():
             variants += variants_of_states(_as_run(run, own, dataset))
             variants += [variant for variant in reworded if variant.dataset == dataset]
         run.progress.start("other choices", len(variants))
@@ -295,7 +312,7 @@ def _median(rows: Sequence[Row]) -> Row:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wording:
+class Rephrasing:
     """Words around a question; they hold nothing of what it asks about."""
 
     name: str
@@ -310,15 +327,27 @@ class Wording:
             text = text[0].lower() + text[1:]
         return f"{self.before}{text}{self.after}"
 
+    def question(self, question: Question) -> Question:
+        return replace(question, text=self.apply(question.text, question.subjects))
+
+    def spans(self, found: QuestionSpans) -> QuestionSpans:
+        """The spans moved by the words in front; they are not searched again."""
+
+        def moved(spans: Sequence[Span]) -> tuple[Span, ...]:
+            by = len(self.before)
+            return tuple(Span(start + by, stop + by) for start, stop in spans)
+
+        return replace(found, spans=moved(found.spans), property_spans=moved(found.property_spans))
+
 
 _QUESTION_WORDS = (
     "what", "which", "who", "whose", "whom", "where", "when", "why", "how", "in", "on", "of", "is",
 )  # fmt: skip
-AS_WRITTEN = Wording(name="as written")
+AS_WRITTEN = Rephrasing(name="as written")
 WORDINGS = (
-    Wording(name="could-you-tell-me", before="Could you tell me: "),
-    Wording(name="i-would-like-to-know", before="I would like to know: "),
-    Wording(name="please-tell-me", after=" Please tell me."),
+    Rephrasing(name="could-you-tell-me", before="Could you tell me: "),
+    Rephrasing(name="i-would-like-to-know", before="I would like to know: "),
+    Rephrasing(name="please-tell-me", after=" Please tell me."),
 )
 
 
@@ -329,10 +358,9 @@ def read_reworded(run: Run, reader: Reader) -> list[Variant]:
     robust/<variant> in the run folder, which keeps answers and states as a run folder does.
     """
     variants = _other_finders(run, reader)
-    style = style_of(run, reader.lease).name
+    style = run.store.info["model"]["prompt"]
     other = "text" if style == "chat" else "chat"
-    if other == "text" or has_chat(reader.lease.model):
-        variants += _ask_again(run, reader, f"prompt={other}", AS_WRITTEN, other)
+    variants += _ask_again(run, reader, f"prompt={other}", AS_WRITTEN, other)
     for wording in WORDINGS:
         variants += _ask_again(run, reader, f"wording={wording.name}", wording, style)
     return variants
@@ -343,7 +371,7 @@ def _other_finders(run: Run, reader: Reader) -> list[Variant]:
     spans = replace(run, config=replace(run.config, ablate=("spans",)))
     read_ablated(spans, reader)
     variants = []
-    by_dataset = _stored_samples(run, reader.shards)
+    by_dataset = stored_samples(run.store)
     for choice in ablated_choices(spans.config):
         for dataset, samples in by_dataset.items():
             if {sample.finder for sample in samples} != {choice.finder}:  # else the run's own
@@ -352,12 +380,17 @@ def _other_finders(run: Run, reader: Reader) -> list[Variant]:
     return variants
 
 
-def _ask_again(run: Run, reader: Reader, name: str, wording: Wording, style: str) -> list[Variant]:
+def _ask_again(
+    run: Run, reader: Reader, name: str, rephrasing: Rephrasing, style: str
+) -> list[Variant]:
     """The questions asked again, by dataset; nothing where they cannot be asked so."""
     try:
-        shards = _shards_again(run, reader, wording, style)
+        again = partial(_shards_again, before=reader.shards, rephrasing=rephrasing, style=style)
+        shards = reader.ask(name, again)
     except UserError as error:
         run.progress.note(f"{name} is left out: {error}")
+        return []
+    if not shards:
         return []
     counts = f"{sum(map(len, shards))} of {sum(map(len, reader.shards))}"
     run.progress.note(f"{name}: {counts} questions are asked again")
@@ -369,55 +402,36 @@ def _ask_again(run: Run, reader: Reader, name: str, wording: Wording, style: str
         read_states(inner, reader, passes, name=name, shards=shards)
     return [
         replace(_as_run(inner, samples, dataset), name=name)
-        for dataset, samples in _stored_samples(inner, shards).items()
+        for dataset, samples in stored_samples(inner.store).items()
     ]
 
 
-def _stored_samples(run: Run, shards: Sequence[Shard]) -> dict[str, list[Sample]]:
-    """The samples of these shards that are on disk, by dataset."""
-    samples: dict[str, list[Sample]] = {}
-    for shard in shards:
-        samples.setdefault(shard.dataset, []).extend(stored_answers(run.store, shard.number))
-    return samples
+def _shards_again(
+    worker: Worker, *, before: Sequence[Shard], rephrasing: Rephrasing, style: str
+) -> list[Shard]:
+    """The first questions of each set in other words or another style, in shards of their own.
 
-
-def _shards_again(run: Run, reader: Reader, wording: Wording, style: str) -> list[Shard]:
-    """The first questions of each set in other words or another style, in shards of their own."""
-    again: list[Shard] = []
+    None where a chat is wanted of a model that has no chat template.
+    """
+    run, model, again = worker.run, worker.lease.model, []
+    if style == "chat" and not has_chat(model):
+        return []
     for questions in run.sets:
-        own = [shard for shard in reader.shards if shard.dataset == questions.name]
-        before = [prompt for shard in own for prompt in shard.prompts][:CAP]
-        # The spans move with the words in front, and are not searched again.
-        spans = [_moved(prompt.spans, len(wording.before)) for prompt in before]
-        prompts = prompts_of(
-            reader.lease.model,
-            _reworded(questions, before, wording),
-            spans,
-            style=style,
-            shots=run.config.shots,
+        own = [shard for shard in before if shard.dataset == questions.name]
+        prompts = [prompt for shard in own for prompt in shard.prompts][:CAP]
+        shots = [
+            replace(shot, question=rephrasing.apply(shot.question)) for shot in questions.shots
+        ]
+        reworded = replace(
+            questions,
+            questions=tuple(rephrasing.question(prompt.question) for prompt in prompts),
+            shots=tuple(shots),
         )
+        spans = [rephrasing.spans(prompt.spans) for prompt in prompts]
+        prompts = prompts_of(model, reworded, spans, style=style, shots=run.config.shots)
         size = run.store.info["shard"]
         again += cut_into_shards(prompts, questions.name, size, first=len(again))
     return again
-
-
-def _moved(marked: QuestionSpans, by: int) -> QuestionSpans:
-    def moved(spans: Sequence[Span]) -> tuple[Span, ...]:
-        return tuple(Span(start + by, stop + by) for start, stop in spans)
-
-    return replace(marked, spans=moved(marked.spans), property_spans=moved(marked.property_spans))
-
-
-def _reworded(questions: QuestionSet, prompts: Sequence[Prompted], wording: Wording) -> QuestionSet:
-    """The set with its questions, and the worked examples in front of them, in other words."""
-
-    def reworded(question: Question) -> Question:
-        return replace(question, text=wording.apply(question.text, question.subjects))
-
-    shots = [Shot(question=wording.apply(s.question), answer=s.answer) for s in questions.shots]
-    return replace(
-        questions, questions=tuple(reworded(p.question) for p in prompts), shots=tuple(shots)
-    )
 
 
 # --reuse: a state does not know its verdict.
@@ -428,7 +442,7 @@ def check_reuse(source: str | None, identity: Mapping[str, Any]) -> None:
     if source is None:
         return
     folder = Path(source).expanduser()
-    check_inside(folder)
+    refuse_unsafe(folder)
     info = read_info(folder)
     if not isinstance(info, dict) or not info.get("finished"):
         raise UserError(f"--reuse {source} is no finished run on this machine. Give its folder.")
@@ -446,29 +460,7 @@ def copy_reused(run: Run, shards: Sequence[Shard]) -> None:
     if run.config.reuse is None:
         return
     folder = Path(run.config.reuse).expanduser()
-    _check_same_states(run, read_info(folder) or {})
-    source = Store(folder)
-    names = (*CAUGHT, *(cut.name for cut in passes_of(run.config)))
-    for shard in shards:
-        if run.store.has(answers_name(shard.number)):
-            continue
-        for file in (
-            file_of(n, shard.number) for n in names for file_of in (output_name, shard_name)
-        ):
-            if source.has(file) and not run.store.has(file):
-                _copy(source, run.store, file)
-        verdicts = {prompt.question.id: prompt.verdict for prompt in shard.prompts}
-        samples = []
-        for sample in stored_answers(source, shard.number):
-            question = sample.question
-            verdict = verdicts[sample.id]
-            verdict = verdict or judge(sample.answer.text, question.answers, question=question.text)
-            samples.append(replace(sample, verdict=verdict))
-        run.store.write(answers_name(shard.number), to_frame(samples).to_parquet)
-    run.progress.note(f"answers and states are those of {folder}")
-
-
-def _check_same_states(run: Run, info: Mapping[str, Any]) -> None:
+    info = read_info(folder) or {}
     theirs, ours = info.get("model", {}), run.store.info["model"]
     depends_on = ("weights", "dtype", "prompt", "device")
     differ = [name for name in depends_on if theirs.get(name) != ours.get(name)]
@@ -478,13 +470,20 @@ def _check_same_states(run: Run, info: Mapping[str, Any]) -> None:
             f"--reuse {run.config.reuse} was computed otherwise ({', '.join(differ)}), so its "
             "states are not those of this run. Leave --reuse out, and choose another --out."
         )
-
-
-def _copy(source: Store, store: Store, name: str) -> None:
-    """Copy a file under the same name, checked and marked as one that was written here."""
-
-    def write(target: Any) -> None:
-        with source.file(name).open("rb") as file:
-            shutil.copyfileobj(file, target, 1 << 20)
-
-    store.write(name, write)
+    source = Store(folder)
+    names = (*CAUGHT, *(cut.name for cut in passes_of(run.config)))
+    for shard in shards:
+        if run.store.has(answers_name(shard.number)):
+            continue
+        files = [f(name, shard.number) for name in names for f in (output_name, shard_name)]
+        for file in files:
+            if source.has(file) and not run.store.has(file):
+                with source.file(file).open("rb") as data:
+                    run.store.write(file, partial(shutil.copyfileobj, data))
+        verdicts = {prompt.question.id: prompt.verdict for prompt in shard.prompts}
+        samples = [
+            replace(s, verdict=verdicts[s.id] or judged(s.answer, s.question))
+            for s in stored_answers(source, shard.number)
+        ]
+        run.store.write(answers_name(shard.number), to_frame(samples).to_parquet)
+    run.progress.note(f"answers and states are those of {folder}")

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from anchorscope.answers.kind import kind_of
 from anchorscope.config import Config
 from anchorscope.probes.folds import check_enough, entity_folds
 from anchorscope.records import Sample
+from anchorscope.spans.answer import kind_of
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,6 @@ from anchorscope.records import QuestionSet
 _PACKAGES = (
     "anchorscope", "torch", "transformers", "scikit-learn", "numpy", "pandas", "safetensors",
 )  # fmt: skip
-_DIGITS = 32  # of a hash of weights
 
 
 def questions_hash(sets: Sequence[QuestionSet]) -> str:
@@ -43,16 +42,6 @@ def weights_hash(lm: Any) -> str:
         digest.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)}".encode())
         digest.update(tensor.reshape(-1).view(torch.uint8).numpy())
     return digest.hexdigest()
-
-
-def weights_remark(noted: str | None) -> str:
-    """A sentence for errors about weights that an earlier version noted; else nothing."""
-    if noted is None or len(noted) == _DIGITS:
-        return ""
-    return (
-        " It was made by an earlier version, which noted a part of each weight: nothing shows that "
-        "these are the same."
-    )
 
 
 def _weights(lm: Any) -> Iterator[tuple[str, Any]]:

@@ -1,24 +1,21 @@
 """The model and the detector behind the server: one question checked, many scored, one streamed.
 
 Streaming does not generate in a way of its own: `Detector.score` writes and scores the answer as it
-does for an unstreamed request, and hooks record the passes. So both give the same answer.
+does for an unstreamed request, and reports each token. So both give the same answer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-import torch
 from torch import Tensor
 
 from anchorscope.detect.deployed.detector import Detector
 from anchorscope.detect.deployed.located import Scored, on_host
 from anchorscope.detect.deployed.running import RunningScore
-from anchorscope.inspection.question import OnToken
+from anchorscope.engine.decode import OnToken
 from anchorscope.models import Model
 from anchorscope.models.parts import longest_row
 from anchorscope.serve.protocol import usage_of
@@ -77,20 +74,22 @@ class Served:
             )
             raise ApiError(400, message, param="messages", code="context_length_exceeded")
 
-    def score(self, questions: Sequence[str]) -> list[Scored]:
-        """The model's own answers with their scores, in batches."""
-        return self.detector.score(self.model, list(questions), dataset=self.dataset)
+    def score(self, questions: Sequence[str], *, on_token: OnToken | None = None) -> list[Scored]:
+        """The model's own answers with their scores, in batches; see `Detector.score`."""
+        return self.detector.score(
+            self.model, list(questions), dataset=self.dataset, on_token=on_token
+        )
 
     def stream(self, question: str, send: Callable[[Piece], None]) -> Done:
         """The answer as `score` gives it; `send` gets each token as it is fed."""
-        deltas, bound = Deltas(self.model.tokenizer), self._bound
+        deltas = Deltas(self.model.tokenizer)
+        layers = [layer - 1 for layer in self._running.layers]
 
-        def on_token(token: int, states: np.ndarray) -> None:
-            send(Piece(deltas.add(token), self._running.fields(states)))
+        def on_token(token: int, states: Tensor) -> None:
+            running = self._running.fields(on_host(states[layers][None])[0])
+            send(Piece(deltas.add(token), running))
 
-        layers, limit = self._running.layers, bound.answerer.max_tokens
-        with recorded_tokens(self.model, on_token, layers=layers, stop=bound.stop, limit=limit):
-            (scored,) = self.score([question])
+        (scored,) = self.score([question], on_token=on_token)
         return self.done(scored, rest=deltas.rest(scored.answer))
 
     def done(self, scored: Scored, *, rest: str = "") -> Done:
@@ -132,62 +131,3 @@ class Deltas:
             return ""
         new, self._sent = text[len(self._sent) :], text
         return new
-
-
-class _TokenRecorder:
-    """Follow the passes of one answer: prompt, then one token each, then what a method reads.
-
-    The head chooses. Once it has chosen a token that ends the answer, or the limit is reached, what
-    passes is no longer the answer.
-    """
-
-    def __init__(
-        self, on_token: OnToken, *, layers: int, stop: Collection[int], limit: int
-    ) -> None:
-        self._on_token, self._layers = on_token, layers
-        self._stop, self._limit = stop, limit
-        self._open, self._ended, self._count = False, False, 0
-        self._token: int | None = None
-        self._states: list[Tensor] = []
-
-    def chosen(self, module: Any, args: tuple, logits: Tensor) -> None:
-        """The head's choice after the prompt or after a token."""
-        if not self._ended:
-            token = int(logits.reshape(-1, logits.shape[-1])[-1].argmax())
-            self._open, self._ended = True, token in self._stop
-
-    def fed(self, module: Any, args: tuple) -> None:
-        """The ids that go in: one alone is a token of the answer."""
-        self._token, self._states = None, []
-        if self._open and not self._ended and args[0].numel() == 1:
-            self._token = int(args[0].reshape(-1)[0])
-
-    def passed(self, module: Any, args: tuple, output: Any) -> None:
-        """The state after a block; the last one that is wanted completes the token."""
-        if self._token is None:
-            return
-        hidden = output[0] if isinstance(output, tuple | list) else output
-        self._states.append(hidden.reshape(-1, hidden.shape[-1])[-1].detach().to("cpu"))
-        if len(self._states) < self._layers:
-            return
-        token, self._token = self._token, None
-        self._count += 1
-        states = on_host(torch.stack(self._states)[None])[0]
-        self._ended = self._count >= self._limit
-        self._on_token(token, states)
-
-
-@contextmanager
-def recorded_tokens(
-    model: Model, on_token: OnToken, *, layers: Sequence[int], stop: Collection[int], limit: int
-) -> Iterator[None]:
-    """A block in which `on_token` gets each answer token with its states at these layers."""
-    recorder = _TokenRecorder(on_token, layers=len(layers), stop=stop, limit=limit)
-    embedding: Any = model.lm.get_input_embeddings()
-    with ExitStack() as back:
-        back.callback(embedding.register_forward_pre_hook(recorder.fed).remove)
-        for layer in layers:
-            block = model.parts.blocks[layer - 1]
-            back.callback(block.register_forward_hook(recorder.passed).remove)
-        back.callback(model.parts.head.register_forward_hook(recorder.chosen).remove)
-        yield

@@ -12,8 +12,7 @@ from pathlib import Path
 import pandas as pd
 
 from anchorscope.config import Config
-from anchorscope.pipeline.analyse import Dataset, analyse
-from anchorscope.pipeline.publish import describe, publish
+from anchorscope.pipeline.analyse import Dataset, analyse, describe, publish
 from anchorscope.pipeline.stages import Run
 from anchorscope.pipeline.variants import ROBUST_TABLE, robust_table
 from anchorscope.probes.labelled import labelled
@@ -53,7 +52,7 @@ def simulate(
         if not store.info.get("finished"):
             _analyse(run, truth, world, samples)
         if asked:
-            table = robust_table(run, samples, [])
+            table = robust_table(run, {"simulated": samples}, [])
             store.write(ROBUST_TABLE, partial(table.to_csv, index=False))
         return publish(run)
 

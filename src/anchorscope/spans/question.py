@@ -1,27 +1,33 @@
-"""Finders of the exact question tokens, as character spans, and how far two of them agree."""
+"""Find the exact question tokens as character spans, and say how far two finders agree.
+
+A finder marks the subject: from the dataset (`given`), by rules, by the model under test itself
+(text in, text out), by a spaCy pipeline, or the whole question.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 import pandas as pd
 
 from anchorscope.config import Finder
+from anchorscope.datasets.text import normalised
 from anchorscope.errors import UserError, unknown
 from anchorscope.records import Question, Span
 from anchorscope.run_folder import table_columns
-from anchorscope.spans.asked_property import property_spans
-from anchorscope.spans.by_model import Generate, model_spans
-from anchorscope.spans.by_rules import rules_spans
-from anchorscope.spans.by_spacy import spacy_spans
-from anchorscope.spans.characters import merged, occurrences, overlap, trimmed
+from anchorscope.spans.characters import STOP, longest, merged, occurrences, overlap, trimmed
+from anchorscope.spans.rules import property_spans, rules_spans
 
 if TYPE_CHECKING:
     from spacy.language import Language
+
+# --- Finders ---
+
 
 SpansById = Mapping[str, tuple[Span, ...]]
 
@@ -140,3 +146,120 @@ def agreement(
 
 def _scores(ids: Sequence[str], a: SpansById, b: SpansById) -> list[float]:
     return [overlap(a[i], b[i]) for i in ids if a.get(i) and b.get(i)]
+
+
+# --- The finder `model` ---
+
+
+Generate = Callable[[Sequence[str]], Sequence[str]]
+EXAMPLES = (
+    ("Who was the director of The Third Man?", "director; The Third Man"),
+    ("what is the longest river in south america", "longest river; south america"),
+    ("Which mountain is higher, Ben Nevis or Snowdon?", "mountain; Ben Nevis; Snowdon"),
+    ("In what year did the Berlin Wall fall?", "year; Berlin Wall"),
+)
+
+
+def model_prompt(question: str) -> str:
+    """The few-shot text after which the model writes the words the question is about."""
+    head = "Copy from each question the words that name what it asks about, separated by ';'.\n\n"
+    shots = "".join(f"Question: {text}\nWords: {words}\n\n" for text, words in EXAMPLES)
+    return f"{head}{shots}Question: {' '.join(question.split())}\nWords:"
+
+
+def model_spans(questions: Sequence[Question], generate: Generate) -> list[tuple[Span, ...]]:
+    """The spans each question's own reply names; an empty tuple where it names none."""
+    replies = generate([model_prompt(question.text) for question in questions])
+    if len(replies) != len(questions):
+        raise UserError(
+            f"The generator gave {len(replies)} texts for {len(questions)} prompts; "
+            "it has to give one each, in the same order."
+        )
+    return [read_reply(q.text, reply) for q, reply in zip(questions, replies, strict=True)]
+
+
+def read_reply(text: str, reply: str) -> tuple[Span, ...]:
+    """Every occurrence in the question of the pieces of the reply's first line."""
+    line = next(iter(reply.strip().splitlines()), "")
+    spans: list[Span] = []
+    for piece in dict.fromkeys(line.split(";")):
+        # A name may hold a comma, so the piece is tried whole first.
+        whole = _find(text, piece)
+        spans += whole or (span for part in piece.split(",") for span in _find(text, part))
+    return merged(spans)
+
+
+def _find(text: str, piece: str) -> tuple[Span, ...]:
+    bare = re.sub(r"^[\s\"'“‘*\-]+|[\s\"'”’*.?!,]+$", "", piece)
+    return occurrences(text, bare, any_case=True)
+
+
+# --- The finder `spacy`: entities and noun chunks ---
+
+
+PIPELINE = "en_core_web_sm"
+
+
+def spacy_spans(
+    questions: Sequence[Question], *, nlp: Language | None = None
+) -> list[tuple[Span, ...]]:
+    """The entities and noun chunks of each question, without the small words they start with."""
+    pipeline = nlp or load_pipeline()
+    docs = pipeline.pipe(question.text for question in questions)
+    return [merged(_entities_and_chunks(doc)) for doc in docs]
+
+
+def load_pipeline(name: str = PIPELINE) -> Language:
+    """The spaCy pipeline of that name, or the line that installs what is missing."""
+    try:
+        import spacy
+    except ImportError:
+        raise UserError(
+            "The finder 'spacy' needs spaCy: pip install 'anchorscope[spans]', "
+            f"then python -m spacy download {name}."
+        ) from None
+    try:
+        return spacy.load(name)
+    except OSError:
+        raise UserError(
+            f"The spaCy pipeline '{name}' is not installed: python -m spacy download {name}."
+        ) from None
+
+
+def _entities_and_chunks(doc: Any) -> Iterator[Span]:
+    # Noun chunks need a parse; a pipeline without one still has its entities.
+    chunks = list(doc.noun_chunks) if doc.has_annotation("DEP") else []
+    for piece in [*doc.ents, *chunks]:
+        tokens = list(piece)
+        if piece in chunks:
+            while tokens and tokens[0].lower_ in STOP:
+                tokens = tokens[1:]
+        if tokens:
+            stop = tokens[-1].idx + len(tokens[-1])
+            yield trimmed(doc.text, Span(tokens[0].idx, stop))
+
+
+# --- The entity of a question ---
+
+
+_ARTICLE = re.compile(r"(?:the|an?)\s+(?=\S)")
+
+
+def entity_of(question: Question, spans: QuestionSpans) -> str:
+    """The entity that folds keep together and bootstraps draw as one.
+
+    The dataset's own where it names one. Else the subject's longest span without case, white space
+    and a leading article: it depends on this question alone, so questions added later move no fold.
+    A finder that marks whole questions says nothing of their entity: the rules' spans are taken.
+    """
+    if question.entity and question.entity != normalised(question.text):
+        return question.entity
+    marked = find_spans([question], finder="auto")[0] if spans.finder == "all" else spans
+    return _longest_name(question.text, marked.subject_spans) or normalised(question.text)
+
+
+def _longest_name(text: str, spans: Sequence[Span]) -> str:
+    if not spans:
+        return ""
+    span = longest(spans)
+    return _ARTICLE.sub("", normalised(text[span.start : span.stop]), count=1)

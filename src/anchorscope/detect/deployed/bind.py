@@ -7,14 +7,21 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from anchorscope.answers.generate import Answerer
+from anchorscope.engine.decode import Prefix, read_prefix, shared_prefix
 from anchorscope.engine.lease import Lease
-from anchorscope.engine.trunk import Prefix, read_prefix, shared_prefix
 from anchorscope.errors import UserError, unknown
 from anchorscope.models import Model
-from anchorscope.models.plain_text import Coded, Piece, code
-from anchorscope.models.prompts import Prompt, short, stop_ids, window_of
+from anchorscope.models.prompts import (
+    Prompt,
+    PromptPart,
+    TokenisedPrompt,
+    short,
+    stop_ids,
+    tokenise,
+    window_of,
+)
 from anchorscope.records import Span
-from anchorscope.run_folder.identity import weights_hash, weights_remark
+from anchorscope.run_folder.identity import weights_hash
 from anchorscope.spans.characters import tokens_of
 
 
@@ -74,7 +81,7 @@ class Bound:
         """The tokens of an answer that follows the prompt."""
         pieces = self._pieces(question)
         text = "".join(piece.text for piece in pieces)
-        piece = Piece(("" if not text or text[-1].isspace() else " ") + answer.strip(), False)
+        piece = PromptPart(("" if not text or text[-1].isspace() else " ") + answer.strip(), False)
         prompt = self.prompt(question).ids
         whole = self._coded([*pieces, piece]).ids
         if whole[: len(prompt)] == prompt:
@@ -88,11 +95,15 @@ class Bound:
             self._prefix = read_prefix(lease, self.shared)
         return self._prefix
 
-    def _pieces(self, question: str) -> list[Piece]:
-        return [Piece(self.before, True), Piece(question, False), Piece(self.after, True)]
+    def _pieces(self, question: str) -> list[PromptPart]:
+        return [
+            PromptPart(self.before, True),
+            PromptPart(question, False),
+            PromptPart(self.after, True),
+        ]
 
-    def _coded(self, pieces: Sequence[Piece]) -> Coded:
-        return code(self.model.tokenizer, [pieces], special=False)[0]
+    def _coded(self, pieces: Sequence[PromptPart]) -> TokenisedPrompt:
+        return tokenise(self.model.tokenizer, [pieces], special=False)[0]
 
 
 def bind(
@@ -185,6 +196,6 @@ def check_made_for(made: Mapping[str, Any], model: Model) -> None:
     if made.get("weights") != weights_hash(model.lm):
         raise UserError(
             f"The weights of {model.name} are not those the detector was made for ({name}, "
-            f"revision {made.get('revision')}).{weights_remark(made.get('weights'))} Use that "
-            "model, or train a detector for this one."
+            f"revision {made.get('revision')}). Use that model, or "
+            "train a detector for this one."
         )

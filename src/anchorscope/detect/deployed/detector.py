@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from transformers import BatchEncoding
 
-from anchorscope.answers.judge_phrases import is_abstention
+from anchorscope.answers.judge import is_abstention
 from anchorscope.answers.normalise import plain
 from anchorscope.detect.compare import detectors_table
 from anchorscope.detect.deployed.beliefs import Beliefs, learn_beliefs
@@ -38,6 +38,7 @@ from anchorscope.detect.material import Material, from_run, join
 from anchorscope.detect.method import Method
 from anchorscope.detect.threshold import Promise, choose_cut
 from anchorscope.detect.watching.watch import Watch
+from anchorscope.engine.decode import OnToken
 from anchorscope.errors import UserError, unknown, user_path
 from anchorscope.models import load_model
 from anchorscope.models.prompts import generate_inputs
@@ -315,12 +316,14 @@ class Detector:
         answer: Sequence[str | None] | None = None,
         dataset: str | None = None,
         progress: Progress | None = None,
+        on_token: OnToken | None = None,
     ) -> list[Scored]: ...
-    def score(self, model, question, *, answer=None, dataset=None, progress=None):
+    def score(self, model, question, *, answer=None, dataset=None, progress=None, on_token=None):
         """The model's own answer with its probability of being wrong, both from the same pass.
 
         With `answer` that answer is scored instead. Lists give lists, in batches. `dataset` says
-        as which of the training datasets the questions are asked, where these differ.
+        as which of the training datasets the questions are asked, where these differ. `on_token`
+        follows the answer to a single question: it gets each token's id and states [layer, width].
 
         Examples:
             >>> scored = detector.score(model, "What is the capital of France?")
@@ -336,7 +339,9 @@ class Detector:
         bound, progress = self.bind(model, dataset=dataset), progress or Quiet()
         progress.start("scores", len(question))
         tokens, out = self.method.reads_tokens, {}
-        for batch in read_answers(bound, list(question), answer, token_log_probs=tokens):
+        for batch in read_answers(
+            bound, list(question), answer, token_log_probs=tokens, on_token=on_token
+        ):
             scored = self.score_states(batch.answers, batch.clean)
             out |= dict(zip(batch.numbers, scored, strict=True))
             progress.advance(len(scored))

@@ -19,8 +19,8 @@ from anchorscope.detect.method import Platt
 from anchorscope.detect.threshold import best_threshold
 from anchorscope.engine.batches import Budget, in_batches
 from anchorscope.engine.check import require_understood
+from anchorscope.engine.decode import Prefix, grow_trunk
 from anchorscope.engine.lease import Lease
-from anchorscope.engine.trunk import Prefix, grow_trunk
 from anchorscope.spans.characters import tokens_of
 
 

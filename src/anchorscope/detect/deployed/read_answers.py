@@ -18,12 +18,11 @@ from anchorscope.detect.deployed.located import (
 )
 from anchorscope.engine.batches import Budget, in_batches
 from anchorscope.engine.check import require_understood
-from anchorscope.engine.decode import states_bytes
+from anchorscope.engine.decode import GrownTrunk, OnToken, Prefix, grow_trunk, states_bytes
+from anchorscope.engine.kv_cache import ForkedCache
 from anchorscope.engine.lease import Lease
-from anchorscope.engine.memory import Forked
 from anchorscope.engine.passes import CLEAN
 from anchorscope.engine.rows import Row, lay_out, read_batch
-from anchorscope.engine.trunk import Grown, Prefix, grow_trunk
 from anchorscope.errors import UserError
 from anchorscope.models.prompts import Prompt
 from anchorscope.records import Answer
@@ -58,11 +57,12 @@ def read_answers(
     answers: Sequence[str | None] | None = None,
     *,
     token_log_probs: bool = False,
+    on_token: OnToken | None = None,
 ) -> Iterator[AnswerBatch]:
     """The model's own answers, and the given ones where there are any, a batch at a time.
 
     With `token_log_probs` given answers have the log-probability of every token too; the model's
-    own always have it.
+    own always have it. `on_token` follows the model's own answer to a single question.
     """
     if answers is not None and len(answers) != len(questions):
         raise UserError(f"{len(questions)} questions and {len(answers)} answers were given.")
@@ -79,7 +79,7 @@ def read_answers(
 
         def work(batch: list[_Task]) -> AnswerBatch:
             if batch[0].answer is None:
-                located, clean = _write(lease, bound, batch)
+                located, clean = _write(lease, bound, batch, on_token)
             else:
                 located, clean = _read(lease, bound, batch, token_log_probs)
             numbers = [task.number for task in batch]
@@ -111,11 +111,12 @@ def _prefix(lease: Lease, bound: Bound, batch: Sequence[_Task]) -> Prefix:
 
 
 def _write(
-    lease: Lease, bound: Bound, batch: Sequence[_Task]
+    lease: Lease, bound: Bound, batch: Sequence[_Task], on_token: OnToken | None
 ) -> tuple[list[LocatedAnswer], Tensor]:
     """The model's own answers; their states were computed on the way."""
     ids, prompts = [str(task.number) for task in batch], [task.prompt.ids for task in batch]
-    done = bound.answerer.answer(lease, _prefix(lease, bound, batch), ids, prompts)
+    prefix = _prefix(lease, bound, batch)
+    done = bound.answerer.answer(lease, prefix, ids, prompts, on_token=on_token)
     answers = [
         locate_answer(bound.model, task.question, answer)
         for task, answer in zip(batch, done.answers, strict=True)
@@ -155,7 +156,7 @@ def _row(number: int, prompt: tuple[int, ...], ids: tuple[int, ...]) -> Row:
 
 def _read_tokens(
     lease: Lease,
-    grown: Grown,
+    grown: GrownTrunk,
     prompts: Sequence[tuple[int, ...]],
     answers: Sequence[LocatedAnswer],
 ) -> tuple[list[LocatedAnswer], Tensor]:
@@ -190,12 +191,12 @@ def _within(limit: int, tokens: Sequence[int]) -> Iterator[list[int]]:
 
 
 def _read_rows(
-    lease: Lease, grown: Grown, rows: Sequence[Row], answers: Sequence[LocatedAnswer]
+    lease: Lease, grown: GrownTrunk, rows: Sequence[Row], answers: Sequence[LocatedAnswer]
 ) -> tuple[list[list[float]], Tensor]:
     """The log-probabilities of all tokens but the first, by answer, and the states at E_A."""
     trunk = grown.trunk
     tokens, layout, number = lay_out(lease, trunk, rows)
-    memory = Forked(trunk.pairs, number, trunk.prefix.pairs, apart=lease.apart)
+    memory = ForkedCache(trunk.pairs, number, trunk.prefix.pairs, segmented=lease.fused)
     probe = [
         row.at[one.exact_answer[-1] if one.exact_answer else -1]
         for row, one in zip(rows, answers, strict=True)
@@ -206,16 +207,16 @@ def _read_rows(
     before = needed.nonzero()[:, 0]
     read = lease.run(
         tokens, layout, memory, head=len(before) > 0, logits_at=before,
-        also_at=torch.tensor(probe, device=tokens.device),
+        extra_position=torch.tensor(probe, device=tokens.device),
     )  # fmt: skip
-    assert read.also is not None
+    assert read.extra is not None
     later = [row.ids[1:] for row in rows]
     if read.logits is None:
-        return [[] for _ in later], read.also
+        return [[] for _ in later], read.extra
     logits = read.logits.float()
     chosen = torch.tensor([i for ids in later for i in ids], device=logits.device)
     own = logits.gather(1, chosen[:, None])[:, 0] - logits.logsumexp(dim=1)
-    return [part.tolist() for part in own.split([len(ids) for ids in later])], read.also
+    return [part.tolist() for part in own.split([len(ids) for ids in later])], read.extra
 
 
 def _with_log_probs(answer: Answer, first: Tensor, later: Sequence[float]) -> Answer:

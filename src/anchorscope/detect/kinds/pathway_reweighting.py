@@ -27,7 +27,7 @@ from anchorscope.detect.inner_probes import (
 from anchorscope.detect.kinds.probes import linear
 from anchorscope.detect.material import Material
 from anchorscope.detect.method import Method
-from anchorscope.engine.passes import state_name
+from anchorscope.engine.passes import reweighted_name
 from anchorscope.probes.fold_probes import NO_FOLD, FoldTask, fit_fold_tasks, task_logits
 from anchorscope.probes.linear_probe import LinearProbe, check_finite
 from anchorscope.probes.many_fits import class_weights, fit_many, to_single
@@ -118,7 +118,7 @@ class PathwayReweighting(Method):
             is_q = np.broadcast_to(gate.held_out, len(part.rows))
             learns[fit, np.where(is_q, part.rows, n + part.rows)] = True
         signs = (self.beta_, -self.beta_)
-        both = np.concatenate([material.layer(state_name("reweight", b), layer) for b in signs])
+        both = np.concatenate([material.layer(reweighted_name(b), layer) for b in signs])
         used = learns.any(axis=0)
         x, z, learns = both[used].astype(np.float64), np.tile(material.z, 2)[used], learns[:, used]
         check_finite(x)
@@ -138,8 +138,7 @@ class PathwayReweighting(Method):
         if not self.beta_:
             return material.layer("clean", self.layer_)
         plus, minus = (
-            material.layer(state_name("reweight", beta), self.layer_)
-            for beta in (self.beta_, -self.beta_)
+            material.layer(reweighted_name(beta), self.layer_) for beta in (self.beta_, -self.beta_)
         )
         return np.where(is_q[:, None], plus, minus)
 

@@ -13,8 +13,7 @@ from functools import lru_cache
 import numpy as np
 from scipy.stats import entropy
 
-from anchorscope.answers.judge import judge
-from anchorscope.answers.judge_phrases import is_abstention
+from anchorscope.answers.judge import is_abstention, judge
 from anchorscope.detect.material import Material, SampledAnswers, Text
 from anchorscope.detect.method import Cost, Method
 

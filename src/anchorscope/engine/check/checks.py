@@ -1,34 +1,57 @@
-"""The checks in turn, and the error of a model that fails one. What a run does is what is tried."""
+"""Check that a model is understood, in turn, and keep the proof on disk.
+
+What a run does is what is tried. A proof holds for these weights and this config, on this device
+with these versions, and for this source of the engine. Where one of them differs, the model is
+proved again. `doctor` always proves.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import platform
 from collections.abc import Collection, Generator, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
+import anchorscope
 from anchorscope.engine.check import trial as tries
-from anchorscope.engine.check.edits import Theirs, stock_by_kind
-from anchorscope.engine.check.limits import distance, rounding
-from anchorscope.engine.check.measure import measure
-from anchorscope.engine.check.packs import check_far, check_long, check_pack
-from anchorscope.engine.check.precision import can_be_float32, in_float32
-from anchorscope.engine.check.stock import Stock, stock_pass, stock_states
-from anchorscope.engine.check.stored_proof import load_proof, save_proof
-from anchorscope.engine.check.trial import Trial
+from anchorscope.engine.check.stock import (
+    Stock,
+    StockStates,
+    distance,
+    rounding,
+    stock_pass,
+    stock_states,
+    stock_under,
+)
+from anchorscope.engine.check.trial import (
+    Trial,
+    check_far,
+    check_long,
+    check_pack,
+    measure,
+    proved_up_to,
+)
+from anchorscope.engine.decode import read_prefix
 from anchorscope.engine.fused import can_fuse
 from anchorscope.engine.interventions import Intervention, window_of
 from anchorscope.engine.lease import Lease
-from anchorscope.engine.limits.bounds import Noted, note, note_again, noted_of
+from anchorscope.engine.limits import Bounds, ModelFacts, facts_of, merge_facts, set_facts
 from anchorscope.engine.passes import ANSWER_ONLY, KNOCKOUT
-from anchorscope.engine.trunk import read_prefix
 from anchorscope.errors import UserError
 from anchorscope.models import Model
 from anchorscope.models.prompts import first_tokens
-from anchorscope.run_folder.identity import weights_hash
+from anchorscope.run_folder.disk import write_atomic
+from anchorscope.run_folder.identity import versions, weights_hash
+from anchorscope.run_folder.remote import cache_folder
 
 # What an intervention moves must be this many times what rounding may: else nothing is proved.
 _POWER = 3.0
@@ -36,19 +59,18 @@ _POWER = 3.0
 # that are longer are tried as they are.
 _SHORT = 128
 _LOGITS = 10.0  # log-probabilities are of another size than states: they may be so much further off
-_SAID = {
+_NAMES = {
     "knockout": "the knockout blocks what it says and nothing else",
     "single": "a knockout in one block",
     "window": "a knockout in a window of blocks",
     "heads": "a knockout in some heads",
     "post": "a knockout after the softmax",
     "boost": "edges reweighted before the softmax",
-    "rescale": "edges reweighted after the softmax",
 }
 
 
 class Check(NamedTuple):
-    """One thing that was checked, whether it is so, and what was seen."""
+    """The result of one check: its name, whether it passed, and what was seen."""
 
     name: str
     ok: bool
@@ -57,8 +79,8 @@ class Check(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Seen:
-    """What the engine gave for the three questions."""
+class _EngineResults:
+    """What the engine computed for the three trial questions."""
 
     trial: Trial
     states: dict[str, Tensor]  # [sample, layer, width] by intervention
@@ -85,35 +107,35 @@ def check_model(model: Model, *, pack: int | None = None) -> Iterator[Check]:
         passed = passed and check.ok
         yield check
     if passed:
-        _PROVED[_key(model)] = noted_of(model.lm)
+        _PROVED[_key(model)] = facts_of(model.lm)
 
 
 def _with_or_without_kernels(model: Model, pack: int | None) -> Iterator[Check]:
-    """Each check; where one fails with the fused kernels of a GPU, all are done again without.
+    """Each check; where one fails with the Triton kernels, all are done again without them.
 
     A run then goes without them too.
     """
-    note(model.lm, replace(noted_of(model.lm), fused=True))
+    set_facts(model.lm, replace(facts_of(model.lm), fused=True))
     if not can_fuse(model):
-        yield from _told(model, pack)
+        yield from _report(model, pack)
         return
-    checks = list(_told(model, pack))
+    checks = list(_report(model, pack))
     if all(check.ok for check in checks):
         yield from checks
         return
-    note(model.lm, replace(noted_of(model.lm), fused=False))
-    yield from _told(model, pack)
+    set_facts(model.lm, replace(facts_of(model.lm), fused=False))
+    yield from _report(model, pack)
 
 
-def _told(model: Model, pack: int | None) -> Iterator[Check]:
+def _report(model: Model, pack: int | None) -> Iterator[Check]:
     """Each check; an error is a failed one."""
     try:
         yield from _in_any_precision(model, pack)
     except UserError as error:
         yield Check("its attention can be changed", False, str(error).rstrip("."))
     except Exception as error:
-        said = next(iter(str(error).strip().splitlines()), "no message")
-        yield Check("its attention can be changed", False, f"{type(error).__name__}: {said}")
+        message = next(iter(str(error).strip().splitlines()), "no message")
+        yield Check("its attention can be changed", False, f"{type(error).__name__}: {message}")
 
 
 def _in_any_precision(model: Model, pack: int | None) -> Iterator[Check]:
@@ -130,18 +152,18 @@ def _in_any_precision(model: Model, pack: int | None) -> Iterator[Check]:
     if not doubtful:
         return
     with in_float32(model):
-        exact = {check.name: check for check in _of_states(model, {c.name for c in doubtful})}
+        exact = {check.name: check for check in _state_checks(model, {c.name for c in doubtful})}
     for check in doubtful:
         again = exact.get(check.name) or check
-        said = f"{check.seen}; in float32 on the same weights: {again.seen}"
-        yield Check(check.name, again.ok, said)
+        both = f"{check.seen}; in float32 on the same weights: {again.seen}"
+        yield Check(check.name, again.ok, both)
 
 
 def _checks(model: Model, pack: int | None) -> Iterator[Check]:
     yield Check("a prompt begins as the model's files say", *first_tokens(model))
     before = _logits(model)
     measure(model)
-    limit = yield from _of_states(model)
+    limit = yield from _state_checks(model)
     yield Check(*check_far(model, limit))
     yield Check(*check_long(model, limit))
     yield Check(*check_pack(model, limit, most=pack))
@@ -149,14 +171,14 @@ def _checks(model: Model, pack: int | None) -> Iterator[Check]:
     yield Check("the model is left as it was", same, "logits bit for bit" if same else "it changed")
 
 
-def _of_states(
-    model: Model, names: Collection[str] = tuple(_SAID.values())
+def _state_checks(
+    model: Model, names: Collection[str] = tuple(_NAMES.values())
 ) -> Generator[Check, None, float]:
     """The checks of states against stock attention, and what rounding allows.
 
     Each intervention costs a pass or more of its own: only those `names` are tried.
     """
-    seen = _ours(model, names)
+    seen = _engine_results(model, names)
     blocks = f"{model.blocks} blocks, width {model.parts.width}"
     yield Check("its attention can be read", True, blocks)
     samples = seen.trial.samples
@@ -168,10 +190,9 @@ def _of_states(
         "an empty knockout changes nothing", same, "bit for bit" if same else "it changes states"
     )
     clean = torch.stack([stock.states[row, len(s.ids) - 1] for row, s in enumerate(samples)])
-    kinds = [kind for kind in tries.interventions(model) if _SAID[kind.name] in names]
-    by_kind = stock_by_kind(model, samples, kinds)
+    kinds = [kind for kind in tries.interventions(model) if _NAMES[kind.name] in names]
     for kind in kinds:
-        yield _against_stock(model, seen, kind, by_kind[kind.name], clean, limit)
+        yield _against_stock(model, seen, kind, stock_under(model, samples, kind), clean, limit)
     answers = [(s.ids[0], *s.ids[s.answer_at :]) for s in samples]
     alone = stock_states(model, answers, lambda block: None, depth=model.blocks)
     moved = max(distance(a, b) for a, b in zip(clean, alone, strict=True))
@@ -182,12 +203,12 @@ def _of_states(
     return limit
 
 
-_PROVED: dict[tuple[str, ...], Noted] = {}
+_PROVED: dict[tuple[str, ...], ModelFacts] = {}
 _HASHES: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()  # of weights, as first seen
 
 
 def require_understood(model: Model, *, weights: str | None = None) -> None:
-    """Raise a UserError that names the failed checks; a model is proved once, and that is kept.
+    """Raise a UserError that names the failed checks; a proof is kept and made only once.
 
     `weights` is their hash, where it was computed already.
     """
@@ -197,7 +218,7 @@ def require_understood(model: Model, *, weights: str | None = None) -> None:
     proved = _PROVED.get(key) or load_proof(model, _HASHES[model.lm])
     if proved is not None:
         _PROVED[key] = proved
-        note_again(model.lm, proved)  # the same weights may have been loaded again
+        merge_facts(model.lm, proved)  # the same weights may have been loaded again
         return
     failed = [check for check in check_model(model, pack=_SHORT) if not check.ok]
     if failed:
@@ -222,44 +243,44 @@ def _key(model: Model) -> tuple[str, ...]:
 
 @torch.no_grad()
 def _logits(model: Model) -> Tensor:
-    """The logits [vocabulary] that the model gives as its owner left it."""
+    """The logits [vocabulary] that the model gives as it is outside of a lease."""
     tokens = torch.tensor([tries.prompts_for(model)[0]], device=model.device)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return model.lm(tokens, use_cache=False).logits[0, -1]
 
 
-def _ours(model: Model, names: Collection[str]) -> _Seen:
+def _engine_results(model: Model, names: Collection[str]) -> _EngineResults:
     """What the engine gives, for the interventions of these `names` and for the knockout."""
     prompts = tries.prompts_for(model)
     with Lease(model) as lease:
         prefix = read_prefix(lease, prompts[0][: tries.PREFIX])
-        trial = tries.answered(lease, prefix, prompts)
+        trial = tries.answer_prompts(lease, prefix, prompts)
         trunk, samples = trial.written.trunk, trial.samples
         # Not before a first pass: a model without heads is refused by it, with the reason.
-        kinds = [k for k in tries.interventions(model) if k is KNOCKOUT or _SAID[k.name] in names]
-        states = tries.ours(lease, trunk, samples, (*kinds, ANSWER_ONLY))
+        kinds = [k for k in tries.interventions(model) if k is KNOCKOUT or _NAMES[k.name] in names]
+        states = tries.engine_states(lease, trunk, samples, (*kinds, ANSWER_ONLY))
         empty = tries.empty_pair(lease, trunk, samples[0])
         weights: list[Tensor] = []
-        lease.look = weights.append
-        slow = tries.ours(lease, trunk, samples, (KNOCKOUT,))["knockout"]
-    return _Seen(trial, states, empty, slow, weights)
+        lease.observer = weights.append
+        slow = tries.engine_states(lease, trunk, samples, (KNOCKOUT,))["knockout"]
+    return _EngineResults(trial, states, empty, slow, weights)
 
 
-def _decoding(model: Model, seen: _Seen, stock: Stock, limit: float) -> Check:
+def _decoding(model: Model, seen: _EngineResults, stock: Stock, limit: float) -> Check:
     """Greedy answers with their states and log-probabilities, against whole rows at once."""
     far, unsure, moved, trial = 0.0, 0.0, 0.0, seen.trial
-    for row, (sample, line) in enumerate(zip(trial.samples, trial.written.lines, strict=True)):
+    for row, (sample, answer) in enumerate(zip(trial.samples, trial.written.answers, strict=True)):
         span = slice(sample.answer_at, len(sample.ids))
         far = max(far, distance(trial.written.states[row], stock.states[row, span]))
         last = stock.states[row, len(sample.ids) - 1]
         moved = max(moved, distance(seen.states[KNOCKOUT.name][row], last))
         before = slice(sample.answer_at - 1, len(sample.ids) - 1)
         theirs = torch.log_softmax(stock.logits[row, before].float(), dim=-1)
-        chosen = torch.tensor(line.token_ids, device=theirs.device)
-        said = torch.tensor(line.log_probs, device=theirs.device)
-        off = (said - theirs.gather(1, chosen[:, None])[:, 0]).abs().max()
-        short = (theirs.amax(dim=1) - said).abs().max()
+        chosen = torch.tensor(answer.token_ids, device=theirs.device)
+        ours = torch.tensor(answer.log_probs, device=theirs.device)
+        off = (ours - theirs.gather(1, chosen[:, None])[:, 0]).abs().max()
+        short = (theirs.amax(dim=1) - ours).abs().max()
         unsure = max(unsure, float(torch.maximum(off, short)))
     middle = [
         distance(stock.hidden[k][0], stock.states[0, :, k - 1]) for k in range(1, model.blocks)
@@ -276,9 +297,9 @@ def _decoding(model: Model, seen: _Seen, stock: Stock, limit: float) -> Check:
 
 def _against_stock(
     model: Model,
-    seen: _Seen,
+    seen: _EngineResults,
     kind: Intervention,
-    theirs: list[Theirs],
+    theirs: list[StockStates],
     clean: Tensor,
     limit: float,
 ) -> Check:
@@ -286,15 +307,15 @@ def _against_stock(
     ours = seen.states[kind.name]
     far = max(distance(ours[:, layers], states) for layers, states in theirs)
     moved = max(distance(clean[:, layers], states) for layers, states in theirs)
-    said = f"largest difference from stock attention {far:.1e}; it moves states by {moved:.1e}"
+    text = f"largest difference from stock attention {far:.1e}; it moves states by {moved:.1e}"
     powerless = moved <= _POWER * limit
     if powerless:
-        said += f", too little to tell from rounding ({limit:.1e}): the check has no power"
+        text += f", too little to tell from rounding ({limit:.1e}): the check has no power"
     # One block of many moves less than half precision rounds, whatever the model.
     excused = window_of(kind.layers) is not None and model.dtype != torch.float32
     ok = far < limit and (excused or not powerless)
     # Where half precision rounds further than the cut moves, nearness says no more than rounding.
-    return Check(_SAID[kind.name], ok, said, near=far < max(moved, _POWER * limit))
+    return Check(_NAMES[kind.name], ok, text, near=far < max(moved, _POWER * limit))
 
 
 def _near(name: str, ours: Tensor, theirs: Tensor, limit: float, *, moved: float = 0.0) -> Check:
@@ -302,8 +323,8 @@ def _near(name: str, ours: Tensor, theirs: Tensor, limit: float, *, moved: float
     return Check(name, far < limit, f"largest difference {far:.1e}", near=far < moved)
 
 
-def _cut_weight(seen: _Seen) -> float:
-    """The largest weight on a cut edge; keys stand as prefix, trunk, then the row's own."""
+def _cut_weight(seen: _EngineResults) -> float:
+    """The largest weight on a cut edge; keys come as prefix, trunk, then the row's own."""
     columns = seen.trial.written.trunk.at
     largest = 0.0
     for row, sample in enumerate(seen.trial.samples):
@@ -311,3 +332,103 @@ def _cut_weight(seen: _Seen) -> float:
         at = torch.isin(columns[row], keys).nonzero()[:, 0] + tries.PREFIX
         largest = max(largest, *(float(w[row][..., at].abs().max()) for w in seen.weights))
     return largest
+
+
+# --- The same weights in float32, where half precision rounds too much to tell ---
+
+
+_HALF = (torch.bfloat16, torch.float16)
+
+
+def can_be_float32(model: Model) -> bool:
+    """Whether all weights are plain half-precision ones on one device."""
+    weights = list(model.lm.parameters())
+    plain = getattr(model.lm, "hf_quantizer", None) is None
+    whole = len({weight.device for weight in weights}) == 1 and weights[0].device.type != "meta"
+    return plain and whole and all(weight.dtype in _HALF for weight in weights)
+
+
+@contextmanager
+def in_float32(model: Model) -> Iterator[None]:
+    """The model with its half-precision weights as float32; afterwards as it was, bit for bit.
+
+    Every bfloat16 and float16 is a float32, so the way there and back loses nothing.
+    """
+    tensors = [*model.lm.parameters(), *model.lm.buffers()]
+    half = [(tensor, tensor.dtype) for tensor in tensors if tensor.dtype in _HALF]
+    facts = facts_of(model.lm)
+    try:
+        for tensor, _ in half:
+            tensor.data = tensor.data.float()
+        yield
+    finally:
+        for tensor, dtype in half:
+            tensor.data = tensor.data.to(dtype)
+        set_facts(model.lm, facts)  # memory was measured with weights of another size
+
+
+# --- The proof on disk, so that a second run of a model does not prove it again ---
+
+
+def load_proof(model: Model, weights: str) -> ModelFacts | None:
+    """What an earlier process found out about the model; None where none has proved it."""
+    try:
+        facts = json.loads(_file(model, weights).read_text(encoding="utf-8"))
+        return ModelFacts(
+            bounds=None if facts["bounds"] is None else Bounds(*facts["bounds"]),
+            largest=facts["largest"],
+            pack_proof=proved_up_to(facts["tokens"], limit=facts["limit"]),
+            fused=facts["fused"],
+        )
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+
+
+def save_proof(model: Model, weights: str, facts: ModelFacts) -> None:
+    """Keep what was found out about a model that passed every check."""
+    if facts.pack_proof is None:
+        return
+    content = {
+        "bounds": facts.bounds,
+        "largest": facts.largest,
+        "fused": facts.fused,
+        "tokens": facts.pack_proof.tokens,
+        "limit": facts.pack_proof.limit,
+    }
+    with suppress(OSError):  # a full or read-only cache costs the next run its proof, no more
+        write_atomic(_file(model, weights), json.dumps(content) + "\n")
+
+
+def _file(model: Model, weights: str) -> Path:
+    holds_for = {
+        "weights": weights,
+        "config": model.lm.config.to_dict(),
+        "dtype": str(model.dtype),
+        "device": _device(model),
+        "versions": versions(),
+        "source": _source_hash(),
+    }
+    text = json.dumps(holds_for, sort_keys=True, default=str)
+    return cache_folder() / "proofs" / f"{hashlib.sha256(text.encode()).hexdigest()}.json"
+
+
+def _device(model: Model) -> list[str]:
+    """The processor or GPU that computes, as far as rounding depends on it."""
+    name = [str(model.device), platform.machine(), torch.backends.cpu.get_cpu_capability()]
+    if model.device.type == "cuda":
+        facts = torch.cuda.get_device_properties(model.device)
+        name += [facts.name, str(facts.total_memory)]
+    devices = getattr(model.lm, "hf_device_map", None)
+    return [*name, str(devices or "")]
+
+
+@cache
+def _source_hash() -> str:
+    """A hash of the files that decide what the engine computes."""
+    digest = hashlib.sha256()
+    root = Path(anchorscope.__file__).parent
+    for folder in ("engine", "models"):
+        for file in sorted((root / folder).rglob("*.py")):
+            digest.update(file.relative_to(root).as_posix().encode())
+            digest.update(file.read_bytes())
+    return digest.hexdigest()

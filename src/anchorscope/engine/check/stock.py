@@ -1,4 +1,4 @@
-"""The same by stock attention: whole rows, transformers' own code, edits at the softmax alone.
+"""States by stock attention: whole rows, transformers' own code, edits at the softmax alone.
 
 Independent of the engine on purpose. No packing, no memory, no mask of ours: each row runs whole
 through eager attention, and what an intervention changes is changed where the scores become
@@ -7,6 +7,7 @@ weights, whatever way the model made them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -18,7 +19,8 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from anchorscope.engine.attention import attention_named
-from anchorscope.engine.masks import NotUnderstood
+from anchorscope.engine.interventions import Intervention, TokenPositions, window_of
+from anchorscope.engine.layout import UnsupportedModel
 from anchorscope.models import Model
 
 _SOFTMAX = (functional.softmax, torch.softmax, Tensor.softmax)
@@ -27,7 +29,7 @@ _LOG_SUM = (torch.logsumexp, Tensor.logsumexp)  # how some models let a sink tak
 
 @dataclass(frozen=True)
 class Edit:
-    """What a block's attention is changed by; both [row, 1 or head, query, key]."""
+    """A change to a block's attention; both parts are [row, 1 or head, query, key]."""
 
     added: Tensor | None = None  # to the scores
     factor: Tensor | None = None  # of the weights
@@ -47,7 +49,7 @@ class Stock(NamedTuple):
 
 @torch.no_grad()
 def stock_pass(model: Model, rows: Sequence[Sequence[int]], *, attention: str = "eager") -> Stock:
-    """States and logits at every token; nothing looks ahead, so padding stands on the right."""
+    """States and logits at every token; nothing looks ahead, so padding is on the right."""
     tokens, states = _padded(model, rows), []
     scores = _Scores(lambda block: None, tokens.shape[1], edited=attention == "eager")
     with _prepared(model, scores, states.append, attention):
@@ -69,8 +71,8 @@ def stock_states(
     scores = _Scores(edits, tokens.shape[1], edited=True)
     last = torch.arange(len(rows)), torch.tensor([len(row) - 1 for row in rows])
 
-    def keep(of_block: Tensor) -> None:
-        states.append(of_block[last])
+    def keep(hidden: Tensor) -> None:
+        states.append(hidden[last])
 
     with _prepared(model, scores, keep, "eager", depth=depth), suppress(_Enough):
         model.lm(tokens, use_cache=False)
@@ -106,7 +108,7 @@ def _prepared(
 def _hooked(
     block: nn.Module, number: int, scores: _Scores, keep: Keep, *, ends: bool
 ) -> Iterator[None]:
-    """Tells the scores which block runs, and keeps the states behind it."""
+    """Tell the scores which block runs, and keep the states after it."""
 
     def begin(module: nn.Module, args: tuple) -> None:
         scores.block = number
@@ -125,7 +127,7 @@ def _hooked(
 
 
 class _Scores(TorchFunctionMode):
-    """Edits what every softmax over the keys is given and gives."""
+    """Edit the scores and the weights of every softmax over the keys."""
 
     def __init__(self, edits: Edits, length: int, *, edited: bool) -> None:
         super().__init__()
@@ -136,7 +138,7 @@ class _Scores(TorchFunctionMode):
     def check(self, blocks: int) -> None:
         """Every block must have shown one softmax over its keys, else the comparison is empty."""
         if self.seen != list(range(1, blocks + 1)):
-            raise NotUnderstood(
+            raise UnsupportedModel(
                 "its eager attention does not show one softmax over the keys in every block, so "
                 "there is nothing to compare with"
             )
@@ -167,3 +169,100 @@ class _Scores(TorchFunctionMode):
         shape = args[0].shape if args else ()
         keys = (self.length, self.length + 1)
         return len(shape) == 4 and shape[-2] == self.length and shape[-1] in keys
+
+
+# --- The interventions as edits of stock attention ---
+
+
+class StockStates(NamedTuple):
+    """What stock attention gives under an intervention."""
+
+    layers: slice  # of all layers, those that it was read at
+    states: Tensor  # [sample, layer, width], at each sample's last token
+
+
+def stock_under(
+    model: Model, samples: tuple[TokenPositions, ...], kind: Intervention
+) -> list[StockStates]:
+    """The states of samples by stock attention under an intervention.
+
+    A window needs a pass for each layer it is read at; the others hold every layer at once.
+    """
+    heads = model.lm.config.get_text_config().num_attention_heads
+    rows = [sample.ids for sample in samples]
+    every = window_of(kind.layers) is None
+    found = []
+    for depth in [model.blocks] if every else sorted({min(2, model.blocks), model.blocks}):
+        edits = edits_for(samples, kind, layer=depth, heads=heads)
+        layers = slice(0 if every else depth - 1, depth)
+        states = stock_states(model, rows, edits, depth=depth)
+        found.append(StockStates(layers, states[:, layers]))
+    return found
+
+
+def edits_for(
+    samples: tuple[TokenPositions, ...], kind: Intervention, *, layer: int, heads: int
+) -> Edits:
+    """The edits of one intervention, for the states of one layer."""
+    length = max(len(s.ids) for s in samples)
+    gone = torch.stack([_edges(s, kind, length) for s in samples])[:, None]
+    width = window_of(kind.layers) or layer
+
+    def edits(block: int) -> Edit | None:
+        if not layer - width < block <= layer:
+            return None
+        edges = gone
+        if kind.heads is not None:
+            cut = {head for at, head in kind.heads if at == block}
+            edges = gone & torch.tensor([h in cut for h in range(heads)])[None, :, None, None]
+        if kind.where == "post":
+            return Edit(factor=(~edges).float())
+        change = -math.inf if kind.boost is None else kind.boost
+        return Edit(added=torch.where(edges, change, 0.0))
+
+    return edits
+
+
+def _edges(sample: TokenPositions, kind: Intervention, length: int) -> Tensor:
+    """Which edges [query, key] change."""
+    at = torch.arange(length)
+    is_key = torch.isin(at, torch.tensor(sample.exact_question))
+    asks = ~is_key
+    if kind.boost is not None:
+        asks = torch.isin(at, torch.tensor(sample.exact_answer))
+    return (at[:, None] > at) & is_key & asks[:, None]
+
+
+# --- How far two states are apart, and how far rounding alone may move them ---
+
+
+_TOLERANCE = {torch.float32: 1e-4, torch.float16: 3e-3, torch.bfloat16: 2e-2}
+# Deep models with large activations round further in half precision: as far as transformers' own
+# two ways of attention differ on this very model, and a little more.
+_SLACK = 4.0
+
+
+def distance(a: Tensor, b: Tensor) -> float:
+    """The largest distance of two states [..., width], as a mean share of their values' size.
+
+    A mean over the width, each value against itself and the layer's usual size: the few values of
+    a residual stream that are a thousand times larger than the rest would hide all else.
+    """
+    a, b = a.float(), b.float()
+    size = b.abs() + b.abs().mean(dim=-1, keepdim=True).clamp(min=1e-9)
+    apart = ((a - b).abs() / size).mean(dim=-1)
+    # A NaN, on either side, is as far as anything can be.
+    return float(apart.nan_to_num(torch.inf, posinf=torch.inf).max())
+
+
+def rounding(model: Model, rows: Sequence[Sequence[int]], eager: Stock) -> float:
+    """How far states may be apart and still be the same but for rounding."""
+    usual = _TOLERANCE.get(model.dtype, _TOLERANCE[torch.bfloat16])
+    if model.dtype == torch.float32 or not model.lm._supports_sdpa:
+        return usual
+    other = stock_pass(model, rows, attention="sdpa")
+    # A mean over tokens: the largest is that of one odd token, and would hide a real difference.
+    size = eager.states.float().abs()
+    size = size + size.mean(dim=-1, keepdim=True).clamp(min=1e-9)
+    apart = (other.states.float() - eager.states.float()).abs() / size
+    return max(usual, _SLACK * float(apart.mean(dim=(0, 1, 3)).max()))

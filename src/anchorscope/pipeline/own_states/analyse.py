@@ -11,11 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from anchorscope.answers.kind import kind_of_answer
 from anchorscope.config import CHEAP, Config, default_of
 from anchorscope.datasets.text import digest
 from anchorscope.errors import UserError
-from anchorscope.pipeline.analyse import Dataset
+from anchorscope.pipeline.analyse import Dataset, describe, publish
 from anchorscope.pipeline.analyse import analyse as analyse_stored
 from anchorscope.pipeline.own_states.arrays import (
     FACTS,
@@ -29,14 +28,13 @@ from anchorscope.pipeline.own_states.arrays import (
     read_rows,
     values,
 )
-from anchorscope.pipeline.publish import describe, publish
 from anchorscope.pipeline.stages import Run
 from anchorscope.probes.labelled import Covariates, Labelled, in_folds
 from anchorscope.progress import Progress, Quiet
 from anchorscope.records import Answer, Question, Sample, Span
 from anchorscope.run_folder.states import save_blocks, shard_name
-from anchorscope.run_folder.store import Store
 from anchorscope.run_folder.view import RunView
+from anchorscope.spans.answer import kind_of_answer
 
 # The fields of a config that need no model; the command has them as options.
 OPTIONS = (
@@ -93,11 +91,11 @@ def analyse(
     stem = "states" if isinstance(states, Mapping) else Path(states).stem
     name = re.sub(r"[^\w.-]+", "-", stem).strip("-").lower() or "states"
     config = _config(config, title=title or name, name=name, limit=limit)
-    store = Store.open(out, {"states": check_arrays(arrays), **config.identity()})
-    run = Run(store=store, config=config, sets=(), progress=progress)
-    if store.info.get("finished") and run.whole():
-        return RunView.open(store.path)
-    with store.owned(withdraw=True):
+    identity = {"states": check_arrays(arrays), **config.identity()}
+    run = Run.open(out, identity, config, progress=progress)
+    if run.store.info.get("finished") and run.whole():
+        return RunView.open(run.store.path)
+    with run.store.owned(withdraw=True):
         return _analyse(run, arrays, name=name, source=states)
 
 

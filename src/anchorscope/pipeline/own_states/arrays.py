@@ -42,16 +42,6 @@ _DAMAGE = (
     zipfile.BadZipFile, zlib.error, struct.error, ValueError, EOFError, OSError, TypeError,
     LookupError, NotImplementedError, OverflowError, RuntimeError, MemoryError,
 )  # fmt: skip
-# Why an intervention's states must differ from the clean ones.
-_UNMOVED = {
-    "knockout": "nothing was knocked out",
-    "neutral": "there is no control",
-    "content": "nothing was knocked out",
-    "question_pass": "nothing was knocked out",
-    "answer_only": "the question was never left out",
-    "retest": "the prompt was the same",
-    "retest_knockout": "nothing was knocked out",
-}
 Array = Union[np.ndarray, "torch.Tensor"]  # a tensor where numpy has no such dtype: bfloat16
 Arrays = Mapping[str, Array]
 
@@ -174,11 +164,19 @@ def check_arrays(arrays: Arrays) -> str:
     for name in NUMBERS:
         if name in arrays and not _dtype(arrays[name]).startswith(("float", "int", "uint", "bool")):
             raise UserError(f"{name} holds {_dtype(arrays[name])}; expected numbers.")
-    _check_labels(Counter(values(arrays["z"])))
+    counts = Counter(values(arrays["z"]))
+    if other := [value for value in counts if value not in (0, 1)]:
+        shown = ", ".join(repr(value) for value in other[:3])
+        raise UserError(f"z holds {shown}; accepted: 1 (wrong) and 0 (right).")
+    if min(counts[1], counts[0]) < MIN_OVERALL:
+        raise UserError(
+            f"z has {counts[1]} wrong and {counts[0]} right answers; probes need at least "
+            f"{MIN_OVERALL} of each. Give more samples."
+        )
     if "id" in arrays:
         (id, times), *_ = Counter(map(str, values(arrays["id"]))).most_common(1)
         if times > 1:
-            raise UserError(f"The id '{id}' stands {times} times; every sample needs its own.")
+            raise UserError(f"The id '{id}' is there {times} times; every sample needs its own.")
     digest = _check_states(states)
     for name in ("z", *FACTS):
         digest.update(repr((name, values(arrays[name]) if name in arrays else None)).encode())
@@ -194,30 +192,12 @@ def _check_shape(name: str, array: Array, clean: Array) -> None:
             f"{name} is {shape}; states are [sample, layer, width]. One layer alone is "
             f"{name}[:, None]."
         )
-    for length, axis in zip(shape, ("samples", "layers", "width"), strict=True):
-        if not length:
-            raise UserError(f"{name} is {shape}: it has no {axis}.")
+    if 0 in shape:
+        raise UserError(f"{name} is {shape}: it holds nothing.")
     if shape != list(clean.shape):
         raise UserError(
             f"{name} is {shape} and clean {list(clean.shape)}; both must hold the same "
             "samples, layers and width."
-        )
-
-
-def _check_labels(counts: Mapping[Any, int]) -> None:
-    if other := [value for value in counts if value not in (0, 1)]:
-        shown = ", ".join(repr(value) for value in other[:3])
-        raise UserError(f"z holds {shown}; accepted: 1 (wrong) and 0 (right).")
-    wrong, right = counts[1], counts[0]
-    if not (wrong and right):
-        raise UserError(
-            f"All {wrong + right} samples have z = {1 if wrong else 0}; probes need wrong (1) and "
-            "right (0) answers."
-        )
-    if min(wrong, right) < MIN_OVERALL:
-        raise UserError(
-            f"z has {wrong} wrong and {right} right answers; probes need at least {MIN_OVERALL} "
-            "of each. Give more samples."
         )
 
 
@@ -246,9 +226,9 @@ def _check_states(states: Arrays) -> hashlib.blake2b:
         _check_finite(name, _dtype(array), np.concatenate(broken[name]), len(clean))
     if not differs["clean"]:
         raise UserError("clean is the same for every sample; a probe has nothing to learn from.")
-    for name, why in _UNMOVED.items():
-        if not differs.get(name, True):
-            raise UserError(f"{name} and clean are identical: {why}. Give {name}'s own states.")
+    for name in states:
+        if not differs[name]:
+            raise UserError(f"{name} and clean are identical. Give {name}'s own states.")
     if not differs["knockout from neutral"]:
         raise UserError(
             "knockout and neutral are identical, so the control is the knockout itself. Give the "
@@ -271,8 +251,6 @@ def _check_finite(name: str, dtype: str, broken: np.ndarray, n: int) -> None:
     do = "Extract these states again, or leave the samples out."
     if dtype == "float16":
         do = "float16 overflows above 65504: extract them in bfloat16 or float32."
-    elif dtype == "float64":
-        do = "They are read in float32, which ends at 3.4e38. " + do
     raise UserError(
         f"{name} holds NaN or inf for {len(np.unique(broken[:, 0]))} of {n} samples (first: "
         f"sample {broken[0, 0]} counted from 0, layer {broken[0, 1] + 1}). {do}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -36,8 +36,8 @@ from anchorscope.models.locate import config_source
 from anchorscope.pipeline.request import question_sets, resolve
 from anchorscope.pipeline.study.file import Size, Study, StudyModel
 from anchorscope.records import QuestionSet
-from anchorscope.run_folder.disk_space import disk_bytes, existing
-from anchorscope.run_folder.info import read_info
+from anchorscope.run_folder.disk import disk_bytes, nearest_existing
+from anchorscope.run_folder.manifest import read_info
 
 GB = 1e9
 Result = TypeVar("Result")
@@ -141,11 +141,10 @@ def _try(make: Callable[[], Result], name: str, problems: list[str]) -> Result |
 
 def _question_sets(study: Study, problems: list[str]) -> list[QuestionSet]:
     """Every question set, loaded once for all models."""
-    first = _try(lambda: study.config(study.models[0]), study.models[0].name, [])
-    limits = Config() if first is None else first
+    first = _try(lambda: study.config(study.models[0]), study.models[0].name, []) or Config()
     sets: list[QuestionSet] = []
     for name in study.data:
-        one = Config(data=(name,), limit=limits.limit, seed=limits.seed, columns=limits.columns)
+        one = replace(first, data=(name,))
         sets += _try(lambda one=one: question_sets(None, one), name, problems) or []
     names = [questions.name for questions in sets]
     for name in sorted({name for name in names if names.count(name) > 1}):
@@ -174,31 +173,30 @@ def _plan_run(
     folder = out / model.name
     info = _try(lambda: read_info(folder), model.name, problems) if folder.is_dir() else None
     finished = bool(info and info.get("finished"))
+    read = (info or {}).get("stages", {}).get("answers and states", {})
+    hours = None
+    if cost is not None and read.get("tokens") and not finished:
+        left = max(0.0, cost.tokens - read["tokens"])
+        hours = left * read["seconds"] / read["tokens"] / 3600
     return PlannedRun(
         model=model,
         config=config,
         sets=tokens,
         cost=cost,
-        hours=None if finished or cost is None else _hours_left(cost, info or {}),
+        hours=hours,
         finished=finished,
     )
 
 
-def _hours_left(cost: Cost, info: dict[str, Any]) -> float | None:
-    """Hours of reading that are left at the speed run.json notes; None before the first shard."""
-    read = info.get("stages", {}).get("answers and states", {})
-    tokens, seconds = read.get("tokens", 0), read.get("seconds", 0)
-    if not tokens:
-        return None
-    return max(0.0, cost.tokens - tokens) * seconds / tokens / 3600
-
-
 def _lacking(runs: Sequence[PlannedRun], out: Path, *, drop_states: bool) -> list[str]:
     """What this machine has not enough of, each in a sentence."""
+    import torch
+
     problems: list[str] = []
-    costs = [run.cost.disk for run in runs if run.cost and not run.finished]
-    disk = max(costs, default=0.0) if drop_states else sum(costs)
-    place = existing(out)
+    left = [(run, run.cost) for run in runs if run.cost and not run.finished]
+    needed = [cost.disk for _, cost in left]
+    disk = max(needed, default=0.0) if drop_states else sum(needed)
+    place = nearest_existing(out)
     free = shutil.disk_usage(place).free
     if disk > free:
         problems.append(
@@ -208,25 +206,16 @@ def _lacking(runs: Sequence[PlannedRun], out: Path, *, drop_states: bool) -> lis
         )
     if not os.access(place, os.W_OK):
         problems.append(f"{place} cannot be written. Choose another --out.")
-    memory = _device_memory()
-    for run in runs:
-        if run.finished or run.cost is None or run.config.device == "balanced":
-            continue
-        if run.cost.weights > memory:
+    memory = float(psutil.virtual_memory().total)
+    if torch.cuda.is_available():
+        memory = float(torch.cuda.get_device_properties(0).total_memory)
+    for run, cost in left:
+        if cost.weights > memory and run.config.device != "balanced":
             problems.append(
-                f"{run.model.name}: its weights take {run.cost.weights / GB:.1f} GB, and one "
+                f"{run.model.name}: its weights take {cost.weights / GB:.1f} GB, and one "
                 f'device has {memory / GB:.0f} GB. Add device = "balanced", or leave it out.'
             )
     return problems
-
-
-def _device_memory() -> float:
-    """Bytes of the first GPU, or of this machine where it has none."""
-    import torch
-
-    if torch.cuda.is_available():
-        return float(torch.cuda.get_device_properties(0).total_memory)
-    return float(psutil.virtual_memory().total)
 
 
 # --- The size of a model ---
@@ -358,22 +347,21 @@ def _rows(intervention: Intervention) -> list[tuple[float, float]]:
 def plan_rows(plan: Plan) -> list[list[str]]:
     """A row of COLUMNS for each model, and their sum where there are several."""
     rows: list[list[str]] = []
-    left = [run for run in plan.runs if run.cost and not run.finished]
+    left: list[PlannedRun] = []
     for run in plan.runs:
-        if run in left and run.cost is not None:
-            rows.append([run.model.name, *_cells([run.cost], [run.hours])])
+        if run.cost and not run.finished:
+            left.append(run)
+            rows.append([run.model.name, *_cells([run])])
         else:
             state = "finished" if run.finished else "size not known"
             rows.append([run.model.name, state, *[""] * (len(COLUMNS) - 2)])
-    if len(rows) > 1:
-        costs = [run.cost for run in left if run.cost]
-        rows.append(["all to do", *_cells(costs, [run.hours for run in left])])
-    return rows
+    return [*rows, ["all to do", *_cells(left)]] if len(rows) > 1 else rows
 
 
-def _cells(costs: Sequence[Cost], hours: Sequence[float | None]) -> list[str]:
+def _cells(runs: Sequence[PlannedRun]) -> list[str]:
     """The sums of runs as COLUMNS has them; no hours where any of them is not known."""
-    known = [value for value in hours if value is not None]
+    costs = [run.cost for run in runs if run.cost]
+    hours = [run.hours for run in runs if run.hours is not None]
     return [
         f"{sum(cost.questions for cost in costs):,}",
         f"{sum(cost.passes for cost in costs):,}",
@@ -381,7 +369,7 @@ def _cells(costs: Sequence[Cost], hours: Sequence[float | None]) -> list[str]:
         _short(sum(cost.flops for cost in costs)),
         _gigabytes(sum(cost.weights for cost in costs)),
         _gigabytes(sum(cost.disk for cost in costs)),
-        f"{sum(known):.2f}" if known and len(known) == len(hours) else "",
+        f"{sum(hours):.2f}" if hours and len(hours) == len(runs) else "",
     ]
 
 

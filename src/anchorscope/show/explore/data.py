@@ -10,7 +10,6 @@ from typing import Any, cast, get_args
 import numpy as np
 import pandas as pd
 
-from anchorscope.answers.kind import KINDS, Kind, kind_of
 from anchorscope.engine.passes import CLEAN, KNOCKOUT
 from anchorscope.pathways.one_law import fit_line
 from anchorscope.records import MODES, Mode, Sample, Verdict
@@ -25,6 +24,7 @@ from anchorscope.show.curves import (
 )
 from anchorscope.show.explore.stored_beliefs import Beliefs, beliefs_of, layers_of
 from anchorscope.show.explore.token_texts import NoTokens, Tokens, tokens_of
+from anchorscope.spans.answer import KINDS, Kind, kind_of
 
 BLOCK = 5_000  # samples
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
@@ -44,8 +44,7 @@ _NAMES = {
     "window-5": "cut in the last 5 blocks",
     "single": "cut in one block",
 }
-_FORMS = (("knockout-", "cut otherwise: "), ("reweight", "attention reweighted, β "),
-          ("rescale", "attention rescaled, β "))  # fmt: skip
+_FORMS = (("knockout-", "cut otherwise: "), ("reweight", "attention reweighted, β "))
 _LARGEST_HALF = 65504.0
 _SMALLEST_HALF = float(np.finfo(np.float16).smallest_subnormal)
 _CUT = {"exact": "the exact question tokens", "question": "all question tokens"}

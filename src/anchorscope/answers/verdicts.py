@@ -1,0 +1,210 @@
+"""Read verdicts from a file, which replace the judge's, and list verdicts that are in doubt.
+
+A row of the file: id "popqa:test:42", right 1. `right` is 1 or 0, true or false, "right" or
+"wrong"; the optional `abstained` is 1 where the model declined to answer, and then `right` may be
+empty.
+
+A judge that goes by words is wrong most often where an answer is almost an accepted one, or holds
+one among other words. Each rule names one such case; the doubt of a verdict, 0 to 1, is that of the
+strongest rule. No rule uses states, so a review of these verdicts cannot favour a finding.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+
+from anchorscope.answers.judge import FUNCTION, NEGATORS
+from anchorscope.answers.normalise import plain, words
+from anchorscope.datasets.from_file import read_rows
+from anchorscope.datasets.source import Row
+from anchorscope.errors import UserError, user_path
+from anchorscope.records import Sample, Verdict
+
+# --- Verdicts from a file ---
+
+
+_RIGHT = {"1": True, "true": True, "right": True, "0": False, "false": False, "wrong": False}
+ACCEPTED = "1, true or right, and 0, false or wrong"
+
+
+@dataclass(frozen=True)
+class VerdictCounts:
+    """How many questions of a run have a verdict given, and how many ids are of no question."""
+
+    given: int
+    judged: int  # questions without one: the judge decides
+    unknown: int  # ids of the file that no question of the run has
+
+    def sentence(self, name: str) -> str:
+        """The counts in words, as they are printed when the run starts."""
+        text = f"{name} gives the verdict on {self.given} answers; the judge decides {self.judged}"
+        return f"{text}; {self.unknown} ids are of no question here" if self.unknown else text
+
+
+def read_verdicts(path: str | None) -> dict[str, Verdict]:
+    """Verdict by question id; empty without a file."""
+    if path is None:
+        return {}
+    file = user_path(path)
+    if not file.is_file():
+        raise UserError(
+            f"There is no file '{path}' with verdicts. Give a .csv or .jsonl file with the columns "
+            "id and right."
+        )
+    verdicts: dict[str, Verdict] = {}
+    for number, row in enumerate(read_rows(file), 1):
+        where = f"Row {number} of {file.name}"
+        id = str(row.get("id") or "").strip()
+        if not id or not {"right", "abstained"} & row.keys():
+            raise UserError(f"{where} lacks an id or a verdict. Columns needed: id, right.")
+        if id in verdicts:
+            raise UserError(f"{where} has the id '{id}' a second time. Give each id once.")
+        verdicts[id] = _verdict(row, where)
+    return verdicts
+
+
+def _verdict(row: Row, where: str) -> Verdict:
+    cells = {name: str(row.get(name) or "0").strip().lower() for name in ("right", "abstained")}
+    unreadable = [text for text in cells.values() if text.removesuffix(".0") not in _RIGHT]
+    if unreadable:
+        raise UserError(f"{where}: '{unreadable[0]}' is no verdict. Accepted: {ACCEPTED}.")
+    right, abstained = (_RIGHT[text.removesuffix(".0")] for text in cells.values())
+    return "abstain" if abstained else "right" if right else "wrong"
+
+
+def verdicts_hash(verdicts: Mapping[str, Verdict]) -> str | None:
+    """A hash of ids and verdicts, whatever the file's name and order; None without any."""
+    if not verdicts:
+        return None
+    return hashlib.sha256(json.dumps(sorted(verdicts.items())).encode()).hexdigest()[:16]
+
+
+def count_verdicts(verdicts: Mapping[str, Verdict], ids: Iterable[str], name: str) -> VerdictCounts:
+    """The counts for these questions; an error where the file has none of their ids."""
+    questions = set(ids)
+    given = len(questions & verdicts.keys())
+    if not given:
+        raise UserError(
+            f"{name} has no verdict on any of the {len(questions)} questions of this run: the ids "
+            f"are others (there: {next(iter(verdicts))}, asked: {min(questions)}). Ids are those "
+            "of samples.parquet."
+        )
+    return VerdictCounts(given=given, judged=len(questions) - given, unknown=len(verdicts) - given)
+
+
+# --- Doubtful verdicts ---
+
+
+ALIKE = 0.75  # of the letters in their order, from which two spellings are nearly the same
+SHORT = 3  # letters up to which an accepted answer is easily met by accident
+HEDGES = {"or", "maybe", "perhaps", "probably", "possibly", "either", "likely", "might"}
+_DECLINES = re.compile(
+    r"\b(?:(?:do|does|did) ?n[o']?t (?:know|have|recall|remember)|not (?:sure|certain|known)"
+    r"|unknown|unclear|no (?:answer|idea|information)|cannot (?:say|tell|answer)|i am unable)\b"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Doubt:
+    """Why a verdict may be the other one."""
+
+    id: str
+    doubt: float  # 0 to 1
+    why: str
+
+
+def doubt_of(sample: Sample) -> Doubt | None:
+    """The strongest reason to doubt the verdict on this answer; None where there is none."""
+    text, aliases = sample.answer.text, sample.question.answers
+    rules = _of_right if sample.verdict == "right" else _of_other
+    reasons = [reason for alias in aliases for reason in rules(text, alias, sample.verdict)]
+    if sample.verdict == "wrong" and _DECLINES.search(plain(text)):
+        reasons.append((0.8, "may decline to answer"))
+    if sample.verdict == "right" and any(_texts(text) == _texts(alias) for alias in aliases):
+        return None  # the answer is an accepted one, and nothing else
+    if not reasons:
+        return None
+    doubt, why = max(reasons)
+    return Doubt(id=sample.id, doubt=doubt, why=why)
+
+
+def doubtful(samples: Sequence[Sample], *, most: int | None = None) -> list[tuple[Sample, Doubt]]:
+    """The samples whose verdicts are in doubt, the likeliest to be wrong first."""
+    pairs = [(sample, doubt) for sample in samples if (doubt := doubt_of(sample)) is not None]
+    pairs.sort(key=lambda pair: (-pair[1].doubt, pair[0].id))
+    return pairs[:most]
+
+
+def _texts(text: str) -> list[str]:
+    return [word.text for word in words(text)]
+
+
+def _of_right(text: str, alias: str, verdict: Verdict) -> Iterator[tuple[float, str]]:
+    """Reasons why an answer that was taken for right may be wrong."""
+    answer, form = _texts(text), _texts(alias)
+    if not form or not _contains(form, answer):
+        return
+    others = [word for word in answer if word not in form]
+    for word in others:
+        if word in HEDGES | NEGATORS:
+            yield 0.85, f"hedges or denies: '{word}'"
+    if _numbers(others):
+        yield 0.7, f"names another number beside '{alias}'"
+    if len("".join(form)) <= SHORT:
+        yield 0.6, f"the accepted answer '{alias}' is very short"
+    content = [word for word in others if word not in FUNCTION]
+    if content:
+        yield 0.3 + 0.4 * len(content) / (len(content) + len(form)), f"says more than '{alias}'"
+
+
+def _of_other(text: str, alias: str, verdict: Verdict) -> Iterator[tuple[float, str]]:
+    """Reasons why an answer that was taken for wrong, or for none, may be right."""
+    answer, form = _texts(text), _texts(alias)
+    if not form or not answer:
+        return
+    if _contains(form, answer):
+        yield 0.95, f"holds the accepted answer '{alias}'"
+    elif "".join(form) in "".join(answer) and len("".join(form)) > SHORT:
+        yield 0.8, f"holds '{alias}' inside a word or across words"
+    if verdict == "abstain":
+        return
+    yield from _near_in_letters(answer, form, alias)
+    yield from _near_in_numbers(answer, form, alias)
+    shared = [word for word in answer if word in form and word not in FUNCTION]
+    if shared:
+        yield 0.4 + 0.4 * len(shared) / len(form), f"shares '{' '.join(shared)}' with '{alias}'"
+
+
+def _near_in_letters(answer: list[str], form: list[str], alias: str) -> Iterator[tuple[float, str]]:
+    """Nearly the same letters as a stretch of the answer of as many words; numbers have none."""
+    wanted = "".join(form)
+    if len(wanted) <= SHORT or wanted.isdigit():
+        return
+    size = min(len(form), len(answer))
+    stretches = {"".join(answer[at : at + size]) for at in range(len(answer) - size + 1)}
+    alike = max(SequenceMatcher(None, wanted, part).ratio() for part in stretches)
+    if ALIKE <= alike < 1:
+        yield 0.95 * alike, f"spelled nearly like '{alias}'"
+
+
+def _near_in_numbers(answer: list[str], form: list[str], alias: str) -> Iterator[tuple[float, str]]:
+    for wanted in _numbers(form):
+        for number in _numbers(answer):
+            if number == wanted:
+                yield 0.85, f"has a number of '{alias}'"
+            elif abs(number - wanted) <= max(1.0, 0.02 * abs(wanted)):
+                yield 0.6, f"a number near that of '{alias}'"
+
+
+def _numbers(texts: Sequence[str]) -> list[float]:
+    return [float(text) for text in texts if re.fullmatch(r"-?\d+(?:\.\d+)?", text)]
+
+
+def _contains(form: list[str], answer: list[str]) -> bool:
+    """Whether the answer contains the words of the accepted one, one after the other."""
+    return any(answer[at : at + len(form)] == form for at in range(len(answer) - len(form) + 1))

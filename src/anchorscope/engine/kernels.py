@@ -1,0 +1,362 @@
+"""Triton kernels: norm, gate, rotation, choice of a token, and attention over keys in three places.
+
+Each reads its input once and writes its output once. They round where the models' own code rounds.
+Some models (Qwen2.5) have keys so large that one rounding less gives other attention, and other
+answers. `fused.py` tries each kernel and puts it into a model; this file needs Triton.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from anchorscope.engine.kv_cache import Segments
+from anchorscope.engine.layout import Layout
+
+# --- Gated MLP, RMS norm and rotary embedding ---
+
+
+Act = Literal["silu", "gelu"]
+_BLOCK = 2048
+
+
+@triton.jit(do_not_specialize=["count"])
+def _gate(gate, up, out, count, even: tl.constexpr, gelu: tl.constexpr, block: tl.constexpr):
+    begin = tl.program_id(0).to(tl.int64) * block  # what follows fits into 32 bits
+    gate, up, out = gate + begin, up + begin, out + begin
+    at = tl.arange(0, block)
+    there = at < block if even else at < count - begin
+    kind = out.dtype.element_ty
+    x = tl.load(gate + at, mask=there).to(tl.float32)
+    y = tl.load(up + at, mask=there).to(tl.float32)
+    # Both activations are x times a sigmoid; gelu is the one with tanh.
+    z = 1.5957691216057308 * (x + 0.044715 * x * x * x) if gelu else x
+    active = (x * tl.sigmoid(z)).to(kind).to(tl.float32)
+    tl.store(out + at, (active * y).to(kind), mask=there)
+
+
+def gated(gate: Tensor, up: Tensor, act: Act) -> Tensor:
+    """act(gate) * up, of any shape."""
+    gate, up = gate.contiguous(), up.contiguous()
+    out, count = torch.empty_like(gate), gate.numel()
+    kernel: Any = _gate
+    grid, even = (triton.cdiv(count, _BLOCK),), count % _BLOCK == 0
+    kernel[grid](gate, up, out, count, even, act == "gelu", _BLOCK, num_warps=8)
+    return out
+
+
+@triton.jit(do_not_specialize=["count"])
+def _norm(
+    of, weight, out, count, eps, width: tl.constexpr, padded: tl.constexpr, rows: tl.constexpr,
+    more: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64) * rows + tl.arange(0, rows)[:, None]
+    column = tl.arange(0, padded)
+    inside = (row < count) & (column < width)[None, :]
+    at = row * width + column[None, :]
+    kind = out.dtype.element_ty
+    x = tl.load(of + at, mask=inside, other=0.0).to(tl.float32)
+    scale = tl.load(weight + column, mask=column < width, other=0.0).to(tl.float32)[None, :]
+    x = x * (1.0 / tl.sqrt(tl.sum(x * x, axis=1) / width + eps))[:, None]
+    # Llama rounds before it scales; Gemma scales by one more than the weight, and rounds then.
+    x = x * (1.0 + scale) if more else x.to(kind).to(tl.float32) * scale
+    tl.store(out + at, x.to(kind), mask=inside)
+
+
+def normed(of: Tensor, weight: Tensor, eps: float, *, more: bool) -> Tensor:
+    """The RMS norm over the last dimension, scaled by the weight, or by one more than it."""
+    of = of.contiguous()
+    out, width = torch.empty_like(of), of.shape[-1]
+    count, padded = of.numel() // width, triton.next_power_of_2(width)
+    rows = max(1, _BLOCK // padded)  # heads are narrow: one row each would be too little work
+    kernel: Any = _norm
+    grid = (triton.cdiv(count, rows),)
+    kernel[grid](of, weight, out, count, eps, width, padded, rows, more, num_warps=4)
+    return out
+
+
+@triton.jit
+def _turn(
+    of, out, token, cos_x, sin_x, cos_y, sin_y, heads: tl.constexpr, width: tl.constexpr,
+    padded: tl.constexpr, half: tl.constexpr,
+):  # fmt: skip
+    """The heads of one token, turned."""
+    kind = out.dtype.element_ty
+    head = tl.arange(0, padded)[:, None]
+    at = tl.arange(0, half)[None, :]
+    there = (head < heads) & (at < width // 2)
+    place = token * heads * width + head * width + at
+    x = tl.load(of + place, mask=there).to(tl.float32)
+    y = tl.load(of + place + width // 2, mask=there).to(tl.float32)
+    first = (x * cos_x).to(kind).to(tl.float32) - (y * sin_x).to(kind).to(tl.float32)
+    second = (y * cos_y).to(kind).to(tl.float32) + (x * sin_y).to(kind).to(tl.float32)
+    tl.store(out + place, first.to(kind), mask=there)
+    tl.store(out + place + width // 2, second.to(kind), mask=there)
+
+
+@triton.jit
+def _rotate(
+    query, key, cos, sin, query_out, key_out, heads: tl.constexpr, key_heads: tl.constexpr,
+    width: tl.constexpr, padded: tl.constexpr, key_padded: tl.constexpr, half: tl.constexpr,
+):  # fmt: skip
+    token = tl.program_id(0).to(tl.int64)
+    angle = tl.arange(0, half)
+    known = angle < width // 2
+    low = token * width + angle
+    high = low + width // 2
+    cos_x = tl.load(cos + low, mask=known).to(tl.float32)[None, :]
+    sin_x = tl.load(sin + low, mask=known).to(tl.float32)[None, :]
+    cos_y = tl.load(cos + high, mask=known).to(tl.float32)[None, :]
+    sin_y = tl.load(sin + high, mask=known).to(tl.float32)[None, :]
+    _turn(query, query_out, token, cos_x, sin_x, cos_y, sin_y, heads, width, padded, half)
+    _turn(key, key_out, token, cos_x, sin_x, cos_y, sin_y, key_heads, width, key_padded, half)
+
+
+def rotated(query: Tensor, key: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    """Queries and keys [1, head, token, width] turned by angles [1, token, width], halves paired.
+
+    Both in one kernel: a step of decoding waits for Python, and each start of a kernel is Python.
+    """
+    query, key = (of.transpose(1, 2).contiguous() for of in (query, key))
+    _, tokens, heads, width = query.shape
+    key_heads, power = key.shape[2], triton.next_power_of_2
+    outs = torch.empty_like(query), torch.empty_like(key)
+    sizes = (heads, key_heads, width, power(heads), power(key_heads), power(width // 2))
+    kernel: Any = _rotate
+    angles = cos.contiguous(), sin.contiguous()
+    kernel[(tokens,)](query, key, *angles, *outs, *sizes, num_warps=4)
+    return outs[0].transpose(1, 2), outs[1].transpose(1, 2)
+
+
+# --- The likeliest token of each row, with its log-probability and the entropy, in one pass ---
+
+# By torch's own functions the logits of a large vocabulary are read and written a dozen times.
+
+
+@triton.jit(do_not_specialize=["size", "stride"])
+def _choose(logits, chosen, log_prob, entropy, size, stride, block: tl.constexpr):
+    row = tl.program_id(0)
+    logits += row.to(tl.int64) * stride
+    lane = tl.arange(0, block)
+    # Of what a lane has seen: the largest x, where it stood, and the sums of exp(x - largest)
+    # and of exp(x - largest) (x - largest).
+    best = tl.full([block], float("-inf"), tl.float32)
+    place = lane
+    total = tl.zeros([block], tl.float32)
+    moment = tl.zeros([block], tl.float32)
+    for begin in range(0, size, block):
+        at = begin + lane
+        x = tl.load(logits + at, mask=at < size, other=float("-inf")).to(tl.float32)
+        place = tl.where(x > best, at, place)
+        top = tl.maximum(best, x)
+        down = tl.where(best == float("-inf"), 0.0, best - top)
+        below = tl.where(x == float("-inf"), 0.0, x - top)
+        own = tl.where(x == float("-inf"), 0.0, tl.exp(below))
+        shrink = tl.exp(down)
+        moment = shrink * (moment + down * total) + own * below
+        total = shrink * total + own
+        best = top
+    top = tl.max(best, axis=0)
+    down = tl.where(best == float("-inf"), 0.0, best - top)
+    moment = tl.sum(tl.exp(down) * (moment + down * total), axis=0)
+    total = tl.sum(tl.exp(down) * total, axis=0)
+    first = tl.min(tl.where(best == top, place, size), axis=0)  # of equals, as torch chooses
+    tl.store(chosen + row, first.to(tl.int64))  # pyright: ignore[reportAttributeAccessIssue]
+    tl.store(log_prob + row, -tl.log(total))
+    mean = moment / total  # pyright: ignore[reportOperatorIssue]
+    tl.store(entropy + row, tl.log(total) - mean)
+
+
+def likeliest(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The likeliest tokens, their log-probabilities and the entropies, [row] each."""
+    logits = logits if logits.stride(-1) == 1 else logits.contiguous()
+    rows, size = logits.shape
+    chosen = torch.empty(rows, dtype=torch.long, device=logits.device)
+    log_prob, entropy = torch.empty(2, rows, dtype=torch.float32, device=logits.device)
+    kernel: Any = _choose
+    kernel[(rows,)](
+        logits, chosen, log_prob, entropy, size, logits.stride(0), _BLOCK, num_warps=16
+    )  # fmt: skip
+    return chosen, log_prob, entropy
+
+
+# --- Attention over keys in up to three places: nothing is joined first ---
+
+# The prefix is held once for all rows, a trunk once for each question, and a row's own keys come
+# one after the other as the model packs them. A program of the kernel takes the queries of one row
+# that share a key head. Scores, softmax and sums are in float32; weights meet the values in the
+# model's dtype.
+
+
+_LOG2E = 1.4426950408889634
+# They differ from pass to pass: no kernel for each.
+_VARIABLE = ["front", "middle", "queries", "own", "bias_row", "bias_head", "bias_query"]
+
+
+@triton.jit
+def _meet(
+    query, best, total, out, key, value, bias, length, begin, token_stride, scale,
+    width: tl.constexpr, block_n: tl.constexpr, block_d: tl.constexpr, exact: tl.constexpr,
+    biased: tl.constexpr = True,  # pyright: ignore[reportArgumentType]
+):  # fmt: skip
+    """The running maximum, sum and values of the softmax after one tile of keys."""
+    number = begin + tl.arange(0, block_n)
+    column = tl.arange(0, block_d)
+    inside = (number < length)[:, None]
+    if width < block_d:
+        inside = inside & (column < width)[None, :]
+    at = number[:, None] * token_stride + column[None, :]
+    keys = tl.load(key + at, mask=inside, other=0.0)
+    scores = tl.dot(query, tl.trans(keys), input_precision="ieee" if exact else "tf32") * scale
+    there = (number < length)[None, :]
+    if biased:
+        added = tl.load(bias + number[None, :], mask=there, other=float("-inf"))
+        scores += added.to(tl.float32) * 1.4426950408889634
+    else:
+        scores = tl.where(there, scores, float("-inf"))
+    top = tl.maximum(best, tl.max(scores, axis=1))
+    base = tl.where(top == float("-inf"), 0.0, top)  # no key of this tile or before was seen
+    weights = tl.exp2(scores - base[:, None])
+    shrink = tl.exp2(best - base)
+    values = tl.load(value + at, mask=inside, other=0.0)
+    out = tl.dot(
+        weights.to(values.dtype),
+        values,
+        out * shrink[:, None],
+        input_precision="ieee" if exact else "tf32",
+    )
+    return top, total * shrink + tl.sum(weights, axis=1), out
+
+
+@triton.jit(do_not_specialize=_VARIABLE)
+def _attend(
+    query, out, starts, counts, bias, open_front, rows,
+    front_key, front_value, middle_key, middle_value, own_key, own_value,
+    front, middle, queries, own, scale,
+    query_token, bias_row, bias_head, bias_query,
+    front_head, front_token, middle_row, middle_head, middle_token, own_token,
+    group: tl.constexpr, width: tl.constexpr, block_m: tl.constexpr, block_n: tl.constexpr,
+    block_d: tl.constexpr, exact: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0)
+    key_head = tl.program_id(1)
+    count = tl.load(counts + row).to(tl.int32)
+    first = tl.program_id(2) * block_m
+    if first >= count * group:
+        return
+    start = tl.load(starts + row)
+    # Queries of one token that share a key head follow one another.
+    at = first + tl.arange(0, block_m)
+    token = at // group
+    head = key_head * group + at % group
+    column = tl.arange(0, block_d)
+    asked = (token < count)[:, None]
+    if width < block_d:
+        asked = asked & (column < width)[None, :]
+    # Far steps are taken by single pointers: offsets within a row fit into 32 bits.
+    place = token[:, None] * query_token + head[:, None] * width + column[None, :]
+    asks = tl.load(query + start * query_token + place, mask=asked, other=0.0)
+    # Rows of the bias are padded on the left.
+    line = tl.where(token < count, queries - count + token, 0)
+    bias += row.to(tl.int64) * bias_row
+    beside = bias + (head * bias_head + line * bias_query)[:, None]
+    best = tl.full([block_m], float("-inf"), tl.float32)
+    total = tl.zeros([block_m], tl.float32)
+    values = tl.zeros([block_m, block_d], tl.float32)
+    front_key += key_head * front_head
+    front_value += key_head * front_head
+    # Few-shot examples are seen whole by nearly every row, and most keys are theirs. Their zeros,
+    # one for each query and key, would take longer to load than the keys.
+    if tl.load(open_front + row):
+        for begin in range(0, front, block_n):
+            best, total, values = _meet(
+                asks, best, total, values, front_key, front_value, beside, front, begin,
+                front_token, scale, width, block_n, block_d, exact,
+                biased=False,  # pyright: ignore[reportArgumentType]
+            )  # fmt: skip
+    else:
+        for begin in range(0, front, block_n):
+            best, total, values = _meet(
+                asks, best, total, values, front_key, front_value, beside, front, begin,
+                front_token, scale, width, block_n, block_d, exact,
+            )  # fmt: skip
+    there = tl.load(rows + row) * middle_row + key_head * middle_head
+    for begin in range(0, middle, block_n):
+        best, total, values = _meet(
+            asks, best, total, values, middle_key + there, middle_value + there, beside + front,
+            middle, begin, middle_token, scale, width, block_n, block_d, exact,
+        )  # fmt: skip
+    there = start * own_token + key_head * width
+    behind = front + middle + queries - count
+    for begin in range(0, count * own, block_n):
+        best, total, values = _meet(
+            asks, best, total, values, own_key + there, own_value + there, beside + behind,
+            count, begin, own_token, scale, width, block_n, block_d, exact,
+        )  # fmt: skip
+    values = values / tl.where(total == 0.0, 1.0, total)[:, None]
+    tl.store(out + start * query_token + place, values.to(out.dtype.element_ty), mask=asked)
+
+
+class Tile(NamedTuple):
+    """How many queries and keys a program takes at a time, in how many warps and stages."""
+
+    queries: int
+    keys: int
+    warps: int
+    stages: int = 1
+
+
+def tile_for(queries: int, width: int, dtype: torch.dtype) -> Tile:
+    """The tile for so many queries of a row that share a key head.
+
+    The fastest of those tried on an H200. Rows are short, so many small programs at once hide the
+    wait for memory; with more than 32 keys at a time heads of width 128 fall back by half.
+    """
+    if dtype == torch.float32:
+        return Tile(16, 32, 4)
+    if queries <= 16:
+        return Tile(16, 32, 1)
+    return Tile(64 if width <= 128 else 32, 32, 4, stages=2 if width <= 128 else 1)
+
+
+def attend_segments(
+    query: Tensor,
+    segments: Segments,
+    bias: Tensor,
+    open_prefix: Tensor,
+    layout: Layout,
+    scale: float,
+) -> Tensor:
+    """The values [1, token, head, head width] for packed queries [1, head, token, head width].
+
+    `open_prefix` [row, 1]: where the bias is 0 on the whole prefix, which is then not read.
+    """
+    query = query.transpose(1, 2).contiguous()
+    heads, width = query.shape[2:]
+    out = torch.empty_like(query)
+    (middle_key, middle_value), own = segments.middle, segments.own
+    key_heads = middle_key.shape[1] if own is None else own[0].shape[2]
+    group = heads // key_heads
+    front_key, front_value = segments.front or segments.middle
+    own_key, own_value = own or segments.middle
+    rows, queries = layout.query_at.shape
+    block_m, block_n, warps, stages = tile_for(queries * group, width, query.dtype)
+    block_d = max(16, triton.next_power_of_2(width))
+    grid = (rows, key_heads, triton.cdiv(queries * group, block_m))
+    kernel: Any = _attend
+    kernel[grid](
+        query, out, layout.starts, layout.counts, bias, open_prefix, segments.rows,
+        front_key, front_value, middle_key, middle_value, own_key, own_value,
+        0 if segments.front is None else front_key.shape[2], middle_key.shape[2], queries,
+        int(own is not None), scale * _LOG2E,
+        heads * width, bias.stride(0), bias.stride(1) if bias.shape[1] > 1 else 0, bias.stride(2),
+        front_key.stride(1), front_key.stride(2),
+        middle_key.stride(0), middle_key.stride(1), middle_key.stride(2), own_key.stride(1),
+        group, width, block_m, block_n, block_d, query.dtype == torch.float32,
+        num_warps=warps, num_stages=stages,
+    )  # fmt: skip
+    return out
