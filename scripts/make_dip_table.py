@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from anchorscope.stats.dip import dip
+from anchorscope.stats.humps import dip
 
 SIZES = (4, 6, 10, 15, 25, 40, 65, 100, 160, 250, 400, 700, 1200, 2000)
 LEVELS = (0.0, *np.arange(0.05, 0.90, 0.05).round(2), 0.9, 0.925, 0.95, 0.96, 0.97, 0.975,

@@ -15,13 +15,13 @@ from anchorscope.detect.compare import detectors_table
 from anchorscope.evidence.answer_only import answer_only_table, question_probe_table
 from anchorscope.evidence.awareness import awareness_tables
 from anchorscope.evidence.boundary import boundary_table
-from anchorscope.evidence.groups import PREDICTED
 from anchorscope.evidence.heads import heads_table
 from anchorscope.evidence.patching import patching_table
+from anchorscope.evidence.pieces import PREDICTED
 from anchorscope.evidence.saliency import saliency_table
 from anchorscope.evidence.windows import windows_table
+from anchorscope.pathways.effects import controls_table, layers_table, pathways_table, probes_table
 from anchorscope.pathways.strict_tables import refit
-from anchorscope.pathways.tables import controls_table, layers_table, pathways_table, probes_table
 from anchorscope.probes.labelled import Covariates
 from anchorscope.probes.readings import Readings
 from anchorscope.records import MODES

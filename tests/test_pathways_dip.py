@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog
 
-from anchorscope.stats.dip import dip, dip_p
+from anchorscope.stats.humps import dip, dip_p
 
 
 def by_linear_programme(values) -> float:

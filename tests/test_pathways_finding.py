@@ -9,23 +9,27 @@ import pytest
 from kit.bands import made_band
 from sklearn.metrics import roc_auc_score
 
-from anchorscope.pathways import two_groups
 from anchorscope.pathways.band import Band, band_within, choose_band, side_overlap
-from anchorscope.pathways.effect import between_sides, effect, share_of_question, under_retest
-from anchorscope.pathways.explained import EXPLAINED, Explained, explain
+from anchorscope.pathways.effect_tests import between_sides, effect, share_of_question, under_retest
 from anchorscope.pathways.finding import (
     examine,
     find,
     pooled,
-    shown_groups,
     shows_two_pathways,
     together,
 )
+from anchorscope.pathways.groups import (
+    ALPHA_LOOK,
+    EXPLAINED,
+    Explained,
+    HumpTest,
+    explain,
+    look_for_groups,
+)
 from anchorscope.pathways.power import plant, power
-from anchorscope.pathways.two_groups import ALPHA_LOOK, Look, unimodal_p
 from anchorscope.probes.readings import Readings
 from anchorscope.records import Estimate
-from anchorscope.stats.dip import dip, dip_p
+from anchorscope.stats.humps import dip, dip_p, unimodal_p
 from anchorscope.stats.intervals import Draws
 
 DRAWS = Draws(seed=0, resamples=100)
@@ -36,10 +40,11 @@ def coin(seed: int, n: int = N) -> np.ndarray:
     return (np.random.default_rng(seed).random(n) < 0.5).astype(float)
 
 
-def loudest(band: Band) -> tuple[Look, Explained]:
+def loudest(band: Band) -> tuple[HumpTest, Explained]:
     """The look with the smallest p, and what explains its groups."""
-    (group,) = sorted(shown_groups([examine(band, DRAWS)]), key=lambda g: g.look.p_dip)[:1]
-    return group.look, group.explained
+    look = find([examine(band, DRAWS)], dict.fromkeys(("half", "fifth"), 1.0)).best
+    assert look.explained is not None
+    return look, look.explained
 
 
 # The band of layers
@@ -222,7 +227,7 @@ def test_humps_four_spreads_apart_are_found_more_often_than_by_the_uniform():
 @pytest.mark.parametrize(("p", "grouped"), [(0.008, True), (0.009, False), (0.02, False)])
 def test_six_looks_share_the_five_percent(p, grouped):
     rows = np.ones(4, dtype=bool)
-    look = Look(
+    look = HumpTest(
         within="both", road="shifts", rows=rows, shifts=np.zeros(4), lower=rows, p_dip=p,
         p_uniform=p, bic=10.0, kappa=Estimate(0.9, 0.8, 1.0, 4), flips=Estimate(0.5, 0.3, 0.7, 4),
     )  # fmt: skip
@@ -245,7 +250,7 @@ def test_two_classes_with_one_skewed_hump_each_are_not_two_humps():
     band = made_band(n=600, spread=0.0, error=0.05)
     skew = np.where(band.wrong, 1, -1) * rng.gamma(1.0, 2.0, 600)
     cuts = {"knockout": band.logits["clean"] - band.towards * skew}
-    looks = two_groups.look_for_groups(replace(band, logits={**band.logits, **cuts}), DRAWS)
+    looks = look_for_groups(replace(band, logits={**band.logits, **cuts}), DRAWS)
     assert not looks["both", "shifts"].p_dip <= ALPHA_LOOK
 
 
@@ -330,9 +335,12 @@ def test_groups_of_a_missed_span_that_go_with_a_kind_too_are_named_by_the_finder
     examined = examine(made_band(n=N, lost=coin(1)), DRAWS)
     keys = [key for key, look in examined.looks.items() if look.grouped][:2]
     assert len(keys) == 2
-    looks = {key: look for key, look in examined.looks.items() if key in keys}
     for order in ((kinds, finder), (finder, kinds)):
-        one = replace(examined, looks=looks, explained=dict(zip(keys, order, strict=True)))
+        looks = {
+            key: replace(examined.looks[key], explained=why)
+            for key, why in zip(keys, order, strict=True)
+        }
+        one = replace(examined, looks=looks)
         assert find([one], {"half": 1.0, "fifth": 1.0}).by == "finder"
 
 

@@ -9,9 +9,9 @@ from sklearn.covariance import LedoitWolf
 from sklearn.mixture import GaussianMixture
 
 from anchorscope.pathways.strict_tables import adds, refit
-from anchorscope.pathways.two_groups import shape, two_clusters, two_humps
-from anchorscope.stats.agreement import correlation_with_draws
+from anchorscope.stats.humps import shape, two_clusters, two_humps
 from anchorscope.stats.mahalanobis import Mahalanobis
+from anchorscope.stats.ranking import correlation_with_draws
 
 
 def test_the_draws_of_a_correlation_spread_as_fishers_interval():

@@ -13,8 +13,8 @@ from anchorscope.pathways.one_law import (
     shrunken,
 )
 from anchorscope.probes.labelled import Covariates
-from anchorscope.stats.dip import dip, dip_p
 from anchorscope.stats.drawing import effective_size
+from anchorscope.stats.humps import dip, dip_p
 
 
 def predictors(belief, *, factors=(), fold=None) -> Predictors:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from anchorscope.errors import UserError
-from anchorscope.probes.fold_probes import fit_fold_probes, fold_logits
+from anchorscope.probes.fold_probes import FoldTask, fit_fold_tasks, fold_logits, task_logits
 from anchorscope.probes.linear_probe import LinearProbe
 
 
@@ -21,30 +21,31 @@ def world(n: int = 200, width: int = 30) -> tuple[np.ndarray, np.ndarray, np.nda
 @pytest.mark.parametrize("balance", ["weights", "none"])
 def test_each_question_is_read_by_the_probe_of_the_other_folds(balance):
     x, label, fold = world()
-    probes = fit_fold_probes(x, label, fold, C=2.0, balance=balance)
+    tasks = [FoldTask(np.arange(len(x)), label, fold, 2.0)]
+    probes = fit_fold_tasks(x, tasks, balance=balance)
     for number in np.unique(fold):
         rows = fold == number
         alone = LinearProbe(C=2.0, balance=balance).fit(x[~rows], label[~rows])
         for states in (x, x + 0.3):
             expected = alone.decision_function(states[rows])
-            assert np.allclose(probes.logits(states)[rows], expected, atol=2e-5)
+            assert np.allclose(task_logits(probes, tasks, states)[0][rows], expected, atol=2e-5)
 
 
 def test_a_fold_whose_others_hold_too_few_of_a_class_has_no_probe():
     x, label, fold = world()
     label[fold != 4] = 0
     label[np.flatnonzero(fold == 0)[:3]] = 1
-    few = fit_fold_probes(x, label, fold, least=4).logits(x)  # without fold 4 three are left
+    (few,) = fold_logits(x, label[None], fold, least=4)  # without fold 4 three are left
     assert np.array_equal(np.isnan(few), fold == 4)
-    assert not np.isnan(fit_fold_probes(x, label, fold, least=3).logits(x)).any()
-    assert np.isnan(fit_fold_probes(x, np.zeros(len(x)), fold).logits(x)).all()
+    assert not np.isnan(fold_logits(x, label[None], fold, least=3)).any()
+    assert np.isnan(fold_logits(x, np.zeros((1, len(x))), fold)).all()
 
 
 def test_states_that_are_no_numbers_are_named():
     x, label, fold = world()
     x[5, 2] = np.nan
     with pytest.raises(UserError, match="row 5, column 2"):
-        fit_fold_probes(x, label, fold)
+        fold_logits(x, label[None], fold)
 
 
 def test_tasks_fitted_together_are_the_tasks_fitted_alone():
@@ -55,7 +56,7 @@ def test_tasks_fitted_together_are_the_tasks_fitted_alone():
     together = fold_logits(x, labels, fold, C=0.5)
     for task, logits in zip(labels, together, strict=True):
         own = ~np.isnan(task)
-        alone = fit_fold_probes(x[own], task[own], fold[own], C=0.5).logits(x[own])
+        (alone,) = fold_logits(x[own], task[None, own], fold[own], C=0.5)
         assert logits[own] == pytest.approx(alone, abs=1e-4)
         assert np.isnan(logits[~own]).all()
 

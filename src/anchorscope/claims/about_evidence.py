@@ -24,7 +24,7 @@ from anchorscope.claims.decision import (
 )
 from anchorscope.claims.inputs import ClaimInputs
 from anchorscope.records import Estimate, Mode
-from anchorscope.stats.intervals import Draws, difference, difference_of_means, weighted
+from anchorscope.stats.intervals import NOTHING, Draws, difference, difference_of_means, weighted
 
 ENOUGH = 0.8  # the least power at which what was not found is excluded
 PREDICTED = {"predicted-right": 0, "predicted-wrong": 1}
@@ -32,7 +32,6 @@ PATCH, OTHER_TOKENS = ("patch-matched", "patch-random"), "patch-other"
 SIMPLER = ("signed-logit", "margin", "simple")  # predictors that the state must beat
 TOP = "top4"
 ABOVE, BELOW, BETTER_THAN_CHANCE = Region(low=0.0), Region(high=0.0), Region(low=0.5)
-NOTHING = Estimate(np.nan, np.nan, np.nan, 0)
 Columns = tuple[str, str, str]  # value, low, high
 DELTA_P: Columns = ("delta_p", "delta_p_low", "delta_p_high")
 

@@ -41,8 +41,8 @@ def claims_table(
     without = _without_pathways(runs)
     for place, claim in enumerate(claims):
         measured = columns["strict"]["decision"][place] != "not measured"
-        about = claim.about_groups and not claim.primary
-        if about and measured and without & _places(claim):
+        needs_groups = claim.about_groups and not claim.primary
+        if needs_groups and measured and without & _places(claim):
             columns["strict"]["decision"][place] = "not shown"
     frame = {
         "claim": [claim.claim for claim in claims],

@@ -8,9 +8,8 @@ import numpy as np
 import pandas as pd
 
 from anchorscope.engine.passes import ANSWER_ONLY, CLEAN, KNOCKOUT, QUESTION_ONLY
-from anchorscope.evidence.groups import effect_rows, groups_of
-from anchorscope.evidence.pieces import Part, Piece, PieceInputs, Tables
-from anchorscope.probes.fold_probes import fit_fold_probes
+from anchorscope.evidence.pieces import Part, Piece, PieceInputs, Tables, effect_rows, groups_of
+from anchorscope.probes.fold_probes import fold_logits
 from anchorscope.probes.folds import MIN_PER_CLASS
 from anchorscope.records import MODES
 from anchorscope.run_folder import table_columns
@@ -34,18 +33,23 @@ def question_probe_table(inputs: PieceInputs, layer: int) -> pd.DataFrame:
     """
     config, readings = inputs.config, inputs.readings
     x = inputs.states[QUESTION_ONLY][:, layer - 1]
-    there = np.isfinite(x).all(axis=1)
-    x, label = x[there], readings.z[there]
-    fold, C, balance = readings.fold[there], config.C, config.balance
-    probes = fit_fold_probes(x, label, fold, C=C, balance=balance, least=MIN_PER_CLASS)
-    score = probes.logits(x)
+    finite = np.isfinite(x).all(axis=1)
+    label = readings.z[finite]
+    (score,) = fold_logits(
+        x[finite],
+        label[None].astype(float),
+        readings.fold[finite],
+        C=config.C,
+        balance=config.balance,
+        least=MIN_PER_CLASS,
+    )
     read = ~np.isnan(score)
     area = auroc_interval(
         label[read],
         score[read],
         seed=config.seed,
         resamples=config.resamples,
-        entity=inputs.entity[there][read],
+        entity=inputs.entity[finite][read],
     )
     return inputs.table("question_probe", [(layer, *area)])
 

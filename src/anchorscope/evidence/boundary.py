@@ -12,8 +12,15 @@ import pandas as pd
 from scipy.special import ndtr
 
 from anchorscope.engine.passes import CLEAN, KNOCKOUT
-from anchorscope.evidence.groups import PREDICTED, Subset, groups_of
-from anchorscope.evidence.pieces import Part, Piece, PieceInputs, Tables
+from anchorscope.evidence.pieces import (
+    PREDICTED,
+    Part,
+    Piece,
+    PieceInputs,
+    Subset,
+    Tables,
+    groups_of,
+)
 from anchorscope.pathways.effects import ROLES
 from anchorscope.records import MODES, Mode
 from anchorscope.stats.drawing import shared_entities
@@ -66,9 +73,9 @@ def boundary_table(inputs: PieceInputs, mode: Mode, subset: Subset) -> pd.DataFr
     for measure, layer in itertools.product(_measures(inputs), inputs.layers):
         if np.isnan(measure.values).all():
             continue
-        here, own = member[:, layer - 1] & ~np.isnan(measure.values), pathway[:, layer - 1]
+        used, own = member[:, layer - 1] & ~np.isnan(measure.values), pathway[:, layer - 1]
         q, a = (
-            _Group(measure.values[here & (own == which)], entity[here & (own == which)])
+            _Group(measure.values[used & (own == which)], entity[used & (own == which)])
             for which in ("Q", "A")
         )
         compared = _compared(q, a, measure.share, inputs.draws)
@@ -139,13 +146,13 @@ def boundary_model_table(inputs: PieceInputs) -> pd.DataFrame:
     for mode in MODES:
         groups = groups_of(readings, mode, grouping=inputs.config.grouping)
         for k, layer in enumerate(inputs.layers):
-            used = groups.of("all")[:, k]
+            used = groups.member("all")[:, k]
             logit, grouped = (
                 readings.of(probe)[used, k] for probe in (ROLES[mode].effect, ROLES[mode].group)
             )
             margin, margin_grouped = np.abs(logit), np.abs(grouped)
             columns = {
-                "pathway": groups.of("Q")[used, k].astype(float),
+                "pathway": groups.member("Q")[used, k].astype(float),
                 "logit": (logit + grouped) / 2,
                 "margin": (margin + margin_grouped) / 2,
                 "popularity": covariates.log_popularity[used],

@@ -30,8 +30,8 @@ from anchorscope.evidence.shards import HeldOut, Shards, budget_of, evidence_nam
 from anchorscope.pathways.effects import delta_p, flips
 from anchorscope.records import Sample
 from anchorscope.run_folder import table_columns
-from anchorscope.stats.agreement import spearman
 from anchorscope.stats.intervals import group_means
+from anchorscope.stats.ranking import spearman
 
 BLOCKS = 3  # whose heads are knocked out one at a time
 QUESTIONS = 64  # of each dataset: every head of every block is a row of its own
@@ -116,11 +116,11 @@ def read_heads(
     def swept(
         dataset: str, samples: list[Sample], sets: Mapping[str, list[HeadSet]]
     ) -> pd.DataFrame:
-        here = [sample for sample in samples if sample.id in sets]
-        if not here:
+        chosen_samples = [sample for sample in samples if sample.id in sets]
+        if not chosen_samples:
             return pd.DataFrame(columns=list(table_columns.HEADS_ROWS))
         prefix, probe = shards.prefix(dataset), held_out[dataset]
-        return sweep(shards.lease, prefix, here, sets, probe, where=where)
+        return sweep(shards.lease, prefix, chosen_samples, sets, probe, where=where)
 
     def alone(number: int, dataset: str, samples: list[Sample]) -> None:
         sets = {id: one_by_one(blocks[dataset], heads) for id in chosen.get(dataset, ())}

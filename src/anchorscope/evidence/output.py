@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from anchorscope.engine.passes import CLEAN, KNOCKOUT, RETEST, RETEST_KNOCKOUT
-from anchorscope.evidence.groups import GROUPS
+from anchorscope.evidence.pieces import GROUPS
 from anchorscope.run_folder import table_columns
 from anchorscope.run_folder.view import values
 from anchorscope.stats.intervals import Draws, bootstrap_mean, rate

@@ -18,8 +18,17 @@ import pandas as pd
 
 from anchorscope.answers.normalise import words
 from anchorscope.errors import UserError
-from anchorscope.evidence.groups import GROUPS, PREDICTED, SUBSETS, Groups, groups_of
-from anchorscope.evidence.pieces import Piece, PieceInputs, PromptMaker, Tables
+from anchorscope.evidence.pieces import (
+    GROUPS,
+    PREDICTED,
+    SUBSETS,
+    Groups,
+    Piece,
+    PieceInputs,
+    PromptMaker,
+    Tables,
+    groups_of,
+)
 from anchorscope.evidence.shards import Shards, budget_of, evidence_name, read_ends
 from anchorscope.pathways.effects import ROLES, flips
 from anchorscope.probes.readings import Readings
@@ -324,7 +333,7 @@ def _rates(flipped: np.ndarray, groups: Groups, entity: np.ndarray) -> list[tupl
     """Layer, subset, pathway, n and the share of flips with its interval."""
     rows = []
     for subset, pathway in itertools.product(SUBSETS, GROUPS):
-        member = groups.subset(subset) & groups.of(pathway) & ~np.isnan(flipped)
+        member = groups.subset(subset) & groups.member(pathway) & ~np.isnan(flipped)
         for k, own in enumerate(member.T):
             share = rate(flipped[own, k], entity=entity[own])
             rows.append((k + 1, subset, pathway, share.n, *share[:3]))
@@ -345,10 +354,10 @@ def patching_gap_table(inputs: PieceInputs) -> pd.DataFrame:
         controls = [name for name in (OTHER, SELF) if name in flipped]
         for name, less in itertools.product([n for n in flipped if n not in controls], controls):
             patch, control = flipped[name], flipped[less]
-            there = groups.of("all") & np.isfinite(patch) & np.isfinite(control)
+            read = groups.member("all") & np.isfinite(patch) & np.isfinite(control)
             for subset in PREDICTED:
-                for k, own in enumerate((groups.subset(subset) & there).T):
-                    is_q = groups.of("Q")[own, k].astype(float)
+                for k, own in enumerate((groups.subset(subset) & read).T):
+                    is_q = groups.member("Q")[own, k].astype(float)
                     pair = (patch[own, k], control[own, k])
                     gap = _paired_gap(*pair, is_q, entity[own], inputs.draws)
                     rows.append((k + 1, name, less, mode, subset, gap.n, *gap[:3]))

@@ -1,4 +1,4 @@
-"""A piece of evidence: the passes it adds, what it reads from the model, its tables.
+"""A piece of evidence: the passes it adds, what it reads from the model, its tables, its groups.
 
 A piece is a module of this folder with a value `PIECE`, found by the name that `--evidence` has
 for it. The names, and the columns of the tables, are in `run_folder.table_columns`.
@@ -6,10 +6,11 @@ for it. The names, and the columns of the tables, are in `run_folder.table_colum
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 import pandas as pd
@@ -18,12 +19,13 @@ from anchorscope.config import Config, Delta, unit_of
 from anchorscope.engine.interventions import Intervention
 from anchorscope.engine.passes import passes_of
 from anchorscope.parallel import in_parallel
+from anchorscope.pathways.effects import ROLES, delta_p, pathways, prediction, regroup
 from anchorscope.probes.labelled import Covariates
 from anchorscope.probes.readings import Readings
-from anchorscope.records import Shot
+from anchorscope.records import Mode, Shot
 from anchorscope.run_folder import table_columns
 from anchorscope.run_folder.states import StoredStates
-from anchorscope.stats.intervals import Draws
+from anchorscope.stats.intervals import Draws, group_means
 
 if TYPE_CHECKING:  # tables are made in processes that need no model, and should not wait for torch
     from anchorscope.evidence.shards import HeldOut, Shards
@@ -31,6 +33,10 @@ if TYPE_CHECKING:  # tables are made in processes that need no model, and should
 
 Tables = dict[str, pd.DataFrame]  # by name, as under tables/
 Part = Callable[[], Tables]
+Subset = Literal["all", "predicted-right", "predicted-wrong", "right", "wrong"]
+SUBSETS: tuple[Subset, ...] = get_args(Subset)
+PREDICTED: tuple[Subset, ...] = ("all", "predicted-right", "predicted-wrong")
+GROUPS = ("Q", "A", "all")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,3 +174,78 @@ def evidence_across(tables: Tables, config: Config) -> Tables:
         if piece.across is not None
         for name, table in piece.across(tables, config).items()
     }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Groups:
+    """The groups of one mode. `pathway` comes from the group's probe, ŷ from the effect's."""
+
+    mode: Mode
+    pathway: np.ndarray  # [question, layer], "Q", "A", or None where nothing was knocked out
+    predicted: np.ndarray  # [question, layer], 1.0 = wrong
+    z: np.ndarray  # [question]
+
+    def member(self, pathway: str) -> np.ndarray:
+        """The members of a pathway, [question, layer] bool; "all": of either."""
+        q, a = self.pathway == "Q", self.pathway == "A"
+        return {"Q": q, "A": a, "all": q | a}[pathway]
+
+    def subset(self, name: Subset) -> np.ndarray:
+        """The members of a subset, [question, layer] bool."""
+        wrong = np.broadcast_to((self.z == 1)[:, None], self.predicted.shape)
+        masks = {
+            "all": np.ones_like(wrong),
+            "predicted-right": self.predicted == 0,
+            "predicted-wrong": self.predicted == 1,
+            "right": ~wrong,
+            "wrong": wrong,
+        }
+        return masks[name]
+
+
+def groups_of(readings: Readings, mode: Mode, *, grouping: str = "per-layer") -> Groups:
+    """The groups that the run's own knockout gives in one mode."""
+    roles = ROLES[mode]
+    return Groups(
+        mode=mode,
+        pathway=regroup(pathways(readings, probe=roles.group), grouping),
+        predicted=prediction(readings.of(roles.effect)),
+        z=readings.z,
+    )
+
+
+def effect_rows(
+    inputs: PieceInputs,
+    intervention: str,
+    groups: Groups,
+    *,
+    subsets: Sequence[Subset] = SUBSETS,
+    pathways: Sequence[str] = GROUPS,
+) -> pd.DataFrame:
+    """One row per subset, pathway and layer: n, ΔP and logit change with their intervals."""
+    readings, draws, probe = inputs.readings, inputs.draws, ROLES[groups.mode].effect
+    clean, other = readings.of(probe), readings.of(probe, intervention)
+    keys = list(itertools.product(subsets, pathways))
+    member = np.hstack([groups.subset(subset) & groups.member(pathway) for subset, pathway in keys])
+    frame = {
+        "model": inputs.model,
+        "dataset": inputs.dataset,
+        "layer": np.tile(np.arange(1, readings.layers + 1), len(keys)),
+        "mode": groups.mode,
+        "subset": np.repeat([subset for subset, _ in keys], readings.layers),
+        "pathway": np.repeat([pathway for _, pathway in keys], readings.layers),
+    }
+    # Both units side by side, so that they share their draws.
+    units: dict[str, Delta] = {"delta_p": inputs.unit, "delta_logit": "logit"}
+    effects = [np.tile(delta_p(clean, other, delta=unit), len(keys)) for unit in units.values()]
+    means = group_means(
+        np.hstack(effects),
+        np.tile(member, 2),
+        seed=draws.seed,
+        resamples=draws.resamples,
+        entity=readings.entity,
+    )
+    for name, part in zip(units, np.split(np.array(means), 2, axis=1), strict=True):
+        value, low, high, n = part
+        frame |= {"n": n.astype(int), name: value, f"{name}_low": low, f"{name}_high": high}
+    return pd.DataFrame(frame)

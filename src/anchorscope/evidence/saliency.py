@@ -36,9 +36,9 @@ from anchorscope.evidence.shards import (
     readable,
     trunks,
 )
-from anchorscope.pathways.two_groups import shape
 from anchorscope.records import Sample
 from anchorscope.run_folder import table_columns
+from anchorscope.stats.humps import shape
 from anchorscope.stats.intervals import bootstrap_mean
 
 LOSSES = ("probe", "lm")
@@ -71,8 +71,9 @@ def saliency(
     out = np.full((len(marks), len(LOSSES), len(SOURCES), lease.model.blocks), np.nan)
 
     def work(batch: list[Row]) -> np.ndarray:
-        here = [marks[row.number] for row in batch]
-        return _micro_batch(lease, trunk, batch, here, [wrong[r.number] for r in batch], held_out)
+        numbers = [row.number for row in batch]
+        positions, labels = [marks[n] for n in numbers], [wrong[n] for n in numbers]
+        return _micro_batch(lease, trunk, batch, positions, labels, held_out)
 
     options = {"length": lambda row: len(row.ids), "then": lambda row: row.number}
     for batch, by_row in in_batches(rows, work, **options, budget=budget):
@@ -237,11 +238,11 @@ def saliency_table(inputs: PieceInputs) -> pd.DataFrame:
             logs = np.log10(values, out=np.full(len(values), np.nan), where=values > 0)
             wrong, entity = np.array([z[id] for id in ids]), np.array([by_id[id] for id in ids])
             for subset, classes in SUBSETS.items():
-                here = np.isin(wrong, classes) & ~np.isnan(logs)
+                used = np.isin(wrong, classes) & ~np.isnan(logs)
                 mean = bootstrap_mean(
-                    logs[here], seed=config.seed, resamples=config.resamples, entity=entity[here]
+                    logs[used], seed=config.seed, resamples=config.resamples, entity=entity[used]
                 )
-                seen = shape(logs[here], seed=config.seed)
+                seen = shape(logs[used], seed=config.seed)
                 row = (subset, mean.n, *mean[:3], seen.p, seen.bic, layer)
                 records.append((*cast(tuple, key), *row))
     return inputs.table("saliency", records)

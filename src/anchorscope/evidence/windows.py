@@ -5,8 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from anchorscope.engine.passes import window_knockouts
-from anchorscope.evidence.groups import effect_rows, groups_of
-from anchorscope.evidence.pieces import Piece, PieceInputs
+from anchorscope.evidence.pieces import Piece, PieceInputs, effect_rows, groups_of
 from anchorscope.records import MODES
 from anchorscope.run_folder import table_columns
 

@@ -101,8 +101,8 @@ class Band:
 
     def rows(self, *interventions: str) -> np.ndarray:
         """The samples that were read under all of these passes, [question] bool."""
-        there = [np.isfinite(self.logits[name]).all(axis=0) for name in interventions]
-        return np.logical_and.reduce(there)
+        finite = [np.isfinite(self.logits[name]).all(axis=0) for name in interventions]
+        return np.logical_and.reduce(finite)
 
     def take(self, rows: np.ndarray) -> Band:
         """The same of some samples."""

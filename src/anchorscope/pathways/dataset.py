@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +25,12 @@ from anchorscope.pathways.band import (
     choose_band,
     read_fold_layer,
 )
+from anchorscope.pathways.effects import (
+    controls_table,
+    layers_table,
+    pathways_table,
+    probes_table,
+)
 from anchorscope.pathways.finding import FEWEST, Finding, examine, find, findings_table
 from anchorscope.pathways.gap import (
     gap_with_interval,
@@ -35,12 +42,6 @@ from anchorscope.pathways.gap import (
 )
 from anchorscope.pathways.power import SHARES, WORLDS, deciding_power, power
 from anchorscope.pathways.strict_tables import Row, strict_row
-from anchorscope.pathways.tables import (
-    controls_table,
-    layers_table,
-    pathways_table,
-    probes_table,
-)
 from anchorscope.probes.labelled import Labelled
 from anchorscope.probes.readings import Readings
 from anchorscope.records import MODES, Mode
@@ -80,19 +81,19 @@ class DatasetInputs:
 
 def pathway_tables(inputs: DatasetInputs, spread: Spread) -> Tables:
     """The tables of ΔP, probes, controls and strict mode, and the finding."""
-    _ = inputs.layer, inputs.band  # chosen once, before the parts go to their processes
     folds = _fold_parts(inputs)  # they take longest
     modes = [partial(_mode_tables, inputs, mode) for mode in MODES]
     layers = [partial(_layer_row, inputs, layer) for layer in inputs.readings.layer_numbers]
-    done = spread("pathways", [*folds, *modes, *layers, partial(_plain_tables, inputs)])
-    *results, plain = done
-    by_mode = results[len(folds) : len(folds) + len(modes)]
-    finding = _finding(inputs, _folds(inputs, results[: len(folds)]), spread, worlds=WORLDS)
+    parts = [*folds, *modes, *layers, partial(_plain_tables, inputs)]
+    results = iter(spread("pathways", parts))
+    read = _folds(inputs, list(islice(results, len(folds))))
+    finding = _finding(inputs, read, spread, worlds=WORLDS)
+    by_mode = list(islice(results, len(modes)))
     names = {"model": inputs.model, "dataset": inputs.answers.dataset}
-    rows = [{**names, **row} for row in results[len(folds) + len(modes) :]]
+    rows = [{**names, **row} for row in islice(results, len(layers))]
     return {
         **{n: pd.concat([tables[n] for tables in by_mode], ignore_index=True) for n in by_mode[0]},
-        **plain,
+        **next(results),
         "strict": pd.DataFrame(rows),
         "findings": findings_table(finding, **names, layer=inputs.layer),
     }
@@ -117,7 +118,7 @@ class _Folds(NamedTuple):
 
 
 def _fold_parts(inputs: DatasetInputs) -> list[Part]:
-    """The parts that `_folds` puts together."""
+    """Parts that read the band by every set of folds, and its gap in other draws of entities."""
     config, answers, readings = inputs.config, inputs.answers, inputs.readings
     read = partial(read_fold_layer, answers, inputs.bank, config, passes=tuple(readings.logits))
     own = partial(influence_of_layer, answers, inputs.bank, config, readings)
@@ -229,6 +230,7 @@ def _grouped(
 
 
 def _plain_tables(inputs: DatasetInputs) -> Tables:
+    """How well the probes read each layer, and every control's flips and ΔP."""
     names = {"model": inputs.model, "dataset": inputs.answers.dataset}
     draws = inputs.draws
     return {

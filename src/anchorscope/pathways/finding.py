@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from anchorscope.pathways.band import Band
-from anchorscope.pathways.effect import (
-    NOTHING,
+from anchorscope.pathways.effect_tests import (
     Agreement,
     Effect,
     between_sides,
@@ -24,20 +23,21 @@ from anchorscope.pathways.effect import (
     share_of_question,
     under_retest,
 )
-from anchorscope.pathways.explained import Explained, explain
-from anchorscope.pathways.tables import estimate_columns
-from anchorscope.pathways.two_groups import (
+from anchorscope.pathways.effects import estimate_columns
+from anchorscope.pathways.groups import (
     ALPHA_LOOK,
     KAPPA,
-    Look,
+    Explained,
+    HumpTest,
     Road,
     Within,
+    explain,
     look_for_groups,
     with_groups,
 )
 from anchorscope.records import Estimate, FindingName
 from anchorscope.run_folder import table_columns
-from anchorscope.stats.intervals import ALPHA, Draws, Z
+from anchorscope.stats.intervals import ALPHA, NOTHING, Draws, Z
 
 FEWEST = 150  # usable samples below which there is no finding
 ENOUGH = 0.8  # power below which what was not shown could not have been seen
@@ -54,17 +54,8 @@ class Examined:
     shares: Mapping[str, Estimate]  # of the whole question's effect: knockout, content
     sides: Agreement
     retest: Agreement
-    looks: Mapping[Key, Look]
-    explained: Mapping[Key, Explained]  # of the looks that show two groups
+    looks: Mapping[Key, HumpTest]
     reliability: float  # of the clean belief
-
-
-@dataclass(frozen=True, kw_only=True)
-class Group:
-    """A look that shows two groups, over all sets of folds."""
-
-    look: Look  # of the first set, with its numbers combined
-    explained: Explained
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,8 +67,7 @@ class Finding:
     why: str
     untested: tuple[str, ...]  # conditions whose passes are missing
     examined: Examined  # combined over the sets of folds
-    best: Look  # the look with the smallest p
-    explained: Explained | None  # of the best look that shows two groups
+    best: HumpTest  # the look with the smallest p, of those that show two groups where any does
     power: Mapping[str, float]  # by planted share: half, fifth
     sets: int  # of folds
     gap: Estimate = NOTHING  # strict ΔP gap of Q and A over the band
@@ -86,10 +76,12 @@ class Finding:
 
 def examine(band: Band, draws: Draws) -> Examined:
     """The five questions asked of one set of folds."""
-    looks = {
-        key: with_groups(look, band, draws) if look.p_dip <= ALPHA else look
-        for key, look in look_for_groups(band, draws).items()
-    }
+    looks = look_for_groups(band, draws)
+    for key, look in looks.items():
+        if look.p_dip <= ALPHA:
+            looks[key] = look = with_groups(look, band, draws)
+        if look.grouped:
+            looks[key] = replace(look, explained=explain(look, band, draws))
     return Examined(
         n=band.n,
         layers=band.layers,
@@ -98,7 +90,6 @@ def examine(band: Band, draws: Draws) -> Examined:
         sides=between_sides(band, draws),
         retest=under_retest(band, draws),
         looks=looks,
-        explained={key: explain(look, band, draws) for key, look in looks.items() if look.grouped},
         reliability=band.reliability,
     )
 
@@ -106,18 +97,16 @@ def examine(band: Band, draws: Draws) -> Examined:
 def find(examined: Sequence[Examined], power: Mapping[str, float]) -> Finding:
     """The finding from all sets of folds, and from the chance of seeing what was planted."""
     whole = combine(examined)
-    groups = shown_groups(examined)
-    name, by, why = _name(whole, groups, power)
-    best = min(whole.looks.values(), key=lambda look: np.nan_to_num(look.p_dip, nan=2.0))
-    loudest = min(groups, key=lambda group: group.look.p_dip, default=None)
+    groups = [look for look in whole.looks.values() if look.explained is not None]
+    conclusion = _conclude(whole, groups, power)
+    looks = groups or list(whole.looks.values())
     return Finding(
-        name=name,
-        by=by,
-        why=why,
+        name=conclusion.name,
+        by=conclusion.by,
+        why=conclusion.why,
         untested=_untested(whole, examined),
         examined=whole,
-        best=loudest.look if loudest else best,
-        explained=loudest.explained if loudest else None,
+        best=min(looks, key=lambda look: np.nan_to_num(look.p_dip, nan=2.0)),
         power=power,
         sets=len(examined),
     )
@@ -130,7 +119,7 @@ def shows_two_pathways(bands: Sequence[Band], draws: Draws) -> bool:
     """
     if bands[0].n < FEWEST:
         return False
-    looks: list[dict[Key, Look]] = []
+    looks: list[dict[Key, HumpTest]] = []
     for band in bands:
         looks.append(look_for_groups(band, draws))
         missed = [sum(not seen[key].p_dip <= ALPHA_LOOK for seen in looks) for key in looks[0]]
@@ -168,17 +157,6 @@ def combine(examined: Sequence[Examined]) -> Examined:
     )
 
 
-def shown_groups(examined: Sequence[Examined]) -> list[Group]:
-    """The looks that show two groups over all sets of folds, with what explains them."""
-    whole = combine(examined)
-    groups = []
-    for key, look in whole.looks.items():
-        found = [e.explained[key] for e in examined if key in e.explained]
-        if look.grouped and len(found) > len(examined) / 2:
-            groups.append(Group(look=look, explained=_explained(found)))
-    return groups
-
-
 def _explained(found: Sequence[Explained]) -> Explained:
     """What explains a look's groups, over the sets of folds that saw them."""
 
@@ -202,14 +180,14 @@ def together(p: Sequence[float]) -> float:
 
 def pooled(estimates: Sequence[Estimate]) -> Estimate:
     """The mean estimate; its interval is widened by how much the sets of folds differ."""
-    known = [e for e in estimates if np.isfinite(e.value)]
-    if not known:
+    finite = [e for e in estimates if np.isfinite(e.value)]
+    if not finite:
         return NOTHING
-    values = np.array([e[:3] for e in known], dtype=np.float64)
+    values = np.array([e[:3] for e in finite], dtype=np.float64)
     value, low, high = values.mean(axis=0)
     between = (1 + 1 / len(values)) * values[:, 0].var(ddof=1) if len(values) > 1 else 0.0
     down, up = (np.hypot(reach, Z * np.sqrt(between)) for reach in (value - low, high - value))
-    return Estimate(float(value), float(value - down), float(value + up), known[0].n)
+    return Estimate(float(value), float(value - down), float(value + up), finite[0].n)
 
 
 def _effect(effects: Sequence[Effect]) -> Effect:
@@ -227,7 +205,7 @@ def _agreement(agreements: Sequence[Agreement]) -> Agreement:
     )
 
 
-def _look(looks: Sequence[Look]) -> Look:
+def _look(looks: Sequence[HumpTest]) -> HumpTest:
     """One look over all sets; where most of them saw no groups, it has none."""
     detailed = [look for look in looks if np.isfinite(look.bic)]
     combined = replace(
@@ -236,8 +214,15 @@ def _look(looks: Sequence[Look]) -> Look:
         p_uniform=together([look.p_uniform for look in looks]),
     )
     if len(detailed) <= len(looks) / 2:
-        return replace(combined, bic=np.nan, kappa=NOTHING, retest_kappa=NOTHING, flips=NOTHING)
-    return replace(
+        return replace(
+            combined,
+            bic=np.nan,
+            kappa=NOTHING,
+            retest_kappa=NOTHING,
+            flips=NOTHING,
+            explained=None,
+        )
+    combined = replace(
         combined,
         lower=detailed[0].lower,
         rows=detailed[0].rows,
@@ -247,15 +232,14 @@ def _look(looks: Sequence[Look]) -> Look:
         retest_kappa=pooled([look.retest_kappa for look in detailed]),
         flips=pooled([look.flips for look in detailed]),
     )
+    found = [look.explained for look in looks if look.explained is not None]
+    enough = combined.grouped and len(found) > len(looks) / 2
+    return replace(combined, explained=_explained(found) if enough else None)
 
 
-def _two_pathways(whole: Examined, groups: Sequence[Group]) -> bool:
-    return bool(
-        whole.n >= FEWEST
-        and whole.effects["knockout"].shown
-        and _own(whole.sides, whole.retest)
-        and any(g.look.comes_back and g.explained.still_two for g in groups)
-    )
+def _still_two(group: HumpTest) -> bool:
+    """Whether two groups come back in the retest and are still there within the cells."""
+    return bool(group.comes_back and group.explained is not None and group.explained.still_two)
 
 
 def _own(sides: Agreement, retest: Agreement) -> bool:
@@ -271,57 +255,52 @@ def _comes_back(whole: Examined) -> bool:
     return whole.retest.shown if whole.retest.tested else whole.sides.shown
 
 
-def _tossed(groups: Sequence[Group]) -> bool:
-    """Whether groups are seen that the retest shows not to be the samples' own, as in a coin toss.
-
-    The run could have seen groups that are: it sees these, and the retest puts samples into others.
-    """
-    return bool(groups) and all(group.look.retest_kappa.high < KAPPA for group in groups)
+class _Conclusion(NamedTuple):
+    name: FindingName
+    why: str
+    by: str = ""
 
 
-def _name(
-    whole: Examined, groups: Sequence[Group], power: Mapping[str, float]
-) -> tuple[FindingName, str, str]:
+def _conclude(
+    whole: Examined, groups: Sequence[HumpTest], power: Mapping[str, float]
+) -> _Conclusion:
+    """The finding by METHOD's table, from the combined answers and the looks that show groups."""
     if whole.n < FEWEST:
-        return "too-few", "", f"{whole.n} usable samples; below {FEWEST} no finding is made"
+        why = f"{whole.n} usable samples; below {FEWEST} no finding is made"
+        return _Conclusion("too-few", why)
     cut, question = whole.effects["knockout"], whole.effects["question"]
     if not cut.shown and not question.shown:
-        return (
-            "no-effect",
-            "",
-            ("not even hiding the whole question moves the probe beyond the neutral control"),
-        )
-    if _two_pathways(whole, groups):
-        return "two-pathways", "", _two(groups)
-    lasting = [g for g in groups if g.look.comes_back] if _comes_back(whole) else []
-    reasons = [g.explained.by for g in lasting if g.explained.by]
+        why = "not even hiding the whole question moves the probe beyond the neutral control"
+        return _Conclusion("no-effect", why)
+    two = [group for group in groups if _still_two(group)]
+    if cut.shown and _own(whole.sides, whole.retest) and two:
+        return _Conclusion("two-pathways", _where(two))
+    lasting = [g for g in groups if g.comes_back] if _comes_back(whole) else []
+    reasons = [g.explained.by for g in lasting if g.explained is not None and g.explained.by]
     if len(reasons) > len(lasting) / 2:
         by = max(_EXPLAINED, key=reasons.count)  # of equals the first
-        return "explained", by, f"two groups, and {_EXPLAINED[by]}"
+        return _Conclusion("explained", f"two groups, and {_EXPLAINED[by]}", by)
     if lasting:
-        return (
-            "cannot-tell",
-            "",
-            (
-                "two groups, but this run cannot exclude that the clean belief or the kind of "
-                "question makes them"
-            ),
+        why = (
+            "two groups, but this run cannot exclude that the clean belief or the kind of "
+            "question makes them"
         )
-    tossed = _tossed(groups)
+        return _Conclusion("cannot-tell", why)
+    # Groups that the retest shows not to be the samples' own, as in a coin toss. The run could
+    # have seen groups that are: it sees these, and the retest puts samples into others.
+    tossed = bool(groups) and all(group.retest_kappa.high < KAPPA for group in groups)
     if not (tossed or power["half"] >= ENOUGH):
-        return (
-            "cannot-tell",
-            "",
-            "two groups are not shown, and this run would have missed them too often",
-        )
+        why = "two groups are not shown, and this run would have missed them too often"
+        return _Conclusion("cannot-tell", why)
     if not cut.shown:
-        return "cannot-tell", "", "the whole question moves the probe, its exact tokens do not"
-    name: FindingName = "graded" if _comes_back(whole) else "uniform"
-    why = {
-        "graded": "samples differ in how far they move, by degree and not in two groups",
-        "uniform": "one law moves all samples; what it leaves over does not come back",
-    }[name]
-    return name, "", why + ("; read again, they fall into other groups" if tossed else "")
+        why = "the whole question moves the probe, its exact tokens do not"
+        return _Conclusion("cannot-tell", why)
+    again = "; read again, they fall into other groups" if tossed else ""
+    if _comes_back(whole):
+        why = "samples differ in how far they move, by degree and not in two groups"
+        return _Conclusion("graded", why + again)
+    why = "one law moves all samples; what it leaves over does not come back"
+    return _Conclusion("uniform", why + again)
 
 
 # Groups that a missed span makes may also go with a kind of question or a belief, since spans are
@@ -333,8 +312,8 @@ _EXPLAINED = {
 }
 
 
-def _two(groups: Sequence[Group]) -> str:
-    shown = [g.look for g in groups if g.look.comes_back and g.explained.still_two]
+def _where(shown: Sequence[HumpTest]) -> str:
+    """On which roads and among which predicted classes two groups are shown, in words."""
     roads = {look.road for look in shown}
     parts = [text for road, text in (
         ("shifts", "two humps of shifts"), ("laws", "two laws, one that keeps the belief"),
@@ -355,9 +334,15 @@ def _untested(whole: Examined, examined: Sequence[Examined]) -> tuple[str, ...]:
     return tuple(lacks)
 
 
+_EXPLAINED_COLUMNS = {  # of findings.csv, and the field of `Explained` that each holds
+    "cells": "cells", "belief": "belief", "within_p": "p_within", "told": "belief_auroc",
+    "told_by_rule": "rule_auroc", "finder": "finder",
+}  # fmt: skip
+
+
 def findings_table(finding: Finding, *, model: str, dataset: str, layer: int) -> pd.DataFrame:
     """One row of findings.csv; `layer` is the band's layer whose clean probe reads best."""
-    whole, look, why = finding.examined, finding.best, finding.explained
+    whole, look, why = finding.examined, finding.best, finding.best.explained
     cut = whole.effects["knockout"]
     row: dict[str, Any] = {
         "model": model,
@@ -396,12 +381,10 @@ def findings_table(finding: Finding, *, model: str, dataset: str, layer: int) ->
         "kappa_low": look.kappa.low,
         "retest_kappa": look.retest_kappa.value,
         "share_q": float(look.lower.mean()) if why is not None else np.nan,
-        "cells": np.nan if why is None else why.cells,
-        "belief": np.nan if why is None else why.belief,
-        "within_p": np.nan if why is None else why.p_within,
-        "told": np.nan if why is None else why.belief_auroc,
-        "told_by_rule": np.nan if why is None else why.rule_auroc,
-        "finder": np.nan if why is None else why.finder,
+        **{
+            column: np.nan if why is None else getattr(why, name)
+            for column, name in _EXPLAINED_COLUMNS.items()
+        },
         **estimate_columns("effect_logit_right", cut.logit_right),
         **estimate_columns("effect_logit_wrong", cut.logit_wrong),
     }

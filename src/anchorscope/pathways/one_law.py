@@ -278,10 +278,10 @@ def gaps(
     found: dict[Delta, Gap] = {}
     for unit in UNITS:
         simulated = np.concatenate([by_unit[unit] for by_unit in drawn])
-        known = simulated[~np.isnan(simulated)]
+        finite = simulated[~np.isnan(simulated)]
         # A null that mostly leaves one group empty has no gap to compare with: no band, no p.
         value, low, high, _ = percentile_interval(observed[unit][0], simulated, len(pair.strata))
-        p = (1 + (known <= value).sum()) / (1 + len(known)) if np.isfinite(low) else np.nan
+        p = (1 + (finite <= value).sum()) / (1 + len(finite)) if np.isfinite(low) else np.nan
         found[unit] = Gap(value, low, high, float(p))
     return found
 

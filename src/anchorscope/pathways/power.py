@@ -38,7 +38,7 @@ from anchorscope.probes.labelled import Labelled, labelled
 from anchorscope.records import Estimate
 from anchorscope.run_folder.states import StateBank
 from anchorscope.run_folder.view import RunView, records, where
-from anchorscope.stats.intervals import Draws
+from anchorscope.stats.intervals import NOTHING, Draws
 from anchorscope.stats.ranking import auroc
 
 SHARES = {"half": 0.5, "fifth": 0.2}
@@ -257,7 +257,7 @@ def smallest_effects(
     def threshold(task: tuple[int, str]) -> Estimate:
         factor, kind = task
         if bands[0].n * factor < FEWEST:
-            return Estimate(np.nan, np.nan, np.nan, 0)
+            return NOTHING
 
         def found(size: float, number: int) -> bool:
             effect = {"share": 0.5, "lost": size} if kind == "loss" else {"share": size}

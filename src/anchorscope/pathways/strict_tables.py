@@ -19,7 +19,7 @@ import numpy as np
 from scipy.special import expit
 
 from anchorscope.config import Balance, Config, Delta, unit_of
-from anchorscope.pathways.effects import ROLES, delta_p, flips, prediction
+from anchorscope.pathways.effects import ROLES, delta_p, estimate_columns, flips, prediction
 from anchorscope.pathways.one_law import (
     Fit,
     Pair,
@@ -31,16 +31,15 @@ from anchorscope.pathways.one_law import (
     one_law,
     shared_noise,
 )
-from anchorscope.pathways.tables import estimate_columns
-from anchorscope.pathways.two_groups import NO_SHAPE, Shape, shape
-from anchorscope.probes.fold_probes import fit_fold_probes
+from anchorscope.probes.fold_probes import fold_logits
 from anchorscope.probes.folds import training_rows
 from anchorscope.probes.labelled import Covariates
 from anchorscope.probes.many_fits import DEFAULT_C
 from anchorscope.probes.readings import Readings
 from anchorscope.records import MODES, Estimate, Mode
-from anchorscope.stats.agreement import correlation_with_draws, kappa_interval
+from anchorscope.stats.humps import NO_SHAPE, Shape, shape
 from anchorscope.stats.intervals import (
+    NOTHING,
     Draws,
     bootstrap_mean,
     difference_of_means,
@@ -48,7 +47,7 @@ from anchorscope.stats.intervals import (
 )
 from anchorscope.stats.logistic import cross_fitted_logits
 from anchorscope.stats.mahalanobis import Mahalanobis
-from anchorscope.stats.ranking import auroc, auroc_interval
+from anchorscope.stats.ranking import auroc, auroc_interval, correlation_with_draws, kappa_interval
 
 # All samples; within each predicted class and both, each with its own law; the true classes.
 SUBSETS = ("all", "right", "wrong", "both", "z0", "z1")
@@ -59,7 +58,6 @@ EXPLAINED = 0.75
 SEPARATED = 0.97
 _ROWS = 64  # states whose norms are taken at a time
 _TINY = 1e-9
-_NOTHING = Estimate(np.nan, np.nan, np.nan, 0)
 Row = dict[str, Any]  # by column
 
 
@@ -77,7 +75,7 @@ def strict_row(
     """
     draws = Draws(seed=config.seed, resamples=config.resamples)
     at = _Layer(readings, layer, covariates, unit_of(config.delta))
-    clean, knocked = at.of("paper"), at.of("paper", "knockout")
+    clean, knocked = at.logits("paper"), at.logits("paper", "knockout")
     moved = knocked - clean
     row: Row = {"layer": layer, "n": len(at.fold)}
     for name, found in agreement(readings, layer, draws, entity=covariates.entity).items():
@@ -218,18 +216,18 @@ class _Layer:
         """Whether the neutral control was read, and moves the logits at all."""
         if "neutral" not in self.readings.logits:
             return False
-        away = np.abs(self.of("paper", "neutral") - self.of("paper"))
+        away = np.abs(self.logits("paper", "neutral") - self.logits("paper"))
         return bool(away.any() and not np.isnan(away).any())
 
-    def of(self, probe: str, intervention: str = "clean") -> np.ndarray:
+    def logits(self, probe: str, intervention: str = "clean") -> np.ndarray:
         return self.readings.at(self.layer, probe, intervention)[self.read]
 
     def predictors(self, probe: str) -> Predictors:
         """What the law may use of each sample; ŷ is that of `probe`."""
         return Predictors(
             fold=self.fold,
-            predicted=prediction(self.of(probe)),
-            belief=np.mean([self.of(name) for name in self.readings.probes], axis=0),
+            predicted=prediction(self.logits(probe)),
+            belief=np.mean([self.logits(name) for name in self.readings.probes], axis=0),
             factors=self.factors,
         )
 
@@ -239,7 +237,7 @@ class _Layer:
             return np.ones(len(self.fold), dtype=bool)
         if subset in ("z0", "z1"):
             return self.z == int(subset[1])
-        return prediction(self.of(probe)) == (subset == "wrong")
+        return prediction(self.logits(probe)) == (subset == "wrong")
 
     def law(self, subset: str, probe: str, intervention: str = "knockout", *, classes: str) -> Fit:
         """What a probe's logits follow within a subset; ŷ is that of the probe `classes`.
@@ -253,7 +251,7 @@ class _Layer:
         if key not in self._laws:
             rows = self.rows(subset, probe=classes)
             own = self.predictors(classes).take(rows)
-            clean, other = self.of(probe)[rows], self.of(probe, intervention)[rows]
+            clean, other = self.logits(probe)[rows], self.logits(probe, intervention)[rows]
             self._laws[key] = one_law(clean, other, own if split else own.together())
         return self._laws[key]
 
@@ -269,12 +267,12 @@ def _gaps(at: _Layer, mode: Mode, subset: Literal["all", "both"], draws: Draws) 
     if mode == "strict" and at.control:
         control = (at.law(subset, probe, at.control, classes=effect) for probe in ROLES[mode])
         shared = shared_noise(*control)
-    clean = at.of(effect)
+    clean = at.logits(effect)
     pair = Pair(
-        group_clean=at.of(group),
-        group_knockout=at.of(group, "knockout"),
+        group_clean=at.logits(group),
+        group_knockout=at.logits(group, "knockout"),
         effect_clean=clean,
-        effect_knockout=at.of(effect, "knockout"),
+        effect_knockout=at.logits(effect, "knockout"),
         strata=prediction(clean) if subset == "both" else np.zeros(len(clean)),
     )
     found = gaps(
@@ -301,7 +299,7 @@ def _same_gap(at: _Layer) -> float:
 
     It differs from paper mode by the smaller training set, and from strict mode by circularity.
     """
-    clean, knocked = at.of("b"), at.of("b", "knockout")
+    clean, knocked = at.logits("b"), at.logits("b", "knockout")
     flipped, effect = flips(clean, knocked) == 1, delta_p(clean, knocked, delta=at.unit)
     if not 0 < flipped.sum() < len(flipped):
         return np.nan
@@ -343,7 +341,7 @@ def _shape(at: _Layer, subset: str, seed: int) -> Shape:
         return NO_SHAPE
     left = at.law(subset, "paper", classes="paper").residual
     # Both classes together are turned the same way round: towards ŷ.
-    towards = np.where(at.of("paper")[rows] > 0, 1.0, -1.0) if subset == "both" else 1.0
+    towards = np.where(at.logits("paper")[rows] > 0, 1.0, -1.0) if subset == "both" else 1.0
     return shape(towards * left, seed=seed, entity=None if at.entity is None else at.entity[rows])
 
 
@@ -351,9 +349,13 @@ def _beyond_control(at: _Layer, draws: Draws) -> Estimate:
     """|shift| under the knockout less that under the control, in logits."""
     if not at.control:
         return Estimate(np.nan, np.nan, np.nan, len(at.fold))
-    clean = at.of("paper")
-    more = np.abs(at.of("paper", "knockout") - clean) - np.abs(at.of("paper", at.control) - clean)
-    return bootstrap_mean(more, seed=draws.seed, resamples=draws.resamples, entity=at.entity)
+    clean = at.logits("paper")
+    moved, by_control = (
+        np.abs(at.logits("paper", name) - clean) for name in ("knockout", at.control)
+    )
+    return bootstrap_mean(
+        moved - by_control, seed=draws.seed, resamples=draws.resamples, entity=at.entity
+    )
 
 
 def _answer_only_gap(
@@ -361,7 +363,7 @@ def _answer_only_gap(
 ) -> Estimate:
     """ΔP of Q less that of A when the question is left out; NaN where that was not run."""
     if "answer-only" not in readings.logits:
-        return _NOTHING
+        return NOTHING
     group, measure = ROLES[mode]
     flipped = flips(readings.at(layer, group), readings.at(layer, group, "knockout"))
     clean, other = readings.at(layer, measure), readings.at(layer, measure, "answer-only")
@@ -395,17 +397,17 @@ def refit(
 
     With `entity` [question] the intervals come from draws of entities, not of questions.
     """
-    known = ~np.isnan(knockout).any(axis=1)
-    x, y = clean[known], np.asarray(knockout[known], dtype=np.float64)
-    z, fold, seen = z[known], fold[known], clean_probe[known]
-    about = np.arange(len(z)) if entity is None else entity[known]
-    logit = fit_fold_probes(y, z, fold, C=C, balance=balance).logits(y)
+    cut = ~np.isnan(knockout).any(axis=1)
+    x, y = clean[cut], np.asarray(knockout[cut], dtype=np.float64)
+    z, fold, seen = z[cut], fold[cut], clean_probe[cut]
+    entities = np.arange(len(z)) if entity is None else entity[cut]
+    (logit,) = fold_logits(y, z[None].astype(float), fold, C=C, balance=balance)
     far, near = distances(x.astype(np.float64), y, fold, seed=seed)
     area = partial(auroc_interval, seed=seed, resamples=resamples)
     read = ~np.isnan(logit)
     return Refit(
-        clean_probe=area(z, seen, entity=about),
-        refit_probe=area(z[read], logit[read], entity=about[read]),
+        clean_probe=area(z, seen, entity=entities),
+        refit_probe=area(z[read], logit[read], entity=entities[read]),
         norm=_norm_ratio(x, y),
         mahalanobis=float(np.median(far) / np.median(near)) if len(z) else np.nan,
     )
@@ -434,8 +436,8 @@ def _norm_ratio(x: np.ndarray, y: np.ndarray) -> float:
         some = x[rows].astype(np.float64)
         size[rows] = np.linalg.norm(some, axis=1)
         moved[rows] = np.linalg.norm(y[rows] - some, axis=1)
-    known = size > 0
-    return float((moved[known] / size[known]).mean()) if known.any() else np.nan
+    nonzero = size > 0
+    return float((moved[nonzero] / size[nonzero]).mean()) if nonzero.any() else np.nan
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -117,8 +117,8 @@ def fit_and_read_layer(
     """
     for name, own in states.items():
         check_layer(own, name=name, layer=layer, ids=ids)
-    about = ids if entity is None else entity
-    folds, inner = int(fold.max()) + 1, inner_folds(about) if calibrate else None
+    entities = ids if entity is None else entity
+    folds, inner = int(fold.max()) + 1, inner_folds(entities) if calibrate else None
     parts = [_training_part(np.asarray(z), fold, f, inner, C, balance) for f in range(folds)]
     weights, intercept = _fit_layer(states["clean"], parts)
     learns = [[training_rows(fold, held_out=f, probe=p) for f in range(folds)] for p in PROBES]

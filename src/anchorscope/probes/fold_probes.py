@@ -29,18 +29,6 @@ class FoldProbes:
     weights: dict[int, np.ndarray]  # by fold, [width] float32
     intercept: dict[int, float]
 
-    def logits(self, states: np.ndarray) -> np.ndarray:
-        """The logit of label 1 [question], each state [question, width] read by its own fold's.
-
-        NaN where the fold has no probe.
-        """
-        logits = np.full(len(states), np.nan)
-        for number, weights in self.weights.items():
-            rows = self.fold == number
-            own = states[rows].astype(np.float64, copy=False)
-            logits[rows] = own @ weights.astype(np.float64) + self.intercept[number]
-        return logits
-
 
 class FoldTask(NamedTuple):
     """Labels to learn on some rows of the states, and how weak the penalty is."""
@@ -76,24 +64,13 @@ def fit_fold_tasks(
     return probes
 
 
-def fit_fold_probes(
-    x: np.ndarray,
-    label: np.ndarray,
-    fold: np.ndarray,
-    *,
-    C: float = DEFAULT_C,
-    balance: Balance = "weights",
-    least: int = 1,
-) -> FoldProbes:
-    """`fit_fold_tasks` for one task that all states x [question, width] belong to."""
-    task = FoldTask(np.arange(len(x)), label, fold, C)
-    return fit_fold_tasks(x, [task], balance=balance, least=least)[0]
-
-
 def task_logits(
     probes: Sequence[FoldProbes], tasks: Sequence[FoldTask], states: np.ndarray
 ) -> list[np.ndarray]:
-    """What `FoldProbes.logits` gives for the rows of each task, [member], in one product."""
+    """The logit of label 1 of each task's rows of the states [question, width], [member] a task.
+
+    Each row is read by the probe that held its fold out; NaN where the fold has no probe.
+    """
     keys = [(place, number) for place, own in enumerate(probes) for number in own.weights]
     logits = [np.full(len(task.rows), np.nan) for task in tasks]
     if not keys:

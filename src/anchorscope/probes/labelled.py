@@ -72,14 +72,14 @@ def in_folds(
     *, dataset: str, ids: Sequence[str], z: np.ndarray, covariates: Covariates, config: Config
 ) -> Labelled:
     """Questions of known class with the folds that keep each entity together."""
-    about = ids if covariates.entity is None else covariates.entity.tolist()
-    fold = entity_folds(about, folds=config.folds, seed=config.seed)
+    entities = ids if covariates.entity is None else covariates.entity.tolist()
+    fold = entity_folds(entities, folds=config.folds, seed=config.seed)
     check_enough(z, fold, dataset=dataset)
     return Labelled(
         dataset=dataset,
         ids=tuple(ids),
         z=z,
         fold=fold,
-        entities=tuple(about),
+        entities=tuple(entities),
         covariates=covariates,
     )

@@ -111,7 +111,7 @@ class ProbeSet:
         """Write the probes under `folder`, complete or not at all."""
         folder = Path(folder)
         weights = save({name: np.ascontiguousarray(getattr(self, name)) for name in _ARRAYS})
-        about = {
+        description = {
             "format": FORMAT,
             "probes": list(self.probes),
             "C": self.C,
@@ -121,24 +121,27 @@ class ProbeSet:
             "sha256": hashlib.sha256(weights).hexdigest(),
         }
         write_atomic(folder / _WEIGHTS, weights)
-        write_atomic(folder / _ABOUT, json.dumps(about, indent=2) + "\n")
+        write_atomic(folder / _ABOUT, json.dumps(description, indent=2) + "\n")
 
     @classmethod
     def load(cls, folder: str | Path) -> ProbeSet:
         """The probes that `save` wrote under `folder`."""
         folder = Path(folder)
         try:
-            about = json.loads((folder / _ABOUT).read_text(encoding="utf-8"))
-            if about["format"] != FORMAT:
-                raise _unreadable(folder, f"format {about['format']} is not {FORMAT}")
-            if about["sha256"] != hashlib.sha256((folder / _WEIGHTS).read_bytes()).hexdigest():
+            description = json.loads((folder / _ABOUT).read_text(encoding="utf-8"))
+            if description["format"] != FORMAT:
+                raise _unreadable(folder, f"format {description['format']} is not {FORMAT}")
+            if (
+                description["sha256"]
+                != hashlib.sha256((folder / _WEIGHTS).read_bytes()).hexdigest()
+            ):
                 raise _unreadable(folder, f"{_WEIGHTS} is not the file {_ABOUT} was written for")
             arrays = load_file(folder / _WEIGHTS)
             return cls(
-                probes=tuple(about["probes"]),
-                C=about["C"],
-                balance=about["balance"],
-                calibrated=about["calibrated"],
+                probes=tuple(description["probes"]),
+                C=description["C"],
+                balance=description["balance"],
+                calibrated=description["calibrated"],
                 **{name: arrays[name] for name in _ARRAYS},
             )
         except FileNotFoundError as error:

@@ -19,6 +19,7 @@ from anchorscope.stats.drawing import design_effect, drawn_sums, entities_in, sh
 LEVEL = 0.95
 ALPHA = 0.05  # a p-value up to which a test rejects
 Z = float(ndtri((1 + LEVEL) / 2))  # the normal quantile that belongs to LEVEL
+NOTHING = Estimate(np.nan, np.nan, np.nan, 0)  # what was not measured
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +142,7 @@ def weighted(estimates: Sequence[Estimate]) -> Estimate:
     finite = [e for e in estimates if np.isfinite(e.value)]
     n = sum(e.n for e in finite)
     if not finite:
-        return Estimate(np.nan, np.nan, np.nan, 0)
+        return NOTHING
     value = sum(e.n * e.value for e in finite) / n
     down = np.sqrt(sum((e.n * (e.value - e.low)) ** 2 for e in finite)) / n
     up = np.sqrt(sum((e.n * (e.high - e.value)) ** 2 for e in finite)) / n

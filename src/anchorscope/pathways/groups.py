@@ -1,33 +1,57 @@
-"""E5: what explains two groups without the knockout: class and belief, kinds, or the finder.
+"""E4 and E5: two groups or a degree, and what explains two groups.
 
-A tree splits the samples into cells by what is known of them: ŷ and clean belief, relation, kind of
-answer, length, exact tokens, popularity, and pairs of these. A mixture with the groups' own means
-then tells each cell's share of Q, free of the noise that blurs single samples. Cells of one group
-each explain the groups; where cells hold both, the groups must still be there inside them.
+Six looks: within each ŷ and both, on two roads.
+
+On the first road Q and A differ by how far they move: the shifts have two humps. On the second they
+follow two laws: Q's belief falls to the prior, A's stays, so that the shifts in units of the margin
+have two humps, among the samples whose margin is large enough to tell. Either way two sides that
+share no training question must agree on who is in which hump, and the lower one must flip more.
+
+The dip is held against that of the residuals themselves, smoothed until they have one hump
+(Silverman's bootstrap). Smoothing rounds the edges of a flat hump, so that the level of this ratio
+comes from the flattest hump there is, the uniform. The dip's own p under the uniform is beside it.
+
+The shifts of one probe hold its own error too: it blurs two humps into one, and never makes two out
+of one. So a missing second hump in a weak probe proves little.
+
+What explains two groups without the knockout: class and belief, kinds, or the finder. A tree splits
+the samples into cells by what is known of them: ŷ and clean belief, relation, kind of answer,
+length, exact tokens, popularity, and pairs of these. A mixture with the groups' own means then
+tells each cell's share of Q, free of the noise that blurs single samples. Cells of one group each
+explain the groups; where cells hold both, the groups must still be there inside them.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
+from typing import Literal, get_args
 
 import numpy as np
-from scipy.special import expit
+from scipy.special import chdtrc, expit
 
-from anchorscope.pathways.band import Band
-from anchorscope.pathways.two_groups import Look
+from anchorscope.pathways.band import SIDES, Band
+from anchorscope.pathways.effect_tests import retest_rows
 from anchorscope.probes.labelled import Covariates
-from anchorscope.stats.dip import dip, dip_p
+from anchorscope.records import Estimate
 from anchorscope.stats.drawing import effective_size
-from anchorscope.stats.intervals import ALPHA, Draws
-from anchorscope.stats.ranking import auroc
+from anchorscope.stats.humps import dip, dip_p, two_humps, unimodal_p
+from anchorscope.stats.intervals import ALPHA, NOTHING, Draws, difference, rate
+from anchorscope.stats.ranking import auroc, kappa_interval
 
+Road = Literal["shifts", "laws"]
+ROADS: tuple[Road, ...] = get_args(Road)
+Within = Literal["right", "wrong", "both"]
+WITHIN: tuple[Within, ...] = get_args(Within)
+ALPHA_LOOK = ALPHA / (len(WITHIN) * len(ROADS))  # the six looks share the 5 %
+KAPPA = 0.4  # the least agreement on the groups, at the lower end of its interval
+FEWEST = 40  # samples below which humps are not looked for
+_HOPELESS = 0.3  # the uniform's p from which no smoothing was seen to reach ALPHA_LOOK
 EXPLAINED = 0.65  # share of the groups' variance between cells from which cells explain them
 PURE = 0.1  # a cell with less than this share of a group holds one group only
 FINDER = 0.7  # least part of the groups' gap that the whole-question cut must leave
 SENSITIVE = 0.63  # AUROC that a rule of the belief would have, below which it cannot be excluded
 TOLD = 0.4  # part of that rule's AUROC above chance from which the belief tells the groups
-_FEWEST = 40
 _LEVELS = 6  # a number is cut into this many ranges for pairs
 _LEAVES = 10
 _SIMULATED = 10  # groups made by a rule of the belief
@@ -76,7 +100,159 @@ class Explained:
         return ""
 
 
-def explain(look: Look, band: Band, draws: Draws) -> Explained:
+@dataclass(frozen=True, kw_only=True)
+class HumpTest:
+    """What one set of samples shows on one road; NaN where it was not worth computing."""
+
+    within: Within
+    road: Road
+    rows: np.ndarray  # of all samples, bool
+    shifts: np.ndarray  # [row], residuals towards ŷ, mean of both sides; by margin on "laws"
+    lower: np.ndarray  # [row], who is in the lower hump, by both sides together
+    p_dip: float
+    p_uniform: float
+    bic: float = np.nan  # BIC of one component less that of two
+    kappa: Estimate = NOTHING  # sides a and b
+    retest_kappa: Estimate = NOTHING  # first reading and retest; NaN where there is none
+    flips: Estimate = NOTHING  # share that side b flips in a's lower hump less in the upper
+    explained: Explained | None = None  # where two groups are shown
+
+    @property
+    def grouped(self) -> bool:
+        """Whether two groups are shown, on which independent probes agree."""
+        return bool(
+            self.p_dip <= ALPHA_LOOK
+            and self.bic > 0
+            and self.kappa.low > KAPPA
+            and self.flips.low > 0
+        )
+
+    @property
+    def comes_back(self) -> bool:
+        """Whether the retest puts the samples into the same groups, where there was one."""
+        return bool(np.isnan(self.retest_kappa.value) or self.retest_kappa.low > KAPPA)
+
+
+def look_for_groups(band: Band, draws: Draws) -> dict[tuple[Within, Road], HumpTest]:
+    """All six looks at the band's readings of one set of folds: whether there are two humps."""
+    shifts = _shifts(band, band.both(), band.both("knockout"))
+    looks: dict[tuple[Within, Road], HumpTest] = {}
+    for road in ROADS:
+        unit = _margin(band) if road == "laws" else np.ones(band.n)
+        chosen = _large_margin(band) if road == "laws" else np.ones(band.n, dtype=bool)
+        subsets = {"right": chosen & ~band.wrong, "wrong": chosen & band.wrong, "both": chosen}
+        alone: list[float] = []
+        for within in WITHIN:
+            rows = subsets[within]
+            turned = (shifts / unit)[rows]
+            p_dip, p_uniform = _dip(turned, band, rows, draws.seed)
+            if within != "both":
+                alone.append(p_dip)
+            elif not _supported(alone):
+                p_dip = 1.0 if np.isfinite(p_dip) else np.nan
+            look = HumpTest(
+                within=within,
+                road=road,
+                rows=rows,
+                shifts=turned,
+                lower=np.zeros(int(rows.sum()), dtype=bool),
+                p_dip=p_dip,
+                p_uniform=p_uniform,
+            )
+            looks[within, road] = look
+    return looks
+
+
+def _shifts(band: Band, before: np.ndarray, after: np.ndarray) -> np.ndarray:
+    """What the one law leaves of knocked-out logits, turned towards ŷ, [question]."""
+    return band.towards * band.law(before, after).residual
+
+
+def _margin(band: Band) -> np.ndarray:
+    margin = np.abs(band.belief)
+    return np.maximum(margin, 0.1 * margin.mean())  # a margin of zero has no unit
+
+
+def _large_margin(band: Band) -> np.ndarray:
+    margin, large = np.abs(band.belief), np.zeros(band.n, dtype=bool)
+    for mine in (band.wrong, ~band.wrong):
+        if mine.any():
+            large[mine] = margin[mine] >= np.median(margin[mine])
+    return large
+
+
+def _dip(shifts: np.ndarray, band: Band, rows: np.ndarray, seed: int) -> tuple[float, float]:
+    """The dip's p under one hump of the residuals' own shape, and under the uniform."""
+    if len(shifts) < FEWEST or not np.ptp(shifts) > 0:
+        return np.nan, np.nan
+    # Questions about one entity are not independent samples of the law.
+    size = effective_size(shifts, None if band.entity is None else band.entity[rows])
+    uniform = dip_p(dip(shifts), round(size))
+    if uniform <= ALPHA_LOOK or uniform > _HOPELESS:
+        return uniform, uniform
+    return min(uniform, unimodal_p(shifts, size, seed=seed)), uniform
+
+
+def _supported(alone: list[float]) -> bool:
+    """Whether the predicted classes show two humps on their own too (Fisher's combination).
+
+    Two classes with one skewed hump each have two modes when they are put together.
+    """
+    tested = np.array([p for p in alone if np.isfinite(p)])
+    if not len(tested):
+        return False
+    return bool(chdtrc(2 * len(tested), -2 * np.log(np.maximum(tested, 1e-6)).sum()) <= ALPHA)
+
+
+def with_groups(look: HumpTest, band: Band, draws: Draws) -> HumpTest:
+    """The look with its two humps, and who agrees on them."""
+    unit = _margin(band) if look.road == "laws" else np.ones(band.n)
+    sides = [_shifts(band, band.side(side), band.side(side, "knockout")) for side in SIDES]
+    humps = [
+        two_humps((shifts / unit)[look.rows], seed=draws.seed)
+        for shifts in (*sides, _shifts(band, band.both(), band.both("knockout")))
+    ]
+    in_a, in_b, lower = (hump.lower for hump in humps)
+    flipped = ((band.side("b") > 0) != (band.side("b", "knockout") > 0))[look.rows]
+    flips = NOTHING
+    if 0 < in_a.sum() < len(in_a):
+        flips = difference(rate(flipped[in_a]), rate(flipped[~in_a]))
+    return replace(
+        look,
+        lower=lower,
+        bic=humps[-1].bic,
+        kappa=_kappa(in_a, in_b, band, look.rows, draws),
+        retest_kappa=_retest_kappa(look, lower, band, unit, draws),
+        flips=flips,
+    )
+
+
+def _retest_kappa(
+    look: HumpTest, lower: np.ndarray, band: Band, unit: np.ndarray, draws: Draws
+) -> Estimate:
+    """Agreement of the first reading's humps and the retest's, among samples read again."""
+    again = retest_rows(band)
+    if again is None or (both := look.rows & again).sum() < FEWEST:
+        return NOTHING
+    second = band.take(again)
+    left = np.full(band.n, np.nan)
+    left[again] = _shifts(second, second.both("retest"), second.both("retest-knockout"))
+    shifts = (left / unit)[both]
+    if not np.ptp(shifts) > 0:
+        return NOTHING
+    return _kappa(
+        lower[again[look.rows]], two_humps(shifts, seed=draws.seed).lower, band, both, draws
+    )
+
+
+def _kappa(
+    one: np.ndarray, other: np.ndarray, band: Band, rows: np.ndarray, draws: Draws
+) -> Estimate:
+    entity = None if band.entity is None else band.entity[rows]
+    return kappa_interval(one, other, seed=draws.seed, resamples=draws.resamples, entity=entity)
+
+
+def explain(look: HumpTest, band: Band, draws: Draws) -> Explained:
     """What accounts for the groups of a look."""
     own = band.take(look.rows)
     ratio = _likelihood_ratio(look.shifts, look.lower)
@@ -199,9 +375,9 @@ def _between(shares: np.ndarray) -> float:
     return float(1 - (shares * (1 - shares)).mean() / whole) if whole > 0 else np.nan
 
 
-def _p_within(look: Look, shares: np.ndarray, own: Band) -> float:
+def _p_within(look: HumpTest, shares: np.ndarray, own: Band) -> float:
     mixed = (shares > PURE) & (shares < 1 - PURE)
-    if mixed.sum() < _FEWEST:
+    if mixed.sum() < FEWEST:
         return np.nan
     values = look.shifts[mixed]
     size = effective_size(values, None if own.entity is None else own.entity[mixed])
@@ -215,14 +391,14 @@ def _belief_auroc(lower: np.ndarray, band: Band) -> float:
     """
     areas, sizes = [], []
     for mine in (band.wrong, ~band.wrong):
-        if mine.sum() >= _FEWEST and 0 < lower[mine].sum() < mine.sum():
+        if mine.sum() >= FEWEST and 0 < lower[mine].sum() < mine.sum():
             score = _nearest_share(band.belief[mine], lower[mine], band.fold[mine])
             areas.append(auroc(lower[mine].astype(int), score))
             sizes.append(mine.sum())
     return float(np.average(areas, weights=sizes)) if areas else np.nan
 
 
-def _rule_auroc(look: Look, band: Band, own: Band, *, seed: int) -> float:
+def _rule_auroc(look: HumpTest, band: Band, own: Band, *, seed: int) -> float:
     """The AUROC that groups of middling margin would have, given how reliably beliefs are read.
 
     The true belief is drawn given what the probes read of it. Groups that a rule of the true
@@ -257,7 +433,7 @@ def _nearest_share(belief: np.ndarray, lower: np.ndarray, fold: np.ndarray) -> n
     return score
 
 
-def _finder(look: Look, own: Band) -> float:
+def _finder(look: HumpTest, own: Band) -> float:
     """The groups' gap under the whole-question cut over that under the knockout.
 
     Groups that a missed E_Q makes are gone when the whole question is hidden: near 0.

@@ -18,18 +18,18 @@ from anchorscope.config import Delta
 from anchorscope.pathways.band import SIDES, Band
 from anchorscope.pathways.effects import delta_p
 from anchorscope.records import Estimate
-from anchorscope.stats.agreement import correlation_with_draws
 from anchorscope.stats.drawing import drawn_sums
 from anchorscope.stats.intervals import (
     ALPHA,
+    NOTHING,
     Draws,
     Z,
     bootstrap_mean,
     p_of_interval,
     percentile_interval,
 )
+from anchorscope.stats.ranking import correlation_with_draws
 
-NOTHING = Estimate(np.nan, np.nan, np.nan, 0)
 _SURE = 0.975  # share of the draws in which the whole question must have an effect
 _TESTS = 3  # logits within each ŷ, and flips, share the 5 %
 RETESTED = 60  # fewest samples read again for a retest

@@ -1,0 +1,342 @@
+"""One hump or two: Hartigan's dip, Silverman's bootstrap, and two Gaussians against one.
+
+The dip is the smallest distance (largest difference of distribution functions) between the
+sample's own distribution and any unimodal one. Written from the description in J. A. Hartigan and
+P. M. Hartigan, "The Dip Test of Unimodality", Annals of Statistics 13 (1985).
+
+The package diptest 0.12 is under the GPL, this one under Apache-2.0, so it can only check ours:
+over 2,000 samples without ties the statistics differ by 1e-16 at most, over 1,500 the p-values by
+0.02 (0.009 where p < 0.1). It is 50 to 200 times faster, and exact where ours is 1e-5 off (ties).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import NamedTuple
+
+import numpy as np
+from scipy.ndimage import gaussian_filter1d
+
+from anchorscope.stats.drawing import effective_size
+
+FEWEST = 4  # below this no sample can show two humps
+SHAPED = 20  # shifts below which a shape is not judged
+_FEW = 64  # points that a loop takes no longer for
+_DRAWS = 40  # of the smoothed residuals, behind the mean of their dips
+# Ratios of dips (unimodal_p) of n uniform samples that are reached with these chances, a line in
+# log10(n): 4,000 draws of n = 40 and 100, 3,000 of 300, 1,500 of 1,000.
+_RATIO_P = (0.5, 0.3, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002)
+_RATIO = np.array([0.945, 1.080, 1.136, 1.251, 1.316, 1.484, 1.572, 1.707, 1.812])
+_RATIO_GROWS = np.array([0.093, 0.096, 0.113, 0.127, 0.155, 0.155, 0.164, 0.142, 0.153])
+_MOST = 2000  # samples of a draw
+_BINS = 512  # of the residuals, for counting the humps of a smoothed density
+_STEPS, _SMALL = 300, 1e-3  # of expectation and maximisation; the gain at which they end
+_LEAST = 1e-4  # added to each variance: no hump may become a point
+_MOVED = 1e-4  # of the variance: centres that move less have found their place
+_EPS = 10 * np.finfo(np.float64).eps
+
+
+def dip(values: np.ndarray) -> float:
+    """The dip statistic of a sample, at least 1 / (2 n); NaN for fewer than four values."""
+    x = np.sort(np.asarray(values, dtype=np.float64))
+    n = len(x)
+    if n < FEWEST or not np.isfinite(x).all():
+        return np.nan
+    if x[0] == x[-1]:
+        return 1 / (2 * n)  # one value only: a single hump of no width
+    x = _spread(x)
+    steps = np.arange(n + 1) / n
+    lower, upper = steps[:-1], steps[1:]  # the distribution function before and after each value
+    first, last, found = 0, n - 1, 0.0
+    while True:  # the interval that must hold the mode shrinks until nothing is gained
+        below = first + _hull(x[first : last + 1], lower[first : last + 1])
+        above = first + _hull(-x[first : last + 1], -upper[first : last + 1], turned=True)
+        gap, left, right = _widest(x, lower, upper, below, above)
+        if gap <= found:
+            return found / 2
+        outside = (
+            _misfit(x, lower, upper, below[below <= left]),
+            _misfit(x, upper, lower, above[above >= right]),
+        )
+        found = max(found, *outside)
+        if gap <= found or (left, right) == (first, last):
+            return max(gap if (left, right) == (first, last) else found, 1 / n) / 2
+        first, last = left, right
+
+
+def dip_p(statistic: float, n: int) -> float:
+    """The chance of a dip at least this large in n draws from a uniform distribution.
+
+    The uniform is the unimodal distribution whose dip is largest in the limit, so for any other
+    one-hump law the true chance is smaller: the test errs on the side of one hump.
+    """
+    if not np.isfinite(statistic) or n < FEWEST:
+        return np.nan
+    sizes, levels, quantiles = _table()
+    scaled = np.sqrt(n) * statistic
+    # Interpolated between the two nearest sizes, on the scale where the law hardly moves.
+    column = [
+        np.interp(np.log(n), np.log(sizes), quantiles[:, level]) for level in range(len(levels))
+    ]
+    return float(np.interp(scaled, column, 1 - levels, left=1.0, right=1 - levels[-1]))
+
+
+def _spread(x: np.ndarray) -> np.ndarray:
+    """The sorted values with equal ones pulled apart by next to nothing.
+
+    A heap of equal values is a narrow peak: only at the mode can a one-hump law follow it.
+    """
+    gaps = np.diff(x)
+    if (gaps > 0).all():
+        return x
+    step = gaps[gaps > 0].min() * 1e-4 / len(x)
+    starts = np.flatnonzero(np.concatenate([[True], gaps > 0]))
+    place = np.arange(len(x)) - np.repeat(starts, np.diff(np.append(starts, len(x))))
+    return (x - x[0]) + place * step
+
+
+def _hull(x: np.ndarray, y: np.ndarray, *, turned: bool = False) -> np.ndarray:
+    """The corners of the greatest convex function below the points, as positions in order.
+
+    `turned`: the points come negated, which makes it the least concave function above them.
+    """
+    if turned:
+        x, y = x[::-1], y[::-1]
+    places = _without_bumps(x, y)
+    xs, ys = x[places].tolist(), y[places].tolist()
+    kept: list[int] = []
+    for k in range(len(xs)):
+        while len(kept) > 1:
+            i, j = kept[-2], kept[-1]
+            if (ys[j] - ys[i]) * (xs[k] - xs[j]) < (ys[k] - ys[j]) * (xs[j] - xs[i]):
+                break
+            kept.pop()
+        kept.append(k)
+    corners = places[kept]
+    return len(x) - 1 - corners[::-1] if turned else corners
+
+
+def _without_bumps(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """The positions of points that may be corners, a few dozen of thousands.
+
+    A point on or above the line between two others is none: those of neighbours are looked at all
+    at once, time and again, since a loop over all points takes most of a dip's time.
+    """
+    places = np.arange(len(x))
+    while len(places) > _FEW:
+        run, rise = np.diff(x[places]), np.diff(y[places])
+        corner = rise[:-1] * run[1:] < rise[1:] * run[:-1]
+        if corner.all():
+            break
+        places = places[np.concatenate([[True], corner, [True]])]
+    return places
+
+
+def _widest(
+    x: np.ndarray, lower: np.ndarray, upper: np.ndarray, below: np.ndarray, above: np.ndarray
+) -> tuple[float, int, int]:
+    """The largest distance between the two hulls, and the interval it leaves for the mode."""
+    at_below = np.interp(x[below], x[above], upper[above]) - lower[below]
+    at_above = upper[above] - np.interp(x[above], x[below], lower[below])
+    i, j = int(np.argmax(at_below)), int(np.argmax(at_above))
+    if at_below[i] > at_above[j]:
+        left = int(below[i])
+        return float(at_below[i]), left, int(above[above >= left].min())
+    right = int(above[j])
+    return float(at_above[j]), int(below[below <= right].max()), right
+
+
+def _misfit(x: np.ndarray, side: np.ndarray, other: np.ndarray, corners: np.ndarray) -> float:
+    """The largest distance of the steps from the hull through these corners."""
+    if len(corners) < 2:
+        return 0.0
+    part = slice(int(corners[0]), int(corners[-1]) + 1)
+    line = np.interp(x[part], x[corners], side[corners])
+    return float(np.abs(other[part] - line).max())
+
+
+@cache
+def _table() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Sizes, levels, and the quantiles [size, level] of √n · dip under the uniform."""
+    text = resources.files("anchorscope.stats").joinpath("dip_table.json").read_text("utf-8")
+    table = json.loads(text)
+    return tuple(np.array(table[key]) for key in ("sizes", "levels", "quantiles"))  # type: ignore
+
+
+def unimodal_p(values: np.ndarray, size: float, *, seed: int) -> float:
+    """The chance that one hump has a dip this much larger than its values, smoothed, have.
+
+    `size` is the number of independent samples that the values [sample] amount to.
+    """
+    width = one_hump_width(values)
+    rng = np.random.default_rng(seed)
+    # The dip falls with the root of the size, so that fewer draws tell the same.
+    count = min(max(4, round(size)), _MOST)
+    shape = (_DRAWS, count)
+    drawn = values[rng.integers(len(values), size=shape)] + width * rng.standard_normal(shape)
+    ratio = dip(values) * np.sqrt(size / count) / np.mean([dip(row) for row in drawn])
+    flat = _RATIO + _RATIO_GROWS * np.log10(count)
+    return float(np.interp(ratio, flat, _RATIO_P, left=1.0))
+
+
+def one_hump_width(values: np.ndarray) -> float:
+    """The narrowest Gaussian kernel under which the density of the values has a single hump."""
+    spread = values.std()
+    low, high = values.min() - spread, values.max() + spread
+    counts, edges = np.histogram(values, bins=_BINS, range=(low, high))
+    step = edges[1] - edges[0]
+
+    def humps(width: float) -> int:
+        density = gaussian_filter1d(counts.astype(float), width / step, mode="constant", truncate=6)
+        slope = np.sign(np.diff(density))
+        return int((np.diff(slope[slope != 0]) < 0).sum())
+
+    narrow, wide = 0.01 * spread, 2 * spread
+    for _ in range(12):
+        middle = float(np.sqrt(narrow * wide))
+        narrow, wide = (middle, wide) if humps(middle) > 1 else (narrow, middle)
+    return wide
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """One hump or two, of n shifts; NaN where they are too few to say."""
+
+    n: int
+    p: float = np.nan  # of the dip, under one hump
+    bic: float = np.nan  # BIC of one component less that of two; above 0: two fit better
+
+
+NO_SHAPE = Shape(n=0)
+
+
+def shape(shifts: np.ndarray, *, seed: int = 0, entity: np.ndarray | None = None) -> Shape:
+    """The shape of a list of shifts: Hartigan's dip, and BIC of one against two components.
+
+    Questions about one `entity` are not independent, so the dip counts as many as they amount to.
+    """
+    shifts = np.asarray(shifts, dtype=np.float64)
+    n = len(shifts)
+    if n < SHAPED or not np.ptp(shifts) > 0:
+        return Shape(n=n)
+    size = max(4, round(effective_size(shifts, entity)))
+    return Shape(n=n, p=dip_p(dip(shifts), size), bic=two_humps(shifts, seed=seed).bic)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Humps:
+    """The best mixture of two Gaussians, and which shifts belong to its lower component."""
+
+    bic: float  # of one component less that of two; above 0: two fit better
+    lower: np.ndarray  # [shift], which belong to the lower hump
+
+
+class _Mixture(NamedTuple):
+    """Two components, [2] each."""
+
+    weight: np.ndarray
+    mean: np.ndarray
+    variance: np.ndarray
+
+
+def two_humps(shifts: np.ndarray, *, seed: int = 0) -> Humps:
+    """Shifts [shift] with some spread, parted in two.
+
+    scikit-learn's GaussianMixture gives the same (to 1e-12, tested) in three times the time: its
+    steps are for any number of dimensions.
+    """
+    n, spread = len(shifts), shifts.std()
+    x = (shifts - shifts.mean()) / spread
+    mixture = _settled(x, _begun(x, seed))
+    weighted = _log_weighted(x, mixture)  # [2, shift]
+    likelihood = float(np.logaddexp(*weighted).mean())
+    two = -2 * n * likelihood + 5 * np.log(n) + 2 * n * np.log(spread)  # in the shifts' own unit
+    # GaussianMixture(1) gives this to 4e-16 (tested) in 24 ms, and this takes 9 µs.
+    one = n * np.log(2 * np.pi * shifts.var()) + n + 2 * np.log(n)
+    means, low = mixture.mean, int(np.argmin(mixture.mean))
+    # The wider component would claim both ends; beyond its own mean a hump is one-sided.
+    lower = (x < means[low]) | ((weighted.argmax(axis=0) == low) & (x < means[1 - low]))
+    return Humps(
+        bic=float(one - two),
+        lower=lower,
+    )
+
+
+def _begun(x: np.ndarray, seed: int) -> _Mixture:
+    """Weights and variances of two clusters, and the means of the two halves.
+
+    Begun once from the two halves: over 60 samples of 200 the BIC was 1.6 worse at most, and 0.4
+    better, than the best of ten random starts.
+    """
+    second = two_clusters(x, seed=seed)
+    middle = np.median(x)
+    halves = np.array([x[x <= middle].mean(), x[x >= middle].mean()])
+    share = np.stack([~second, second]).astype(np.float64)
+    return _maximised(x, share)._replace(mean=halves)
+
+
+def two_clusters(x: np.ndarray, *, seed: int) -> np.ndarray:
+    """Which of the numbers [shift], not all alike, belong to the second cluster of k-means.
+
+    scikit-learn's KMeans, begun once, gives the same (tested). It takes three times as long, and a
+    second to import in every process.
+    """
+    x = x - x.mean()
+    centres = _first_centres(x, np.random.RandomState(seed))
+    enough, second = _MOVED * x.var(), None
+    for _ in range(_STEPS):
+        before, second = second, _nearer_second(x, centres)
+        if before is not None and np.array_equal(before, second):
+            return second
+        moved = np.array([x[~second].mean(), x[second].mean()])
+        shift, centres = ((moved - centres) ** 2).sum(), moved
+        if shift <= enough:
+            break
+    return _nearer_second(x, centres)
+
+
+def _first_centres(x: np.ndarray, rng: np.random.RandomState) -> np.ndarray:
+    """One of the numbers, and of two far from it the better one: k-means++."""
+    first = x[rng.choice(len(x), p=np.full(len(x), 1 / len(x)))]
+    apart = (x - first) ** 2
+    drawn = np.searchsorted(np.cumsum(apart), rng.uniform(size=2) * apart.sum())
+    rivals = x[np.minimum(drawn, len(x) - 1)]
+    left = [np.minimum(apart, (x - rival) ** 2).sum() for rival in rivals]
+    return np.array([first, rivals[int(np.argmin(left))]])
+
+
+def _nearer_second(x: np.ndarray, centres: np.ndarray) -> np.ndarray:
+    """Which numbers are nearer to the second of two centres."""
+    return np.abs(x - centres[1]) < np.abs(x - centres[0])
+
+
+def _settled(x: np.ndarray, mixture: _Mixture) -> _Mixture:
+    """The mixture after steps of expectation and maximisation."""
+    before = -np.inf
+    for _ in range(_STEPS):
+        weighted = _log_weighted(x, mixture)
+        whole = np.logaddexp(*weighted)
+        mixture = _maximised(x, np.exp(weighted - whole))
+        likelihood = float(whole.mean())
+        if abs(likelihood - before) < _SMALL:
+            break
+        before = likelihood
+    return mixture
+
+
+def _maximised(x: np.ndarray, share: np.ndarray) -> _Mixture:
+    """The components of samples that belong to them by these shares [2, shift]."""
+    size = share.sum(axis=1) + _EPS
+    mean = share @ x / size
+    variance = (share * (x - mean[:, None]) ** 2).sum(axis=1) / size + _LEAST
+    return _Mixture(size / size.sum(), mean, variance)
+
+
+def _log_weighted(x: np.ndarray, mixture: _Mixture) -> np.ndarray:
+    """Log of weight times density, [2, shift]."""
+    weight, mean, variance = (values[:, None] for values in mixture)
+    scaled = (x - mean) ** 2 / variance
+    return np.log(weight) - 0.5 * (np.log(2 * np.pi * variance) + scaled)
