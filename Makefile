@@ -6,7 +6,7 @@
 # make test   lint, types and all tests but the slow ones
 # make test-slow  the slow ones alone
 # make test-avx2  the tests of numbers as an older x86 processor rounds them
-# make torture  faults in folders and hostile inputs, hundreds of each: one table (docs/reliability.md)
+# make torture  faults in folders, hundreds, and hostile inputs, thousands (docs/reliability.md)
 PYTHON ?= python3
 BIN := .venv/bin
 
@@ -51,7 +51,7 @@ test: lint
 	$(WORKERS)
 
 test-all: lint
-	$(WORKERS) -m ""
+	$(WORKERS) -m "not torture"
 
 test-slow: setup
 	$(WORKERS) -m slow
@@ -62,10 +62,9 @@ test-avx2: setup
 		tests/test_engine*.py tests/test_evidence*.py tests/test_models_spread.py \
 		tests/test_probes*.py tests/test_pathways*.py tests/test_stats*.py tests/test_pipeline.py
 
-# Each part prints its own rows; the second runs whatever the first found.
+# In one process without threads, which forks.
 torture: setup
-	$(BIN)/python -m torture.faults; faults=$$?; \
-	if test -e torture/fuzz/__main__.py; then $(BIN)/python -m torture.fuzz || exit 1; fi; exit $$faults
+	TORTURE=100 OMP_NUM_THREADS=1 LOKY_MAX_CPU_COUNT=1 $(BIN)/python -m pytest tests/torture -m "" --verbose
 
 clean:
 	rm -rf .venv .cache runs site

@@ -6,8 +6,7 @@ import json
 
 import pytest
 from kit.tiny import tiny_lm, tiny_tokenizer
-
-from torture.fuzz.texts import MARKUP, SPECIAL, WORDS
+from torture.hostile import MARKUP, SPECIAL, WORDS
 
 OPTIONS = ["--max-tokens", "4", "--device", "cpu", "--dtype", "float32", "--resamples", "100",
            "--fold-seeds", "1", "--shots", "0", "--evidence", "none"]  # fmt: skip

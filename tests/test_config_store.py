@@ -14,7 +14,7 @@ from anchorscope.config import Config
 from anchorscope.engine.transfer import to_host
 from anchorscope.errors import UserError
 from anchorscope.probes.linear_probe import DEFAULT_C
-from anchorscope.run_folder.states import load_states, save_states, shard_name
+from anchorscope.run_folder.states import StateBank, save_states, shard_name
 from anchorscope.run_folder.store import Store
 
 ONE = {"model": "bundled", "limit": 8}
@@ -134,7 +134,7 @@ def test_states_come_back_in_the_order_asked_for(tmp_path: Path):
     states = np.arange(24, dtype=np.float32).reshape(4, 3, 2)
     save_states(store, shard_name("clean", 0), ["a", "b"], states[:2])
     save_states(store, shard_name("clean", 1), ["c", "d"], states[2:])
-    found = load_states(store, "clean", ["d", "a", "nowhere"], 2)
+    found = StateBank(store.path, ["d", "a", "nowhere"]).all_layers("clean")
     assert np.array_equal(found[:2], states[[3, 0]])
     assert np.isnan(found[2]).all()
 
@@ -143,7 +143,7 @@ def test_half_precision_gives_way_where_the_range_needs_it(tmp_path: Path):
     store = Store.open(tmp_path / "run", ONE)
     wide = torch.tensor([[[1e5, 0.1]]])
     save_states(store, shard_name("clean", 0), ["a"], to_host(wide))
-    assert np.array_equal(load_states(store, "clean", ["a"], 1), wide.numpy())
+    assert np.array_equal(StateBank(store.path, ["a"]).all_layers("clean"), wide.numpy())
     assert to_host(wide / 2).dtype == np.float16
 
 

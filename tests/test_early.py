@@ -12,7 +12,7 @@ from kit.detect_worlds import plain, write_run
 from kit.tiny import tiny_lm, tiny_tokenizer
 
 from anchorscope.pipeline.request import check_place, check_run
-from anchorscope.run_folder.disk_space import check_writable
+from anchorscope.run_folder.disk import check_writable
 
 ANSWERS = {"answers": ["sea"]}
 

@@ -20,9 +20,8 @@ from anchorscope.evidence.heads import heads_table
 from anchorscope.evidence.patching import patching_table
 from anchorscope.evidence.saliency import saliency_table
 from anchorscope.evidence.windows import windows_table
-from anchorscope.pathways.grouping import pathways_table
-from anchorscope.pathways.refit import refit
-from anchorscope.pathways.tables import controls_table, layers_table, probes_table
+from anchorscope.pathways.strict_tables import refit
+from anchorscope.pathways.tables import controls_table, layers_table, pathways_table, probes_table
 from anchorscope.probes.labelled import Covariates
 from anchorscope.probes.readings import Readings
 from anchorscope.records import MODES

@@ -39,7 +39,7 @@ from anchorscope.evidence.patching import (
 from anchorscope.evidence.pieces import PromptMaker
 from anchorscope.evidence.shards import Shards, budget_of, prefix_of, read_ends, trunks
 from anchorscope.pathways.effects import flips
-from anchorscope.run_folder.states import load_states
+from anchorscope.run_folder.states import StateBank
 from anchorscope.run_folder.store import Store
 
 
@@ -184,7 +184,7 @@ def test_patching_flips_the_planted_model_and_the_controls_do_not(planted):
     probe = planted_probe(planted.lease.model, samples, layer=4)
 
     def logits(name):
-        states = load_states(planted.store, name, ids, 2)
+        states = StateBank(planted.store.path, ids).all_layers(name)
         return probe.logits(ids, torch.tensor(states)).numpy()
 
     clean = logits("patch-self")

@@ -14,8 +14,7 @@ from scipy.stats import binomtest
 from anchorscope.evidence.answer_only import answer_only_table
 from anchorscope.evidence.patching import PATCHES, patching_gap_table, patching_table
 from anchorscope.evidence.windows import windows_table
-from anchorscope.pathways.grouping import pathways_table
-from anchorscope.pathways.tables import layers_table
+from anchorscope.pathways.tables import layers_table, pathways_table
 from anchorscope.probes.readings import Readings
 from anchorscope.records import Estimate
 from anchorscope.stats.intervals import difference, group_means

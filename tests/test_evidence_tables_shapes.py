@@ -13,7 +13,7 @@ from anchorscope.evidence.heads import heads_agreement, heads_table
 from anchorscope.evidence.saliency import saliency_table
 from anchorscope.probes.readings import Readings
 from anchorscope.run_folder.table_columns import EVIDENCE
-from anchorscope.stats.ranking import spearman
+from anchorscope.stats.agreement import spearman
 
 N, LAYERS = 160, 4
 

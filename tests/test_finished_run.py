@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import signal
 from pathlib import Path
@@ -10,10 +11,10 @@ from pathlib import Path
 import pytest
 from kit.rivers import rivers, run_here
 from kit.tiny import tiny_lm
+from torture.commands import a_file_of_each_kind
 
 from anchorscope.errors import UserError
 from anchorscope.run_folder.store import Store
-from torture.faults.damage import kinds_of_file
 
 
 @pytest.fixture(scope="module")
@@ -45,11 +46,11 @@ def files(run: Path) -> dict[str, bytes]:
 def test_every_kind_of_file_of_a_finished_run_is_missed(cli, run):
     """One after another is taken away and put back: none is left without a word."""
     assert wrong_names(cli, run) == set()
-    for kind in kinds_of_file(run).values():
-        name, content = kind[0].relative_to(run).as_posix(), kind[0].read_bytes()
-        kind[0].unlink()
+    for name in a_file_of_each_kind(run, random.Random(0)):
+        content = (run / name).read_bytes()
+        (run / name).unlink()
         assert wrong_names(cli, run) == {name}
-        kind[0].write_bytes(content)
+        (run / name).write_bytes(content)
 
 
 def test_every_file_of_a_finished_run_is_missed_when_much_is_damaged(cli, run):

@@ -100,7 +100,7 @@ def test_a_circle_would_be_found():
 # What processes import that make a run's tables and figures: there may be sixteen of them.
 IN_PROCESSES = [
     "anchorscope.probes.cross_fit",
-    "anchorscope.pathways.parts",
+    "anchorscope.pathways.dataset",
     "anchorscope.evidence.answer_only",
     "anchorscope.evidence.awareness",
     "anchorscope.evidence.boundary",

@@ -6,15 +6,14 @@ import os
 import shutil
 
 import pytest
+from torture import folders as links
+from torture.folders import Put, detector
 
 from anchorscope.detect.deployed.detector import Detector
 from anchorscope.detect.deployed.saved import FILES
 from anchorscope.errors import UserError
-from anchorscope.run_folder.links import check_inside, odd_entries
+from anchorscope.run_folder.disk import refuse_unsafe, unsafe_entries
 from anchorscope.run_folder.store import Store
-from torture.fuzz import links
-from torture.fuzz.folders import detector
-from torture.fuzz.links import Put
 
 
 @pytest.mark.parametrize(
@@ -47,10 +46,10 @@ def test_verify_names_what_leads_outside_and_opens_nothing(tmp_path, cli):
     code, said, error = cli("verify", store.path)
     assert code == 1 and "Traceback" not in error
     assert "manifest.jsonl: it is a pipe" in said and "out of the folder, to /etc/passwd" in said
-    assert [path.name for path, _ in odd_entries(store.path)] == ["manifest.jsonl", "out"]
+    assert [path.name for path, _ in unsafe_entries(store.path)] == ["manifest.jsonl", "out"]
     (store.path / "out").unlink()
     (store.path / "manifest.jsonl").unlink()
-    check_inside(store.path)
+    refuse_unsafe(store.path)
 
 
 @pytest.mark.parametrize("kind", links.KINDS)

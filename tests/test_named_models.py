@@ -15,7 +15,7 @@ from test_detect_score import QUESTIONS, make
 from anchorscope.config import Config
 from anchorscope.detect.deployed.detector import Detector
 from anchorscope.models import load_model
-from anchorscope.run_folder.info import info_text
+from anchorscope.run_folder.manifest import info_text
 
 CODE = """
 from transformers import LlamaConfig, LlamaForCausalLM

@@ -6,7 +6,6 @@ import json
 import shlex
 import tracemalloc
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -23,7 +22,7 @@ from anchorscope.pipeline.own_states import arrays as reading
 from anchorscope.pipeline.own_states.analyse import facts_of
 from anchorscope.pipeline.own_states.arrays import check_arrays, open_arrays, read_rows
 from anchorscope.probes.folds import entity_folds
-from anchorscope.run_folder.states import StateBank, load_states, save_blocks, shard_name
+from anchorscope.run_folder.states import StateBank, save_blocks, shard_name
 from anchorscope.run_folder.store import Store
 from anchorscope.simulate import Truth, simulate, simulate_states
 
@@ -306,13 +305,13 @@ def test_states_are_never_held_whole(tmp_path, monkeypatch):
     check_arrays(arrays)
     blocks = (read_rows(arrays["clean"], at, at + 64) for at in range(0, 8000, 64))
     save_blocks(store, shard_name("clean", 0), ids, shape, blocks)
-    back = load_states(store, "clean", ids, 1)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < clean.nbytes / 2  # of 8 MB
-    assert np.array_equal(back, clean)
-    assert np.array_equal(StateBank(Path(store.path), ids).layer("clean", 3), clean[:, 2])
-    mixed = load_states(store, "clean", [*ids[::-1], "nobody"], 1)
+    bank = StateBank(store.path, ids)
+    assert np.array_equal(bank.all_layers("clean"), clean)
+    assert np.array_equal(bank.layer("clean", 3), clean[:, 2])
+    mixed = StateBank(store.path, [*ids[::-1], "nobody"]).all_layers("clean")
     assert np.array_equal(mixed[:-1], clean[::-1]) and np.isnan(mixed[-1]).all()
 
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from sklearn.metrics import cohen_kappa_score, homogeneity_score
 
-from anchorscope.pathways.agreement import kappa, kappa_interval
 from anchorscope.pathways.strict_tables import agreement, class_collapse, explained
 from anchorscope.probes.readings import Readings
 from anchorscope.records import Estimate
+from anchorscope.stats.agreement import kappa, kappa_interval
 from anchorscope.stats.intervals import Draws, weighted
 
 

@@ -69,7 +69,7 @@ def test_one_newton_step_moves_readings_as_a_probe_fitted_without_the_part(width
         x, y, np.stack([calibrated, calibrated]), z=band.z, fold=band.fold, part=part, C=C,
         balance="weights",
     )  # fmt: skip
-    assert found.direction[0] == pytest.approx(stretch[:, None] * w, abs=1e-4)
+    assert found.directions[0] == pytest.approx(stretch[:, None] * w, abs=1e-4)
     for number in (0, 7, 20):
         really = stretch[fold] * (logits(*fitted(weights * (part != number))) - full)
         guess = found.moved[0, :, :, number]

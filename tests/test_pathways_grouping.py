@@ -11,8 +11,8 @@ from scipy.integrate import quad
 from scipy.stats import norm
 
 from anchorscope.errors import UserError
-from anchorscope.pathways.grouping import pathways, pathways_table
-from anchorscope.pathways.tables import layers_table
+from anchorscope.pathways.effects import pathways
+from anchorscope.pathways.tables import layers_table, pathways_table
 from anchorscope.probes.cross_fit import cross_fit
 from anchorscope.probes.folds import entity_folds
 from anchorscope.probes.readings import Readings

@@ -6,25 +6,34 @@ import numpy as np
 import pytest
 from scipy.stats import linregress, pearsonr
 
+from anchorscope.pathways import one_law
 from anchorscope.pathways.effects import delta_p
-from anchorscope.pathways.one_law import Known, fit_line
-from anchorscope.pathways.one_mechanism import Pair, gaps, laws_of, shared_by_laws
+from anchorscope.pathways.one_law import Fit, Gap, Pair, fit_line, gaps, shared_noise
 
 
-def pair(group_clean, group_knockout, effect_clean=None, effect_knockout=None, fold=None) -> Pair:
-    n = len(group_clean)
-    return Pair(
+def lines(group_clean, group_knockout, effect_clean, effect_knockout) -> tuple[Fit, Fit]:
+    """The lines of the group's and the effect's logits; one line where one probe gives both."""
+    fold = np.zeros(len(group_clean), dtype=int)
+    group = fit_line(group_clean, group_knockout, fold)
+    same = effect_clean is group_clean and effect_knockout is group_knockout
+    return group, group if same else fit_line(effect_clean, effect_knockout, fold)
+
+
+def found_gaps(
+    group_clean, group_knockout, effect_clean=None, effect_knockout=None, *, strata=None, **options
+) -> dict[str, Gap]:
+    """The gaps of logits whose laws are lines; one probe gives both where no effect is named."""
+    effect_clean = group_clean if effect_clean is None else effect_clean
+    effect_knockout = group_knockout if effect_knockout is None else effect_knockout
+    logits = group_clean, group_knockout, effect_clean, effect_knockout
+    pair = Pair(
         group_clean=group_clean,
         group_knockout=group_knockout,
-        effect_clean=group_clean if effect_clean is None else effect_clean,
-        effect_knockout=group_knockout if effect_knockout is None else effect_knockout,
-        known=Known(
-            fold=np.zeros(n, dtype=int) if fold is None else fold,
-            predicted=np.zeros(n),
-            belief=group_clean,
-        ),
-        law="line",
+        effect_clean=effect_clean,
+        effect_knockout=effect_knockout,
+        strata=np.zeros(len(group_clean)) if strata is None else strata,
     )
+    return gaps(pair, lines(*logits), **{"seed": 0} | options)
 
 
 def one_noisy_mechanism(n, s, rho, rng):
@@ -49,7 +58,7 @@ def test_the_band_holds_one_mechanism_as_often_as_it_says():
     outside = 0
     for seed in range(120):
         clean, knocked = one_noisy_mechanism(200, 3, 0.5, np.random.default_rng(seed))
-        gap = gaps(pair(clean, knocked), seed=seed, simulations=200)["points"]
+        gap = found_gaps(clean, knocked, seed=seed, simulations=200)["points"]
         outside += not gap.low <= gap.value <= gap.high
     assert 0 <= outside / 120 <= 0.11
 
@@ -59,10 +68,9 @@ def test_two_clouds_lie_beyond_the_band():
     clean = rng.choice([-2.0, 2.0], 400) + 0.3 * rng.standard_normal(400)
     q = rng.random(400) < 0.5
     knocked = np.where(q, -clean, clean) + 0.2 * rng.standard_normal(400)
-    found = gaps(pair(clean, knocked).within("both"), seed=0)
-    assert found["logit"].beyond and found["logit"].p < 0.01
-    assert found["logit"].value == pytest.approx(-4, abs=0.3)
-    assert found["logit"].n_q == q.sum()
+    gap = found_gaps(clean, knocked, strata=clean > 0)["logit"]
+    assert gap.value < gap.low and gap.p < 0.01
+    assert gap.value == pytest.approx(-4, abs=0.3)
 
 
 def test_the_observed_gap_is_a_plain_difference_of_means():
@@ -71,10 +79,9 @@ def test_the_observed_gap_is_a_plain_difference_of_means():
     ka, kb = a + rng.normal(0, 2, 60), b + rng.normal(0, 2, 60)
     flipped = np.sign(a) != np.sign(ka)
     effect = np.sign(b) * (kb - b)
-    gap = gaps(pair(a, ka, b, kb).within("all"), seed=0, simulations=100)["logit"]
+    gap = found_gaps(a, ka, b, kb, simulations=100)["logit"]
     wanted = effect[flipped].mean() - effect[~flipped].mean()
     assert gap.value == pytest.approx(wanted, abs=1e-12)
-    assert (gap.n_q, gap.n_a) == (flipped.sum(), (~flipped).sum())
 
 
 def test_both_classes_together_are_compared_within_each():
@@ -85,16 +92,15 @@ def test_both_classes_together_are_compared_within_each():
     flipped, wrong = np.sign(a) != np.sign(ka), b > 0
     design = np.column_stack([flipped, wrong, ~wrong]).astype(float)
     coefficient = np.linalg.lstsq(design, np.sign(b) * (kb - b), rcond=None)[0][0]
-    gap = gaps(pair(a, ka, b, kb).within("both"), seed=0, simulations=100)["logit"]
+    gap = found_gaps(a, ka, b, kb, strata=wrong, simulations=100)["logit"]
     assert gap.value == pytest.approx(coefficient, abs=1e-10)
 
 
 def test_an_empty_group_has_no_gap_and_no_band():
     clean = np.array([-1.0, -2.0, 1.0, 2.0, 3.0])
-    for gap in gaps(pair(clean, clean), seed=0, simulations=100).values():
-        assert np.isnan([gap.value, gap.low, gap.high, gap.p]).all()
-        assert (gap.n_q, gap.n_a) == (0, 5)
-    assert np.isnan(gaps(pair(clean[:1], clean[:1]), seed=0)["points"].value)
+    for few in (clean, clean[:1]):
+        for gap in found_gaps(few, few, simulations=100).values():
+            assert np.isnan(gap).all()
 
 
 def test_lines_are_least_squares_fold_by_fold():
@@ -112,9 +118,7 @@ def test_lines_are_least_squares_fold_by_fold():
 def test_less_shared_noise_means_a_narrower_gap():
     rng = np.random.default_rng(6)
     clean, knocked = one_noisy_mechanism(400, 3, 0.5, rng)
-    one, other = (
-        gaps(pair(clean, knocked), seed=0, shared=shared)["logit"] for shared in (1.0, 0.3)
-    )
+    one, other = (found_gaps(clean, knocked, shared=shared)["logit"] for shared in (1.0, 0.3))
     assert one.low < other.low and one.high < other.high
 
 
@@ -122,16 +126,25 @@ def test_the_control_says_how_much_noise_two_probes_share():
     rng = np.random.default_rng(7)
     a, b = rng.normal(size=(2, 4000))
     jolt, own = rng.normal(size=4000), rng.normal(size=4000)
-    control = pair(a, a + jolt, b, b + 0.8 * jolt + 0.6 * own)
-    assert shared_by_laws(*laws_of(control)) == pytest.approx(
-        np.tanh(np.arctanh(0.8) + 1.96 / 63.2), abs=0.02
-    )
+    control = lines(a, a + jolt, b, b + 0.8 * jolt + 0.6 * own)
+    assert shared_noise(*control) == pytest.approx(np.tanh(np.arctanh(0.8) + 1.96 / 63.2), abs=0.02)
 
 
 @pytest.mark.parametrize("n", [4, 30, 300])
 def test_what_probes_share_is_the_upper_end_of_scipys_interval(n):
     a, b, x, y = np.random.default_rng(n).normal(size=(4, n))
-    control = pair(a, a + x, b, b + x + y)
-    residuals = [fit_line(*of, control.known.fold).residual for of in ((a, a + x), (b, b + x + y))]
-    wanted = pearsonr(*residuals).confidence_interval(0.95).high
-    assert shared_by_laws(*laws_of(control)) == pytest.approx(wanted, abs=1e-14)
+    control = lines(a, a + x, b, b + x + y)
+    wanted = pearsonr(*(line.residual for line in control)).confidence_interval(0.95).high
+    assert shared_noise(*control) == pytest.approx(wanted, abs=1e-14)
+
+
+@pytest.mark.parametrize("simulations", [1, 10, 500])
+def test_noise_is_one_stream_however_it_is_cut(monkeypatch, simulations):
+    monkeypatch.setattr(one_law, "_BLOCK", 3 * 40)
+    monkeypatch.setattr(one_law, "_CACHED", 2 * 40)
+    rng = np.random.default_rng(1)
+    sizes = [min(3, simulations - start) for start in range(0, simulations, 3)]
+    stream = [rng.standard_normal((2, size, 40)) for size in sizes]
+    pairs = list(one_law._noise_pairs(40, 1, simulations))
+    assert max(pair.shape[1] for pair in pairs) == min(2, simulations)
+    assert np.array_equal(np.concatenate(pairs, axis=1), np.concatenate(stream, axis=1))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from anchorscope.pathways.one_law import (
-    Known,
+    Predictors,
     factors_of,
     kinds_share,
     one_law,
@@ -17,9 +17,9 @@ from anchorscope.stats.dip import dip, dip_p
 from anchorscope.stats.drawing import effective_size
 
 
-def known(belief, *, factors=(), fold=None) -> Known:
+def predictors(belief, *, factors=(), fold=None) -> Predictors:
     n = len(belief)
-    return Known(
+    return Predictors(
         fold=np.arange(n) % 5 if fold is None else fold,
         predicted=(belief > 0).astype(float),
         belief=belief,
@@ -54,12 +54,12 @@ def test_two_displacements_by_kind_are_two_humps_until_the_kind_is_taken_out():
     clean = rng.normal(0, 2, 600)
     kind = rng.choice(["yes/no", "name"], 600)
     other = clean - 4.0 * np.sign(clean) * (kind == "name") + 0.5 * rng.normal(size=600)
-    mine = known(clean, factors=[kind])
+    mine = predictors(clean, factors=[kind])
     before, after = (one_law(clean, other, mine, law=law).residual for law in ("line", "kinds"))
     assert dip_p(dip(before), 600) < 0.002 and dip_p(dip(after), 600) > 0.2
     assert after.std() == pytest.approx(0.5, rel=0.1)
     assert kinds_share(clean, other, mine) == pytest.approx(1 - 0.25 / 4.25, abs=0.02)
-    assert kinds_share(clean, other, known(clean, factors=[rng.permutation(kind)])) < 0.02
+    assert kinds_share(clean, other, predictors(clean, factors=[rng.permutation(kind)])) < 0.02
 
 
 def test_a_kind_with_a_slope_of_its_own_is_taken_out_too():
@@ -67,7 +67,7 @@ def test_a_kind_with_a_slope_of_its_own_is_taken_out_too():
     clean = rng.normal(0, 2, 800)
     kind = rng.choice(["a", "b"], 800)
     other = np.where(kind == "a", clean, 0.0) + 0.3 * rng.normal(size=800)
-    left = one_law(clean, other, known(clean, factors=[kind]), law="kinds").residual
+    left = one_law(clean, other, predictors(clean, factors=[kind]), law="kinds").residual
     assert left.std() == pytest.approx(0.3, rel=0.12)
 
 
@@ -76,7 +76,7 @@ def test_the_curve_takes_out_what_the_belief_decides():
     clean = rng.normal(0, 2, 900)
     other = clean - 3 * np.sign(clean) * ((np.abs(clean) > 1) & (np.abs(clean) < 2.2))
     other = other + 0.3 * rng.normal(size=900)
-    line, curve = (one_law(clean, other, known(clean), law=law) for law in ("line", "curve"))
+    line, curve = (one_law(clean, other, predictors(clean), law=law) for law in ("line", "curve"))
     assert curve.residual.var() < 0.5 * line.residual.var()
     assert (curve.fitted + curve.residual) == pytest.approx(other)
 
@@ -85,11 +85,13 @@ def test_noise_that_grows_with_the_margin_is_seen_to_grow():
     rng = np.random.default_rng(5)
     clean = rng.uniform(-4, 4, 3000)
     other = clean + (0.2 + 0.5 * np.abs(clean)) * rng.normal(size=3000)
-    noise = one_law(clean, other, known(clean)).noise
+    noise = one_law(clean, other, predictors(clean)).noise
     small, large = (noise[(np.abs(clean) > low) & (np.abs(clean) < low + 0.5)].mean()
                     for low in (0.0, 3.5))  # fmt: skip
     assert large / small > 2.5
-    assert np.sqrt((noise**2).mean()) == pytest.approx(one_law(clean, other, known(clean)).spread)
+    assert np.sqrt((noise**2).mean()) == pytest.approx(
+        one_law(clean, other, predictors(clean)).spread
+    )
 
 
 def test_a_class_too_small_for_a_fold_takes_its_own_line():
@@ -97,7 +99,7 @@ def test_a_class_too_small_for_a_fold_takes_its_own_line():
     clean = np.r_[np.linspace(1, 3, 20), np.linspace(-3, -1, 20)]
     other = np.where(clean > 0, clean - 5, clean)
     fold = np.r_[np.arange(20) % 10, np.zeros(20, dtype=int)]  # two wrong ones in each fold
-    fit = one_law(clean, other, known(clean, fold=fold), law="line")
+    fit = one_law(clean, other, predictors(clean, fold=fold), law="line")
     assert fit.residual == pytest.approx(0, abs=1e-12)
 
 

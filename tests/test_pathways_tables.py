@@ -10,8 +10,7 @@ import pandas as pd
 import pytest
 
 from anchorscope.errors import UserError
-from anchorscope.pathways.grouping import pathways_table
-from anchorscope.pathways.tables import controls_table, layers_table, probes_table
+from anchorscope.pathways.tables import controls_table, layers_table, pathways_table, probes_table
 from anchorscope.probes.cross_fit import cross_fit
 from anchorscope.probes.folds import entity_folds
 

@@ -20,7 +20,7 @@ import pytest
 from safetensors import safe_open
 
 from anchorscope.pipeline import prepare
-from anchorscope.run_folder.disk_space import state_bytes
+from anchorscope.run_folder.disk import state_bytes
 
 OPTIONS = ["--data", "atlas", "--limit", "66", "--max-tokens", "8", "--resamples", "100"]
 OPTIONS += ["--shard", "22", "--prompt", "text", "--dtype", "float32", "--device", "cpu"]

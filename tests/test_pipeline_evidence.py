@@ -18,8 +18,7 @@ from anchorscope.engine.lease import Lease
 from anchorscope.engine.trunk import Prefix
 from anchorscope.models.prompts import make_prompt
 from anchorscope.pipeline.collect import collect
-from anchorscope.run_folder.states import load_states
-from anchorscope.run_folder.store import Store
+from anchorscope.run_folder.states import StateBank
 
 HOW = Config(shots=0, prompt="text", max_tokens=4, resamples=100, folds=3, fold_seeds=1, shard=32)
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -110,7 +109,7 @@ def test_detectors_can_be_had_without_the_analysis(model, questions, done, tmp_p
     out = collect(model, questions, out=tmp_path / "states", config=HOW)
     ids = list(done.samples["id"])
     for name in ("clean", "knockout", "reweight+1.0", "reweight-2.0", "rescale+1.0"):
-        mine, whole = (load_states(Store(f), name, ids, 3) for f in (out, done.path))
+        mine, whole = (StateBank(f, ids).all_layers(name) for f in (out, done.path))
         # Other rows share the batches, so the last digits may differ.
         np.testing.assert_allclose(mine, whole, atol=2e-2)
         assert np.isfinite(mine).any()

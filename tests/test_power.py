@@ -9,10 +9,11 @@ from scipy.special import expit, logit
 
 from anchorscope.config import Config
 from anchorscope.pathways.finding import ENOUGH
-from anchorscope.pathways.power import WORLDS, deciding_power, power
-from anchorscope.pathways.smallest_effect import (
-    TARGET,
+from anchorscope.pathways.power import (
+    WORLDS,
     ProbeReads,
+    deciding_power,
+    power,
     redraw,
     smallest_effects,
     smallest_found,
@@ -26,7 +27,7 @@ def test_the_interval_holds_the_true_crossing(crossing, steep):
     rng = np.random.default_rng(0)
 
     def found(size: float, _: int) -> bool:
-        return bool(rng.random() < expit(logit(TARGET) + steep * (size - crossing)))
+        return bool(rng.random() < expit(logit(ENOUGH) + steep * (size - crossing)))
 
     intervals = [smallest_found(found, least=0.02, most=1.0, worlds=40) for _ in range(60)]
     held = np.mean([of.low <= crossing <= of.high for of in intervals])

@@ -13,8 +13,7 @@ import pytest
 from safetensors import safe_open
 
 from anchorscope.config import Config
-from anchorscope.pathways.band import best_layer
-from anchorscope.pathways.parts import READ
+from anchorscope.pathways.band import READ, best_layer
 from anchorscope.pipeline.variants import table_of
 from anchorscope.probes.cross_fit import cross_fit
 from anchorscope.probes.folds import entity_folds

@@ -19,12 +19,11 @@ from kit.rivers import GOLDEN, contents
 import anchorscope
 from anchorscope.errors import UserError
 from anchorscope.records import Answer, Question, Sample, Span
-from anchorscope.run_folder.disk_space import check_room
+from anchorscope.run_folder.disk import check_room, machine
+from anchorscope.run_folder.manifest import verify_run
 from anchorscope.run_folder.samples import from_frame, to_frame
 from anchorscope.run_folder.store import Store
-from anchorscope.run_folder.verify import verify_run
 from anchorscope.run_folder.view import RunView
-from anchorscope.run_folder.whole import machine
 
 ONE = {"model": "bundled", "limit": 8}
 OWNER = """
@@ -107,8 +106,8 @@ def test_what_a_killed_writer_left_is_removed(tmp_path):
     code = f"""
 import os
 from pathlib import Path
-from anchorscope.run_folder.whole import write_whole
-write_whole(Path({str(tmp_path / "x")!r}), lambda file: os._exit(0))
+from anchorscope.run_folder.disk import save_atomic
+save_atomic(Path({str(tmp_path / "x")!r}), lambda file: os._exit(0))
 """
     python(code).wait()
     assert len([p for p in tmp_path.iterdir() if p.name.endswith(".partial")]) == 1

@@ -16,11 +16,10 @@ from kit.folder_machine import IDENTITY, FolderMachine
 from kit.power import Died, Disk
 
 from anchorscope.errors import UserError
-from anchorscope.run_folder import store, whole
-from anchorscope.run_folder.info import RUN, info_text
-from anchorscope.run_folder.listing import read_marker
+from anchorscope.run_folder import disk, store
+from anchorscope.run_folder.disk import Written
+from anchorscope.run_folder.manifest import RUN, info_text, read_marker
 from anchorscope.run_folder.store import Store
-from anchorscope.run_folder.whole import Written
 
 SETTINGS = settings(
     max_examples=int(os.environ.get("MACHINE_EXAMPLES", "10")),
@@ -37,7 +36,7 @@ Patch = Callable[[pytest.MonkeyPatch], None]
 
 def _marker_first(patch: pytest.MonkeyPatch) -> None:
     """The marker is written before the file that it speaks for."""
-    real = whole.write_whole
+    real = disk.save_atomic
 
     def write(self: Store, name: str, save) -> None:
         data = io.BytesIO()
@@ -64,40 +63,40 @@ def _no_sync_of_files(patch: pytest.MonkeyPatch) -> None:
     """A file is renamed before its bytes are on the disk."""
 
     def write(target: Path, save) -> Written:
-        whole._make_folder(target.parent)
+        disk._make_folder(target.parent)
         partial = target.with_name(f".{target.name}.partial")
         with partial.open("wb") as file:
             save(file)
         partial.replace(target)
-        whole.sync_folder(target.parent)
-        return whole.describe(target)
+        disk.sync_folder(target.parent)
+        return disk.describe(target)
 
-    patch.setattr(store, "write_whole", write)
+    patch.setattr(store, "save_atomic", write)
 
 
 def _no_sync_of_folders(patch: pytest.MonkeyPatch) -> None:
     """Names are not brought to the disk."""
-    patch.setattr(whole, "sync_folder", lambda folder: None)
+    patch.setattr(disk, "sync_folder", lambda folder: None)
 
 
 def _no_sync_of_new_folders(patch: pytest.MonkeyPatch) -> None:
     """The name of a folder that was made for a file is not."""
-    patch.setattr(whole, "_make_folder", lambda folder: folder.mkdir(parents=True, exist_ok=True))
+    patch.setattr(disk, "_make_folder", lambda folder: folder.mkdir(parents=True, exist_ok=True))
 
 
 def _in_place(patch: pytest.MonkeyPatch) -> None:
     """A file is written where it will stand."""
 
     def write(target: Path, save) -> Written:
-        whole._make_folder(target.parent)
+        disk._make_folder(target.parent)
         with target.open("wb") as file:
             save(file)
             file.flush()
             os.fsync(file.fileno())
-        whole.sync_folder(target.parent)
-        return whole.describe(target)
+        disk.sync_folder(target.parent)
+        return disk.describe(target)
 
-    patch.setattr(store, "write_whole", write)
+    patch.setattr(store, "save_atomic", write)
 
 
 def _finished_first(patch: pytest.MonkeyPatch) -> None:
@@ -115,9 +114,9 @@ def _create_replaces(patch: pytest.MonkeyPatch) -> None:
     """Of several who create a file the last is heard."""
 
     def create(target: Path, data: bytes) -> Written:
-        return whole.write_whole(target, lambda file: file.write(data))
+        return disk.save_atomic(target, lambda file: file.write(data))
 
-    patch.setattr(store, "create_whole", create)
+    patch.setattr(store, "create_atomic", create)
 
 
 def _no_sync_on_opening(patch: pytest.MonkeyPatch) -> None:

@@ -11,9 +11,9 @@ import pytest
 from kit.rivers import collect, finish, rivers
 
 from anchorscope.errors import UserError
+from anchorscope.run_folder.disk import machine
 from anchorscope.run_folder.store import Store
 from anchorscope.run_folder.view import RunView
-from anchorscope.run_folder.whole import machine
 
 boto3 = pytest.importorskip("boto3")
 pytest.importorskip("s3fs")
@@ -102,7 +102,7 @@ def test_a_claim_counts_until_it_expires_or_its_copy_is_ours(bucket, monkeypatch
     with store.owned():
         assert "owner.json" in names(bucket, "five/")
     store.remote.put("owner.json", elsewhere)
-    monkeypatch.setattr("anchorscope.run_folder.owner._EXPIRED", 0.0)
+    monkeypatch.setattr("anchorscope.run_folder.store._EXPIRED", 0.0)
     with store.owned():
         assert store.remote.get("owner.json")[0]["process"] == os.getpid()
     assert "owner.json" not in names(bucket, "five/")

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from anchorscope.run_folder.writer import Writer
+from anchorscope.run_folder.store import Writer
 
 
 def test_work_is_done_in_order_in_another_thread() -> None:

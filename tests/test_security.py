@@ -7,11 +7,13 @@ import asyncio
 import json
 import logging
 import re
+from html.parser import HTMLParser
 from itertools import chain
 from pathlib import Path
 
 import fsspec
 import pytest
+from kit.show_fixture import make_run
 from kit.tiny import tiny_lm, tiny_tokenizer
 from packaging.requirements import Requirement
 from packaging.version import Version
@@ -21,10 +23,12 @@ from anchorscope.errors import UserError
 from anchorscope.models import load_model
 from anchorscope.models.load import check_no_code
 from anchorscope.pipeline.study.file import study_of
-from anchorscope.run_folder.listing import read_listing, read_markers
+from anchorscope.run_folder.manifest import read_listing, read_markers
 from anchorscope.run_folder.remote import Remote
+from anchorscope.run_folder.view import RunView
+from anchorscope.show.explore.page import write_view
+from anchorscope.show.report.page import page
 from anchorscope.web.guard import Access, Guard
-from torture.fuzz.pages import check_pages
 
 ROOT = Path(__file__).parents[1]
 SOURCES = sorted(Path(anchorscope.__file__).parent.rglob("*.py"))
@@ -62,9 +66,35 @@ def _check_call(node: ast.Call, file: Path) -> None:
         assert not (keyword.arg in ("shell", "allow_pickle", "trust_remote_code") and true), file
 
 
-def test_hostile_text_adds_nothing_that_acts_to_a_page():
+def test_hostile_text_adds_nothing_that_acts_to_a_page(tmp_path):
     text = '"><img src=x onerror=alert(1)></script><script>alert(1)</script><!--'
-    check_pages((text, text, text.replace("/", "")))
+    pages = {}
+    for kind, own in (("harmless", "Who is it?"), ("hostile", text)):
+        title = own.replace("/", "")
+        folder = make_run(tmp_path / kind, model=title, datasets={"atlas": title}, layers=2, n=8,
+                          question=own, answer=own)  # fmt: skip
+        run = RunView.open(folder)
+        view = write_view([run], tmp_path / f"{kind}.html").page.read_text(encoding="utf-8")
+        pages[kind] = [_Elements(page(run)), _Elements(view)]
+    for harmless, hostile in zip(*pages.values(), strict=True):
+        assert hostile.found <= harmless.found
+        assert hostile.policies == harmless.policies and len(hostile.policies) == 1
+        assert "default-src 'none'" in str(hostile.policies[0])
+
+
+class _Elements(HTMLParser):
+    """The elements of a page with the names of their attributes, and its security policies."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: set[tuple[str, ...]] = set()
+        self.policies: list[str | None] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.add((tag, *sorted(name for name, _ in attrs)))
+        if "http-equiv" in dict(attrs):
+            self.policies.append(dict(attrs)["content"])
 
 
 @pytest.mark.parametrize("name", ["../x", "/etc/passwd", "states/../../x"])

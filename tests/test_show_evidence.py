@@ -250,7 +250,7 @@ def test_sentences_come_from_the_tables(run: RunView) -> None:
     said = " ".join(PIECES["patching"].words(run, "simulated"))
     rows = where(run.evidence["patching"], layer=layer, mode="paper", subset="all", pathway="Q")
     share = where(rows, intervention="patch-matched")["flip_rate"].item()
-    assert f"At layer {layer}" in said and f"{100 * share:.0f} % of the Q samples" in said
+    assert f"At layer {layer}" in said and f"among the Q samples {100 * share:.0f} %" in said
     assert "head 1 of block 2" in PIECES["heads"].words(run, "simulated")[0]
     assert "two humps are shown" in PIECES["saliency"].words(run, "simulated")[0]
     assert all(text for name in PIECES for text in PIECES[name].words(run, "simulated"))
@@ -278,8 +278,8 @@ def test_few_numbers_give_words_and_never_a_zero(run: RunView) -> None:
     other.__dict__["evidence"] = dict(run.evidence) | tables
     assert "could not be fitted" in " ".join(PIECES["boundary"].words(other, "simulated"))
     assert "too few samples" in PIECES["saliency"].words(other, "simulated")[0]
-    assert "no number of the Q samples" in PIECES["patching"].words(other, "simulated")[0]
-    assert "no number" in page(other)
+    assert "among the Q samples not measured" in PIECES["patching"].words(other, "simulated")[0]
+    assert "not measured" in page(other)
 
 
 def test_every_figure_that_is_named_can_be_drawn(run: RunView) -> None:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kit.show_fixture import make_run
 from kit.strict_fixture import add_strict
 
-from anchorscope.run_folder.table_columns import EVIDENCE
+from anchorscope.run_folder.table_columns import EVIDENCE, FINDINGS_EFFECT, TEXT
 from anchorscope.run_folder.view import RunView, records, where
 from anchorscope.show import write_report
 from anchorscope.show.html import island
+from anchorscope.show.report.findings import findings, five_answers
 from anchorscope.show.report.headline import headline, headlines, kinds
 from anchorscope.show.report.sections import agreeing, draw, marked
 from anchorscope.show.report.words import opening
@@ -116,7 +119,7 @@ def test_an_unknown_interval_is_named_once(tmp_path: Path) -> None:
     run = RunView.open(make_run(tmp_path / "run", layers=2, n=12, empty=("atlas", "popqa")))
     run.controls[["flip_rate_low", "flip_rate_high"]] = float("nan")
     text = write_report(run).read_text(encoding="utf-8")
-    assert "no number to no number" not in text
+    assert "no number" not in text and "not measured to" not in text
 
 
 def test_three_sentences_open_the_report(tmp_path: Path) -> None:
@@ -274,3 +277,74 @@ def test_dashed_curves_are_named_only_where_there_are_some(page: Page, tmp_path:
     table.to_csv(run.path / "tables" / "question_probe.csv", index=False)
     again = Page(write_report(RunView.open(run.path)).read_text(encoding="utf-8"))
     assert said in again.words
+
+
+def _answers(tmp_path: Path, **values: float | str) -> tuple[dict[str, Any], dict[str, str]]:
+    """The first dataset's finding with these columns of findings.csv, and its five answers."""
+    folder = make_run(tmp_path / "run", layers=6, n=80)
+    run = add_strict(folder)
+    run.findings.loc[0, list(values)] = list(values.values())
+    found = findings(run, headlines(run))[0]
+    return found, {str(question)[:1]: str(answer) for question, answer in found["answers"].rows}
+
+
+def test_an_effect_names_what_its_test_is_of(tmp_path: Path) -> None:
+    """Over all samples a loss of one predicted class and a gain of the other cancel."""
+    spans = {
+        "effect": (0.1, -2.0, 2.2),
+        "effect_logit": (0.02, -0.3, 0.34),
+        "effect_flips": (0.03, -0.01, 0.07),
+        "effect_logit_right": (-0.81, -1.04, -0.58),
+        "effect_logit_wrong": (0.72, 0.44, 0.99),
+    }
+    columns = {
+        f"{name}{end}": value
+        for name, span in spans.items()
+        for end, value in zip(("", "_low", "_high"), span, strict=True)
+    }
+    _, answers = _answers(tmp_path, effect_p=1e-5, **columns)
+    tested, untested = answers["1"].split(". ")
+    assert "predicted right −0.81 (−1.04 to −0.58) logits" in tested
+    assert "predicted wrong 0.72 (0.44 to 0.99) logits" in tested
+    assert tested.endswith("within either predicted class, or more flips: p < 0.001")
+    assert "not tested: 0.1 (−2.0 to 2.2) points, 0.02 (−0.30 to 0.34) logits" in untested
+
+
+def test_an_effect_of_an_earlier_run_still_names_its_test(tmp_path: Path) -> None:
+    run = add_strict(make_run(tmp_path / "run", layers=6, n=80))
+    row = records(run.findings.drop(columns=list(FINDINGS_EFFECT)))[0]
+    answer = str(five_answers(row, "points").rows[0][1])
+    assert "predicted right" not in answer and "within either predicted class" in answer
+
+
+def test_what_was_not_measured_says_why(tmp_path: Path) -> None:
+    none = float("nan")
+    found, answers = _answers(
+        tmp_path,
+        same_gap=none, question_p=none, exact_share=none, content_share=none, retest=none,
+        retest_p=none, kappa=none, retest_kappa=none, cells=none,
+    )  # fmt: skip
+    assert "with both from one probe it was not measured: a group is empty" in found["summary"]
+    assert answers["2"] == "not measured: this run has no pass that hides the whole question"
+    assert answers["3"].endswith("retest not measured: too few samples were read again")
+    assert answers["4"].endswith("(κ) not measured: there are no two humps to agree on")
+    assert answers["5"] == "no two groups to explain"
+
+
+def test_an_unmeasured_retest_of_groups_says_why(tmp_path: Path) -> None:
+    _, answers = _answers(tmp_path, kappa=0.61, retest_kappa=float("nan"), finder=float("nan"))
+    assert answers["4"].endswith("sides 0.61, retest not measured: too few samples of these humps "
+                                 "were read again")  # fmt: skip
+    assert answers["5"].endswith("hiding the whole question was not measured for these groups")
+
+
+def test_every_number_of_a_finding_is_said_once(tmp_path: Path) -> None:
+    run = add_strict(make_run(tmp_path / "run", layers=6, n=80))
+    names = [n for n in run.findings if n not in ("layer", "sets", "n") and n not in TEXT]
+    run.findings.loc[0, names] = [0.2111 + 0.0113 * place for place in range(len(names))]
+    found = findings(run, headlines(run))[0]
+    text = " ".join(
+        [found["summary"], found["sentences"], *(str(r[1]) for r in found["answers"].rows)]
+    )
+    numbers = Counter(re.findall(r"−?\d+\.\d\d+|\d+ %", text))
+    assert [number for number, times in numbers.items() if times > 1] == []

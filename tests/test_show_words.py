@@ -111,8 +111,9 @@ def test_a_difference_agrees_with_a_bootstrap() -> None:
 def test_numbers_are_written_honestly() -> None:
     assert number(-0.04) == "0.0"
     assert number(-12.34) == "−12.3"
-    assert number(math.nan) == "no number"
+    assert number(math.nan) == "not measured"
     assert percent(0.001) == "0.1 %"
+    assert percent(-0.058) == "−5.8 %"
     assert percent(0.0) == "0 %"
     assert percent(0.999) == "99.9 %"
     assert moves(-0.01) == "leaves it where it was (0.0 points)"

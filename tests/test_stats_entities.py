@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import norm
 from sklearn.metrics import roc_auc_score
 
-from anchorscope.stats import drawing, kept
+from anchorscope.stats import drawing
 from anchorscope.stats.drawing import count_blocks, design_effect, drawn_sums
 from anchorscope.stats.intervals import (
     Draws,
@@ -186,13 +186,13 @@ def test_planted_blocks_fool_the_bootstrap_of_questions_only():
         assert 0.91 <= by_entity <= 0.98
 
 
-def test_draws_that_are_kept_are_the_draws_made_anew(monkeypatch):
+def test_kept_draws_equal_fresh_draws(monkeypatch):
     """What was forgotten for want of room is drawn again, the same."""
     entity = np.arange(40) // 2
     columns = np.random.default_rng(0).standard_normal((40, 3))
     first = drawn_sums(columns, seed=1, resamples=50, entity=entity)
     again = drawn_sums(columns, seed=1, resamples=50, entity=entity)
-    monkeypatch.setattr(kept, "_KEPT_BYTES", 0)
+    monkeypatch.setattr(drawing, "_KEPT_BYTES", 0)
     for n in (5, 6, 7):
         next(drawing.uniform_blocks(n, seed=0, resamples=20))
     anew = drawn_sums(columns, seed=1, resamples=50, entity=entity)
@@ -217,7 +217,7 @@ def test_draws_that_are_too_many_to_keep_give_the_same_bytes(monkeypatch, resamp
     members = np.column_stack([z == 1, z == 0])
 
     def numbers() -> list[bytes]:
-        kept._kept.clear()
+        drawing._kept.clear()
         found = (
             bootstrap_mean(values, **how),
             auroc_interval(z, values + z, **how),
@@ -229,9 +229,9 @@ def test_draws_that_are_too_many_to_keep_give_the_same_bytes(monkeypatch, resamp
 
     monkeypatch.setattr(drawing, "_BLOCK", 150_000)  # 49 resamples, less than are multiplied
     whole = numbers()
-    monkeypatch.setattr(kept, "_KEPT_BYTES", 0)
+    monkeypatch.setattr(drawing, "_KEPT_BYTES", 0)
     assert numbers() == whole
-    assert not kept._kept
+    assert not drawing._kept
 
 
 def test_many_draws_take_little_memory():

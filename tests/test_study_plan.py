@@ -25,7 +25,7 @@ from anchorscope.pipeline.study.plan import (
     plan_study,
     size_from,
 )
-from anchorscope.run_folder.info import info_text
+from anchorscope.run_folder.manifest import info_text
 
 # Weights as the makers state them on the models' pages, and the shapes of the published configs.
 STATED = {

@@ -11,7 +11,7 @@ import pytest
 from kit.show_fixture import make_run
 
 import anchorscope
-from anchorscope.run_folder.info import info_text
+from anchorscope.run_folder.manifest import info_text
 
 EVIL = "x\x1b]0;owned\x07\x1b[2J\x9b31m\u202ey"
 

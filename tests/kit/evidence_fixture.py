@@ -16,7 +16,7 @@ from anchorscope.evidence.pieces import PieceInputs, evidence_tables
 from anchorscope.probes.labelled import Covariates
 from anchorscope.probes.probe_set import ProbeSet
 from anchorscope.probes.readings import Readings, read
-from anchorscope.run_folder.states import load_states
+from anchorscope.run_folder.states import StateBank
 from anchorscope.run_folder.store import Store
 from anchorscope.run_folder.view import RunView
 from anchorscope.show.report.claims import claims_of
@@ -50,7 +50,7 @@ def readings_of(folder: Path) -> tuple[Readings, dict[str, np.ndarray]]:
     """Readings under stored and stand-in interventions, and the states behind them."""
     used = used_samples(folder)
     ids = list(used["id"])
-    states = {name: load_states(Store(folder), name, ids, 1) for name in STORED}
+    states = {name: StateBank(folder, ids).all_layers(name) for name in STORED}
     states |= {name: states[stored] for name, stored in STAND_INS.items()}
     z = (used["verdict"] == "wrong").to_numpy().astype(int)
     fold = used["fold"].to_numpy(dtype=int)

@@ -17,10 +17,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from anchorscope.errors import UserError
-from anchorscope.run_folder.info import read_info
-from anchorscope.run_folder.listing import read_listing
+from anchorscope.run_folder.manifest import read_info, read_listing, verify_run
 from anchorscope.run_folder.store import Store
-from anchorscope.run_folder.verify import verify_run
 from kit.power import Died, Disk
 
 IDENTITY = {"model": "tiny", "limit": 8}

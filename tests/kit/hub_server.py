@@ -10,7 +10,7 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -32,6 +32,8 @@ class Hub:
     repositories: dict[str, dict[str, Any]] = field(default_factory=dict)  # name: visibility, files
     large: dict[str, bytes] = field(default_factory=dict)  # by sha256
     asked: list[str] = field(default_factory=list)  # "POST /api/repos/create"
+    # Gets the number, status, headers and body of an answer; returns what is sent in its place.
+    lie: Callable[[int, int, dict[str, str], bytes], bytes | None] | None = None
 
     def files(self, name: str) -> dict[str, bytes]:
         """The files of a repository."""
@@ -86,8 +88,14 @@ def _handler(state: Hub) -> type[BaseHTTPRequestHandler]:
 
         def _say(self, status: int, content: Any, headers: dict[str, str] | None = None) -> None:
             data = content if isinstance(content, bytes) else json.dumps(content).encode()
+            headers = headers or {"Content-Type": "application/json"}
+            lie = state.lie and state.lie(len(state.asked) - 1, status, headers, data)
+            if lie:
+                self.wfile.write(lie)
+                self.close_connection = True
+                return
             self.send_response(status)
-            for name, value in (headers or {"Content-Type": "application/json"}).items():
+            for name, value in headers.items():
                 self.send_header(name, value)
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()

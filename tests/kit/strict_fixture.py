@@ -7,7 +7,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from anchorscope.run_folder.table_columns import FINDINGS, FINDINGS_MORE, STRICT
+from anchorscope.run_folder.table_columns import (
+    FINDINGS,
+    FINDINGS_EFFECT,
+    FINDINGS_MORE,
+    STRICT,
+)
 from anchorscope.run_folder.view import RunView
 from anchorscope.show.report.claims import claims_of
 
@@ -34,7 +39,7 @@ def add_strict(folder: Path) -> RunView:
             row = dict(zip(names, rng.normal(size=len(names)).tolist(), strict=True))
             row |= {"model": run.model_name, "dataset": dataset, "layer": layer}
             strict.append(row | {"n": 50, "collapse": False})
-        numbers = [*FINDINGS, *FINDINGS_MORE]
+        numbers = [*FINDINGS, *FINDINGS_MORE, *FINDINGS_EFFECT]
         row = dict(zip(numbers, rng.uniform(size=len(numbers)).round(6).tolist(), strict=True))
         row |= {"model": run.model_name, "dataset": dataset, "by": "", "untested": ""}
         row |= {"layer": place + 1, "layers": f"{place + 1} {place + 2}", "sets": 2, "n": 50}

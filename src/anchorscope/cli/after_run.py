@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from anchorscope.answers.doubtful import Doubt
-    from anchorscope.pathways.smallest_effect import Power, Smallest
+    from anchorscope.pathways.power import Power, Smallest
     from anchorscope.records import Estimate, Sample
-    from anchorscope.run_folder.verify import Checked
+    from anchorscope.run_folder.manifest import Checked
 
 # What more questions do not change.
 _OTHER = {
@@ -58,20 +58,19 @@ def verify(
     result = f"{wrong} of {seen} wrong" if wrong else f"{seen} checks, all well"
     console.print(result, markup=False)
     if badge is not None:
-        from anchorscope.run_folder.whole import put_whole
+        from anchorscope.run_folder.disk import write_atomic
         from anchorscope.show.badge import badge as draw_badge
 
         done = "recomputed" if deep else "verified"
         text = f"{wrong} of {seen} checks failed" if wrong else f"{done}, {seen} checks"
-        put_whole(badge, draw_badge(text, ok=not wrong))
+        write_atomic(badge, draw_badge(text, ok=not wrong))
     if wrong:
         raise typer.Exit(1)
 
 
 def _checks(folder: Path, *, deep: bool) -> Iterator[Checked]:
     """The checks of a run, of a detector, or of every run of a study."""
-    from anchorscope.run_folder.info import RUN
-    from anchorscope.run_folder.listing import MARKERS
+    from anchorscope.run_folder.manifest import MARKERS, RUN
 
     folder = folder.expanduser()
     if not folder.is_dir():
@@ -95,7 +94,7 @@ def _checks(folder: Path, *, deep: bool) -> Iterator[Checked]:
 
 
 def _of_run(folder: Path, *, deep: bool) -> Iterator[Checked]:
-    from anchorscope.run_folder.verify import verify_run
+    from anchorscope.run_folder.manifest import verify_run
 
     wrong = False
     for checked in verify_run(folder):
@@ -127,7 +126,7 @@ def power(
     if worlds < 10:
         raise UserError(f"--worlds is {worlds}. Accepted: 10 or more.")
     from anchorscope.config import Config
-    from anchorscope.pathways.smallest_effect import power_of_run
+    from anchorscope.pathways.power import power_of_run
     from anchorscope.run_folder.view import RunView
 
     view = RunView.open(run)

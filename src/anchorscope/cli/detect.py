@@ -59,7 +59,7 @@ def evaluate(
         _at_least("limit", limit, 40)
 
     from anchorscope.detect.study import study
-    from anchorscope.run_folder.disk_space import check_writable
+    from anchorscope.run_folder.disk import check_writable
     from anchorscope.run_folder.store import Store
     from anchorscope.run_folder.view import RunView
     from anchorscope.show import write_report

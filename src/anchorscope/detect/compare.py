@@ -12,7 +12,7 @@ import pandas as pd
 
 from anchorscope.detect.kinds import AUTO, make_method
 from anchorscope.errors import UserError
-from anchorscope.run_folder.whole import put_whole
+from anchorscope.run_folder.disk import write_atomic
 from anchorscope.stats.intervals import ALPHA, holm, percentile_interval
 from anchorscope.stats.ranking import (
     auprc,
@@ -176,11 +176,12 @@ def write_tables(folder: Path, tables: dict[str, pd.DataFrame]) -> list[Path]:
     """The files written under tables/: each table as CSV, `detectors` as Markdown and LaTeX too."""
     home = folder / "tables"
     files = [
-        put_whole(home / f"{name}.csv", table.to_csv(index=False)) for name, table in tables.items()
+        write_atomic(home / f"{name}.csv", table.to_csv(index=False))
+        for name, table in tables.items()
     ]
     if "detectors" in tables:
-        files.append(put_whole(home / "detectors.md", to_markdown(tables["detectors"])))
-        files.append(put_whole(home / "detectors.tex", to_latex(tables["detectors"])))
+        files.append(write_atomic(home / "detectors.md", to_markdown(tables["detectors"])))
+        files.append(write_atomic(home / "detectors.tex", to_latex(tables["detectors"])))
     return files
 
 

@@ -16,8 +16,8 @@ from anchorscope.detect.material import from_run
 from anchorscope.detect.peer import peer_table
 from anchorscope.errors import UserError
 from anchorscope.progress import Progress, Quiet
+from anchorscope.run_folder.disk import write_atomic
 from anchorscope.run_folder.view import RunView
-from anchorscope.run_folder.whole import put_whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ class Study:
         tables |= {name: table for name, table in optional.items() if table is not None}
         files = write_tables(folder, tables)
         scores = folder / "tables" / "detector_scores.parquet"
-        return [*files, put_whole(scores, self.scores.to_parquet())]
+        return [*files, write_atomic(scores, self.scores.to_parquet())]
 
 
 def study(

@@ -16,7 +16,7 @@ import numpy as np
 from anchorscope.engine.passes import CLEAN, KNOCKOUT, QUESTION_ONLY
 from anchorscope.evidence.groups import PREDICTED, Subset, groups_of
 from anchorscope.evidence.pieces import Part, Piece, PieceInputs, Tables
-from anchorscope.pathways.grouping import ROLES, pathways, regroup
+from anchorscope.pathways.effects import ROLES, pathways, regroup
 from anchorscope.probes.fold_probes import fold_logits
 from anchorscope.probes.folds import MIN_PER_CLASS
 from anchorscope.probes.readings import Readings

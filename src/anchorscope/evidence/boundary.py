@@ -14,7 +14,7 @@ from scipy.special import ndtr
 from anchorscope.engine.passes import CLEAN, KNOCKOUT
 from anchorscope.evidence.groups import PREDICTED, Subset, groups_of
 from anchorscope.evidence.pieces import Part, Piece, PieceInputs, Tables
-from anchorscope.pathways.grouping import ROLES
+from anchorscope.pathways.effects import ROLES
 from anchorscope.records import MODES, Mode
 from anchorscope.stats.drawing import shared_entities
 from anchorscope.stats.intervals import (

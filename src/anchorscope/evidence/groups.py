@@ -11,8 +11,7 @@ import numpy as np
 import pandas as pd
 
 from anchorscope.evidence.pieces import PieceInputs
-from anchorscope.pathways.effects import Delta, delta_p, prediction
-from anchorscope.pathways.grouping import ROLES, pathways, regroup
+from anchorscope.pathways.effects import ROLES, Delta, delta_p, pathways, prediction, regroup
 from anchorscope.probes.readings import Readings
 from anchorscope.records import Mode
 from anchorscope.stats.intervals import group_means

@@ -30,8 +30,8 @@ from anchorscope.evidence.shards import HeldOut, Shards, budget_of, evidence_nam
 from anchorscope.pathways.effects import delta_p, flips
 from anchorscope.records import Sample
 from anchorscope.run_folder import table_columns
+from anchorscope.stats.agreement import spearman
 from anchorscope.stats.intervals import group_means
-from anchorscope.stats.ranking import spearman
 
 BLOCKS = 3  # whose heads are knocked out one at a time
 QUESTIONS = 64  # of each dataset: every head of every block is a row of its own

@@ -21,8 +21,7 @@ from anchorscope.errors import UserError
 from anchorscope.evidence.groups import GROUPS, PREDICTED, SUBSETS, Groups, groups_of
 from anchorscope.evidence.pieces import Piece, PieceInputs, PromptMaker, Tables
 from anchorscope.evidence.shards import Shards, budget_of, evidence_name, read_ends
-from anchorscope.pathways.effects import flips
-from anchorscope.pathways.grouping import ROLES
+from anchorscope.pathways.effects import ROLES, flips
 from anchorscope.probes.readings import Readings
 from anchorscope.records import MODES, Estimate, Mode, Sample, Span
 from anchorscope.run_folder import table_columns

@@ -36,7 +36,7 @@ from anchorscope.evidence.shards import (
     readable,
     trunks,
 )
-from anchorscope.pathways.humps import shape
+from anchorscope.pathways.two_groups import shape
 from anchorscope.records import Sample
 from anchorscope.run_folder import table_columns
 from anchorscope.stats.intervals import bootstrap_mean

@@ -18,7 +18,7 @@ from anchorscope.engine.passes import CLEAN, KNOCKOUT
 from anchorscope.errors import unknown
 from anchorscope.inspection.question import Exchange
 from anchorscope.models import Model
-from anchorscope.pathways.grouping import ROLES
+from anchorscope.pathways.effects import ROLES
 from anchorscope.probes.probe_set import ProbeSet
 from anchorscope.records import Estimate, Mode
 from anchorscope.run_folder.view import RunView, records, values, where

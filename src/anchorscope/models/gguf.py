@@ -27,7 +27,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from anchorscope.errors import UserError
 from anchorscope.models.locate import file_hash, folder_of
-from anchorscope.run_folder.whole import sync_folder
+from anchorscope.run_folder.disk import sync_folder
 
 log = logging.getLogger(__name__)
 _CHECKSUMS = "checksums.json"

@@ -8,18 +8,28 @@ state, so that no gap can have been picked for its width.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
-from anchorscope.pathways.one_law import Fit, Known, one_law
-from anchorscope.probes.labelled import Covariates
+from anchorscope.config import Config
+from anchorscope.engine.passes import CLEAN, KNOCKOUT
+from anchorscope.errors import UserError
+from anchorscope.pathways.one_law import Fit, Law, Predictors, one_law
+from anchorscope.probes.cross_fit import cross_fit
+from anchorscope.probes.folds import entity_folds
+from anchorscope.probes.labelled import Covariates, Labelled
+from anchorscope.probes.probe_set import ProbeSet
 from anchorscope.probes.readings import Readings
+from anchorscope.run_folder.states import StateBank
 from anchorscope.stats.intervals import Z
 from anchorscope.stats.ranking import auroc, auroc_interval
 
 SIDES = ("a", "b")
+# The passes that a finding reads by every set of folds, where a run has them.
+READ = ("clean", "knockout", "neutral", "content", "question", "retest", "retest-knockout")
 _RESAMPLES = 200  # behind the standard error of an AUROC
 
 
@@ -60,16 +70,6 @@ class Band:
     def towards(self) -> np.ndarray:
         """+1 or -1, the sign of ŷ's logit, [question]."""
         return np.where(self.wrong, 1.0, -1.0)
-
-    @property
-    def known(self) -> Known:
-        """What the one law may use: fold, ŷ and the clean belief."""
-        return Known(
-            fold=self.fold,
-            predicted=self.wrong.astype(np.float64),
-            belief=self.belief,
-            entity=self.entity,
-        )
 
     @property
     def reliability(self) -> float:
@@ -114,32 +114,37 @@ class Band:
             covariates=self.covariates.take(rows),
         )
 
-    def law(self, before: np.ndarray, after: np.ndarray) -> Fit:
-        """What `after` [question] follows from `before`: a line for each fold and ŷ."""
-        return one_law(before, after, self.known, law="line")
+    def law(self, before: np.ndarray, after: np.ndarray, *, law: Law = "line") -> Fit:
+        """What `after` [question] follows from `before`, within each fold and ŷ."""
+        predictors = Predictors(
+            fold=self.fold, predicted=self.wrong.astype(np.float64), belief=self.belief
+        )
+        return one_law(before, after, predictors, law=law)
 
-    def curved_law(self, before: np.ndarray, after: np.ndarray) -> Fit:
-        """The same with a bend: a smooth function of the clean belief within each ŷ."""
-        return one_law(before, after, self.known, law="curve")
 
-
-def choose_band(readings: Readings, *, seed: int = 0) -> tuple[int, ...]:
-    """The layers whose clean AUROC is within one standard error of the best layer's."""
-    areas = np.array([auroc(readings.z, logit) for logit in readings.of("paper").T])
-    return band_within(areas, band_error(readings, seed=seed))
+def clean_aurocs(readings: Readings) -> np.ndarray:
+    """How well the clean paper probe tells wrong from right, [layer]."""
+    return np.array([auroc(readings.z, logit) for logit in readings.of("paper").T])
 
 
 def best_layer(readings: Readings) -> int:
     """The layer (from 1) whose clean paper probe tells wrong from right best."""
-    return int(np.argmax([auroc(readings.z, logit) for logit in readings.of("paper").T])) + 1
+    return int(np.argmax(clean_aurocs(readings))) + 1
+
+
+def choose_band(readings: Readings, *, seed: int = 0) -> tuple[int, ...]:
+    """The layers whose clean AUROC is within one standard error of the best layer's."""
+    return band_within(clean_aurocs(readings), band_error(readings, seed=seed))
 
 
 def band_error(readings: Readings, *, seed: int) -> float:
     """The standard error of the best layer's clean AUROC; 0 where there is none."""
-    areas = np.array([auroc(readings.z, logit) for logit in readings.of("paper").T])
-    best = readings.of("paper")[:, int(np.argmax(areas))]
     found = auroc_interval(
-        readings.z, best, seed=seed, resamples=_RESAMPLES, entity=readings.entity
+        readings.z,
+        readings.at(best_layer(readings), "paper"),
+        seed=seed,
+        resamples=_RESAMPLES,
+        entity=readings.entity,
     )
     error = (found.high - found.low) / (2 * Z)
     return float(error) if np.isfinite(error) else 0.0
@@ -188,3 +193,89 @@ def side_overlap(a: np.ndarray, b: np.ndarray, moved: Sequence[float]) -> float:
     )
     size = np.sqrt(only_a * only_b)
     return float(np.mean(np.divide(shared, size, out=np.zeros_like(size), where=size > 0)))
+
+
+def cross_fit_answers(
+    states: Mapping[str, np.ndarray],
+    answers: Labelled,
+    config: Config,
+    *,
+    fold: np.ndarray | None = None,
+) -> tuple[Readings, ProbeSet]:
+    """Readings of a dataset's states [question, layer, width] by pass, and the probes.
+
+    `fold` [question] is the answers' own unless another one is given.
+    """
+    readings, probes = cross_fit(
+        states,
+        ids=answers.ids,
+        z=answers.z,
+        fold=answers.fold if fold is None else fold,
+        entity=answers.entities,
+        dataset=answers.dataset,
+        C=config.C,
+        balance=config.balance,
+        workers=1,
+    )
+    return replace(readings, entity=answers.covariates.entity), probes
+
+
+class FoldLayer(NamedTuple):
+    """One layer of the band as the probes of a set of folds read it."""
+
+    readings: Readings  # of this layer alone
+    directions: np.ndarray  # [side, fold, width], the coefficients of sides a and b
+    moved: float  # the mean squared length of the knockout's displacement
+
+
+def read_fold_layer(
+    answers: Labelled,
+    bank: StateBank,
+    config: Config,
+    layer: int,
+    *,
+    passes: Collection[str],
+    seed: int,
+) -> FoldLayer | None:
+    """One layer by set `seed` of folds, under those `passes` a finding reads.
+
+    None where another set than the first leaves a probe too few answers of a class.
+    """
+    fold = entity_folds(answers.entities, folds=config.folds, seed=config.seed + seed)
+    states = {name: bank.layer(name, layer)[:, None] for name in READ if name in passes}
+    try:
+        readings, probes = cross_fit_answers(states, answers, config, fold=fold)
+    except UserError:
+        if seed == 0:
+            raise
+        return None
+    sides = [probes.probes.index(side) for side in SIDES]
+    moved = squared_move(states[CLEAN.name][:, 0], states[KNOCKOUT.name][:, 0])
+    return FoldLayer(readings, probes.weights[sides, :, 0], moved)
+
+
+def band_of_folds(
+    answers: Labelled, layers: Sequence[int], read: Sequence[FoldLayer | None]
+) -> Band | None:
+    """The readings over `layers` by one set of folds; None where a layer has none."""
+    whole = [layer for layer in read if layer is not None]
+    if len(whole) < len(layers):
+        return None
+    first = whole[0].readings
+    logits = {
+        name: np.concatenate([layer.readings.logits[name] for layer in whole], axis=2)
+        for name in first.logits
+    }
+    a, b = np.stack([layer.directions for layer in whole], axis=2)
+    band = read_band(
+        replace(first, logits=logits), range(1, len(layers) + 1), covariates=answers.covariates
+    )
+    moved = [layer.moved for layer in whole]
+    return replace(band, overlap=side_overlap(a, b, moved), layers=tuple(layers))
+
+
+def squared_move(clean: np.ndarray, cut: np.ndarray) -> float:
+    """The mean squared distance between states [question, width]; 1 where no sample was cut."""
+    lengths = np.square(cut.astype(np.float64) - clean).sum(axis=1)
+    read = np.isfinite(lengths)
+    return float(lengths[read].mean()) if read.any() else 1.0

@@ -15,10 +15,10 @@ import numpy as np
 from scipy.special import ndtr
 
 from anchorscope.config import Delta
-from anchorscope.pathways.agreement import correlation_with_draws
 from anchorscope.pathways.band import SIDES, Band
 from anchorscope.pathways.effects import delta_p
 from anchorscope.records import Estimate
+from anchorscope.stats.agreement import correlation_with_draws
 from anchorscope.stats.drawing import drawn_sums
 from anchorscope.stats.intervals import (
     ALPHA,
@@ -183,7 +183,7 @@ def retest_rows(band: Band) -> np.ndarray | None:
 
 def residual(band: Band, before: np.ndarray, after: np.ndarray) -> np.ndarray:
     """What one law with a bend leaves of `after` [question], in units of its own noise, cut."""
-    fit = band.curved_law(before, after)
+    fit = band.law(before, after, law="curve")
     return np.clip(fit.residual / np.where(fit.noise > 0, fit.noise, 1.0), -_FAR, _FAR)
 
 

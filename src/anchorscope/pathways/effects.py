@@ -1,14 +1,16 @@
-"""What an intervention does to a probe's verdict: ΔP and flips."""
+"""What an intervention does to a probe's prediction: ΔP, flips, and each sample's pathway."""
 
 from __future__ import annotations
 
-from typing import get_args
+from typing import NamedTuple, get_args
 
 import numpy as np
 from scipy.special import expit
 
 from anchorscope.config import Delta
-from anchorscope.errors import unknown
+from anchorscope.errors import UserError, unknown
+from anchorscope.probes.readings import Readings
+from anchorscope.records import Mode
 
 
 def prediction(clean_logit: np.ndarray) -> np.ndarray:
@@ -48,3 +50,56 @@ def _expit_difference(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """
     high, low = np.maximum(x, y), np.minimum(x, y)
     return np.sign(x - y) * expit(high) * expit(-low) * -np.expm1(low - high)
+
+
+class Roles(NamedTuple):
+    """Which probe gives the group, and which the effect."""
+
+    group: str
+    effect: str
+
+
+# Paper mode reads both from one probe, so noise that flips a sample also counts as its effect.
+# In strict mode the two share no training question.
+ROLES: dict[Mode, Roles] = {"paper": Roles("paper", "paper"), "strict": Roles("a", "b")}
+
+
+def pathways(readings: Readings, *, probe: str) -> np.ndarray:
+    """The pathway one probe gives each sample, [question, layer]: "Q" where the knockout flips
+    its prediction, "A" where not, None where there is no knocked-out state.
+    """
+    flipped = flips(readings.of(probe), readings.of(probe, "knockout"))
+    named = np.where(flipped == 1, "Q", "A").astype(object)
+    named[np.isnan(flipped)] = None
+    return named
+
+
+def regroup(named: np.ndarray, grouping: str) -> np.ndarray:
+    """Pathways [question, layer] under another grouping than each layer's own.
+
+    `fixed:k` gives every layer the groups of layer k; `majority` makes a sample Q where it is Q
+    in more than half of the layers.
+    """
+    layers = named.shape[1]
+    layer = check_grouping(grouping, layers)
+    if grouping == "per-layer":
+        return named
+    if layer is not None:
+        chosen = named[:, layer - 1]
+    else:
+        chosen = np.where((named == "Q").mean(axis=1) > 0.5, "Q", "A").astype(object)
+        chosen[[row[0] is None for row in named]] = None
+    return np.repeat(chosen[:, None], layers, axis=1)
+
+
+def check_grouping(grouping: str, layers: int) -> int | None:
+    """The layer k of `fixed:k`, None for the other groupings; an error for what is neither."""
+    if grouping in ("per-layer", "majority"):
+        return None
+    name, _, number = grouping.partition(":")
+    if name == "fixed" and number.isdigit() and 1 <= int(number) <= layers:
+        return int(number)
+    raise UserError(
+        f"Unknown grouping '{grouping}'. Accepted: per-layer, majority, fixed:k with k from 1 "
+        f"to {layers}."
+    )

@@ -402,5 +402,12 @@ def findings_table(finding: Finding, *, model: str, dataset: str, layer: int) ->
         "told": np.nan if why is None else why.belief_auroc,
         "told_by_rule": np.nan if why is None else why.rule_auroc,
         "finder": np.nan if why is None else why.finder,
+        **estimate_columns("effect_logit_right", cut.logit_right),
+        **estimate_columns("effect_logit_wrong", cut.logit_wrong),
     }
-    return pd.DataFrame([row], columns=[*table_columns.FINDINGS, *table_columns.FINDINGS_MORE])
+    columns = (
+        *table_columns.FINDINGS,
+        *table_columns.FINDINGS_MORE,
+        *table_columns.FINDINGS_EFFECT,
+    )
+    return pd.DataFrame([row], columns=list(columns))

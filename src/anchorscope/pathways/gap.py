@@ -10,13 +10,15 @@ these up.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 from scipy.special import expit
 
-from anchorscope.config import Balance, Delta
+from anchorscope.config import Balance, Config, Delta, unit_of
+from anchorscope.engine.passes import CLEAN, KNOCKOUT
 from anchorscope.pathways.band import (
     SIDES,
     Band,
@@ -24,13 +26,16 @@ from anchorscope.pathways.band import (
     band_within,
     read_band,
     rows_by_entity,
+    side_overlap,
+    squared_move,
 )
 from anchorscope.pathways.effects import delta_p
 from anchorscope.probes.folds import training_rows
-from anchorscope.probes.labelled import Covariates
+from anchorscope.probes.labelled import Covariates, Labelled
 from anchorscope.probes.many_fits import class_weights, fit_many
 from anchorscope.probes.readings import Readings
 from anchorscope.records import Estimate
+from anchorscope.run_folder.states import StateBank
 from anchorscope.stats.intervals import Z
 from anchorscope.stats.ranking import auroc
 
@@ -84,13 +89,62 @@ def gaps_of_other_bands(
     return np.array(gaps)
 
 
+class OwnFolds(NamedTuple):
+    """The run's own set of folds: the band's readings, and gaps of entities drawn again."""
+
+    band: Band
+    redrawn: np.ndarray  # [draw]
+
+
+def own_folds(
+    answers: Labelled,
+    config: Config,
+    readings: Readings,
+    layers: Sequence[int],
+    influences: Sequence[Influence],
+) -> OwnFolds:
+    """The band as the run's own probes read it, and its gap in other draws of the entities.
+
+    `influences` are those of `layers`, in their order.
+    """
+    part = entity_parts(answers.entities, seed=config.seed)
+    moved = np.mean([found.moved for found in influences], axis=0)
+    a, b = np.stack([found.directions for found in influences], axis=2)
+    band = read_band(readings, layers, covariates=answers.covariates)
+    lengths = [found.length for found in influences]
+    band = replace(band, overlap=side_overlap(a, b, lengths))
+    read = np.isfinite(moved).all(axis=(0, 1, 3))
+    redrawn = redrawn_gaps(
+        band, moved[:, :, read], part[read], seed=config.seed, unit=unit_of(config.delta)
+    )
+    return OwnFolds(band, redrawn)
+
+
 class Influence(NamedTuple):
     """Probes a and b of one layer, and how their readings depend on parts of the questions."""
 
-    moved: (
-        np.ndarray
-    )  # [side, clean or cut, question, part]: logits without a part, less those with
-    direction: np.ndarray  # [side, fold, width], the calibrated coefficients
+    # [side, clean or cut, question, part]: logits without a part, less those with
+    moved: np.ndarray
+    directions: np.ndarray  # [side, fold, width], the calibrated coefficients
+    length: float  # the mean squared length of the knockout's displacement
+
+
+def influence_of_layer(
+    answers: Labelled, bank: StateBank, config: Config, readings: Readings, layer: int
+) -> Influence:
+    """`layer_influence` of a layer of a run folder, on the run's own set of folds."""
+    clean, cut = (bank.layer(name, layer) for name in (CLEAN.name, KNOCKOUT.name))
+    sides = [readings.probes.index(side) for side in SIDES]
+    return layer_influence(
+        clean,
+        cut,
+        readings.logits[CLEAN.name][sides, :, layer - 1],
+        z=answers.z,
+        fold=answers.fold,
+        part=entity_parts(answers.entities, seed=config.seed),
+        C=config.C,
+        balance=config.balance,
+    )
 
 
 def layer_influence(
@@ -136,7 +190,7 @@ def layer_influence(
         direction[side, at] = stretch * w
         for kind, states in enumerate((x, y)):
             moved[side, kind, test] = stretch * (((states[test] - middle) * scale) @ step + shift)
-    return Influence(moved, direction)
+    return Influence(moved, direction, squared_move(clean, knockout))
 
 
 def _newton_step(
@@ -182,9 +236,9 @@ def redrawn_gaps(
         a, b = (
             tuple(
                 logits + by_part @ (1 - drawn)
-                for logits, by_part in zip(before[p], of_side, strict=True)
+                for logits, by_part in zip(before[side], moves, strict=True)
             )
-            for p, of_side in zip(SIDES, moved, strict=True)
+            for side, moves in zip(SIDES, moved, strict=True)
         )
         gaps.append(_gap(a, b, drawn[part].astype(float), unit))
     return np.array(gaps)

@@ -3,18 +3,43 @@
 The loss is planted in the readings of the run's own states, with their own noise, and goes through
 the whole rule, all sets of folds together. The belief that is taken away is drawn given what the
 probes read of it: a probe at real width reads much else beside, and that stays.
+
+`anchorscope power` asks for the smallest effect that a run, or one of two or four times its size,
+would find in 80 %: a half of the samples loses a part of its belief, or a part of the samples loses
+all of it. Larger runs are the run's own entities, drawn with replacement; their probes are not
+better than the run's, so that a larger run may find more than these numbers say. A curve through
+the planted worlds gives the effect at which 80 % are found.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
+from scipy.special import expit, logit
 
-from anchorscope.pathways.band import Band
-from anchorscope.pathways.finding import ENOUGH, shows_two_pathways
+from anchorscope.config import Config, unit_of
+from anchorscope.errors import UserError
+from anchorscope.parallel import in_parallel
+from anchorscope.pathways.band import (
+    SIDES,
+    Band,
+    band_of_folds,
+    read_fold_layer,
+    rows_by_entity,
+)
+from anchorscope.pathways.effects import delta_p
+from anchorscope.pathways.finding import ENOUGH, FEWEST, shows_two_pathways
+from anchorscope.probes.cross_fit import fit_and_read_layer
+from anchorscope.probes.folds import PROBES
+from anchorscope.probes.labelled import Labelled, labelled
+from anchorscope.records import Estimate
+from anchorscope.run_folder.states import StateBank
+from anchorscope.run_folder.view import RunView, records, where
 from anchorscope.stats.intervals import Draws
+from anchorscope.stats.ranking import auroc
 
 SHARES = {"half": 0.5, "fifth": 0.2}
 WORLDS = 20  # planted for each share
@@ -22,6 +47,15 @@ _FEWEST = 60  # samples read twice below which their noise is not known
 _RESAMPLES = 100  # behind the intervals of a planted world
 # Each pass that shows the loss, and the pass that it is read against.
 _CUTS = {"knockout": "clean", "question": "clean", "retest-knockout": "retest"}
+FACTORS = (1, 2, 4)  # times the run's samples
+CURVE_WORLDS = 40  # planted for each number of samples and each kind of effect
+MOST = {"loss": 1.0, "share": 0.5}  # of its belief, and of the samples: the other half is A
+FEW = 50  # answers of the rarer class below which a probe at chance is most likely short of them
+_LEAST = 0.02  # of a loss or a share
+_SHUFFLES = 5
+# Loss of log-likelihood at the ends of a 95 % interval. It is 1.92 for very many worlds; with forty
+# of them such intervals held the truth in 82 to 91 %.
+_UNLIKELY = 3.0
 
 
 def power(
@@ -124,3 +158,214 @@ def _slope(x: np.ndarray, y: np.ndarray) -> float:
     apart = x - x.mean()
     variance = (apart * apart).mean()
     return float((apart * y).mean() / variance) if variance > 0 else 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbeReads:
+    """The clean probe of the layer that reads best: whether it is better than chance."""
+
+    layer: int  # k, from 1
+    layers: int  # of the model
+    right: int
+    wrong: int
+    auroc: Estimate
+    shuffled: tuple[float, ...]  # the same with shuffled labels, several times
+
+    @property
+    def at_chance(self) -> bool:
+        """Whether the interval reaches a half, or shuffled labels read as well."""
+        return not (self.auroc.low > 0.5 and self.auroc.value > max(self.shuffled))
+
+    @property
+    def why(self) -> str:
+        """What to look at where the probe is at chance; empty where it reads."""
+        if not self.at_chance:
+            return ""
+        count, name = min((self.right, "right"), (self.wrong, "wrong"))
+        if count < FEW:
+            return (
+                f"the probe is at chance, and it has only {count} {name} answers to learn "
+                "from: ask more questions, or such as this model answers wrong about half the time"
+            )
+        return (
+            "the probe is at chance with enough answers of both kinds: read the doubtful verdicts "
+            "(anchorscope verdicts); if they are right, this model's states do not tell a linear "
+            "probe which of these answers are wrong"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Smallest:
+    """What is found in 80 % with n samples; NaN where not even the largest effect is."""
+
+    n: int
+    loss: Estimate  # part of its belief that a half of the samples must lose
+    delta_p: Estimate  # the same loss as mean ΔP of these samples
+    share: Estimate  # of the samples that must lose all of their belief
+
+
+@dataclass(frozen=True, kw_only=True)
+class Power:
+    """What a run could have found on one dataset."""
+
+    dataset: str
+    finding: str
+    why: str  # as findings.csv has it
+    questions: int  # asked
+    n: int  # of them usable
+    now: dict[str, float]  # power_half and power_fifth of findings.csv
+    probe: ProbeReads
+    smallest: tuple[Smallest, ...]  # for n, 2n and 4n
+
+
+def power_of_run(run: RunView, dataset: str, *, worlds: int = CURVE_WORLDS) -> Power:
+    """What a finished run could have found on a dataset, from its stored states."""
+    rows = records(where(run.findings, dataset=dataset))
+    if not rows:
+        raise UserError(
+            f"'{run.path}' has no finding on '{dataset}'. It has: {', '.join(run.datasets)}."
+        )
+    config = Config.restore(dict(run.config))
+    answers = labelled(run.answers, dataset, config)
+    bank = StateBank(run.path, list(answers.ids))
+    layers = [int(k) for k in str(rows[0]["layers"]).split()]
+    read = partial(read_fold_layer, answers, bank, config, passes=bank.names)
+    sets = (
+        band_of_folds(answers, layers, [read(layer, seed=seed) for layer in layers])
+        for seed in range(config.fold_seeds)
+    )
+    bands = [band for band in sets if band is not None]
+    described = next(d for d in run.info["datasets"] if d["name"] == dataset)
+    return Power(
+        dataset=dataset,
+        finding=str(rows[0]["finding"]),
+        why=str(rows[0]["why"]),
+        questions=max(int(described.get("questions") or 0), bands[0].n),
+        n=bands[0].n,
+        now={name: float(rows[0][name]) for name in ("power_half", "power_fifth")},
+        probe=_probe_reads(run, answers, bank, config, int(rows[0]["layer"])),
+        smallest=smallest_effects(bands, config, worlds=worlds),
+    )
+
+
+def smallest_effects(
+    bands: Sequence[Band], config: Config, *, worlds: int = CURVE_WORLDS
+) -> tuple[Smallest, ...]:
+    """The smallest loss and the smallest share that are found, for n, 2n and 4n samples."""
+    tasks = [(factor, kind) for factor in FACTORS for kind in MOST]
+
+    def threshold(task: tuple[int, str]) -> Estimate:
+        factor, kind = task
+        if bands[0].n * factor < FEWEST:
+            return Estimate(np.nan, np.nan, np.nan, 0)
+
+        def found(size: float, number: int) -> bool:
+            effect = {"share": 0.5, "lost": size} if kind == "loss" else {"share": size}
+            drawn = redraw(bands, factor, np.random.default_rng((config.seed, factor, number)))
+            return power(drawn, **effect, worlds=range(number, number + 1), seed=config.seed)[0]
+
+        return smallest_found(found, least=_LEAST, most=MOST[kind], worlds=worlds)
+
+    by_task = dict(zip(tasks, in_parallel(threshold, tasks), strict=True))
+    return tuple(
+        Smallest(
+            n=factor * bands[0].n,
+            loss=by_task[factor, "loss"],
+            delta_p=_as_delta_p(bands[0], by_task[factor, "loss"], config),
+            share=by_task[factor, "share"],
+        )
+        for factor in FACTORS
+    )
+
+
+def smallest_found(
+    found: Callable[[float, int], bool], *, least: float, most: float, worlds: int
+) -> Estimate:
+    """The size at which 80 % of the worlds are found, from a logistic curve through them.
+
+    `found(size, number)` plants one world. Half of the worlds are spread evenly over all sizes, the
+    other half around the crossing that the first half suggests. The value is NaN where the crossing
+    is beyond `most`; an end of the interval that may be there is infinite.
+    """
+    sizes = np.linspace(least, most, worlds - worlds // 2)
+    hits = [found(size, number) for number, size in enumerate(sizes)]
+    value, low, high = _crossing(sizes, np.array(hits), least=least, most=most)
+    around = np.clip([low, 2 * value - low], least, most)
+    closer = np.linspace(around[0], around[1], worlds // 2)
+    hits += [found(size, number + len(sizes)) for number, size in enumerate(closer)]
+    sizes = np.concatenate([sizes, closer])
+    value, low, high = _crossing(sizes, np.array(hits), least=least, most=most)
+    return Estimate(
+        value if value <= most else np.nan, low, high if high <= most else np.inf, worlds
+    )
+
+
+def _crossing(
+    sizes: np.ndarray, hits: np.ndarray, *, least: float, most: float
+) -> tuple[float, float, float]:
+    """The likeliest crossing of 80 % and its 95 % likelihood interval, up to twice `most`."""
+    at = np.linspace(least, 2 * most, 200)
+    steep = np.geomspace(2, 400, 24) / most
+    # [crossing, steepness, world]
+    chance = expit(logit(ENOUGH) + steep[:, None] * (sizes - at[:, None, None]))
+    likely = np.log(np.where(hits, chance, 1 - chance).clip(1e-12)).sum(axis=2).max(axis=1)
+    inside = at[likely >= likely.max() - _UNLIKELY]
+    best = at[likely >= likely.max() - 1e-9].mean()  # a plateau where the curve may be a step
+    return float(best), float(inside.min()), float(inside.max())
+
+
+def redraw(bands: Sequence[Band], factor: int, rng: np.random.Generator) -> list[Band]:
+    """A run of `factor` times the size: entities drawn with replacement, each a new one.
+
+    The same rows are taken from every set of folds.
+    """
+    members = rows_by_entity(bands[0].entity, bands[0].n)
+    drawn = rng.integers(len(members), size=factor * len(members))
+    rows = np.concatenate([members[number] for number in drawn])
+    copies = np.repeat(np.arange(len(drawn)), [len(members[number]) for number in drawn]).astype(
+        str
+    )
+    taken = [band.take(rows) for band in bands]
+    return [replace(b, covariates=replace(b.covariates, entity=copies)) for b in taken]
+
+
+def _as_delta_p(band: Band, loss: Estimate, config: Config) -> Estimate:
+    """Mean ΔP of samples that lose this part of their belief."""
+
+    def effect(lost: float) -> float:
+        if not np.isfinite(lost):
+            return np.nan
+        rng = np.random.default_rng(config.seed)
+        (planted,) = plant([band], share=1.0, lost=min(lost, MOST["loss"]), rng=rng)
+        sides = [
+            delta_p(planted.side(p), planted.side(p, "knockout"), delta=unit_of(config.delta))
+            for p in SIDES
+        ]
+        return float(np.mean(sides))
+
+    # A larger loss is a ΔP further below zero.
+    return Estimate(effect(loss.value), effect(loss.high), effect(loss.low), 0)
+
+
+def _probe_reads(
+    run: RunView, answers: Labelled, bank: StateBank, config: Config, layer: int
+) -> ProbeReads:
+    """What the probe of a layer reads; AUROC and its interval are the run's own."""
+    table = where(run.probes, dataset=answers.dataset)
+    row = next(row for row in records(table) if int(row["layer"]) == layer)
+    states, shuffled = {"clean": bank.layer("clean", layer)}, []
+    for seed in range(_SHUFFLES):
+        z = np.random.default_rng(seed).permutation(answers.z)
+        _, logits = fit_and_read_layer(
+            states, layer=layer, ids=answers.ids, z=z, fold=answers.fold,
+            entity=answers.entities, C=config.C, balance=config.balance,
+        )  # fmt: skip
+        shuffled.append(auroc(z, logits["clean"][PROBES.index("paper")]))
+    return ProbeReads(
+        layer=layer,
+        layers=len(table),
+        right=int(np.sum(answers.z == 0)),
+        wrong=int(np.sum(answers.z == 1)),
+        auroc=Estimate(row["auroc"], row["auroc_low"], row["auroc_high"], len(answers.z)),
+        shuffled=tuple(shuffled),
+    )

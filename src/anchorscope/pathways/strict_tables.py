@@ -4,37 +4,52 @@ Agreement: do independent probes put a sample into the same group? Class collaps
 only the predicted class? Gaps: how far Q falls below A, beside what one mechanism would give.
 Reliability: do two probes that share no training question see the same residual? Two probes agree a
 little about *any* movement of a state, because their directions are alike; only what goes beyond
-the neutral control is the question's. Shapes: one hump of shifts, or two?
+the neutral control is the question's. Shapes: one hump of shifts, or two? Refit: is the truth gone
+from knocked-out states, or only moved away from where the probe looks? What the group adds to a
+prediction of errors beyond logits, margins and covariates.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
-import pandas as pd
+from scipy.special import expit
 
-from anchorscope.pathways.agreement import correlation_with_draws, kappa_interval
-from anchorscope.pathways.effects import Delta, delta_p, flips, prediction
-from anchorscope.pathways.group_adds import group_adds
-from anchorscope.pathways.grouping import ROLES
-from anchorscope.pathways.humps import NO_SHAPE, Shape, shape
-from anchorscope.pathways.one_law import Fit, Known, factors_of, fit_line, kinds_share, one_law
-from anchorscope.pathways.one_mechanism import Pair, gaps, shared_by_laws
-from anchorscope.pathways.refit import Refit
+from anchorscope.config import Balance, Config, Delta, unit_of
+from anchorscope.pathways.effects import ROLES, delta_p, flips, prediction
+from anchorscope.pathways.one_law import (
+    Fit,
+    Pair,
+    Predictors,
+    factors_of,
+    fit_line,
+    gaps,
+    kinds_share,
+    one_law,
+    shared_noise,
+)
 from anchorscope.pathways.tables import estimate_columns
+from anchorscope.pathways.two_groups import NO_SHAPE, Shape, shape
+from anchorscope.probes.fold_probes import fit_fold_probes
+from anchorscope.probes.folds import training_rows
 from anchorscope.probes.labelled import Covariates
+from anchorscope.probes.many_fits import DEFAULT_C
 from anchorscope.probes.readings import Readings
 from anchorscope.records import MODES, Estimate, Mode
+from anchorscope.stats.agreement import correlation_with_draws, kappa_interval
 from anchorscope.stats.intervals import (
     Draws,
     bootstrap_mean,
     difference_of_means,
     percentile_interval,
 )
-from anchorscope.stats.ranking import auroc
+from anchorscope.stats.logistic import fit_logistic
+from anchorscope.stats.mahalanobis import Mahalanobis
+from anchorscope.stats.ranking import auroc, auroc_interval
+from anchorscope.stats.whole_rows import known_rows
 
 # All samples; within each predicted class and both, each with its own law; the true classes.
 SUBSETS = ("all", "right", "wrong", "both", "z0", "z1")
@@ -43,58 +58,67 @@ SUBSETS = ("all", "right", "wrong", "both", "z0", "z1")
 EXPLAINED = 0.75
 # Or where the signed clean logit alone orders the two groups all but perfectly.
 SEPARATED = 0.97
+_ROWS = 64  # states whose norms are taken at a time
+_RIDGE = 1.0  # a light penalty on standardised columns: enough to keep a separable fold finite
+_TINY = 1e-9
 _NOTHING = Estimate(np.nan, np.nan, np.nan, 0)
 Row = dict[str, Any]  # by column
 
 
-@dataclass(frozen=True, kw_only=True)
-class StrictDraws(Draws):
-    """The draws behind strict mode's numbers, and the unit in which ΔP counts."""
-
-    simulations: int = 500
-    points: Delta = "points"
-
-
-def strict_table(layers: Sequence[Row], *, model: str, dataset: str) -> pd.DataFrame:
-    """One row per layer, from what `layer_row` gives."""
-    return pd.DataFrame([{"model": model, "dataset": dataset, **row} for row in layers])
-
-
-def layer_row(
-    readings: Readings, layer: int, draws: StrictDraws, *, covariates: Covariates, refit: Refit
+def strict_row(
+    readings: Readings,
+    states: tuple[np.ndarray, np.ndarray],
+    layer: int,
+    *,
+    config: Config,
+    covariates: Covariates,
 ) -> Row:
-    """What the readings and the refit of layer k show, by column of strict.csv."""
-    at = _Layer(readings, layer, covariates)
+    """What layer k shows, by column of strict.csv but for model and dataset.
+
+    `states` are the layer's clean and knocked-out states [question, width].
+    """
+    draws = Draws(seed=config.seed, resamples=config.resamples)
+    at = _Layer(readings, layer, covariates, unit_of(config.delta))
     clean, knocked = at.of("paper"), at.of("paper", "knockout")
     moved = knocked - clean
-    agreements = agreement(readings, layer, draws, entity=covariates.entity)
-    adds = group_adds(readings, layer, covariates, draws)
-    shapes = {name: _shape(at, name, draws.seed) for name in SUBSETS}
     row: Row = {"layer": layer, "n": len(at.fold)}
-    for name, found in agreements.items():
+    for name, found in agreement(readings, layer, draws, entity=covariates.entity).items():
         row |= estimate_columns(name, found)
-    row |= class_collapse(clean, knocked, delta=draws.points)
+    row |= class_collapse(clean, knocked, delta=at.unit)
     for mode in MODES:
         row |= _gaps(at, mode, "all", draws) | _gaps(at, mode, "both", draws)
-    row["same_gap"] = _same_gap(at, draws)
+    row["same_gap"] = _same_gap(at)
     row |= _reliability(at, draws)
     row |= estimate_columns("beyond_random", _beyond_control(at, draws))
     row |= {
         "control": at.control,
-        "kinds": kinds_share(clean, knocked, at.known("paper")) if len(clean) else np.nan,
+        "kinds": kinds_share(clean, knocked, at.predictors("paper")) if len(clean) else np.nan,
         "common": float(moved.mean() ** 2 / (moved**2).mean()) if (moved != 0).any() else np.nan,
         "residual": fit_line(clean, knocked, at.fold).residual.std() if len(clean) else np.nan,
     }
-    for name, found in shapes.items():
+    for name in SUBSETS:
+        found = _shape(at, name, draws.seed)
         row |= {f"dip_p_{name}": found.p, f"bic_{name}": found.bic}
-    row |= estimate_columns("knockout_auroc", refit.clean_probe)
-    row |= estimate_columns("refit_auroc", refit.refit_probe)
-    row |= {"moved_norm": refit.norm, "moved_mahalanobis": refit.mahalanobis}
+    read = refit(
+        *states,
+        readings.at(layer, "paper", "knockout"),
+        z=readings.z,
+        fold=readings.fold,
+        C=config.C,
+        balance=config.balance,
+        seed=config.seed,
+        resamples=config.resamples,
+        entity=covariates.entity,
+    )
+    row |= estimate_columns("knockout_auroc", read.clean_probe)
+    row |= estimate_columns("refit_auroc", read.refit_probe)
+    row |= {"moved_norm": read.norm, "moved_mahalanobis": read.mahalanobis}
+    adds = _group_adds(readings, layer, covariates, draws)
     row |= {"adds_auroc_without": adds.auroc_without, "adds_auroc_with": adds.auroc_with}
     row |= estimate_columns("adds_gain", adds.gain)
     for mode in MODES:
         row |= estimate_columns(
-            f"answer_only_{mode}", _answer_only_gap(readings, layer, mode, draws)
+            f"answer_only_{mode}", _answer_only_gap(readings, layer, mode, at.unit, draws)
         )
     return row
 
@@ -182,8 +206,8 @@ def _entropy(hits: np.ndarray) -> float:
 class _Layer:
     """The logits of one layer, of the questions that have a knocked-out state."""
 
-    def __init__(self, readings: Readings, layer: int, covariates: Covariates) -> None:
-        self.readings, self.layer = readings, layer
+    def __init__(self, readings: Readings, layer: int, covariates: Covariates, unit: Delta) -> None:
+        self.readings, self.layer, self.unit = readings, layer, unit
         self.read = ~np.isnan(readings.at(layer, "paper", "knockout"))
         self.fold, self.z = readings.fold[self.read], readings.z[self.read]
         covariates = covariates.take(self.read)
@@ -201,15 +225,13 @@ class _Layer:
     def of(self, probe: str, intervention: str = "clean") -> np.ndarray:
         return self.readings.at(self.layer, probe, intervention)[self.read]
 
-    def known(self, probe: str | None = None) -> Known:
-        """What is known of each sample; ŷ is that of `probe`, or of the probes' mean belief."""
-        belief = np.mean([self.of(name) for name in self.readings.probes], axis=0)
-        return Known(
+    def predictors(self, probe: str) -> Predictors:
+        """What the law may use of each sample; ŷ is that of `probe`."""
+        return Predictors(
             fold=self.fold,
-            predicted=prediction(self.of(probe) if probe else belief),
-            belief=belief,
+            predicted=prediction(self.of(probe)),
+            belief=np.mean([self.of(name) for name in self.readings.probes], axis=0),
             factors=self.factors,
-            entity=self.entity,
         )
 
     def rows(self, subset: str, *, probe: str) -> np.ndarray:
@@ -231,34 +253,37 @@ class _Layer:
         key = (subset, probe, intervention, classes if split else "")
         if key not in self._laws:
             rows = self.rows(subset, probe=classes)
-            known = self.known(classes).take(rows)
+            own = self.predictors(classes).take(rows)
             clean, other = self.of(probe)[rows], self.of(probe, intervention)[rows]
-            self._laws[key] = one_law(clean, other, known if split else known.together())
+            self._laws[key] = one_law(clean, other, own if split else own.together())
         return self._laws[key]
 
 
-def _gaps(at: _Layer, mode: Mode, subset: Literal["all", "both"], draws: StrictDraws) -> Row:
-    """The gap of a mode in points and in logits, and its null band: all, or within ŷ ("both")."""
+def _gaps(at: _Layer, mode: Mode, subset: Literal["all", "both"], draws: Draws) -> Row:
+    """The gap of a mode in points and in logits, and its null band: all, or within ŷ ("both").
+
+    Within a predicted class the law is that of the class: a bend between the classes is still one
+    mechanism.
+    """
     group, effect = ROLES[mode]
-    laws = at.law(subset, group, classes=effect), at.law(subset, effect, classes=effect)
     shared = None
     if mode == "strict" and at.control:
         control = (at.law(subset, probe, at.control, classes=effect) for probe in ROLES[mode])
-        shared = shared_by_laws(*control)
+        shared = shared_noise(*control)
+    clean = at.of(effect)
     pair = Pair(
         group_clean=at.of(group),
         group_knockout=at.of(group, "knockout"),
-        effect_clean=at.of(effect),
+        effect_clean=clean,
         effect_knockout=at.of(effect, "knockout"),
-        known=at.known(),
+        strata=prediction(clean) if subset == "both" else np.zeros(len(clean)),
     )
     found = gaps(
-        pair.within(subset),
+        pair,
+        (at.law(subset, group, classes=effect), at.law(subset, effect, classes=effect)),
         seed=draws.seed,
-        simulations=draws.simulations,
-        points=draws.points,
+        points=at.unit,
         shared=shared,
-        laws=laws,
     )
     start, row = f"{mode}_within" if subset == "both" else mode, {}
     ends: dict[str, Delta] = {"": "points", "_logit": "logit"}
@@ -272,19 +297,19 @@ def _gaps(at: _Layer, mode: Mode, subset: Literal["all", "both"], draws: StrictD
     return row
 
 
-def _same_gap(at: _Layer, draws: StrictDraws) -> float:
+def _same_gap(at: _Layer) -> float:
     """The ΔP gap with group and effect from strict mode's probe b alone.
 
     It differs from paper mode by the smaller training set, and from strict mode by circularity.
     """
     clean, knocked = at.of("b"), at.of("b", "knockout")
-    flipped, effect = flips(clean, knocked) == 1, delta_p(clean, knocked, delta=draws.points)
+    flipped, effect = flips(clean, knocked) == 1, delta_p(clean, knocked, delta=at.unit)
     if not 0 < flipped.sum() < len(flipped):
         return np.nan
     return float(effect[flipped].mean() - effect[~flipped].mean())
 
 
-def _reliability(at: _Layer, draws: StrictDraws) -> Row:
+def _reliability(at: _Layer, draws: Draws) -> Row:
     """How far a and b agree on the residuals within ŷ, and beyond what they do under the control.
 
     The same entities are drawn for both; without a control the excess is the agreement itself.
@@ -323,7 +348,7 @@ def _shape(at: _Layer, subset: str, seed: int) -> Shape:
     return shape(towards * left, seed=seed, entity=None if at.entity is None else at.entity[rows])
 
 
-def _beyond_control(at: _Layer, draws: StrictDraws) -> Estimate:
+def _beyond_control(at: _Layer, draws: Draws) -> Estimate:
     """|shift| under the knockout less that under the control, in logits."""
     if not at.control:
         return Estimate(np.nan, np.nan, np.nan, len(at.fold))
@@ -332,11 +357,179 @@ def _beyond_control(at: _Layer, draws: StrictDraws) -> Estimate:
     return bootstrap_mean(more, seed=draws.seed, resamples=draws.resamples, entity=at.entity)
 
 
-def _answer_only_gap(readings: Readings, layer: int, mode: Mode, draws: StrictDraws) -> Estimate:
+def _answer_only_gap(
+    readings: Readings, layer: int, mode: Mode, unit: Delta, draws: Draws
+) -> Estimate:
     """ΔP of Q less that of A when the question is left out; NaN where that was not run."""
     if "answer-only" not in readings.logits:
         return _NOTHING
     group, measure = ROLES[mode]
     flipped = flips(readings.at(layer, group), readings.at(layer, group, "knockout"))
     clean, other = readings.at(layer, measure), readings.at(layer, measure, "answer-only")
-    return difference_of_means(delta_p(clean, other, delta=draws.points), flipped, draws)
+    return difference_of_means(delta_p(clean, other, delta=unit), flipped, draws)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refit:
+    """How knocked-out states of one layer read, and how far they went."""
+
+    clean_probe: Estimate  # AUROC of the clean probe on knocked-out states
+    refit_probe: Estimate  # AUROC of a probe trained on knocked-out states
+    norm: float  # mean ‖x' − x‖ / ‖x‖
+    mahalanobis: float  # median distance from the clean states, that of clean ones being 1
+
+
+def refit(
+    clean: np.ndarray,
+    knockout: np.ndarray,
+    clean_probe: np.ndarray,
+    *,
+    z: np.ndarray,
+    fold: np.ndarray,
+    C: float = DEFAULT_C,
+    balance: Balance = "weights",
+    seed: int = 0,
+    resamples: int = 1000,
+    entity: np.ndarray | None = None,
+) -> Refit:
+    """One layer's states [question, width], and the clean probe's logits under the knockout.
+
+    With `entity` [question] the intervals come from draws of entities, not of questions.
+    """
+    known = known_rows(knockout)
+    x, y = clean[known], np.asarray(knockout[known], dtype=np.float64)
+    z, fold, seen = z[known], fold[known], clean_probe[known]
+    about = np.arange(len(z)) if entity is None else entity[known]
+    logit = fit_fold_probes(y, z, fold, C=C, balance=balance).logits(y)
+    far, near = distances(x.astype(np.float64), y, fold, seed=seed)
+    area = partial(auroc_interval, seed=seed, resamples=resamples)
+    read = ~np.isnan(logit)
+    return Refit(
+        clean_probe=area(z, seen, entity=about),
+        refit_probe=area(z[read], logit[read], entity=about[read]),
+        norm=_norm_ratio(x, y),
+        mahalanobis=float(np.median(far) / np.median(near)) if len(z) else np.nan,
+    )
+
+
+def distances(x: np.ndarray, y: np.ndarray, fold: np.ndarray, *, seed: int = 0) -> np.ndarray:
+    """How far knocked-out states y and clean ones x [question, width] lie from clean states of the
+    other folds, [2, question].
+    """
+    away = np.full((2, len(fold)), np.nan)
+    for held_out in np.unique(fold):
+        test, train = fold == held_out, training_rows(fold, held_out=held_out, probe="paper")
+        distance = Mahalanobis(x[train], seed=seed)
+        away[0, test], away[1, test] = (distance(states[test]) for states in (y, x))
+    return away
+
+
+def _norm_ratio(x: np.ndarray, y: np.ndarray) -> float:
+    """The mean of ‖y − x‖ / ‖x‖ over the rows of states [question, width] that are not zero.
+
+    Some rows at a time, which stay in a processor's cache.
+    """
+    size, moved = np.empty((2, len(x)))
+    for start in range(0, len(x), _ROWS):
+        rows = slice(start, start + _ROWS)
+        some = x[rows].astype(np.float64)
+        size[rows] = np.linalg.norm(some, axis=1)
+        moved[rows] = np.linalg.norm(y[rows] - some, axis=1)
+    known = size > 0
+    return float((moved[known] / size[known]).mean()) if known.any() else np.nan
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adds:
+    """Cross-fitted prediction of a 0/1 target without and with the group."""
+
+    auroc_without: float
+    auroc_with: float
+    gain: Estimate  # nats a question saved by knowing the group; above 0: it adds something
+
+
+def adds(
+    target: np.ndarray,
+    group: np.ndarray,
+    covariates: np.ndarray,
+    fold: np.ndarray,
+    *,
+    seed: int = 0,
+    resamples: int = 1000,
+) -> Adds:
+    """What `group` [question] adds to `known` [question, column] in predicting `target`.
+
+    Each fold is predicted from the other folds, so a group that is mere noise costs rather than
+    adds. NaN in a column is filled with its median and marked in a column of its own.
+    """
+    target, group = np.asarray(target, dtype=int), np.asarray(group, dtype=np.float64)
+    columns = _filled(covariates)
+    without = _cross_fitted(columns, target, fold)
+    with_group = _cross_fitted(np.column_stack([columns, group]), target, fold)
+    usable = ~(np.isnan(without) | np.isnan(with_group))
+    if not usable.any() or len(np.unique(group[~np.isnan(group)])) < 2:
+        nothing = Estimate(np.nan, np.nan, np.nan, int(usable.sum()))
+        return Adds(auroc_without=np.nan, auroc_with=np.nan, gain=nothing)
+    y = target[usable]
+    saved = _loss(y, without[usable]) - _loss(y, with_group[usable])
+    return Adds(
+        auroc_without=auroc(y, without[usable]),
+        auroc_with=auroc(y, with_group[usable]),
+        gain=bootstrap_mean(saved, seed=seed, resamples=resamples),
+    )
+
+
+def _cross_fitted(x: np.ndarray, y: np.ndarray, fold: np.ndarray) -> np.ndarray:
+    """The logit each question gets from the other folds; NaN where they hold one class only."""
+    logit = np.full(len(y), np.nan)
+    for rows in (fold == number for number in np.unique(fold)):
+        if len(np.unique(y[~rows])) < 2:
+            continue
+        middle, spread = x[~rows].mean(axis=0), x[~rows].std(axis=0)
+        scaled = (x - middle) / np.where(spread > 0, spread, 1.0)
+        fitted = fit_logistic(scaled[~rows], y[~rows], ridge=_RIDGE)
+        if fitted is not None:
+            logit[rows] = scaled[rows] @ fitted[0][1:] + fitted[0][0]
+    return logit
+
+
+def _filled(covariates: np.ndarray) -> np.ndarray:
+    # SimpleImputer(add_indicator=True) gives the same columns in another order, which moves the
+    # last digits of the fit.
+    columns = []
+    for column in np.asarray(covariates, dtype=np.float64).T:
+        missing = np.isnan(column)
+        if missing.all():
+            continue
+        columns.append(np.where(missing, np.nanmedian(column), column))
+        if missing.any():
+            columns.append(missing.astype(np.float64))
+    return np.column_stack(columns)
+
+
+def _loss(y: np.ndarray, logit: np.ndarray) -> np.ndarray:
+    """Nats of each question, 20.7 at most: one sure mistake may not decide a mean.
+
+    scipy's log_expit has no such end (40 nats for a logit of 40).
+    """
+    return -np.log(np.clip(expit(np.where(y == 1, logit, -logit)), _TINY, 1))
+
+
+def _group_adds(readings: Readings, layer: int, covariates: Covariates, draws: Draws) -> Adds:
+    """What the strict group adds to both probes' signed logits and margins, and the covariates.
+
+    Probe a's too, because the group is a's: beyond b's logit alone the group would only tell what
+    a reads of z.
+    """
+    logits = [readings.at(layer, probe) for probe in ("a", "b")]
+    flipped = flips(readings.at(layer, "a"), readings.at(layer, "a", "knockout"))
+    rows = ~np.isnan(flipped)
+    columns = np.column_stack([*logits, *map(np.abs, logits), covariates.columns])
+    return adds(
+        readings.z[rows],
+        flipped[rows],
+        columns[rows],
+        readings.fold[rows],
+        seed=draws.seed,
+        resamples=draws.resamples,
+    )

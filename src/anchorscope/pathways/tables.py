@@ -8,11 +8,12 @@ from typing import cast, get_args
 import numpy as np
 import pandas as pd
 
+from anchorscope.config import Delta
 from anchorscope.errors import unknown
-from anchorscope.pathways.effects import Delta, delta_p, flips
+from anchorscope.pathways.effects import ROLES, delta_p, flips, pathways, prediction, regroup
 from anchorscope.probes.folds import training_rows
 from anchorscope.probes.readings import Readings
-from anchorscope.records import Estimate, Pathway
+from anchorscope.records import MODES, Estimate, Mode, Pathway
 from anchorscope.run_folder import table_columns
 from anchorscope.stats.intervals import bootstrap_mean, rate
 from anchorscope.stats.ranking import accuracy, auroc_interval
@@ -21,6 +22,39 @@ PATHWAYS: tuple[Pathway, ...] = get_args(Pathway)
 CONTROLS = (
     "knockout", "neutral", "content", "question", "answer-only", "retest", "retest-knockout",
 )  # fmt: skip
+
+
+def pathways_table(
+    readings: Readings,
+    *,
+    dataset: str,
+    modes: tuple[Mode, ...] = MODES,
+    grouping: str = "per-layer",
+) -> pd.DataFrame:
+    """One row per question, layer and mode: table_columns.PATHWAYS.
+
+    `prediction` and the logits are those of the effect's probe, `pathway` that of the group's.
+    """
+    questions, layers = len(readings.ids), readings.layers
+    frames = []
+    for mode in modes:
+        if mode not in MODES:
+            raise unknown("mode", mode, MODES)
+        roles = ROLES[mode]
+        clean = readings.of(roles.effect)
+        columns = {
+            "id": np.repeat(np.array(readings.ids, dtype=object), layers),
+            "dataset": dataset,
+            "layer": np.tile(np.arange(1, layers + 1), questions),
+            "mode": mode,
+            "z": np.repeat(readings.z, layers),
+            "prediction": prediction(clean).astype(np.int64).ravel(),
+            "logit_clean": clean.ravel(),
+            "logit_knockout": readings.of(roles.effect, "knockout").ravel(),
+            "pathway": regroup(pathways(readings, probe=roles.group), grouping).ravel(),
+        }
+        frames.append(pd.DataFrame(columns, columns=list(table_columns.PATHWAYS)))
+    return pd.concat(frames, ignore_index=True)
 
 
 def layers_table(
@@ -46,9 +80,18 @@ def layers_table(
         for pathway in PATHWAYS:
             mine = at.loc[at["pathway"] == pathway]
             clean, other = (mine[f"logit_{name}"].to_numpy() for name in ("clean", "knockout"))
-            drawn = {"seed": seed, "resamples": resamples, "entity": _entities(mine, entity_by_id)}
-            points = bootstrap_mean(delta_p(clean, other, delta=unit), **drawn)
-            logits = bootstrap_mean(delta_p(clean, other, delta="logit"), **drawn)
+            entity = None
+            if entity_by_id is not None:
+                entity = np.array([entity_by_id[id] for id in mine["id"]], dtype=str)
+            points, logits = (
+                bootstrap_mean(
+                    delta_p(clean, other, delta=each),
+                    seed=seed,
+                    resamples=resamples,
+                    entity=entity,
+                )
+                for each in (unit, "logit")
+            )
             rows.append((model, dataset, layer, mode, pathway, points.n, *points[:3], *logits[:3]))
     return pd.DataFrame(rows, columns=list(table_columns.LAYERS))
 
@@ -101,10 +144,6 @@ def controls_table(
 def estimate_columns(name: str, estimate: Estimate) -> dict[str, float]:
     """An estimate as the columns `name`, `name_low` and `name_high`."""
     return {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
-
-
-def _entities(rows: pd.DataFrame, by_id: Mapping[str, str] | None) -> np.ndarray | None:
-    return None if by_id is None else np.array([by_id[id] for id in rows["id"]], dtype=str)
 
 
 def _unit(delta: Delta) -> Delta:

@@ -6,7 +6,7 @@ dataset knows nothing of the others, so that any process can analyse one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib.util import find_spec
@@ -30,27 +30,18 @@ from anchorscope.evidence.pieces import (
 )
 from anchorscope.evidence.shards import evidence_name, stored_rows
 from anchorscope.parallel import in_parallel
-from anchorscope.pathways.finding import findings_table
-from anchorscope.pathways.parts import (
-    READ,
-    asked_of,
-    finding_from,
-    layers_of,
-    parts_of,
-    second_parts,
-)
-from anchorscope.pathways.strict_tables import strict_table
+from anchorscope.pathways.band import READ
+from anchorscope.pathways.dataset import DatasetInputs, pathway_tables
 from anchorscope.pipeline.stages import Run, count_answers, stored_answers, stored_samples
 from anchorscope.pipeline.variants import ablation_table, read_layers
 from anchorscope.probes.labelled import Labelled, labelled
 from anchorscope.probes.probe_set import ProbeSet
 from anchorscope.probes.readings import Readings, read_abstained
-from anchorscope.records import MODES, Sample
+from anchorscope.records import Sample
 from anchorscope.run_folder import table_columns
 from anchorscope.run_folder.identity import git_revision, versions
-from anchorscope.run_folder.outputs import load_outputs
-from anchorscope.run_folder.samples import to_frame
-from anchorscope.run_folder.states import StateBank, StoredStates, load_states
+from anchorscope.run_folder.samples import load_outputs, to_frame
+from anchorscope.run_folder.states import StateBank, StoredStates
 from anchorscope.run_folder.store import Store
 from anchorscope.run_folder.view import RunView
 from anchorscope.show import write_figures, write_report
@@ -161,31 +152,20 @@ def _pathway_tables(run: Run, dataset: Dataset, readings: Readings) -> Tables:
     bank = StateBank(run.store.path, list(dataset.answers.ids))
     every_run = dict.fromkeys((*READ, *(cut.name for cut in passes_of(run.config))))
     own = {name: readings.logits[name] for name in every_run if name in readings.logits}
-    inputs = asked_of(
+    inputs = DatasetInputs(
         model=run.model_name,
         config=run.config,
         answers=dataset.answers,
         readings=replace(readings, logits=own),
         bank=bank,
     )
-    results: dict[tuple[str, Any], Any] = {}
-    for name in ("pathways", "findings"):  # a finding needs the readings of all sets of folds
-        parts = parts_of(inputs) if not results else second_parts(inputs, results)
-        run.progress.start(name, len(parts))
-        done = in_parallel(
-            lambda part: part(),
-            list(parts.values()),
-            progress=lambda *_: run.progress.advance(),
-        )
-        results |= dict(zip(parts, done, strict=True))
-    by_mode = [results["mode", mode] for mode in MODES]
-    names = {"model": run.model_name, "dataset": dataset.name}
-    return {
-        **{n: pd.concat([tables[n] for tables in by_mode], ignore_index=True) for n in by_mode[0]},
-        **results["tables", ""],
-        "strict": strict_table(layers_of(inputs, results), **names),
-        "findings": findings_table(finding_from(inputs, results), **names, layer=inputs.layer),
-    }
+    return pathway_tables(inputs, partial(_in_parallel, run))
+
+
+def _in_parallel(run: Run, name: str, parts: Sequence[Callable[[], Any]]) -> list[Any]:
+    """Do the parts, each in a process, and report their progress."""
+    run.progress.start(name, len(parts))
+    return in_parallel(lambda part: part(), parts, progress=lambda *_: run.progress.advance())
 
 
 def _piece_inputs(run: Run, dataset: Dataset, readings: Readings) -> PieceInputs:
@@ -221,7 +201,8 @@ def _read_abstained(run: Run, dataset: Dataset) -> Readings | None:
     if not ids:
         return None
     names = (CLEAN.name, KNOCKOUT.name)
-    states = {name: load_states(run.store, name, ids, dataset.shards) for name in names}
+    bank = StateBank(run.store.path, ids)
+    states = {name: bank.all_layers(name) for name in names}
     entity = np.array([s.question.entity for s in own])
     probes = ProbeSet.load(run.store.file(f"probes/{dataset.name}"))
     return read_abstained(probes, states, ids=ids, entity=entity)

@@ -42,10 +42,9 @@ from anchorscope.pipeline.prepare import Shard, prepare
 from anchorscope.pipeline.read_states import Reader, Task, Worker
 from anchorscope.pipeline.stages import Run, answers_name
 from anchorscope.records import QuestionSet
-from anchorscope.run_folder.owner import Busy
 from anchorscope.run_folder.remote import remote_of
 from anchorscope.run_folder.states import shard_name
-from anchorscope.run_folder.store import Store
+from anchorscope.run_folder.store import Busy, Store
 
 LOST = 3  # workers in a row that may end before any task is done
 FIXED_PROMPT = "fixed-prompt.safetensors"

@@ -22,10 +22,10 @@ from anchorscope.engine.passes import CAUGHT, passes_of
 from anchorscope.errors import UserError
 from anchorscope.evidence.pieces import passes_of_pieces
 from anchorscope.models import Model, load_model
-from anchorscope.pathways.grouping import check_grouping
+from anchorscope.pathways.effects import check_grouping
 from anchorscope.pipeline.request import command_of
 from anchorscope.pipeline.stages import Run
-from anchorscope.run_folder.disk_space import check_room, disk_bytes
+from anchorscope.run_folder.disk import check_room, disk_bytes
 from anchorscope.run_folder.identity import git_revision, versions, weights_hash, weights_remark
 
 _SHARD = {"cpu": 512, "cuda": 4096}  # questions between two saves, at most

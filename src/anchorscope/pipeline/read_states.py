@@ -41,11 +41,9 @@ from anchorscope.models import Model
 from anchorscope.pipeline.prepare import Prompted, Shard
 from anchorscope.pipeline.stages import Run, answers_name, stored_answers
 from anchorscope.records import Answer, Question, Sample, Verdict
-from anchorscope.run_folder.outputs import output_name
-from anchorscope.run_folder.samples import to_frame
+from anchorscope.run_folder.samples import output_name, to_frame
 from anchorscope.run_folder.states import save_states, shard_name
-from anchorscope.run_folder.store import Store
-from anchorscope.run_folder.writer import Writer
+from anchorscope.run_folder.store import Store, Writer
 from anchorscope.spans.answer import answer_span
 from anchorscope.spans.characters import tokens_of
 

@@ -22,10 +22,9 @@ from anchorscope.pipeline.analyse import analyse, stored_datasets
 from anchorscope.pipeline.prepare import spans_table
 from anchorscope.pipeline.stages import Run, stored_samples
 from anchorscope.progress import Progress, Quiet
-from anchorscope.run_folder.listing import MARKERS
+from anchorscope.run_folder.manifest import MARKERS, REMAKE, Checked
 from anchorscope.run_folder.samples import to_frame
 from anchorscope.run_folder.store import Store
-from anchorscope.run_folder.verify import AGAIN, Checked
 from anchorscope.run_folder.view import RunView
 
 _INPUTS = ("answers", "states", "outputs", "evidence")
@@ -71,7 +70,7 @@ def _compute(view: RunView, again: Path, progress: Progress) -> None:
 def _compared(path: Path, again: Path, name: str) -> Checked:
     """A file of the run against the one made again."""
     if not (path / name).is_file():
-        return Checked(name=name, wrong="computed again, it is not in the folder", do=AGAIN)
+        return Checked(name=name, wrong="computed again, it is not in the folder", do=REMAKE)
     if (path / name).read_bytes() == (again / name).read_bytes():
         return Checked(name=name, note="computed again, the same bytes")
     apart = _difference(path / name, again / name)

@@ -23,7 +23,7 @@ from anchorscope.models import Model
 from anchorscope.models.locate import read_shape
 from anchorscope.probes.folds import MIN_OVERALL, entity_folds
 from anchorscope.records import Question, QuestionSet, Verdict
-from anchorscope.run_folder.disk_space import check_room, check_writable, disk_bytes
+from anchorscope.run_folder.disk import check_room, check_writable, disk_bytes
 from anchorscope.run_folder.identity import questions_hash
 from anchorscope.run_folder.remote import remote_of
 from anchorscope.spans.by_spacy import load_pipeline

@@ -15,7 +15,7 @@ from anchorscope.config import Config
 from anchorscope.engine.halvings import HALVED
 from anchorscope.progress import Progress, Quiet
 from anchorscope.records import QuestionSet, Sample
-from anchorscope.run_folder.listing import MARKERS, check_files
+from anchorscope.run_folder.manifest import MARKERS, check_files
 from anchorscope.run_folder.samples import from_frame
 from anchorscope.run_folder.store import Store
 

@@ -26,8 +26,9 @@ from anchorscope.engine.passes import CAUGHT, CLEAN, KNOCKOUT, knockout_of, pass
 from anchorscope.errors import UserError, unknown
 from anchorscope.models.prompts import has_chat
 from anchorscope.parallel import OnDone, in_parallel
+from anchorscope.pathways.band import READ
+from anchorscope.pathways.dataset import DatasetInputs, whole_finding
 from anchorscope.pathways.effects import delta_p, flips
-from anchorscope.pathways.parts import READ, asked_of, draws_of, whole_finding
 from anchorscope.pipeline.prepare import Shard, cut_into_shards, prompts_by, prompts_of
 from anchorscope.pipeline.read_states import Reader, Worker, judged, read_states
 from anchorscope.pipeline.stages import Run, answers_name, stored_answers, stored_samples
@@ -37,9 +38,8 @@ from anchorscope.probes.probe_set import ProbeSet
 from anchorscope.probes.readings import Readings
 from anchorscope.records import Question, Sample, Span
 from anchorscope.run_folder import table_columns
-from anchorscope.run_folder.links import check_inside
-from anchorscope.run_folder.outputs import output_name
-from anchorscope.run_folder.samples import to_frame
+from anchorscope.run_folder.disk import refuse_unsafe
+from anchorscope.run_folder.samples import output_name, to_frame
 from anchorscope.run_folder.states import StateBank, shard_name
 from anchorscope.run_folder.store import Store, read_info
 from anchorscope.spans.question import QuestionSpans
@@ -86,12 +86,14 @@ def row_of(variant: Variant) -> Row:
         if variant.stored_probes:
             stored = ProbeSet.load(variant.folder / "probes" / variant.dataset)
         readings, _ = read_layers(bank, answers, config, names, probes=stored)
-        inputs = asked_of(model="", config=config, answers=answers, readings=readings, bank=bank)
+        inputs = DatasetInputs(
+            model="", config=config, answers=answers, readings=readings, bank=bank
+        )
         finding = whole_finding(inputs)
     except UserError:
         return row | {"n": sum(s.usable for s in variant.samples), "finding": "too-few"}
     clean, cut = (readings.at(inputs.layer, "paper", n) for n in (CLEAN.name, KNOCKOUT.name))
-    paper = difference_of_means(delta_p(clean, cut), flips(clean, cut) == 1, draws_of(config))
+    paper = difference_of_means(delta_p(clean, cut), flips(clean, cut) == 1, inputs.draws)
     decision = "holds" if paper.high < 0 else "fails" if paper.low > 0 else "undecided"
     return row | {
         "layer": inputs.layer,
@@ -440,7 +442,7 @@ def check_reuse(source: str | None, identity: Mapping[str, Any]) -> None:
     if source is None:
         return
     folder = Path(source).expanduser()
-    check_inside(folder)
+    refuse_unsafe(folder)
     info = read_info(folder)
     if not isinstance(info, dict) or not info.get("finished"):
         raise UserError(f"--reuse {source} is no finished run on this machine. Give its folder.")

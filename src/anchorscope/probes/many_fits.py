@@ -142,7 +142,7 @@ def _to_raw(point: Any, mean: Any, scale: Any, *, xp: ModuleType) -> Any:
     return xp.concatenate([coefficients, last[:, None]], axis=1)
 
 
-def _minimise(fits: dict[str, np.ndarray], columns: np.ndarray) -> np.ndarray:
+def _minimise(fits: dict[str, np.ndarray], columns: Any) -> np.ndarray:
     """The best coefficients of the columns for each fit, with the intercept, [fit, width + 1].
 
     `columns` are [question, width + 1], the last one 1.

@@ -15,7 +15,7 @@ from safetensors.numpy import load_file, save
 
 from anchorscope.config import Balance
 from anchorscope.errors import UserError
-from anchorscope.run_folder.whole import put_whole
+from anchorscope.run_folder.disk import write_atomic
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -120,8 +120,8 @@ class ProbeSet:
             # Ties the two files together: a stop between the two renames is noticed on reading.
             "sha256": hashlib.sha256(weights).hexdigest(),
         }
-        put_whole(folder / _WEIGHTS, weights)
-        put_whole(folder / _ABOUT, json.dumps(about, indent=2) + "\n")
+        write_atomic(folder / _WEIGHTS, weights)
+        write_atomic(folder / _ABOUT, json.dumps(about, indent=2) + "\n")
 
     @classmethod
     def load(cls, folder: str | Path) -> ProbeSet:

@@ -15,7 +15,7 @@ import pandas as pd
 
 from anchorscope.errors import UserError, unknown
 from anchorscope.records import Sample
-from anchorscope.run_folder.states import copy_states, passes_in, shards_of
+from anchorscope.run_folder.states import StateBank, passes_in, shards_of
 from anchorscope.run_folder.view import RunView, records
 
 Format = Literal["numpy", "hf", "probelab"]
@@ -61,8 +61,8 @@ class Material:
 
     def copy_states(self, name: str, out: np.ndarray) -> np.ndarray:
         """`out` [sample, layer, width], filled with a pass's states; NaN where there is none."""
-        ids = [sample.id for sample in self.samples]
-        return copy_states(shards_of(self.run.path, name), ids, out)
+        bank = StateBank(self.run.path, [sample.id for sample in self.samples])
+        return bank.all_layers(name, out)
 
     def table(self) -> pd.DataFrame:
         """One row for each sample: its texts and its label."""

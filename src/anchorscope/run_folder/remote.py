@@ -19,13 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from anchorscope.errors import UserError, in_a_line, user_path
-from anchorscope.run_folder.info import RUN
-from anchorscope.run_folder.listing import MARKERS, STATES, marker_name
-from anchorscope.run_folder.whole import is_partial
+from anchorscope.run_folder.disk import is_partial
+from anchorscope.run_folder.manifest import LOCK, MARKERS, OWNER, RUN, STATES, marker_name
 
 # A path that pathlib read has lost a slash; one letter is a drive of Windows.
 _URL = re.compile(r"([a-z][a-z0-9+.-]+):/{1,2}([^/].*)")
-_NOT_COPIED = ("owner.json", "owner.lock")
+_NOT_COPIED = (OWNER, LOCK)
 
 
 def cache_folder() -> Path:

@@ -1,9 +1,9 @@
-"""Samples as rows of samples.parquet, and back."""
+"""Samples and the model's own outputs as rows of parquet files, and back."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -13,6 +13,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from anchorscope.errors import UserError
 from anchorscope.records import Answer, Question, Sample, Span
+from anchorscope.run_folder.store import Store
+from anchorscope.run_folder.table_columns import OUTPUT_ROWS
 
 _SAMPLE = TypeAdapter(Sample)
 
@@ -93,3 +95,37 @@ def _plain(name: str, cell: Any) -> Any:
 def _spans(cells: Mapping[str, Any], kind: str) -> list[Span]:
     starts, stops = cells.get(f"{kind}_starts", ()), cells.get(f"{kind}_stops", ())
     return [Span(int(start), int(stop)) for start, stop in zip(starts, stops, strict=True)]
+
+
+def output_name(intervention: str, number: int) -> str:
+    """The name of the file of a shard's outputs in the run folder."""
+    return f"outputs/{intervention}/{number:05d}.parquet"
+
+
+def load_outputs(
+    store: Store, samples: Sequence[Sample], passes: Sequence[str], *, shards: int
+) -> pd.DataFrame:
+    """Log-probability and rank of each answer under each pass: a row per sample and pass.
+
+    Those of the clean pass come from the samples. Passes without files, as in runs of earlier
+    versions and in states that were extracted elsewhere, are left out.
+    """
+    ids = [sample.id for sample in samples]
+    frames = [_clean_outputs(samples)]
+    for name in passes:
+        files = [output_name(name, number) for number in range(shards)]
+        for file in filter(store.has, files):
+            rows = pd.read_parquet(store.file(file))
+            frames.append(rows.loc[rows["id"].isin(ids)].assign(**{"pass": name}))
+    return pd.concat(frames, ignore_index=True).reindex(columns=list(OUTPUT_ROWS))
+
+
+def _clean_outputs(samples: Sequence[Sample]) -> pd.DataFrame:
+    """The output of the clean pass, noted when the answers were written: greedy, so of rank 1."""
+    rows = []
+    for sample in samples:
+        if sample.exact_answer and sample.answer.log_probs:
+            count = sample.exact_answer[-1] + 1 - len(sample.prompt_ids)
+            log_probs = sample.answer.log_probs[:count]
+            rows.append((sample.id, "clean", log_probs[0], float(np.mean(log_probs)), 1.0))
+    return pd.DataFrame(rows, columns=list(OUTPUT_ROWS))

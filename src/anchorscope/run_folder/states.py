@@ -1,11 +1,11 @@
-"""States on disk, [question, layer, width] by pass and shard; read whole or a layer at a time."""
+"""Hidden states on disk, [question, layer, width] by pass and shard; read a layer at a time."""
 
 from __future__ import annotations
 
 import json
 import math
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
@@ -15,7 +15,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from anchorscope.errors import UserError
-from anchorscope.run_folder.listing import require_whole
+from anchorscope.run_folder.manifest import require_whole
 from anchorscope.run_folder.store import Store
 
 # Layers that the next detector may read too. Every process that fits detectors keeps its own.
@@ -36,8 +36,8 @@ def save_states(
 ) -> None:
     """Store states [question, layer, width], in one array or some questions in each of several.
 
-    A few calls over whole arrays: the writing thread would otherwise wait again and again for
-    Python's lock, which the thread that feeds the model holds.
+    It makes a few calls over whole arrays: with many small ones the writing thread waits again and
+    again for Python's lock, which the thread that feeds the model holds.
     """
     blocks = [states] if isinstance(states, np.ndarray) else states
     if not all(map(_finite, blocks)):
@@ -118,9 +118,9 @@ def open_shard(path: Path) -> Shard:
 
 @lru_cache(maxsize=256)
 def _read_header(path: Path, *facts: int) -> Shard:
-    """The header of a file, once for as long as the file is the same: it may say anything.
+    """Read and check the header of a file, once for as long as the file is the same.
 
-    The library checks lengths and offsets.
+    It may hold anything; the library checks lengths and offsets.
     """
     with safe_open(path, framework="numpy") as file:
         ids, states = json.loads((file.metadata() or {})["ids"]), file.get_slice("states")
@@ -137,7 +137,7 @@ def _read_header(path: Path, *facts: int) -> Shard:
 
 
 def _facts(path: Path) -> tuple[int, int, int]:
-    """What tells a file from one that was put in its place."""
+    """Size, time and number of a file: another file under its name differs in one of them."""
     facts = path.stat()
     return facts.st_size, facts.st_mtime_ns, facts.st_ino
 
@@ -147,7 +147,14 @@ def shards_of(path: Path, intervention: str) -> list[Shard]:
     files = sorted((path / "states" / intervention).glob("*.safetensors"))
     if not files:
         raise UserError(f"'{path}' holds no states of '{intervention}'. Collect them first.")
-    return [open_shard(file) for file in files]
+    shards = [open_shard(file) for file in files]
+    for shard in shards:
+        if shard.shape[1:] != shards[0].shape[1:]:
+            raise UserError(
+                f"'{shard.path}' has other layers or another width than '{shards[0].path.name}'. "
+                "Get the folder again, or run its command into a new one."
+            )
+    return shards
 
 
 def passes_in(path: Path) -> list[str]:
@@ -156,55 +163,11 @@ def passes_in(path: Path) -> list[str]:
     return [folder.name for folder in folders if any(folder.glob("*.safetensors"))]
 
 
-class _Match(NamedTuple):
-    """Where the states of a shard go among the questions asked for."""
-
-    rows: _Rows  # of the questions asked for
-    states: np.ndarray
-    stored: _Rows  # of the shard
-
-
-def _matches(shards: Iterable[Shard], ids: Sequence[str]) -> Iterator[_Match]:
-    """The shards that hold some of these questions; others are not mapped."""
-    place = {id: row for row, id in enumerate(ids)}
-    for shard in shards:
-        pairs = [(place[id], row) for row, id in enumerate(shard.ids) if id in place]
-        if pairs:
-            rows, stored = (_consecutive(list(numbers)) for numbers in zip(*pairs, strict=True))
-            yield _Match(rows, shard.states(), stored)
-
-
-def _consecutive(numbers: list[int]) -> _Rows:
-    """The same rows, as a slice where they follow one another: it is copied in one go."""
-    first, count = numbers[0], len(numbers)
-    return slice(first, first + count) if numbers == list(range(first, first + count)) else numbers
-
-
-def copy_states(shards: Iterable[Shard], ids: Sequence[str], out: np.ndarray) -> np.ndarray:
-    """`out` [question, layer, width], filled in the order of `ids`; NaN where there is no state."""
-    lacking = np.ones(len(ids), bool)
-    for match in _matches(shards, ids):
-        out[match.rows], lacking[match.rows] = match.states[match.stored], False
-    out[lacking] = np.nan
-    return out
-
-
-def load_states(store: Store, intervention: str, ids: Sequence[str], shards: int) -> np.ndarray:
-    """States [question, layer, width] in float32 in the order of `ids`; NaN where there is none.
-
-    Where one file holds just these, they are memory-mapped, and only what is looked at is read.
-    """
-    files = [open_shard(store.file(shard_name(intervention, n))) for n in range(shards)]
-    if len(files) == 1 and files[0].ids == list(ids) and files[0].dtype == np.float32:
-        return files[0].states()
-    return copy_states(files, ids, np.empty((len(ids), *files[0].shape[1:]), np.float32))
-
-
-_WHOLE: set[tuple] = set()  # files that were found whole, with their facts
+_WHOLE: set[tuple] = set()  # files that were found whole, with size and time
 
 
 def require_whole_states(path: Path) -> None:
-    """Raise a UserError where a file of a run's states is not as it was written.
+    """Raise a UserError where a file of a run's states is no longer what was written.
 
     For readers who come long after the run was made. Done once a process, several files at a time:
     a run may hold many gigabytes.
@@ -218,20 +181,29 @@ def require_whole_states(path: Path) -> None:
     _WHOLE.update(fresh)
 
 
-class StateBank:
-    """The states of a run folder, a layer read from disk when it is first asked for.
+class _Match(NamedTuple):
+    """Where the states of a shard go among the rows of a bank."""
 
-    Sent to another process it goes without what it has read: files are shared, memory is not.
+    rows: _Rows  # of the bank
+    states: np.ndarray  # of the shard, mapped into memory
+    stored: _Rows  # of the shard
+
+
+class StateBank:
+    """The states of some questions of a run folder, in the order of `ids`; NaN where there is none.
+
+    A layer is read from disk when it is first needed. Sent to another process a bank goes without
+    what it has read: files are shared, memory is not.
     """
 
     def __init__(self, path: Path, ids: Sequence[str]) -> None:
         self.path, self.ids = path, list(ids)
         self._other_name: dict[str, str] = {}
         self._read: dict[tuple[str, int], np.ndarray] = {}
-        self._mapped: dict[str, tuple[int, list[_Match]]] = {}  # width and files, by pass
+        self._matches: dict[str, tuple[Shard, list[_Match]]] = {}  # by pass, with its first shard
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_read": {}, "_mapped": {}}
+        return self.__dict__ | {"_read": {}, "_matches": {}}
 
     @property
     def names(self) -> frozenset[str]:
@@ -248,32 +220,55 @@ class StateBank:
         return other
 
     def layer(self, name: str, layer: int) -> np.ndarray:
-        """The states [question, width] of one layer as stored; NaN where there is none."""
+        """The states [question, width] of one layer in the precision of the files."""
         name = self._other_name.get(name, name)
         states = self._read.get((name, layer))
         if states is None:
-            states = self._load(name, layer)
-            with _ROOM:
+            first, matches = self._matched(name)
+            # A shard with a value beyond the range of halves is in single precision.
+            kinds = [match.states.dtype for match in matches] or [np.dtype(np.float16)]
+            states = np.full((len(self.ids), first.shape[2]), np.nan, np.result_type(*kinds))
+            for match in matches:
+                states[match.rows] = match.states[match.stored, layer - 1]
+            with _READ_LOCK:
                 kept = sum(states.nbytes for states in self._read.values())
                 while self._read and kept + states.nbytes > _KEPT_BYTES:
                     kept -= self._read.pop(next(iter(self._read))).nbytes
                 self._read[name, layer] = states
         return states
 
-    def _load(self, name: str, layer: int) -> np.ndarray:
-        if name not in self._mapped:
-            shards = shards_of(self.path, name)
-            self._mapped[name] = shards[0].shape[2], list(_matches(shards, self.ids))
-        width, matches = self._mapped[name]
-        # A shard with a value beyond the range of halves is in single precision.
-        kind = np.result_type(*(m.states.dtype for m in matches)) if matches else np.float16
-        out = np.full((len(self.ids), width), np.nan, kind)
+    def all_layers(self, name: str, out: np.ndarray | None = None) -> np.ndarray:
+        """The states [question, layer, width] in float32, or written into `out`."""
+        first, matches = self._matched(self._other_name.get(name, name))
+        if out is None:
+            out = np.empty((len(self.ids), *first.shape[1:]), np.float32)
+        missing = np.ones(len(self.ids), bool)
         for match in matches:
-            out[match.rows] = match.states[match.stored, layer - 1]
+            out[match.rows], missing[match.rows] = match.states[match.stored], False
+        out[missing] = np.nan
         return out
 
+    def _matched(self, name: str) -> tuple[Shard, list[_Match]]:
+        """The first shard of a pass, and those that hold some of the questions, mapped."""
+        if name not in self._matches:
+            shards, matches = shards_of(self.path, name), []
+            place = {id: row for row, id in enumerate(self.ids)}
+            for shard in shards:
+                pairs = [(place[id], row) for row, id in enumerate(shard.ids) if id in place]
+                if pairs:
+                    rows, stored = (_as_slice(list(rows)) for rows in zip(*pairs, strict=True))
+                    matches.append(_Match(rows, shard.states(), stored))
+            self._matches[name] = shards[0], matches
+        return self._matches[name]
 
-_ROOM = threading.Lock()  # for a caller who asks joblib for threads
+
+def _as_slice(rows: list[int]) -> _Rows:
+    """The same rows, as a slice where they follow one another: it is copied in one go."""
+    first, count = rows[0], len(rows)
+    return slice(first, first + count) if rows == list(range(first, first + count)) else rows
+
+
+_READ_LOCK = threading.Lock()  # for callers who fit in joblib's threads
 
 
 class StoredStates:

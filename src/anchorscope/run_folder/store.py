@@ -1,52 +1,74 @@
 """The run folder: written whole or not at all, by many at once, and continued where it stopped.
 
-A file is there when its own marker, markers/<name>.json, is: size and checksum, written last. So
-any number of processes may write files of one run. One of them owns the folder: it writes run.json,
-which lists every file when the run is finished.
+A file counts as written when its own marker, markers/<name>.json, is there: size and checksum,
+written last. So any number of processes may write files of one run. One of them owns the folder: it
+writes run.json, which lists every file when the run is finished. The operating system holds the
+owner's lock, on NFS too, and drops it when the process ends; `owner.json` says which process it is.
+An object store has no locks: there the owner renews a claim.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
+
 from anchorscope.errors import UserError, user_path
-from anchorscope.run_folder.info import FORMAT, RUN, info_text, read_info
-from anchorscope.run_folder.links import check_inside
-from anchorscope.run_folder.listing import (
+from anchorscope.run_folder.disk import (
+    Save,
+    Written,
+    create_atomic,
+    describe,
+    disk_errors,
+    is_partial,
+    machine,
+    refuse_unsafe,
+    remove_partials,
+    save_atomic,
+    sync_folders,
+    write_atomic,
+)
+from anchorscope.run_folder.manifest import (
+    FORMAT,
+    LOCK,
     MARKERS,
+    OWNER,
+    RUN,
     Entries,
     Listing,
     derived_files,
+    info_text,
     marked_names,
     marker_name,
     marker_text,
+    read_info,
     read_listing,
     read_marker,
     read_markers,
 )
-from anchorscope.run_folder.owner import LOCK, OWNER, Busy, owning
 from anchorscope.run_folder.remote import Remote, remote_of
-from anchorscope.run_folder.whole import (
-    Save,
-    Written,
-    create_whole,
-    describe,
-    is_partial,
-    on_disk,
-    remove_partials,
-    sync_folders,
-    write_whole,
-)
+
+_RENEWED, _EXPIRED = 10.0, 120.0  # seconds: a claim in an object store
+_FILES_AT_ONCE = 3  # a checksum and a copy to the disk keep a core busy each
+
+
+class Busy(UserError):
+    """Another process owns the folder."""
 
 
 class Store:
-    """One run folder on disk.
+    """A run folder: write its files, and ask which of them are there.
 
-    With `info` it is a worker's: `info` is run.json as the owner sent it, and what the worker notes
-    stays in its memory.
+    With `info`, the content of run.json as the owner sent it, it is a worker's: `save_info` then
+    changes this object alone.
     """
 
     def __init__(
@@ -62,20 +84,20 @@ class Store:
 
     @classmethod
     def open(cls, path: str | Path, identity: dict[str, Any]) -> Store:
-        """The folder for a run of this identity; another run's folder is refused."""
+        """Open or begin the folder for a run of this identity; refuse that of another run."""
         remote = remote_of(path)
         path = user_path(path) if remote is None else remote.local
         if remote is not None:
             remote.begin()
-        check_inside(path)
+        refuse_unsafe(path)
         made: list[Path] = []
         if read_info(path) is None:
             _require_empty(path)
             missing = [p for p in (path, *path.absolute().parents) if not p.exists()]
             first = {"identity": identity, "finished": False, "format": FORMAT}
-            with on_disk(path):
+            with disk_errors(path):
                 # Of several processes that begin the run at once, one writes run.json.
-                if create_whole(path / RUN, info_text(first)) is not None:
+                if create_atomic(path / RUN, info_text(first)) is not None:
                     made = missing
                     if remote is not None:
                         remote.send(RUN)
@@ -93,18 +115,21 @@ class Store:
 
     @contextmanager
     def owned(self, *, withdraw: bool = False) -> Iterator[None]:
-        """Write run.json from this process alone until the block ends; a second owner is refused.
+        """Own the folder until the block ends; raise `Busy` where another process does.
 
         With `withdraw`, a run that was begun here and fails before it has a file leaves no folder.
         """
         try:
-            with owning(self.path, self.remote):
+            with _lock(self.path), _claim(self.remote):
                 remove_partials(self.path)
                 try:
                     yield
                 except BaseException:
                     if withdraw and self._made and not marked_names(self.path):
-                        self._remove_info()
+                        self.file(RUN).unlink(missing_ok=True)
+                        if self.remote is not None:
+                            with suppress(UserError):
+                                self.remote.remove(RUN)
                     raise
         finally:
             for folder in self._made:
@@ -127,16 +152,16 @@ class Store:
 
     def write(self, name: str, save: Save) -> None:
         """Save one file for good: `save` writes it to the binary file it is given."""
-        with on_disk(self.path):
-            written = write_whole(self.file(name), save)
+        with disk_errors(self.path):
+            written = save_atomic(self.file(name), save)
         self._mark(name, written)
         self._listed[name] = written
         self._seen[name] = _stamp(self.file(name))
 
     def create(self, name: str, data: bytes) -> None:
         """Save a file unless it is there: the first of several writers wins."""
-        with on_disk(self.path):
-            written = create_whole(self.file(name), data)
+        with disk_errors(self.path):
+            written = create_atomic(self.file(name), data)
         if written is not None:
             self._mark(name, written)
 
@@ -184,16 +209,10 @@ class Store:
 
     def _put(self, name: str, text: bytes) -> None:
         """Write a file that has no marker: markers and run.json."""
-        with on_disk(self.path):
-            write_whole(self.file(name), lambda file: file.write(text))
+        with disk_errors(self.path):
+            save_atomic(self.file(name), lambda file: file.write(text))
         if self.remote is not None:
             self.remote.send(name)
-
-    def _remove_info(self) -> None:
-        self.file(RUN).unlink(missing_ok=True)
-        if self.remote is not None:
-            with suppress(UserError):
-                self.remote.remove(RUN)
 
     def _listing(self) -> Listing:
         """Every file that is done, by any process; a marker that was lost is written again."""
@@ -228,6 +247,7 @@ def _require_empty(path: Path) -> None:
 
 
 def _refuse_other(path: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
+    """Raise a UserError where two identities differ, with the fields that do."""
     names = sorted({*before, *now})
     other = [name for name in names if before.get(name) != now.get(name)]
     if other:
@@ -236,3 +256,113 @@ def _refuse_other(path: Path, before: dict[str, Any], now: dict[str, Any]) -> No
             f"{path} holds another run ({differ}). Give the same options to continue it, "
             "or choose another --out."
         )
+
+
+@contextmanager
+def _lock(folder: Path) -> Iterator[None]:
+    """Hold the folder's lock until the block ends; raise `Busy` where another process does."""
+    lock = FileLock(folder / LOCK, timeout=0)
+    with disk_errors(folder):
+        try:
+            lock.acquire()
+        except Timeout:
+            raise _busy(str(folder), _read_owner(folder / OWNER)) from None
+    try:
+        write_atomic(folder / OWNER, json.dumps(_owner(), indent=1))
+        yield
+    finally:
+        # The lock's file goes while the lock is held: who waits for it sees that and starts over.
+        for name in (OWNER, LOCK):
+            with suppress(OSError):
+                (folder / name).unlink()
+        lock.release()
+
+
+@contextmanager
+def _claim(remote: Remote | None) -> Iterator[None]:
+    """Claim a run's URL until the block ends; a claim that is not renewed for long expires."""
+    if remote is None:
+        yield
+        return
+    claim, (other, age) = {**_owner(), "copy": str(remote.local)}, remote.get(OWNER)
+    # A claim made from this copy is a killed process's: its lock is ours by now.
+    ours = all(other.get(name) == claim[name] for name in ("host", "copy"))
+    if age < _EXPIRED and not ours:
+        raise _busy(remote.url, other)
+    remote.put(OWNER, claim)
+    ended = threading.Event()
+
+    def renew() -> None:
+        while not ended.wait(_RENEWED):
+            with suppress(UserError):  # the next one may reach it
+                remote.put(OWNER, claim)
+
+    thread = threading.Thread(target=renew, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        remote.remove(OWNER)
+
+
+def _owner() -> dict[str, Any]:
+    return {"process": os.getpid(), "host": machine(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
+
+
+def _read_owner(file: Path) -> dict[str, Any]:
+    """The content of owner.json; empty where it is missing or makes no sense."""
+    with suppress(OSError, ValueError):
+        owner = json.loads(file.read_text(encoding="utf-8"))
+        return owner if isinstance(owner, dict) else {}
+    return {}
+
+
+def _busy(place: str, owner: Mapping[str, Any]) -> Busy:
+    process, host, since = (owner.get(name, "unknown") for name in ("process", "host", "since"))
+    return Busy(
+        f"{place} is being written by process {process} on {host}, since {since}. Wait until it is "
+        "done, or stop it; the same command then continues."
+    )
+
+
+class Writer:
+    """Write files in background threads: groups in order, the files of a group at the same time.
+
+    An error is raised at the next `wait`.
+    """
+
+    def __init__(self) -> None:
+        self._groups = ThreadPoolExecutor(1, "writer")
+        self._files = ThreadPoolExecutor(_FILES_AT_ONCE, "files")
+        self._waiting: list[Future[object]] = []
+        self._failed = False
+
+    def soon(self, *tasks: Callable[[], object]) -> None:
+        """Queue tasks that may run at the same time, after all that were queued before."""
+        self._waiting.append(self._groups.submit(self._run, tasks))
+
+    def wait(self) -> None:
+        """Wait until everything is done; raise the first error."""
+        waiting, self._waiting = self._waiting, []
+        for future in waiting:
+            future.result()
+
+    def close(self) -> None:
+        """Wait for everything, and end the threads."""
+        try:
+            self.wait()
+        finally:
+            self._groups.shutdown(cancel_futures=True)
+            self._files.shutdown()
+
+    def _run(self, tasks: Sequence[Callable[[], object]]) -> None:
+        """Run a group unless an earlier one failed: a later file may vouch for earlier ones."""
+        if self._failed:
+            return
+        futures = [self._files.submit(task) for task in tasks]
+        wait(futures)
+        self._failed = any(future.exception() for future in futures)
+        for future in futures:
+            future.result()

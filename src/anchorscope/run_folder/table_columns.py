@@ -40,6 +40,11 @@ FINDINGS_MORE = _names(
     "retest retest_low retest_high retest_p within road dip_p uniform_p bic kappa kappa_low "
     "retest_kappa share_q cells belief within_p told told_by_rule finder"
 )
+# What the first question's test is of; runs of earlier versions do not have these.
+FINDINGS_EFFECT = _names(
+    "effect_logit_right effect_logit_right_low effect_logit_right_high "
+    "effect_logit_wrong effect_logit_wrong_low effect_logit_wrong_high"
+)
 CLAIMS = _names(
     "claim statement source paper_value paper_decision strict_value strict_decision model dataset "
     "finding paper_low paper_high paper_p strict_low strict_high strict_p"

@@ -1,32 +1,42 @@
-"""A finished run folder, each file read when it is first asked for."""
+"""A finished run folder, each file read when it is first asked for.
+
+A folder may come from another person, and every checksum in it may fit what was forged. So each
+table is compared with the schema in `table_columns` and with run.json when it is read, and every
+command can rely on it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
-from anchorscope.errors import UserError
+from anchorscope.errors import UserError, in_a_line
 from anchorscope.notebook import card
 from anchorscope.records import Sample
 from anchorscope.run_folder import table_columns
-from anchorscope.run_folder.info import RUN, check_described, read_info
-from anchorscope.run_folder.links import check_inside
-from anchorscope.run_folder.read_table import (
-    Facts,
-    read_csv,
-    read_parquet,
-    read_samples,
-    require_among,
-    senseless,
-)
+from anchorscope.run_folder.disk import refuse_unsafe
+from anchorscope.run_folder.manifest import RUN, check_info, read_info, require_whole
 from anchorscope.run_folder.remote import local_folder
 from anchorscope.run_folder.samples import from_frame
 from anchorscope.run_folder.table_columns import Columns
+
+# What pandas and pyarrow raise for bytes that are no table: ParserError, ArrowInvalid and
+# UnicodeDecodeError are ValueErrors.
+_UNREADABLE = (OSError, ValueError, KeyError, TypeError)
+_SAMPLE_KINDS: dict[str, pa.DataType] = {
+    **dict.fromkeys(table_columns.SAMPLES_TEXT, pa.string()),
+    **dict.fromkeys(table_columns.SAMPLES_NUMBERS, pa.float64()),
+    **dict.fromkeys(table_columns.SAMPLES_TEXTS, pa.list_(pa.string())),
+    **dict.fromkeys(table_columns.SAMPLES_POSITIONS, pa.list_(pa.uint32())),
+}
 
 
 def _csv(name: str, columns: Columns, *, optional: bool = False) -> cached_property[pd.DataFrame]:
@@ -35,7 +45,7 @@ def _csv(name: str, columns: Columns, *, optional: bool = False) -> cached_prope
     def read(run: RunView) -> pd.DataFrame:
         if optional and not run._has_table(name):
             return pd.DataFrame(columns=list(columns))
-        return read_csv(run.path, f"tables/{name}.csv", columns, run._facts)
+        return _read_csv(run, f"tables/{name}.csv", columns)
 
     return cached_property(read)
 
@@ -46,7 +56,7 @@ def _rows(piece: str, columns: Columns) -> cached_property[pd.DataFrame]:
     def read(run: RunView) -> pd.DataFrame:
         files = sorted((run.path / "evidence" / piece).glob("*.parquet"))
         names = [file.relative_to(run.path).as_posix() for file in files]
-        parts = [read_parquet(run.path, name, columns, run._facts) for name in names]
+        parts = [_read_parquet(run, name, columns) for name in names]
         return pd.concat(parts or [pd.DataFrame(columns=list(columns))], ignore_index=True)
 
     return cached_property(read)
@@ -93,7 +103,7 @@ class RunView:
         folder = local_folder(path, states=collected_ok)
         if not folder.is_dir():
             raise UserError(f"There is no folder '{folder}'. Give the folder of a finished run.")
-        check_inside(folder)
+        refuse_unsafe(folder)
         info = read_info(folder)
         if info is None:
             raise UserError(
@@ -104,7 +114,7 @@ class RunView:
                 f"The run in '{folder}' is not finished. "
                 "Run its command again to let it continue, then try once more."
             )
-        check_described(info, folder / RUN)
+        check_info(info, folder / RUN)
         if "only" in (info.get("identity") or {}) and not collected_ok:
             raise UserError(
                 f"'{folder}' was collected for detectors: nothing in it was analysed. Give it to "
@@ -159,10 +169,10 @@ class RunView:
     def findings(self) -> pd.DataFrame:
         """The finding of every dataset, and the answers to the five questions behind it."""
         columns, key = table_columns.FINDINGS + table_columns.FINDINGS_MORE, ["dataset", "layer"]
-        table = read_csv(self.path, "tables/findings.csv", columns, self._facts)
+        table = _read_csv(self, "tables/findings.csv", columns)
         merged = table.merge(self.strict[key], how="left", on=key, indicator=True)
         if set(merged["_merge"]) != {"both"}:
-            raise senseless(self.path / "tables/findings.csv", "strict.csv lacks a layer it names")
+            raise _senseless(self.path / "tables/findings.csv", "strict.csv lacks a layer it names")
         return table
 
     @cached_property
@@ -170,7 +180,7 @@ class RunView:
         """The claims about detectors; no row before `detect eval` was asked for them here."""
         exists, table = self._has_table("detector_claims"), pd.DataFrame()
         if exists:
-            table = read_csv(self.path, "tables/detector_claims.csv", ("claim",), self._facts)
+            table = _read_csv(self, "tables/detector_claims.csv", ("claim",))
         table = table.reindex(columns=list(table_columns.CLAIMS))
         words = {"paper_decision": "not measured", "strict_decision": "not measured", "finding": ""}
         return table.astype(dict.fromkeys(words, object)).fillna(words)
@@ -178,16 +188,16 @@ class RunView:
     @cached_property
     def pathways(self) -> pd.DataFrame:
         name = "tables/pathways.parquet"
-        table = read_parquet(self.path, name, table_columns.PATHWAYS, self._facts)
-        require_among(table, self.path / name, "id", set(self.samples["id"]))
-        require_among(table, self.path / name, "layer", set(self.layers["layer"]))
+        table = _read_parquet(self, name, table_columns.PATHWAYS)
+        _require_among(table, self.path / name, "id", set(self.samples["id"]))
+        _require_among(table, self.path / name, "layer", set(self.layers["layer"]))
         return table
 
     @cached_property
     def evidence(self) -> dict[str, pd.DataFrame]:
         """The tables of the other evidence that the run holds, by name."""
         tables = {
-            name: read_csv(self.path, f"tables/{name}.csv", columns, self._facts)
+            name: _read_csv(self, f"tables/{name}.csv", columns)
             for name, columns in table_columns.EVIDENCE.items()
             if self._has_table(name)
         }
@@ -201,7 +211,7 @@ class RunView:
 
     @cached_property
     def samples(self) -> pd.DataFrame:
-        return read_samples(self.path, self._facts)
+        return _read_samples(self)
 
     @cached_property
     def answers(self) -> list[Sample]:
@@ -223,10 +233,6 @@ class RunView:
             facts.append((self.titles[name], "; ".join(filter(None, words))))
         return card(self.model_name, facts)
 
-    @property
-    def _facts(self) -> Facts:
-        return Facts(self.datasets, self.model.get("blocks"))
-
     def _has_table(self, name: str) -> bool:
         return (self.path / "tables" / f"{name}.csv").is_file()
 
@@ -247,3 +253,138 @@ def records(table: pd.DataFrame) -> list[dict[str, Any]]:
 def values(table: pd.DataFrame, name: str) -> pd.Series:
     """One column."""
     return cast(pd.Series, table[name])
+
+
+def _read_csv(run: RunView, name: str, columns: Columns) -> pd.DataFrame:
+    """The table, names kept as text: a dataset called 'NA' is a name, not a missing number."""
+
+    def read(file: Path) -> pd.DataFrame:
+        numbers = [n for n in pd.read_csv(file, nrows=0).columns if n not in table_columns.TEXT]
+        return pd.read_csv(
+            file,
+            dtype=cast(Any, dict.fromkeys(table_columns.TEXT, str)),
+            keep_default_na=False,
+            na_values=cast(Any, {str(name): ["", "nan", "NaN"] for name in numbers}),
+        )
+
+    table = _read(run.path, name, columns, read)
+    _check(table, run.path / name, run)
+    return table
+
+
+def _read_parquet(run: RunView, name: str, columns: Columns) -> pd.DataFrame:
+    """The table of a parquet file."""
+    table = _read(run.path, name, columns, pd.read_parquet)
+    _check(cast(pd.DataFrame, table[list(columns)]), run.path / name, run)
+    return table
+
+
+def _read_samples(run: RunView) -> pd.DataFrame:
+    """samples.parquet: one row for each question."""
+    name, columns = "samples.parquet", table_columns.SAMPLES
+    table, file = _read(run.path, name, columns, pd.read_parquet), run.path / name
+    _require_once(table, file, ("id",))
+    stored = pq.read_table(file)
+    for column in [column for column in _SAMPLE_KINDS if column in stored.column_names]:
+        kind = _SAMPLE_KINDS[column]
+        try:
+            cells = stored[column].cast(kind)  # a position below 0 is no uint32
+        except pa.ArrowException as error:
+            reason = f"its column {column} is no {kind} ({in_a_line(error, 60)})"
+            raise _senseless(file, reason) from error
+        listed = pa.types.is_list(kind)
+        empty = cells.null_count + (cast(Any, pc).list_flatten(cells).null_count if listed else 0)
+        if empty and (listed or column in table_columns.SAMPLES_FILLED):
+            raise _senseless(file, f"its column {column} has empty cells")
+    if table["span_starts"].map(len).tolist() != table["span_stops"].map(len).tolist():
+        raise _senseless(file, "a question has more starts of spans than stops, or fewer")
+    _require_among(table, file, "verdict", table_columns.VERDICTS)
+    _require_among(table, file, "dataset", run.datasets)
+    return table
+
+
+def _read(
+    folder: Path, name: str, columns: Columns, read: Callable[[Path], pd.DataFrame]
+) -> pd.DataFrame:
+    """The table of a file that is still what was written, with these columns at least."""
+    file = folder / name
+    if not file.is_file():
+        raise UserError(f"The run lacks '{file}'. Run its command again to have it written.")
+    require_whole(folder, name)
+    try:
+        table = read(file)
+    except _UNREADABLE as error:
+        raise UserError(
+            f"'{file}' cannot be read ({in_a_line(error)}). Run its command again to have it made."
+        ) from error
+    missing = [column for column in columns if column not in table.columns]
+    if missing:
+        raise UserError(
+            f"'{file}' lacks the column(s) {', '.join(missing)}. "
+            "It was written by another version: run the command again into a new folder."
+        )
+    return table
+
+
+def _check(table: pd.DataFrame, file: Path, run: RunView) -> None:
+    """Raise a UserError where a table does not fit its schema and run.json."""
+    for column in table.columns:
+        text, cells = column in table_columns.TEXT, table[column]
+        kind = pd.api.types.infer_dtype(cells, skipna=True)
+        numbers = pd.api.types.is_numeric_dtype(cells) or kind in ("boolean", "empty")
+        if not (kind in ("string", "empty") if text else numbers):
+            raise _senseless(file, f"its column {column} is not {'text' if text else 'numbers'}")
+    if "dataset" in table and "claim" not in table:
+        _require_among(table, file, "dataset", run.datasets)
+    key = table_columns.KEYS.get(file.stem)
+    if key is None:
+        return
+    _require_layers(set(table["layer"].tolist()), file, run)
+    for band in table["layers"].tolist() if "layers" in table else ():
+        words = band.split()  # '7 8 9'
+        if not words or not all(word.isdecimal() and len(word) < 10 for word in words):
+            raise _senseless(file, f"its layers '{in_a_line(band, 60)}' are no numbers")
+        _require_layers([int(word) for word in words], file, run)
+    _require_once(table, file, key)
+    for column, accepted in table_columns.WORDS.items():
+        if column in table:
+            _require_among(table, file, column, accepted)
+
+
+def _require_layers(layers: Collection[float], file: Path, run: RunView) -> None:
+    most = run.model.get("blocks") or float("inf")
+    odd = [layer for layer in layers if not (1 <= layer <= most and layer % 1 == 0)]
+    if odd:
+        raise _senseless(file, f"it has a layer {odd[0]}")
+
+
+def _require_once(table: pd.DataFrame, file: Path, key: Sequence[str]) -> None:
+    """Raise a UserError where a table is empty, or two of its rows have the same key."""
+    if table.empty:
+        raise _senseless(file, "it has no rows")
+    twice = table.duplicated(list(key))
+    if twice.any():
+        row = table.loc[twice, list(key)].iloc[0].to_dict()
+        shown = in_a_line(", ".join(f"{name} {value}" for name, value in row.items()), 120)
+        raise _senseless(file, f"it has two rows with {shown}")
+
+
+def _require_among(
+    table: pd.DataFrame, file: Path, column: str, accepted: Collection[object]
+) -> None:
+    """Raise a UserError where a column holds anything but the accepted values."""
+    found = table.loc[~table[column].isin(list(accepted)), column]
+    if len(found):
+        some = [str(value) for value in list(accepted)[:6]]
+        more = ", ..." if len(accepted) > len(some) else ""
+        value = in_a_line(found.iloc[0], 60)
+        raise _senseless(
+            file, f"its {column} '{value}' is none of those of the run ({', '.join(some)}{more})"
+        )
+
+
+def _senseless(file: Path, why: str) -> UserError:
+    """The error for a table whose content makes no sense."""
+    return UserError(
+        f"'{file}' makes no sense: {why}. Get the folder again, or run its command into a new one."
+    )

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from anchorscope.run_folder.whole import put_whole
+from anchorscope.run_folder.disk import write_atomic
 from anchorscope.show.curves import CONTROL, FEW, Series
 
 Format = Literal["png", "svg", "pdf"]
@@ -177,7 +177,7 @@ def save_figure(
             metadata = cast(Any, undated[form])
             drawn = io.BytesIO()
             figure.savefig(drawn, format=form, dpi=dpi, facecolor="white", metadata=metadata)
-            files.append(put_whole(file, drawn.getvalue()))
+            files.append(write_atomic(file, drawn.getvalue()))
     return tuple(files)
 
 

@@ -13,8 +13,8 @@ from urllib.parse import quote
 import pandas as pd
 
 from anchorscope.records import MODES
+from anchorscope.run_folder.disk import write_atomic
 from anchorscope.run_folder.view import RunView, records
-from anchorscope.run_folder.whole import put_whole
 from anchorscope.show.canvas import save_figure
 from anchorscope.show.curves import all_titles
 from anchorscope.show.delta_p import plot_delta_p
@@ -62,7 +62,7 @@ class ShownStudy:
 
 def write_page(study: ShownStudy) -> Path:
     """The path of study.html, replaced whole; its figures are under figures/ too."""
-    return put_whole(study.folder / "study.html", page(study))
+    return write_atomic(study.folder / "study.html", page(study))
 
 
 def page(study: ShownStudy) -> str:

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from anchorscope.config import Config
+from anchorscope.pathways.band import READ, cross_fit_answers
+from anchorscope.pathways.dataset import DatasetInputs, whole_finding
 from anchorscope.pathways.effects import delta_p, flips
 from anchorscope.pathways.finding import Finding
-from anchorscope.pathways.parts import READ, asked_of, cross_fit_answers, draws_of, whole_finding
 from anchorscope.pathways.power import WORLDS
 from anchorscope.probes.labelled import labelled
 from anchorscope.records import Estimate, Sample
@@ -73,11 +74,11 @@ def judge_states(
     answers = labelled(samples, samples[0].question.dataset, config)
     states = {name: states[name] for name in READ if name in states}
     readings, _ = cross_fit_answers(states, answers, config)
-    inputs = asked_of(
+    inputs = DatasetInputs(
         model="", config=config, answers=answers, readings=readings, bank=StatesInMemory(states)
     )
     clean, cut = (readings.at(inputs.layer, "paper", name) for name in ("clean", "knockout"))
     return Judged(
-        paper_gap=difference_of_means(delta_p(clean, cut), flips(clean, cut), draws_of(config)),
+        paper_gap=difference_of_means(delta_p(clean, cut), flips(clean, cut), inputs.draws),
         finding=whole_finding(inputs, worlds=worlds),
     )

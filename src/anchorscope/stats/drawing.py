@@ -8,14 +8,16 @@ resamples are then one matrix product.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 
 import numpy as np
 
-from anchorscope.stats.kept import kept, may_keep
-
 _BLOCK = 4_000_000  # numbers drawn at a time, so that memory stays flat for large n
+_KEPT_BYTES = 2**26  # of draws in memory: layers, predictors and units need the same ones
+_kept: dict[tuple, np.ndarray] = {}
+_one_at_a_time = threading.Lock()
 
 
 def count_blocks(
@@ -74,11 +76,23 @@ def class_blocks(
 def _kept_blocks(
     key: tuple, n: int, resamples: int, draw: Callable[[], Iterator[np.ndarray]]
 ) -> Iterator[np.ndarray]:
-    """The counts [n, some resamples] that `draw` gives; drawn once where they are few enough."""
-    if not may_keep(n * resamples):
+    """The counts [n, some resamples] that `draw` gives, drawn once for each key where few enough.
+
+    The least recently used are dropped.
+    """
+    if n * resamples > _KEPT_BYTES:
         yield from draw()
         return
-    times, start = kept(key, lambda: np.concatenate(list(draw()), axis=1)), 0
+    with _one_at_a_time:
+        times = _kept.pop(key, None)
+        if times is None:
+            times = np.concatenate(list(draw()), axis=1)
+            times.setflags(write=False)
+            total = sum(counts.nbytes for counts in _kept.values()) + times.nbytes
+            while _kept and total > _KEPT_BYTES:
+                total -= _kept.pop(next(iter(_kept))).nbytes
+        _kept[key] = times
+    start = 0
     for size in _blocks(resamples, n):
         yield times[:, start : start + size]
         start += size

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import numpy as np
 
 from anchorscope.errors import UserError
 from anchorscope.records import Estimate
-from anchorscope.stats.drawing import (
-    class_blocks,
-    count_blocks,
-    resampled_rows,
-    shared_entities,
-)
+from anchorscope.stats.drawing import class_blocks, count_blocks, shared_entities
 from anchorscope.stats.intervals import percentile_interval
 
 BINS = 10  # of equal width, for ECE and the reliability diagram
@@ -230,16 +225,6 @@ def paired_difference(a: float, b: float, draws: np.ndarray) -> Difference:
     return Difference(a - b, low, high, float(p))
 
 
-def spearman(x: np.ndarray, y: np.ndarray, *, seed: int, resamples: int = 1000) -> Estimate:
-    """Spearman's correlation with its bootstrap interval; NaN below three pairs."""
-    n = len(x)
-    if n < 3:
-        return Estimate(np.nan, np.nan, np.nan, n)
-    value = float(_rank_correlation(x[None], y[None])[0])
-    rows = resampled_rows(np.random.default_rng(seed), n, resamples)
-    return percentile_interval(value, _rank_correlation(x[rows], y[rows]), n)
-
-
 def _labels_and_scores(z: np.ndarray, score: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     z, score = np.asarray(z), np.asarray(score, dtype=np.float64)
     if z.shape != score.shape or z.ndim != 1:
@@ -249,16 +234,3 @@ def _labels_and_scores(z: np.ndarray, score: np.ndarray) -> tuple[np.ndarray, np
             f"{np.isnan(score).sum()} of {len(score)} scores are NaN. Leave these questions out."
         )
     return z, score
-
-
-def _rank_correlation(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """The correlation of ranks in each row; NaN where a row has one value only.
-
-    scipy's spearmanr (tested) takes one row at a time: for 1,000 of 64 pairs 675 ms, not 23.
-    """
-    from scipy.stats import rankdata  # slow to import, and for the evidence of heads alone
-
-    x, y = (cast(np.ndarray, rankdata(v, axis=1)) for v in (x, y))
-    x, y = (v - v.mean(axis=1, keepdims=True) for v in (x, y))
-    size = np.sqrt((x**2).sum(axis=1) * (y**2).sum(axis=1))
-    return np.divide((x * y).sum(axis=1), size, out=np.full(len(x), np.nan), where=size > 0)

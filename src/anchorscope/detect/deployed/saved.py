@@ -18,9 +18,7 @@ from safetensors.numpy import load, save
 from anchorscope.detect.deployed.description import Forged, check_description
 from anchorscope.detect.kinds import DEPLOYED
 from anchorscope.errors import UserError
-from anchorscope.run_folder.disk_space import check_writable
-from anchorscope.run_folder.links import check_files
-from anchorscope.run_folder.whole import put_whole, remove_partials
+from anchorscope.run_folder.disk import check_writable, refuse_unsafe, remove_partials, write_atomic
 
 KIND, FORMAT = "anchorscope-detector", 1
 WEIGHTS, ABOUT, CARD = "detector.safetensors", "detector.json", "README.md"
@@ -46,9 +44,9 @@ def write_folder(folder: Path, stored: Stored, card: str) -> None:
     about["sha256"] = hashlib.sha256(weights).hexdigest()
     about["checksum"] = _checksum(about)
     text = json.dumps(about, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-    put_whole(folder / WEIGHTS, weights)
-    put_whole(folder / CARD, card)
-    put_whole(folder / ABOUT, text)
+    write_atomic(folder / WEIGHTS, weights)
+    write_atomic(folder / CARD, card)
+    write_atomic(folder / ABOUT, text)
 
 
 def check_place(folder: Path) -> None:
@@ -64,7 +62,7 @@ def check_place(folder: Path) -> None:
 
 def read_folder(folder: Path) -> Stored:
     """What `write_folder` wrote, its checksums checked; a damaged or foreign folder is refused."""
-    check_files(folder, FILES)
+    refuse_unsafe(folder, FILES)
     try:
         for name, most in MOST_BYTES.items():
             size = (folder / name).stat().st_size

@@ -8,7 +8,7 @@ from pathlib import Path
 from anchorscope.detect.deployed.parts import load_parts
 from anchorscope.detect.deployed.saved import ABOUT, CARD, FORMAT, WEIGHTS, read_folder
 from anchorscope.errors import UserError
-from anchorscope.run_folder.verify import Checked
+from anchorscope.run_folder.manifest import Checked
 
 _AGAIN = "get the folder again, or train the detector again"
 

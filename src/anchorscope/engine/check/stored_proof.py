@@ -19,9 +19,9 @@ import anchorscope
 from anchorscope.engine.check.packs import proved_up_to
 from anchorscope.engine.limits.bounds import Bounds, Noted
 from anchorscope.models import Model
+from anchorscope.run_folder.disk import write_atomic
 from anchorscope.run_folder.identity import versions
 from anchorscope.run_folder.remote import cache_folder
-from anchorscope.run_folder.whole import put_whole
 
 
 def load_proof(model: Model, weights: str) -> Noted | None:
@@ -50,7 +50,7 @@ def save_proof(model: Model, weights: str, noted: Noted) -> None:
         "limit": noted.proved.limit,
     }
     with suppress(OSError):  # a full or read-only cache costs the next run its proof, no more
-        put_whole(_file(model, weights), json.dumps(facts) + "\n")
+        write_atomic(_file(model, weights), json.dumps(facts) + "\n")
 
 
 def _file(model: Model, weights: str) -> Path:

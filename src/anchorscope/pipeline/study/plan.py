@@ -40,8 +40,8 @@ from anchorscope.models.parts import find_parts
 from anchorscope.pipeline.request import question_sets, resolve
 from anchorscope.pipeline.study.file import Size, Study, StudyModel
 from anchorscope.records import QuestionSet
-from anchorscope.run_folder.disk_space import disk_bytes, existing
-from anchorscope.run_folder.info import read_info
+from anchorscope.run_folder.disk import disk_bytes, nearest_existing
+from anchorscope.run_folder.manifest import read_info
 
 GB = 1e9
 Result = TypeVar("Result")
@@ -198,7 +198,7 @@ def _lacking(runs: Sequence[PlannedRun], out: Path, *, drop_states: bool) -> lis
     left = [(run, run.cost) for run in runs if run.cost and not run.finished]
     needed = [cost.disk for _, cost in left]
     disk = max(needed, default=0.0) if drop_states else sum(needed)
-    place = existing(out)
+    place = nearest_existing(out)
     free = shutil.disk_usage(place).free
     if disk > free:
         problems.append(

@@ -29,9 +29,9 @@ from anchorscope.pipeline.run import run
 from anchorscope.pipeline.study.file import Study, read_study
 from anchorscope.pipeline.study.plan import PlannedRun, plan_study
 from anchorscope.progress import Progress, Quiet
-from anchorscope.run_folder.info import read_info
+from anchorscope.run_folder.disk import write_atomic
+from anchorscope.run_folder.manifest import read_info
 from anchorscope.run_folder.view import RunView, records, values, where
-from anchorscope.run_folder.whole import put_whole
 from anchorscope.show.report.claims import claim_inputs
 from anchorscope.show.report.headline import headline
 from anchorscope.show.study import Failed, ShownPanel, ShownStudy, write_page
@@ -141,7 +141,7 @@ def _run_or_error(planned: PlannedRun, folder: Path, progress: Progress) -> Outc
         message = str(error) if user_mistake else f"{type(error).__name__}: {line}"
         progress.note(f"{name} failed: {message}")
         with suppress(UserError):  # a full disk must not hide the error
-            put_whole(report, "".join(traceback.format_exception(error)))
+            write_atomic(report, "".join(traceback.format_exception(error)))
     files = [file for file in (folder / name).rglob("*") if file.is_file()]
     disk = float(sum(file.stat().st_size for file in files))
     return Outcome(planned=planned, view=view, error=message, peak=peak_memory(), disk=disk)
@@ -185,7 +185,7 @@ def _write_overview(study: Study, folder: Path, outcomes: Sequence[Outcome]) -> 
     """Write study.csv, claims.csv and figures/, then study.html, which shows them."""
     rows = [row for outcome in outcomes for row in _study_rows(outcome)]
     table = pd.DataFrame(rows, columns=list(STUDY))
-    put_whole(folder / "study.csv", table.to_csv(index=False))
+    write_atomic(folder / "study.csv", table.to_csv(index=False))
     panels = [
         ShownPanel(title=title, runs=runs)
         for title in study.panels
@@ -193,7 +193,7 @@ def _write_overview(study: Study, folder: Path, outcomes: Sequence[Outcome]) -> 
     ]
     claims = study_claims(panels)
     if claims is not None:
-        put_whole(folder / "claims.csv", claims.to_csv(index=False))
+        write_atomic(folder / "claims.csv", claims.to_csv(index=False))
     write_page(
         ShownStudy(
             title=study.title,
@@ -256,7 +256,7 @@ def write_costs(folder: Path, outcomes: Sequence[Outcome]) -> None:
         if outcome.planned.finished and name in before:  # it took nothing now
             row |= {column: before[name].get(column) for column in ("disk", "peak_memory")}
         rows.append(row)
-    put_whole(file, pd.DataFrame(rows, columns=list(COSTS)).to_csv(index=False))
+    write_atomic(file, pd.DataFrame(rows, columns=list(COSTS)).to_csv(index=False))
 
 
 def read_costs(file: Path) -> pd.DataFrame:

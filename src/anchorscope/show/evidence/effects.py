@@ -72,7 +72,7 @@ def _patching_words(run: RunView, dataset: str) -> list[str]:
     q, a = (_share(rows, intervention=patch, pathway=p) for p in ("Q", "A"))
     sentences = [
         f"At layer {layer}, replacing the exact question tokens by the {PATCHES[patch]} flips the "
-        f"probe’s prediction on {q} of the Q samples and {a} of the A samples (paper mode)."
+        f"probe’s prediction: among the Q samples {q}, among the A samples {a} (paper mode)."
     ]
     if "patch-other" in set(values(rows, "intervention")):
         sentences.append(
@@ -157,7 +157,7 @@ def _answer_only_words(run: RunView, dataset: str) -> list[str]:
     q, a = (first_value(where(rows, mode="paper", pathway=p), "delta_p") for p in ("Q", "A"))
     sentences = [
         f"At layer {layer}, an answer read without its question changes the probability of the "
-        f"probe’s first prediction by {number(q)} {run.unit} for Q and {number(a)} for A "
+        f"probe’s first prediction, in {run.unit}: for Q {number(q)}, for A {number(a)} "
         "(paper mode).",
         verdict(claim_of(run, "answer-only-moves-q", dataset)),
     ]

@@ -67,8 +67,8 @@ def _awareness_words(run: RunView, dataset: str) -> list[str]:
     at = first_value(where(state, layer=layer), "auroc")
     logit = first_value(where(paper, layer=layer, predictor="signed-logit"), "auroc")
     sentences = [
-        f"At layer {layer}, a classifier of the clean state tells Q from A with AUROC "
-        f"{number(at, 2)}; the signed logit alone reaches {number(logit, 2)} (paper mode)."
+        f"At layer {layer}, how well Q is told from A (AUROC, paper mode): by a classifier of the "
+        f"clean state {number(at, 2)}, by the signed logit alone {number(logit, 2)}."
     ]
     settled = settled_layer(values(state, "auroc").to_numpy(dtype=float))
     if settled is not None and (values(state, "low") > 0.5).any():
@@ -142,11 +142,11 @@ def _boundary_words(run: RunView, dataset: str) -> list[str]:
     layer = chosen_layer(run, dataset)
     rows = where(run.evidence["boundary"], dataset=dataset, layer=layer, mode="paper", subset="all")
     parts = []
-    for name, verb in (("accuracy", "answered right"), ("abstention", "abstained from")):
+    for name, what in (("accuracy", "share answered right"), ("abstention", "share abstained")):
         part = where(rows, measure=name)
         if len(part):
             q, a = (percent(first_value(where(part, pathway=p), "value")) for p in ("Q", "A"))
-            parts.append(f"{q} of Q are {verb}, and {a} of A")
+            parts.append(f"{what}: Q {q}, A {a}")
     sentences = [f"At layer {layer}, in paper mode, {'; '.join(parts)}."] if parts else []
     sentences.append(verdict(claim_of(run, "q-knows", dataset)))
     model = run.evidence.get("boundary_model")

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from anchorscope.errors import UserError, user_path
+from anchorscope.run_folder.disk import is_partial, remove_partials, write_atomic
 from anchorscope.run_folder.view import RunView, values
-from anchorscope.run_folder.whole import is_partial, put_whole, remove_partials
 from anchorscope.show.curves import all_titles
 from anchorscope.show.explore.data import RunData, run_data
 from anchorscope.show.html import finite, island, render, source_hash, web_file
@@ -37,10 +37,10 @@ def write_view(runs: Sequence[RunView], out: str | Path | None = None) -> Writte
     try:
         page.parent.mkdir(parents=True, exist_ok=True)
         if sum(part.samples for part in parts) <= MOST_INSIDE:
-            put_whole(page, _inside(runs, parts))
+            write_atomic(page, _inside(runs, parts))
             return Written(page)
         beside = page.with_name(f"{page.stem}-data")
-        put_whole(page, _beside(runs, parts, beside))
+        write_atomic(page, _beside(runs, parts, beside))
         return Written(page, beside)
     except OSError as error:
         raise UserError(
@@ -88,7 +88,7 @@ def _beside(runs: Sequence[RunView], parts: Sequence[RunData], folder: Path) -> 
         names = [f"run{number + 1}-{at:03d}.json" for at in range(len(part.blocks))]
         for name, block in zip(names, part.blocks, strict=True):
             content = json.dumps(finite(block), allow_nan=False, separators=(",", ":"))
-            put_whole(folder / name, content)
+            write_atomic(folder / name, content)
             written.add(name)
         heads.append(part.head | {"files": [f"{folder.name}/{name}" for name in names]})
     for name in earlier - written:

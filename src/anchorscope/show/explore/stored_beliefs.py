@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from anchorscope.engine.passes import CLEAN, KNOCKOUT, QUESTION_ONLY
-from anchorscope.pathways.grouping import ROLES
+from anchorscope.pathways.effects import ROLES
 from anchorscope.probes.probe_set import ProbeSet
 from anchorscope.records import MODES, Mode
 from anchorscope.run_folder.states import StateBank

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from anchorscope.run_folder.table_columns import FINDINGS_EFFECT
 from anchorscope.run_folder.view import RunView, records, where
 from anchorscope.show.html import Table
 from anchorscope.show.report.headline import Headline
@@ -97,10 +98,12 @@ def _gap(row: Mapping[str, Any], unit: str) -> str:
     start = f"Read over {layers_of(row)}, with groups from one probe and effects from another"
     if not math.isfinite(float(row["gap"])):
         return f"{start}, one of the groups is empty, and there is no gap."
+    same = f"{number(row['same_gap'])} with both from one probe"
+    if not math.isfinite(float(row["same_gap"])):
+        same = "with both from one probe it was not measured: a group is empty"
     return (
         f"{start}, the gap of Q and A is {with_span(row, 'gap', number)} {unit} "
-        f"({number(row['same_gap'])} "
-        f"with both from one probe; the clean belief is read with a reliability of "
+        f"({same}; the clean belief is read with a reliability of "
         f"{number(row['reliability'], 2)}, and unreliable groups shrink a gap)."
     )
 
@@ -117,52 +120,104 @@ def _power(row: Mapping[str, Any]) -> str:
 
 
 def five_answers(row: Mapping[str, Any], unit: str) -> Table:
-    """The five questions of a dataset with their numbers and tests."""
-    explained = "no two groups to explain"
-    if math.isfinite(float(row["cells"])):
-        finder = float(row["finder"])
-        left = percent(finder) if math.isfinite(finder) else "an untested part"
-        explained = (
-            f"cells of class, belief and kinds account for {percent(row['cells'])} of the groups "
-            f"(belief alone {percent(row['belief'])}); within the cells {_p(row, 'within_p')}; "
-            f"the belief tells them with AUROC {number(row['told'], 2)} (a rule of the belief: "
-            f"{number(row['told_by_rule'], 2)}); hiding the whole question leaves "
-            f"{left} of their gap"
-        )
+    """The five questions of a dataset: for each number what it is of, its interval and its test."""
+    answers = {
+        "1. Effect beyond the neutral control": _effect(row, unit),
+        "2. Share of the whole question’s effect": _shares(row),
+        "3. Is it the sample’s own?": _agreement(row),
+        "4. Two groups or a degree?": _groups(row),
+        "5. What explains it?": _explanation(row),
+    }
+    return Table(
+        ["Question", "Answer"], [list(answer) for answer in answers.items()], text_columns=2
+    )
+
+
+def _effect(row: Mapping[str, Any], unit: str) -> str:
+    """The three tested numbers with their test, then the means over all samples, not tested.
+
+    A loss of one predicted class and a gain of the other cancel in a mean over all, so that its
+    interval may hold zero where the test finds a loss. Runs of earlier versions did not write the
+    numbers of the classes.
+    """
     two = partial(with_span, row, show=two_digits)
-    rows = [
-        [
-            "1. Effect beyond the neutral control",
-            f"{with_span(row, 'effect', number)} {unit}; {two('effect_logit')} logits; "
-            f"{two('effect_flips')} of the predictions flip more; {_p(row, 'effect_p')}",
-        ],
-        [
-            "2. Share of the whole question’s effect",
-            f"exact tokens {with_span(row, 'exact_share', percent)}; other content words "
-            f"{with_span(row, 'content_share', percent)}",
-        ],
-        [
-            "3. Is it the sample’s own?",
-            f"sides agree {two('sides')} (random direction "
-            f"{number(row['sides_null'], 2)}), {_p(row, 'sides_p')}; retest "
-            f"{two('retest')}, {_p(row, 'retest_p')}",
-        ],
-        [
-            "4. Two groups or a degree?",
-            f"dip {_p(row, 'dip_p')} (uniform {_p(row, 'uniform_p')}; six looks, each at "
-            f"0.008), {row['within']} on the road of {row['road']}; sides’ κ "
-            f"{number(row['kappa'], 2)}, retest’s {number(row['retest_kappa'], 2)}",
-        ],
-        ["5. What explains it?", explained],
-    ]
-    return Table(["Question", "Answer"], rows, text_columns=2)
+    tested = [f"{two('effect_flips')} of the predictions flip more"]
+    if all(name in row for name in FINDINGS_EFFECT):
+        tested = [
+            f"samples predicted right {two('effect_logit_right')} logits",
+            f"samples predicted wrong {two('effect_logit_wrong')} logits",
+            *tested,
+        ]
+    return (
+        f"{'; '.join(tested)}; tested for a loss of logits within either predicted class, or more "
+        f"flips: {_p(row, 'effect_p')}. The mean over all samples, where a gain and a loss cancel, "
+        f"is not tested: {with_span(row, 'effect', number)} {unit}, {two('effect_logit')} logits"
+    )
+
+
+def _shares(row: Mapping[str, Any]) -> str:
+    if not math.isfinite(float(row["question_p"])):
+        return "not measured: this run has no pass that hides the whole question"
+    parts = []
+    for what, name in (("exact tokens", "exact_share"), ("other content words", "content_share")):
+        shown = with_span(row, name, percent)
+        if not math.isfinite(float(row[name])):
+            shown += " (the whole question has no sure effect on the samples read without them)"
+        parts.append(f"{what} {shown}")
+    return "; ".join(parts)
+
+
+def _agreement(row: Mapping[str, Any]) -> str:
+    two = partial(with_span, row, show=two_digits)
+    sides = f"sides agree {two('sides')} (random direction {number(row['sides_null'], 2)}), " + _p(
+        row, "sides_p"
+    )
+    if not math.isfinite(float(row["retest"])):
+        return f"{sides}; retest not measured: too few samples were read again"
+    return f"{sides}; retest {two('retest')}, {_p(row, 'retest_p')}"
+
+
+def _groups(row: Mapping[str, Any]) -> str:
+    if not math.isfinite(float(row["dip_p"])):
+        return "not measured: too few samples to look for two humps"
+    among = (
+        "both predicted classes" if row["within"] == "both" else f"those predicted {row['within']}"
+    )
+    unit = " in units of the margin" if row["road"] == "laws" else ""
+    dip = (
+        f"dip of the shifts{unit} among {among} {_p(row, 'dip_p')} "
+        f"(uniform {_p(row, 'uniform_p')}; the smallest of six looks, each at 0.008)"
+    )
+    if not math.isfinite(float(row["kappa"])):
+        return (
+            f"{dip}; agreement on the groups (κ) not measured: there are no two humps to agree on"
+        )
+    again = number(row["retest_kappa"], 2)
+    if not math.isfinite(float(row["retest_kappa"])):
+        again = "not measured: too few samples of these humps were read again"
+    return f"{dip}; agreement on the groups (κ): sides {number(row['kappa'], 2)}, retest {again}"
+
+
+def _explanation(row: Mapping[str, Any]) -> str:
+    if not math.isfinite(float(row["cells"])):
+        return "no two groups to explain"
+    finder = float(row["finder"])
+    left = f"leaves {percent(finder)} of their gap"
+    if not math.isfinite(finder):
+        left = "was not measured for these groups"
+    return (
+        f"cells of class, belief and kinds account for {percent(row['cells'])} of the groups "
+        f"(belief alone {percent(row['belief'])}); within the cells {_p(row, 'within_p')}; "
+        f"the belief tells them with AUROC {number(row['told'], 2)} (a rule of the belief: "
+        f"{number(row['told_by_rule'], 2)}); hiding the whole question {left}"
+    )
 
 
 def _p(row: Mapping[str, Any], name: str) -> str:
-    """'p = 0.012', 'p < 0.001' or 'p not tested'."""
+    """'p = 0.012', 'p < 0.001' or 'not tested'."""
     p = float(row[name])
     if not math.isfinite(p):
-        return "p not tested"
+        return "not tested"
     return "p < 0.001" if p < 0.001 else f"p = {number(p, 3)}"
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from anchorscope.run_folder.disk import write_atomic
 from anchorscope.run_folder.view import RunView
-from anchorscope.run_folder.whole import put_whole
 from anchorscope.show import charts
 from anchorscope.show.charts import plotly_chart
 from anchorscope.show.curves import collapse_notes, dashed_note
@@ -21,7 +21,7 @@ from anchorscope.show.report.words import opening
 
 def write_report(run: RunView) -> Path:
     """The path of report.html in the run folder, replaced whole."""
-    return put_whole(run.path / "report.html", page(run))
+    return write_atomic(run.path / "report.html", page(run))
 
 
 def page(run: RunView) -> str:

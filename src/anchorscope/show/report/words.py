@@ -14,9 +14,9 @@ from anchorscope.show.report.headline import Headline, kinds
 
 
 def number(value: float, digits: int = 1) -> str:
-    """The number with a true minus sign; 'no number' where there is none, never a zero."""
+    """The number with a true minus sign; 'not measured' where there is none, never a zero."""
     if not math.isfinite(value):
-        return "no number"
+        return "not measured"
     text = f"{value:.{digits}f}"
     if float(text) == 0:
         text = text.lstrip("-")
@@ -26,9 +26,9 @@ def number(value: float, digits: int = 1) -> str:
 def percent(share: float) -> str:
     """A share of 1 as whole percents, with a decimal where whole ones would say 0 or 100."""
     if not math.isfinite(share):
-        return "no number"
+        return "not measured"
     digits = 0 if share in (0, 1) or 0.01 <= share <= 0.99 else 1
-    return f"{100 * share:.{digits}f} %"
+    return f"{number(100 * share, digits)} %"
 
 
 def short(value: float) -> str:
@@ -49,7 +49,7 @@ def with_span(row: Mapping[str, Any], name: str, show: Callable[[float], str]) -
     """'value (low to high)' of a table's columns `name`, `name_low`, `name_high`."""
     value, low, high = (float(row[f"{name}{end}"]) for end in ("", "_low", "_high"))
     if not math.isfinite(value):
-        return "not tested"
+        return "not measured"
     return f"{show(value)} ({span(low, high, show)})" if math.isfinite(low) else show(value)
 
 

@@ -1,11 +1,13 @@
-"""Agreement of two probes: Cohen's κ of groups, Pearson's correlation of residuals."""
+"""Agreement of two lists: Cohen's κ of groups, Pearson's and Spearman's correlation of numbers."""
 
 from __future__ import annotations
+
+from typing import cast
 
 import numpy as np
 
 from anchorscope.records import Estimate
-from anchorscope.stats.drawing import drawn_sums, shared_entities
+from anchorscope.stats.drawing import drawn_sums, resampled_rows, shared_entities
 from anchorscope.stats.intervals import percentile_interval
 
 
@@ -84,3 +86,26 @@ def correlation_with_draws(
         found = (sxy - sx * sy / n) / np.sqrt(np.maximum(product, 0))
     found = np.where(product > 0, np.clip(found, -1, 1), np.nan)
     return float(found[0]), found[1:]
+
+
+def spearman(x: np.ndarray, y: np.ndarray, *, seed: int, resamples: int = 1000) -> Estimate:
+    """Spearman's correlation with its bootstrap interval; NaN below three pairs."""
+    n = len(x)
+    if n < 3:
+        return Estimate(np.nan, np.nan, np.nan, n)
+    value = float(_rank_correlation(x[None], y[None])[0])
+    rows = resampled_rows(np.random.default_rng(seed), n, resamples)
+    return percentile_interval(value, _rank_correlation(x[rows], y[rows]), n)
+
+
+def _rank_correlation(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """The correlation of ranks in each row; NaN where a row has one value only.
+
+    scipy's spearmanr (tested) takes one row at a time: for 1,000 of 64 pairs 675 ms, not 23.
+    """
+    from scipy.stats import rankdata  # slow to import, and for the evidence of heads alone
+
+    x, y = (cast(np.ndarray, rankdata(v, axis=1)) for v in (x, y))
+    x, y = (v - v.mean(axis=1, keepdims=True) for v in (x, y))
+    size = np.sqrt((x**2).sum(axis=1) * (y**2).sum(axis=1))
+    return np.divide((x * y).sum(axis=1), size, out=np.full(len(x), np.nan), where=size > 0)

@@ -1,0 +1,239 @@
+"""Files on disk: atomic writes, links that lead out of a folder, and free space.
+
+An atomic file is whole or not there, after a kill and after a power cut: it is written under a name
+that no other writer uses, synced and renamed, and then its folder is synced. A reader finds the old
+file or the new one.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import re
+import shutil
+import socket
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psutil
+
+from anchorscope.errors import UserError, in_a_line
+
+Save = Callable[[Any], object]  # writes to an open binary file
+GB = 1e9
+_DAY = 24 * 3600
+_PARTIAL = ".partial"
+_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+
+
+class Written(NamedTuple):
+    """Size and SHA-256 of a file when it was written."""
+
+    bytes: int
+    sha256: str
+
+
+def write_atomic(target: Path, data: bytes | str) -> Path:
+    """Write these bytes or this text to a file atomically; a UserError where the disk refuses."""
+    content = data.encode() if isinstance(data, str) else data
+    with disk_errors(target.parent):
+        save_atomic(target, lambda file: file.write(content))
+    return target
+
+
+def save_atomic(target: Path, save: Save) -> Written:
+    """Write a file with `save`, in place of an earlier one; returns its size and checksum."""
+    with _partial(target, save) as (partial, written):
+        partial.replace(target)
+    sync_folder(target.parent)
+    return written
+
+
+def create_atomic(target: Path, data: bytes) -> Written | None:
+    """Write a new file; returns its size and checksum, None where another writer was first."""
+    with _partial(target, lambda file: file.write(data)) as (partial, written):
+        try:
+            os.link(partial, target)
+        except FileExistsError:
+            return None
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            if target.exists():  # without links, two writers at the same moment go unnoticed
+                return None
+            partial.replace(target)
+    sync_folder(target.parent)
+    return written
+
+
+@contextmanager
+def _partial(target: Path, save: Save) -> Iterator[tuple[Path, Written]]:
+    """Write and sync a file under a temporary name; remove it at the end unless it was renamed."""
+    _make_folder(target.parent)
+    name = f".{target.name}.@{machine()}~{os.getpid()}~{os.urandom(4).hex()}{_PARTIAL}"
+    partial = target.with_name(name)
+    try:
+        with partial.open("wb") as file:
+            save(file)
+            file.flush()
+            os.fsync(file.fileno())
+        yield partial, describe(partial)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def describe(file: Path) -> Written:
+    """Size and SHA-256 of a file now."""
+    digest, size = hashlib.sha256(), 0
+    with file.open("rb") as opened:
+        while block := opened.read(1 << 20):
+            digest.update(block)
+            size += len(block)
+    return Written(size, digest.hexdigest())
+
+
+def sync_folder(folder: Path) -> None:
+    """Sync the names in a folder to the disk."""
+    with suppress(OSError):  # not every system can
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def sync_folders(folder: Path) -> None:
+    """Sync a folder's name and all names below it to the disk.
+
+    A process that is killed between making a folder and syncing its name leaves one that the next
+    process writes to, and that a power cut removes with all its files.
+    """
+    for place in (folder.parent, folder, *(p for p in folder.rglob("*") if p.is_dir())):
+        sync_folder(place)
+
+
+def _make_folder(folder: Path) -> None:
+    if not folder.is_dir():
+        _make_folder(folder.parent)
+        folder.mkdir(exist_ok=True)
+        sync_folder(folder.parent)
+
+
+def is_partial(name: str) -> bool:
+    """Whether a file of this name is unfinished: being written, or left by a killed writer."""
+    return name.startswith(".") and name.endswith(_PARTIAL)
+
+
+def remove_partials(folder: Path) -> None:
+    """Remove what killed writers left: those of this machine, and any file older than a day."""
+    for path in folder.rglob(f".*{_PARTIAL}"):
+        host, pid, *_ = [*path.name.rpartition("@")[2].split("~"), ""]
+        dead = host == machine() and pid.isdigit() and not psutil.pid_exists(int(pid))
+        with suppress(OSError):
+            if dead or time.time() - path.stat().st_mtime > _DAY:
+                path.unlink()
+
+
+def machine() -> str:
+    """The machine's name, namespace of process numbers, and boot.
+
+    Two machines may share a name: the boot id tells them apart. Process numbers from before a boot
+    mean as little as those of another machine.
+    """
+    namespace, boot = 0, ""
+    with suppress(OSError):
+        namespace = os.stat("/proc/self/ns/pid").st_ino
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return f"{re.sub(r'[^A-Za-z0-9.-]', '_', socket.gethostname())}.{namespace}.{boot[:12]}"
+
+
+@contextmanager
+def disk_errors(path: Path) -> Iterator[None]:
+    """Turn an OSError into a UserError about this path."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"{path} cannot be written: {error.strerror or error}. What was finished is "
+            "kept: make room or choose another --out, and run the same command again."
+        ) from error
+
+
+def unsafe_entries(folder: Path, names: Iterable[str] | None = None) -> Iterator[tuple[Path, str]]:
+    """Links, pipes and devices in a folder that must not be opened, each with the reason.
+
+    A link may lead to a file of the same folder. Any other lets a stranger who packed the folder
+    choose which file is read into a report or overwritten; a pipe blocks its reader, and /dev/zero
+    never ends. The folder itself may be a link: its owner made that one. With `names`, only these
+    files are examined.
+    """
+    roots, snapshots = [os.path.realpath(folder)], folder.absolute().parent
+    if names is not None and snapshots.name == "snapshots":
+        # The hub's cache keeps the files of a snapshot beside it, as blobs of the same repository.
+        roots.append(os.path.realpath(snapshots.parent / "blobs"))
+    walked = (Path(at, name) for at, dirs, files in os.walk(folder) for name in (*dirs, *files))
+    for path in sorted(walked) if names is None else (folder / name for name in names):
+        target = os.path.realpath(path)
+        if path.is_symlink():
+            if not any(os.path.commonpath([root, target]) == root for root in roots):
+                yield path, f"is a link that leads out of the folder, to {in_a_line(target)}"
+            elif not os.path.isfile(path):
+                yield path, "is a link to what is no file"
+        elif os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
+            yield path, "is a pipe, a socket or a device, and no file"
+
+
+def refuse_unsafe(folder: Path, names: Iterable[str] | None = None) -> None:
+    """Raise a UserError for the first entry of `unsafe_entries`, before any file is opened."""
+    for path, reason in unsafe_entries(folder, names):
+        raise UserError(
+            f"'{in_a_line(path)}' {reason}: it is not opened. Put a copy of what is meant in its "
+            "place, or remove it; a folder may be linked as a whole."
+        )
+
+
+def state_bytes(questions: int, blocks: int, width: int, passes: int) -> float:
+    """Bytes of the states of all passes, clean ones included, in half precision."""
+    return float(questions * blocks * width * 2 * passes)
+
+
+def disk_bytes(questions: int, blocks: int, width: int, passes: int) -> float:
+    """Bytes of a run folder, estimated."""
+    pathways = questions * blocks * 2 * 40  # rows of pathways.parquet, in two modes
+    samples = questions * 2000  # rows of samples.parquet and answers/
+    figures = 6e6  # report and tables included
+    return state_bytes(questions, blocks, width, passes) + pathways + samples + figures
+
+
+def check_writable(folder: Path) -> None:
+    """Raise a UserError where a folder cannot be made or written to, without making it."""
+    place = nearest_existing(folder)
+    if not place.is_dir():
+        raise UserError(f"'{place}' is a file, so '{folder}' cannot be a folder. Choose another.")
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise UserError(f"'{place}' cannot be written to. Choose another --out.")
+
+
+def nearest_existing(folder: Path) -> Path:
+    """The folder itself, or the nearest above it that exists."""
+    path = folder.expanduser().absolute()
+    return next(place for place in (path, *path.parents) if place.exists())
+
+
+def check_room(folder: Path, needed: float) -> str:
+    """A sentence about the disk space that a run takes; a UserError where it is not free.
+
+    What an interrupted run has already written counts as free.
+    """
+    written = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    free, more = shutil.disk_usage(nearest_existing(folder)).free, max(0.0, needed - written)
+    if more > free:
+        raise UserError(
+            f"{folder} needs about {more / GB:.1f} GB more, and {free / GB:.1f} GB are free there. "
+            "Choose another --out, or ask fewer questions (--limit)."
+        )
+    return f"{folder} will take about {needed / GB:.2f} GB"

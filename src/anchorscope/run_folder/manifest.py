@@ -1,0 +1,331 @@
+"""What a run folder must hold: run.json, a marker for each file, and the check of both.
+
+run.json holds the run's config and facts under a checksum of its own: it says how shards were cut
+and how questions were asked, and states are worth nothing without it. A marker,
+markers/<name>.json, holds name, size and SHA-256 of a file and is written after it. Probes, figures
+and the report are made from the other files and have none: the run.json of a finished run lists
+them as `derived`. The folders of robust/ are runs of their own, with markers of their own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import AfterValidator, BaseModel, Field, StrictInt, StrictStr, ValidationError
+
+from anchorscope.errors import UserError
+from anchorscope.run_folder.disk import Written, describe, is_partial, unsafe_entries
+from anchorscope.run_folder.identity import versions
+
+RUN, OWNER, LOCK = "run.json", "owner.json", "owner.lock"
+MARKERS, STATES = "markers", "states"
+FORMAT = 3  # 2 listed its files beside run.json; 1 had no markers
+REMAKE = "the command that made the run makes it again"
+_CHECKSUM = "checksum"
+_DERIVED = ("probes/**/*", "figures/**/*", "tables/**/*", "robust/*/run.json", "report.html")
+# Kept beside the listing: by its own checksum, by nothing, or made by another command.
+_BESIDE = (RUN, OWNER, LOCK, "view.html")
+Entries = dict[str, Written]  # by name
+
+
+def info_text(info: Mapping[str, Any]) -> bytes:
+    """The bytes of run.json: the info, and a checksum of all of it."""
+    content = {name: value for name, value in info.items() if name != _CHECKSUM}
+    content[_CHECKSUM] = _checksum(content)
+    return (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode()
+
+
+def read_info(path: Path) -> dict[str, Any] | None:
+    """The content of run.json without its checksum; None where there is no such file."""
+    file = path / RUN
+    if not file.is_file():
+        return None
+    try:
+        info = _parse_info(file)
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(
+            f"{file} is damaged ({error}). Put a backup of it in its place, or remove the folder, "
+            "or choose another --out."
+        ) from error
+    if info.get("format", 1) > FORMAT:
+        raise UserError(
+            f"{path} has the format {info['format']}, and this anchorscope reads up to {FORMAT}. "
+            "Install a newer one."
+        )
+    return info
+
+
+def _parse_info(file: Path) -> dict[str, Any]:
+    info = json.loads(file.read_text(encoding="utf-8"))
+    if not isinstance(info, dict) or not isinstance(info.get("format", 1), int):
+        raise ValueError("it does not describe a run")
+    # Folders of earlier versions have no checksum, nor has a file whose reader took the line out.
+    checksum = info.pop(_CHECKSUM, None)
+    if checksum is not None and checksum != _checksum(info):
+        raise ValueError(
+            "it was changed after it was written; if you did that, remove its line "
+            f'"{_CHECKSUM}" too'
+        )
+    return info
+
+
+def _checksum(content: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+class _Model(BaseModel):
+    name: StrictStr
+    blocks: StrictInt | None = None
+    width: StrictInt | None = None
+
+
+class _Dataset(BaseModel):
+    name: StrictStr
+    questions: StrictInt | None = None
+    dropped: dict[str, Any] | None = None
+
+
+def _require_names_differ(datasets: list[_Dataset]) -> list[_Dataset]:
+    if len({dataset.name for dataset in datasets}) < len(datasets):
+        raise ValueError("two datasets have one name")
+    return datasets
+
+
+class _Info(BaseModel):
+    """The parts of run.json that every reader relies on."""
+
+    model: _Model
+    datasets: Annotated[list[_Dataset], Field(min_length=1), AfterValidator(_require_names_differ)]
+    config: dict[str, Any] | None = None
+    identity: dict[str, Any] | None = None
+    versions: dict[str, Any] | None = None
+    stages: dict[str, dict[str, float | list[float] | None]] | None = None
+
+
+def check_info(info: Mapping[str, Any], file: Path) -> None:
+    """Raise a UserError where run.json lacks a model or datasets, or describes them wrongly."""
+    if info.get("model") is None or info.get("datasets") is None:
+        raise UserError(f"'{file}' names no model or datasets. Run its command again.")
+    try:
+        _Info.model_validate(info)
+    except ValidationError as error:
+        first = error.errors()[0]
+        text = repr(first["input"])
+        shown = text if len(text) <= 60 else text[:57] + "..."
+        raise UserError(
+            f"'{file}' describes no run: its {' '.join(map(str, first['loc']))} is {shown}. Get "
+            "the folder again, or run its command into a new one."
+        ) from error
+
+
+class Listing(NamedTuple):
+    """The files of a finished run: those that have a marker, and those made from them."""
+
+    files: Entries
+    derived: Entries
+
+    @property
+    def all(self) -> Entries:
+        return self.files | self.derived
+
+    def as_info(self) -> dict[str, dict[str, str]]:
+        """The listing for run.json: a line for each file."""
+        return {
+            part: {name: f"{w.bytes} {w.sha256}" for name, w in sorted(entries.items())}
+            for part, entries in self._asdict().items()
+        }
+
+
+def read_listing(path: Path, info: Mapping[str, Any] | None = None) -> Listing:
+    """The listing in run.json; empty where that is unfinished, unreadable or of an old format."""
+    if info is None:
+        info = {}
+        with suppress(OSError, ValueError, RecursionError):
+            info = _parse_info(path / RUN)
+    return Listing(_parse_entries(info.get("files")), _parse_entries(info.get("derived")))
+
+
+def _parse_entries(part: object) -> Entries:
+    """The entries of one part of the listing, without those that make no sense."""
+    entries = {}
+    for name, line in part.items() if isinstance(part, dict) else ():
+        match, place = re.fullmatch(r"(\d{1,18}) (\w+)", str(line)), PurePosixPath(name)
+        if match and not place.is_absolute() and ".." not in place.parts:
+            entries[name] = Written(int(match[1]), match[2])
+    return entries
+
+
+class _Marker(BaseModel, strict=True):
+    name: str
+    bytes: int
+    sha256: str
+
+
+def marker_text(name: str, written: Written) -> bytes:
+    """The bytes of a file's marker."""
+    return json.dumps({"name": _split(name)[1], **written._asdict()}).encode()
+
+
+def marker_name(name: str) -> str:
+    """The name of a file's marker."""
+    folder, own = _split(name)
+    return f"{folder}{MARKERS}/{own}.json"
+
+
+def _split(name: str) -> tuple[str, str]:
+    """The folder of robust/ that a file is in, empty for all others, and its name inside that."""
+    parts = name.split("/")
+    depth = 2 if parts[0] == "robust" else 0
+    return "".join(f"{part}/" for part in parts[:depth]), "/".join(parts[depth:])
+
+
+def read_marker(path: Path, name: str) -> Written | None:
+    """Size and checksum in a file's marker; None where it is missing, torn, or another file's."""
+    with suppress(OSError, ValueError):
+        marker = _Marker.model_validate_json((path / marker_name(name)).read_bytes())
+        if marker.name == _split(name)[1]:
+            return Written(marker.bytes, marker.sha256)
+    return None
+
+
+def marked_names(path: Path) -> set[str]:
+    """The names of all files that have a marker, even a torn one, in robust/ too."""
+    names = set()
+    for folder in (path, *(path / "robust").glob("*")):
+        for file in (folder / MARKERS).rglob("*.json"):
+            own = file.relative_to(folder / MARKERS).as_posix().removesuffix(".json")
+            names.add((folder.relative_to(path) / own).as_posix())
+    return names
+
+
+def read_markers(path: Path) -> Entries:
+    """The files that have a whole marker."""
+    markers = {name: read_marker(path, name) for name in marked_names(path)}
+    return {name: written for name, written in markers.items() if written is not None}
+
+
+def derived_files(path: Path) -> Iterator[Path]:
+    """Every file made from the others: probes, figures, tables, the report."""
+    for pattern in _DERIVED:
+        files = (p for p in path.glob(pattern) if p.is_file() and not is_partial(p.name))
+        yield from sorted(files)
+
+
+def check_files(path: Path) -> Iterator[tuple[str, str]]:
+    """The name of every file that a run must hold, and what is wrong with it ("" if nothing is).
+
+    Every byte is read. The states may be gone as a whole: many remove them when a run is finished.
+    """
+    listing, marked = read_listing(path), read_markers(path)
+    for name, written in sorted((listing.all | marked).items()):
+        if (path / STATES).is_dir() or not name.startswith(f"{STATES}/"):
+            yield name, problem_with(path / name, written)
+    torn = marked_names(path) - marked.keys()
+    yield from ((marker_name(name), "it is damaged") for name in sorted(torn))
+    lost = listing.files.keys() - marked.keys() - torn
+    yield from ((marker_name(name), "it is missing") for name in sorted(lost))
+
+
+def problem_with(file: Path, written: Written) -> str:
+    """What is wrong with a file, in words; empty where it is still what was written."""
+    if not file.is_file():
+        return "it is missing"
+    try:
+        size = file.stat().st_size
+        if size != written.bytes:
+            return f"it has {size} bytes, and {written.bytes} were written"
+        if describe(file) != written:
+            return "its checksum is another than that of what was written"
+    except OSError as error:
+        return f"it cannot be read ({error.strerror})"
+    return ""
+
+
+def require_whole(path: Path, name: str) -> None:
+    """Raise a UserError where a file is listed and is no longer what was written."""
+    written = read_marker(path, name) or read_listing(path).all.get(name)
+    problem = written and problem_with(path / name, written)
+    if problem:
+        raise UserError(
+            f"'{path / name}' is damaged: {problem}. The command that made the run makes it again; "
+            f"`anchorscope verify {path}` looks at every file."
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checked:
+    """One check: what is wrong and what to do, or that all is well."""
+
+    name: str
+    wrong: str = ""
+    do: str = ""
+    note: str = ""  # worth saying of a check that went well
+
+    @property
+    def ok(self) -> bool:
+        return not self.wrong
+
+    def __str__(self) -> str:
+        if self.ok:
+            return f"{self.name}: {self.note}" if self.note else self.name
+        return f"{self.name}: {self.wrong}; {self.do}" if self.do else f"{self.name}: {self.wrong}"
+
+
+def verify_run(path: Path) -> Iterator[Checked]:
+    """Check everything in a run folder: run.json, its versions, and each file."""
+    unsafe = list(unsafe_entries(path))
+    for entry, reason in unsafe:
+        name = entry.relative_to(path).as_posix()
+        yield Checked(name=name, wrong=f"it {reason}", do="it is not opened")
+    if unsafe:  # behind any of the names may be another file, or one without end
+        return
+    info = None
+    try:
+        info = read_info(path)
+    except UserError as error:
+        yield Checked(name=RUN, wrong=str(error).rstrip("."))
+    else:
+        yield from _verify_info(info)
+    problems = dict(check_files(path))
+    listed = {*read_listing(path).all, *problems}
+    if not (path / STATES).is_dir() and any(name.startswith(f"{STATES}/") for name in listed):
+        yield Checked(name=STATES, note="removed after the run; nothing is computed from them")
+    for name, wrong in problems.items():
+        yield Checked(name=name, wrong=wrong, do=REMAKE if wrong else "")
+    finished, derived = bool(info and info.get("finished")), set(derived_files(path))
+    for file in sorted(p for p in path.rglob("*") if p.is_file()):
+        name = file.relative_to(path).as_posix()
+        expected = name in listed or name in _BESIDE or name.startswith("view-data/")
+        if expected or MARKERS in file.relative_to(path).parts:
+            continue
+        note = "not listed: another command or another version wrote it"
+        if is_partial(file.name):
+            note = "left by a killed writer; the next one removes it"
+        elif file in derived and not finished:
+            note = "not listed before the run is finished"
+        yield Checked(name=name, note=note)
+
+
+def _verify_info(info: Mapping[str, Any] | None) -> Iterator[Checked]:
+    """Check the format, the versions, and whether the run is finished."""
+    if info is None:
+        yield Checked(name=RUN, wrong="it is missing", do="put a backup of it in its place")
+        return
+    yield Checked(name=RUN, note=f"format {info.get('format', 1)} of {FORMAT}")
+    noted, here = info.get("versions"), versions()
+    other = [
+        f"{name} {number} there, {here.get(name, 'none')} here"
+        for name, number in (noted.items() if isinstance(noted, dict) else ())
+        if here.get(name) != number
+    ]
+    note = "; ".join(other) + ": last digits may differ" if other else "those installed here"
+    yield Checked(name="versions", note=note)
+    if not info.get("finished"):
+        yield Checked(name="finished", wrong="the run is not finished", do="run its command again")

@@ -1,0 +1,1 @@
+"""Attempts to break anchorscope: real commands with faults, and hostile inputs; `make torture`."""

@@ -1,0 +1,243 @@
+"""Hostile files of questions, options and studies: accepted and kept, or refused in a sentence."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import os
+import tempfile
+from dataclasses import asdict, fields
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from hypothesis import strategies as st
+
+from anchorscope.answers.given_verdicts import read_verdicts
+from anchorscope.config import Config
+from anchorscope.datasets import load_questions
+from anchorscope.datasets.columns import read_columns
+from anchorscope.datasets.hub import read_address
+from anchorscope.errors import UserError
+from anchorscope.pipeline.study.file import read_options, read_study, study_of, value_of
+from torture.hostile import fuzz, part, seeded, text, value
+
+FOLDER = Path(tempfile.mkdtemp(prefix="torture-files-"))
+COLUMNS = (
+    "question", "answers", "answer", "id", "subject", "subjects", "relation", "popularity",
+    "entity", "split", "ambiguous", "possible_answers", "subj", "prop", "s_pop", "Question",
+    "QuestionId", "Answer", "question_id", "question_source", "type", "supporting_facts", "_id",
+    "canonical", "problem",
+)  # fmt: skip
+STEMS = ("mine", "popQA", "triviaqa-dev", "hotpot_dev_distractor_v1", "NQ-open.dev", "a:b", "..")
+ENDINGS = (".jsonl", ".json", ".csv", ".tsv", ".parquet", ".jsonl.gz")
+DEFAULTS = {f.name: f.default for f in fields(Config)}
+Rows = list[dict[str, Any]]
+
+
+def _mostly(r: Random, plain: Any) -> Any:
+    return plain if r.random() < 0.9 else value(r)
+
+
+def _name(r: Random) -> str:
+    return r.choice(COLUMNS) if r.random() < 0.7 else part(r)
+
+
+def _row(r: Random) -> dict[str, Any]:
+    if r.random() < 0.2:
+        return {_name(r): value(r) for _ in range(r.randint(0, 6))}
+    row = {"question": _mostly(r, text(r)), "answers": _mostly(r, [part(r), text(r)])}
+    for name in ("id", "subject", "popularity", "split", "entity", "ambiguous", "relation"):
+        if r.random() < 0.15:
+            row[name] = _mostly(r, r.choice((part(r), 1, "dev")))
+    return row
+
+
+def _as_bytes(rows: Rows, ending: str) -> bytes:
+    """The rows in a format, lists as JSON where it has none."""
+    if ending == ".jsonl":
+        return "".join(json.dumps(row) + "\n" for row in rows).encode()
+    if ending == ".jsonl.gz":
+        return gzip.compress(_as_bytes(rows, ".jsonl"), compresslevel=1)
+    if ending == ".json":
+        return json.dumps(rows, ensure_ascii=False).encode("utf-8", "surrogatepass")
+    if ending == ".parquet":
+        out = io.BytesIO()
+        try:
+            pq.write_table(pa.Table.from_pylist(rows), out)
+        except (pa.ArrowException, OverflowError, ValueError, TypeError):
+            return b"PAR1" + json.dumps(rows).encode() + b"PAR1"  # no table: damage then
+        return out.getvalue()
+    table = io.StringIO(newline="")
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    writer = csv.DictWriter(table, names, delimiter="\t" if ending == ".tsv" else ",")
+    writer.writeheader()
+    for row in rows:
+        writer.writerow({k: json.dumps(v) if isinstance(v, list) else v for k, v in row.items()})
+    return table.getvalue().encode("utf-8", "surrogatepass")
+
+
+def _file(r: Random) -> tuple[bytes, str]:
+    """A file of questions, some bytes of which are changed, and its name."""
+    ending = r.choice(ENDINGS)
+    data = bytearray(_as_bytes([_row(r) for _ in range(r.choice((0, 1, 1, 2, 5)))], ending))
+    for _ in range(r.choice((0, 0, 1, 3)) if data else 0):
+        data[r.randrange(len(data))] = r.randint(0, 255)
+    return bytes(data), r.choice(STEMS) + ending
+
+
+def _check_file(given: tuple[bytes, str]) -> None:
+    file = FOLDER / given[1]
+    file.write_bytes(given[0])
+    found = load_questions(file)
+    ids = [question.id for question in found]
+    assert len(set(ids)) == len(ids) > 0
+    for question in found:
+        assert question.text == " ".join(question.text.split()) and question.answers
+        assert all(subject in question.text for subject in question.subjects)
+        question.text.encode()
+    assert load_questions(file, seed=1, limit=len(ids)).questions
+
+
+_word = st.text(
+    st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="|[\ufeff"),
+    min_size=1,
+    max_size=20,
+).filter(lambda text: len(text.split()) > 0)
+_plain_rows = st.lists(
+    st.fixed_dictionaries(
+        {
+            "question": _word,
+            "answers": st.lists(_word, min_size=1, max_size=3),
+            "entity": _word,
+            "popularity": st.floats(0.5, 1e9),
+        }
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+def _check_formats(rows: Rows) -> None:
+    """The same rows are the same questions in every format, whatever their order."""
+    found: list[Any] = []
+    for ending in ENDINGS:
+        file = FOLDER / f"same{ending}"
+        file.write_bytes(_as_bytes(rows if len(ending) % 2 else rows[::-1], ending))
+        try:
+            found.append(load_questions(file).questions)
+        except UserError as error:
+            found.append(str(error).split("(")[-1])
+    assert all(other == found[0] for other in found), found
+
+
+def _verdicts(r: Random) -> tuple[Rows, str]:
+    words = ("right", "wrong", "1", "0", 1, 0, 1.0, True, "TRUE", "")
+    rows = [
+        {"id": _mostly(r, part(r)), "right": _mostly(r, r.choice(words)), "abstained": value(r)}
+        for _ in range(r.randint(0, 4))
+    ]
+    return rows, r.choice(ENDINGS)
+
+
+def _check_verdicts(given: tuple[Rows, str]) -> None:
+    file = FOLDER / f"verdicts{given[1]}"
+    file.write_bytes(_as_bytes(*given))
+    assert set(read_verdicts(str(file)).values()) <= {"right", "wrong", "abstain"}
+
+
+def _columns(r: Random) -> tuple[str, dict[str, Any]]:
+    row = {_name(r): value(r) for _ in range(r.randint(1, 4))}
+    theirs = [*row, _name(r), f"{next(iter(row))}.a"]
+    pairs = [f"{r.choice(COLUMNS[:11])}={r.choice(theirs)}" for _ in range(r.randint(0, 4))]
+    named = ["question=" + r.choice(theirs), "answers=" + r.choice(theirs), *pairs]
+    return ",".join(named if r.random() < 0.7 else [part(r), *pairs]), row
+
+
+def _check_columns(given: tuple[str, dict[str, Any]]) -> None:
+    columns = read_columns(given[0])
+    if columns is not None:
+        columns.check(given[1], "a row")
+        assert set(columns.normal(given[1])) == set(columns.theirs)
+
+
+def _check_place(place: str) -> None:
+    """An address or a path of any text is taken apart, or refused."""
+    if place.startswith("hub:"):
+        read_address(place)
+    elif not os.path.exists(place):
+        load_questions(place)
+
+
+def _options(r: Random) -> dict[str, Any]:
+    names = [r.choice(list(DEFAULTS)) for _ in range(r.randint(1, 3))]
+    return {name: value(r) if r.random() < 0.6 else DEFAULTS[name] for name in names}
+
+
+def _check_config(options: dict[str, Any]) -> None:
+    """JSON brings a config back alike, and its identity is JSON."""
+    config = Config.restore(options)
+    assert Config.restore(json.loads(json.dumps(asdict(config)))) == config
+    json.dumps(config.identity())
+
+
+def _check_typed(option: str) -> None:
+    name, _, written = option.partition("=")
+    Config(**read_options({name: value_of(written)}), model="m", data=("atlas",))
+
+
+def _study(r: Random) -> dict[str, Any]:
+    models = [
+        _mostly(r, {"model": _mostly(r, part(r) or "m"), "name": _mostly(r, part(r)),
+                    "panel": _mostly(r, "p"), **_options(r)})
+        for _ in range(r.randint(0, 3))
+    ]  # fmt: skip
+    return {"title": _mostly(r, text(r)), "data": _mostly(r, ["atlas", _mostly(r, "a")]),
+            "models": _mostly(r, models), "options": _mostly(r, _options(r))}  # fmt: skip
+
+
+def _check_study(content: dict[str, Any]) -> None:
+    """Each model of a study has a folder of its own, inside the study's."""
+    study = study_of(content, "study.toml")
+    for model in study.models:
+        assert "/" not in model.name and "\x00" not in model.name
+        assert model.name not in ("", ".", "..", "figures")
+        study.config(model)
+
+
+def _toml(r: Random) -> bytes:
+    deep = r.choice((3, 100, 3000))
+    lines = (
+        f"data = {json.dumps([part(r), text(r)])}", "[[models]]", f"model = {json.dumps(part(r))}",
+        f"x = {'[' * deep}{']' * deep}", f"{part(r)} = {part(r)}", "limit = 1e400", "[options]",
+        f"seed = {'9' * r.choice((3, 5000))}", "shots = nan", "x.y.z = 1979-05-27", "a = {" * 9,
+    )  # fmt: skip
+    data = "\n".join(r.sample(lines, r.randint(1, 6))).encode()
+    return data if r.random() < 0.8 else data + bytes([r.randint(0, 255)])
+
+
+def _check_toml(data: bytes) -> None:
+    (FOLDER / "study.toml").write_bytes(data)
+    read_study(FOLDER / "study.toml")
+
+
+test_files_of_questions = fuzz(seeded(_file), _check_file)
+test_formats_agree = fuzz(_plain_rows, _check_formats)
+test_files_of_verdicts = fuzz(seeded(_verdicts), _check_verdicts)
+test_columns = fuzz(seeded(_columns), _check_columns)
+test_places_of_data = fuzz(
+    seeded(lambda r: r.choice(("", "hub:", "hub:a/b:")) + part(r)), _check_place
+)
+test_options = fuzz(seeded(_options), _check_config)
+test_typed_options = fuzz(
+    seeded(
+        lambda r: f"{r.choice(list(DEFAULTS))}={r.choice((part(r), json.dumps(part(r)), '-9'))}"
+    ),
+    _check_typed,
+)
+test_studies = fuzz(seeded(_study), _check_study)
+test_files_of_studies = fuzz(seeded(_toml), _check_toml)

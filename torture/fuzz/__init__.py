@@ -1,1 +1,0 @@
-"""Inputs that nobody would give on purpose, made by grammars, and what must hold for each."""

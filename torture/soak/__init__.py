@@ -1,1 +1,0 @@
-"""Long work, and what it takes of the machine: memory, threads, open files."""
