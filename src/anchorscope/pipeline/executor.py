@@ -460,7 +460,7 @@ def _ray_workers(run: Run) -> list[RayWorker]:
         "num_cpus": 0,  # threads are shared out by us
         "scheduling_strategy": "DEFAULT" if each else "SPREAD",
         "max_restarts": LOST,
-        "max_task_retries": -1,  # until restarts are used up: a lost machine takes a while to notice
+        "max_task_retries": -1,  # until restarts are used up: a lost machine is noticed late
         "runtime_env": {"env_vars": variables},
     }
     return [RayWorker(ray, _job(run), options) for _ in range(count)]
