@@ -13,7 +13,7 @@ def test_work_is_done_in_order_in_another_thread() -> None:
     done: list[tuple[int, str]] = []
     writer = Writer()
     for number in range(20):
-        writer.soon(lambda n=number: done.append((n, threading.current_thread().name)))
+        writer.submit(lambda n=number: done.append((n, threading.current_thread().name)))
     writer.close()
     assert [number for number, _ in done] == list(range(20))
     assert threading.current_thread().name not in {name for _, name in done}
@@ -25,9 +25,9 @@ def test_an_error_is_raised_and_nothing_is_written_after_it() -> None:
     def fail() -> None:
         raise OSError("the disk is full")
 
-    writer.soon(lambda: done.append("before"))
-    writer.soon(fail)
-    writer.soon(lambda: done.append("after"))
+    writer.submit(lambda: done.append("before"))
+    writer.submit(fail)
+    writer.submit(lambda: done.append("after"))
     with pytest.raises(OSError, match="full"):
         writer.close()
     assert "writer" not in " ".join(thread.name for thread in threading.enumerate())
@@ -41,8 +41,8 @@ def test_works_of_a_group_run_at_the_same_time_and_end_before_the_next() -> None
         meeting.wait()  # breaks unless three are under way at once
         done.append("met")
 
-    writer.soon(meet, meet, meet)
-    writer.soon(lambda: done.append("next"))
+    writer.submit(meet, meet, meet)
+    writer.submit(lambda: done.append("next"))
     writer.close()
     assert done == ["met"] * 3 + ["next"]
 
@@ -53,8 +53,8 @@ def test_an_error_stops_the_next_group_but_not_its_own() -> None:
     def fail() -> None:
         raise OSError("the disk is full")
 
-    writer.soon(fail, lambda: done.append("beside"))
-    writer.soon(lambda: done.append("next"))
+    writer.submit(fail, lambda: done.append("beside"))
+    writer.submit(lambda: done.append("next"))
     with pytest.raises(OSError, match="full"):
         writer.close()
     assert done == ["beside"]

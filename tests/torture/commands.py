@@ -41,38 +41,14 @@ _MODEL = (
     "--device cpu --dtype float32 --threads 1 --prompt text"
 )
 _RUN = "--resamples 100 --fold-seeds 1 --folds 3 --evidence none"
-_STUDY = """title = "Two rivers"
-data = ["rivers.jsonl"]
-models = [{ model = "model", name = "first" }, { model = "other", name = "second" }]
-
-[options]
-verdicts = "verdicts.jsonl"
-max_tokens = 4
-shard = 36
-device = "cpu"
-dtype = "float32"
-threads = 1
-prompt = "text"
-resamples = 100
-fold_seeds = 1
-folds = 3
-evidence = "none"
-"""
 JOBS = {
     "collect": f"detect collect {_MODEL}",
     "run": f"run {_MODEL} {_RUN}",
     "train": "detect train whole-collect --method probe",
-    "study": "study rivers.toml",
 }
-_FOLDERS = ("answers", "states", "evidence", "tables", "probes")
-_OF_A_RUN = (*(f"{folder}/**/*" for folder in _FOLDERS), "samples.parquet")
-# Files that must come out the same, below the folder of a job.
-_RESULTS = {
-    "collect": _OF_A_RUN,
-    "run": _OF_A_RUN,
-    "train": ("*",),
-    "study": (*(f"*/{pattern}" for pattern in _OF_A_RUN), "study.csv", "claims.csv"),
-}
+# Files that must come out the same.
+_RESULTS = [f"{n}/**/*" for n in ("answers", "states", "evidence", "tables", "probes")]
+_RESULTS += ["samples.parquet", "*.safetensors", "detector.json", "README.md"]
 
 
 @dataclass(frozen=True)
@@ -116,14 +92,11 @@ class Command:
                 return None
             time.sleep(0.005)
 
-    def kill(self, number: int) -> None:
-        os.kill(self.pid, number)
-
     def end(self) -> Ended:
         """How the command ended; one that hangs is killed and fails."""
         ended = self.wait(_TIMEOUT)
         if ended is None:
-            self.kill(signal.SIGKILL)
+            os.kill(self.pid, signal.SIGKILL)
             raise AssertionError(f"A command hangs; it printed: {self.log.read_text()}")
         return ended
 
@@ -156,7 +129,7 @@ def _become(words: list[str], cwd: Path, log: Path, hook: Hook | None) -> None:
 
 
 class Place:
-    """A folder with two models, questions, and an undisturbed result of every job asked for."""
+    """A folder with a model, questions, and an undisturbed result of every job asked for."""
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="torture-"))
@@ -178,7 +151,7 @@ class Place:
                 self.whole("collect")
             ended = self.run(job, out)
             assert ended.code == 0, ended.output
-            self._results[job] = _read_results(job, out)
+            self._results[job] = _read_results(out)
             for name in (self.folder / ".modules").read_text().splitlines():
                 if name.startswith(_IMPORTED) and name not in sys.modules:
                     with suppress(Exception):  # a module that only its parent can import
@@ -208,7 +181,7 @@ class Place:
     def different(self, job: str, out: Path) -> list[str]:
         """The files that are not those of an undisturbed command."""
         self.whole(job)
-        before, now = self._results[job], _read_results(job, out)
+        before, now = self._results[job], _read_results(out)
         return sorted(n for n in {*before, *now} if before.get(n) != now.get(n))
 
     def require_continued(self, job: str, out: Path) -> None:
@@ -218,8 +191,8 @@ class Place:
         assert not self.different(job, out)
 
 
-def _read_results(job: str, folder: Path) -> dict[str, bytes]:
-    files = [p for pattern in _RESULTS[job] for p in folder.glob(pattern)]
+def _read_results(folder: Path) -> dict[str, bytes]:
+    files = [p for pattern in _RESULTS for p in folder.glob(pattern)]
     return {str(p.relative_to(folder)): p.read_bytes() for p in files if p.is_file()}
 
 
@@ -235,9 +208,8 @@ def a_file_of_each_kind(folder: Path, draw: random.Random) -> list[str]:
 
 
 def _make_world(folder: Path) -> None:
-    for name, seed in (("model", 0), ("other", 1)):
-        tiny_lm("llama", seed).save_pretrained(folder / name)
-        tiny_tokenizer().save_pretrained(folder / name)
+    tiny_lm("llama").save_pretrained(folder / "model")
+    tiny_tokenizer().save_pretrained(folder / "model")
     draw, names = random.Random(0), set()
     while len(names) < _QUESTIONS:
         names.add("".join(draw.choice("bcdfglmnprst") + draw.choice("aeiou") for _ in range(3)))
@@ -251,7 +223,6 @@ def _make_world(folder: Path) -> None:
     ]
     for name, rows in (("rivers", questions), ("verdicts", verdicts)):
         (folder / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-    (folder / "rivers.toml").write_text(_STUDY, encoding="utf-8")
 
 
 Watcher = Callable[[str, int], object]  # gets the name of a call and its number from 1
@@ -293,16 +264,6 @@ def count_to(file: Path) -> Watcher:
             out.write(name[0].encode())
 
     return note
-
-
-def kill_at(number: int) -> Watcher:
-    """Kill the process at the call of this number."""
-
-    def die(_: str, at: int) -> None:
-        if at == number:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    return die
 
 
 def refuse(number: int, *, error: int = errno.EIO, ever_after: bool = False) -> Watcher:

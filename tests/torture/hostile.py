@@ -164,7 +164,7 @@ def value(r: Random, depth: int = 3) -> Any:
     if kind < 0.15 and depth:
         return [value(r, depth - 1) for _ in range(r.randint(0, 4))]
     if kind < 0.25 and depth:
-        return {key(r): value(r, depth - 1) for _ in range(r.randint(0, 4))}
+        return {part(r): value(r, depth - 1) for _ in range(r.randint(0, 4))}
     if kind < 0.28:
         return nested(r)
     if kind < 0.5:
@@ -180,7 +180,3 @@ def nested(r: Random) -> Any:
     for _ in range(r.choice((5, 50, 400, 900))):
         inner = [inner] if r.random() < 0.9 else {"a": inner}
     return inner
-
-
-def key(r: Random) -> str:
-    return part(r) if r.random() < 0.95 else "\udc00"

@@ -147,9 +147,10 @@ def _refusal(work: Callable[[], object]) -> str:
 def check_detector(lie: Lie) -> None:
     """What came of a lie is not kept: the same hub, honest again, gives the right detector."""
     own = Detector.load(detector()).id
+    found = []
     with _lying(lie) as state:
-        refused = _refusal(lambda: Detector.load(_NAME))
-        assert refused or Detector.load(_NAME).id == own
+        refused = _refusal(lambda: found.append(Detector.load(_NAME).id))
+        assert refused or found == [own]
         state.lie = None
         assert Detector.load(_NAME).id == own
 

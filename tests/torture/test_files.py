@@ -6,7 +6,6 @@ import csv
 import gzip
 import io
 import json
-import os
 import tempfile
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -17,13 +16,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from hypothesis import strategies as st
 
-from anchorscope.answers.verdicts import read_verdicts
 from anchorscope.config import Config
 from anchorscope.datasets import load_questions
-from anchorscope.datasets.columns import read_columns
-from anchorscope.datasets.hub import read_address
 from anchorscope.errors import UserError
-from anchorscope.pipeline.study.file import read_options, read_study, study_of, value_of
+from anchorscope.pipeline.study.file import study_of
 from torture.hostile import fuzz, part, seeded, text, value
 
 FOLDER = Path(tempfile.mkdtemp(prefix="torture-files-"))
@@ -43,13 +39,9 @@ def _mostly(r: Random, plain: Any) -> Any:
     return plain if r.random() < 0.9 else value(r)
 
 
-def _name(r: Random) -> str:
-    return r.choice(COLUMNS) if r.random() < 0.7 else part(r)
-
-
 def _row(r: Random) -> dict[str, Any]:
     if r.random() < 0.2:
-        return {_name(r): value(r) for _ in range(r.randint(0, 6))}
+        return {r.choice((*COLUMNS, part(r))): value(r) for _ in range(r.randint(0, 6))}
     row = {"question": _mostly(r, text(r)), "answers": _mostly(r, [part(r), text(r)])}
     for name in ("id", "subject", "popularity", "split", "entity", "ambiguous", "relation"):
         if r.random() < 0.15:
@@ -135,44 +127,6 @@ def _check_formats(rows: Rows) -> None:
     assert all(other == found[0] for other in found), found
 
 
-def _verdicts(r: Random) -> tuple[Rows, str]:
-    words = ("right", "wrong", "1", "0", 1, 0, 1.0, True, "TRUE", "")
-    rows = [
-        {"id": _mostly(r, part(r)), "right": _mostly(r, r.choice(words)), "abstained": value(r)}
-        for _ in range(r.randint(0, 4))
-    ]
-    return rows, r.choice(ENDINGS)
-
-
-def _check_verdicts(given: tuple[Rows, str]) -> None:
-    file = FOLDER / f"verdicts{given[1]}"
-    file.write_bytes(_as_bytes(*given))
-    assert set(read_verdicts(str(file)).values()) <= {"right", "wrong", "abstain"}
-
-
-def _columns(r: Random) -> tuple[str, dict[str, Any]]:
-    row = {_name(r): value(r) for _ in range(r.randint(1, 4))}
-    theirs = [*row, _name(r), f"{next(iter(row))}.a"]
-    pairs = [f"{r.choice(COLUMNS[:11])}={r.choice(theirs)}" for _ in range(r.randint(0, 4))]
-    named = ["question=" + r.choice(theirs), "answers=" + r.choice(theirs), *pairs]
-    return ",".join(named if r.random() < 0.7 else [part(r), *pairs]), row
-
-
-def _check_columns(given: tuple[str, dict[str, Any]]) -> None:
-    columns = read_columns(given[0])
-    if columns is not None:
-        columns.check(given[1], "a row")
-        assert set(columns.normal(given[1])) == set(columns.theirs)
-
-
-def _check_place(place: str) -> None:
-    """An address or a path of any text is taken apart, or refused."""
-    if place.startswith("hub:"):
-        read_address(place)
-    elif not os.path.exists(place):
-        load_questions(place)
-
-
 def _options(r: Random) -> dict[str, Any]:
     names = [r.choice(list(DEFAULTS)) for _ in range(r.randint(1, 3))]
     return {name: value(r) if r.random() < 0.6 else DEFAULTS[name] for name in names}
@@ -183,11 +137,6 @@ def _check_config(options: dict[str, Any]) -> None:
     config = Config.restore(options)
     assert Config.restore(json.loads(json.dumps(asdict(config)))) == config
     json.dumps(config.identity())
-
-
-def _check_typed(option: str) -> None:
-    name, _, written = option.partition("=")
-    Config(**read_options({name: value_of(written)}), model="m", data=("atlas",))
 
 
 def _study(r: Random) -> dict[str, Any]:
@@ -209,35 +158,7 @@ def _check_study(content: dict[str, Any]) -> None:
         study.config(model)
 
 
-def _toml(r: Random) -> bytes:
-    deep = r.choice((3, 100, 3000))
-    lines = (
-        f"data = {json.dumps([part(r), text(r)])}", "[[models]]", f"model = {json.dumps(part(r))}",
-        f"x = {'[' * deep}{']' * deep}", f"{part(r)} = {part(r)}", "limit = 1e400", "[options]",
-        f"seed = {'9' * r.choice((3, 5000))}", "shots = nan", "x.y.z = 1979-05-27", "a = {" * 9,
-    )  # fmt: skip
-    data = "\n".join(r.sample(lines, r.randint(1, 6))).encode()
-    return data if r.random() < 0.8 else data + bytes([r.randint(0, 255)])
-
-
-def _check_toml(data: bytes) -> None:
-    (FOLDER / "study.toml").write_bytes(data)
-    read_study(FOLDER / "study.toml")
-
-
 test_files_of_questions = fuzz(seeded(_file), _check_file)
 test_formats_agree = fuzz(_plain_rows, _check_formats)
-test_files_of_verdicts = fuzz(seeded(_verdicts), _check_verdicts)
-test_columns = fuzz(seeded(_columns), _check_columns)
-test_places_of_data = fuzz(
-    seeded(lambda r: r.choice(("", "hub:", "hub:a/b:")) + part(r)), _check_place
-)
 test_options = fuzz(seeded(_options), _check_config)
-test_typed_options = fuzz(
-    seeded(
-        lambda r: f"{r.choice(list(DEFAULTS))}={r.choice((part(r), json.dumps(part(r)), '-9'))}"
-    ),
-    _check_typed,
-)
 test_studies = fuzz(seeded(_study), _check_study)
-test_files_of_studies = fuzz(seeded(_toml), _check_toml)

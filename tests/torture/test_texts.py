@@ -92,10 +92,6 @@ def _check_prompt(given: tuple[str, Shot, str, str]) -> None:
     assert not set(answer.ids) & guarded.keys()
 
 
-def _judged(r: Random) -> tuple[str, list[str], str]:
-    return text(r), [part(r) for _ in range(r.randint(1, 4))], text(r)
-
-
 def _asked(r: Random) -> tuple[str, list[str], str]:
     asked = text(r)
     cut = r.randint(0, len(asked))
@@ -110,7 +106,7 @@ def _prompt(r: Random) -> tuple[str, Shot, str, str]:
     return second, shot, r.choice(("chat", "text")), r.choice(("llama", "gemma"))
 
 
-test_the_judge = fuzz(seeded(_judged), _check_judge)
+test_the_judge = fuzz(seeded(lambda r: (text(r), [part(r), part(r)], text(r))), _check_judge)
 test_spans_of_questions_and_answers = fuzz(seeded(_asked), _check_spans)
 test_long_texts = fuzz(seeded(lambda r: (long_text(r), part(r))), _check_long, few=2)
 test_prompts = fuzz(seeded(_prompt), _check_prompt)

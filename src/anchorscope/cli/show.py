@@ -147,7 +147,7 @@ def export(
     if to not in FORMATS:
         raise unknown("format", to, FORMATS)
     view = RunView.open(run, collected_ok=True)
-    material = Material.of(view, passes=words(passes), datasets=words(data) or view.datasets)
+    material = Material.select(view, passes=words(passes), datasets=words(data) or view.datasets)
     quiet_libraries()
     lines = write(material, to, out)
     samples, layers, width = material.shape

@@ -11,22 +11,16 @@ from anchorscope.datasets.atlas import ATLAS
 from anchorscope.datasets.atlas_compare import ATLAS_COMPARE
 from anchorscope.datasets.columns import Columns, read_columns
 from anchorscope.datasets.from_file import READERS, from_file
-from anchorscope.datasets.hotpotqa import HOTPOTQA
-from anchorscope.datasets.hub import RENAMED, SCHEME, from_address, from_hub
-from anchorscope.datasets.nq import NQ
-from anchorscope.datasets.popqa import POPQA
+from anchorscope.datasets.hub import SCHEME, from_address, from_hub
+from anchorscope.datasets.published import PUBLISHED
 from anchorscope.datasets.source import Draft, Source
 from anchorscope.datasets.text import digest, normalised
-from anchorscope.datasets.triviaqa import TRIVIAQA
 from anchorscope.errors import UserError, unknown
 from anchorscope.records import Question, QuestionSet
 
 __all__ = ["DATASETS", "load_questions"]
 
-DATASETS: dict[str, Source] = {
-    source.name: source
-    for source in (ATLAS, ATLAS_COMPARE, POPQA, TRIVIAQA, HOTPOTQA, NQ, *RENAMED)
-}
+DATASETS: dict[str, Source] = {source.name: source for source in (ATLAS, ATLAS_COMPARE, *PUBLISHED)}
 
 
 def load_questions(

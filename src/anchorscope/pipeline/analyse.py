@@ -159,13 +159,12 @@ def _pathway_tables(run: Run, dataset: Dataset, readings: Readings) -> Tables:
         readings=replace(readings, logits=own),
         bank=bank,
     )
-    return pathway_tables(inputs, partial(_in_parallel, run))
 
+    def spread(name: str, parts: Sequence[Callable[[], Any]]) -> list[Any]:
+        run.progress.start(name, len(parts))
+        return in_parallel(lambda part: part(), parts, progress=lambda *_: run.progress.advance())
 
-def _in_parallel(run: Run, name: str, parts: Sequence[Callable[[], Any]]) -> list[Any]:
-    """What the parts give, each in a process, with their progress."""
-    run.progress.start(name, len(parts))
-    return in_parallel(lambda part: part(), parts, progress=lambda *_: run.progress.advance())
+    return pathway_tables(inputs, spread)
 
 
 def _piece_inputs(run: Run, dataset: Dataset, readings: Readings) -> PieceInputs:

@@ -79,7 +79,7 @@ def prepare(run: Run, lease: Lease) -> list[Shard]:
         style, shots = style_of(run, lease).name, run.config.shots
         size, shards = run.store.info["shard"], []
         for questions in run.sets:
-            prompts = _prompts(run, lease, questions, run.config.finder)
+            prompts = prompts_by(run, lease, questions, run.config.finder)
             if verdicts:
                 prompts = [replace(p, verdict=verdicts.get(p.question.id)) for p in prompts]
             again = retest_prompts(lease.model, questions, prompts, style=style, shots=shots)
@@ -128,15 +128,6 @@ def spans_table(questions: Sequence[Question], found: Sequence[QuestionSpans] = 
     return agreement(questions, by_finder)
 
 
-def exact_question_by(run: Run, lease: Lease, finder: Finder) -> dict[str, tuple[int, ...]]:
-    """E_Q as another finder marks it, by question id."""
-    return {
-        prompt.question.id: prompt.exact_question
-        for questions in run.sets
-        for prompt in _prompts(run, lease, questions, finder)
-    }
-
-
 def prompt_maker(run: Run, lease: Lease) -> PromptMaker:
     """A maker of prompts like those of the run's questions."""
     shots = {questions.name: questions.shots[: run.config.shots] for questions in run.sets}
@@ -147,7 +138,8 @@ def prompt_maker(run: Run, lease: Lease) -> PromptMaker:
 # Prompts of one question set.
 
 
-def _prompts(run: Run, lease: Lease, questions: QuestionSet, finder: Finder) -> list[Prompted]:
+def prompts_by(run: Run, lease: Lease, questions: QuestionSet, finder: Finder) -> list[Prompted]:
+    """The prompts of a question set as the run has them, their spans found by `finder`."""
     generate = partial(write_lines, lease, max_tokens=24)
     spans = find_spans(questions.questions, finder=finder, generate=generate)
     style = style_of(run, lease).name

@@ -204,12 +204,12 @@ class ShardReader:
         if stored is None:
             # Their states first: answers without them would have to be written again.
             write = partial(self._write_states, shard)
-            self.writer.soon(*(partial(write, name, first[name]) for name in CAUGHT))
-            self.writer.soon(lambda: self.store.write(answers, to_frame(samples).to_parquet))
+            self.writer.submit(*(partial(write, name, first[name]) for name in CAUGHT))
+            self.writer.submit(lambda: self.store.write(answers, to_frame(samples).to_parquet))
         for cut in missing:
             if cut.has_output:
-                self.writer.soon(partial(self._write_output, shard, cut.name, states[cut.name]))
-            self.writer.soon(partial(self._write_states, shard, cut.name, states[cut.name]))
+                self.writer.submit(partial(self._write_output, shard, cut.name, states[cut.name]))
+            self.writer.submit(partial(self._write_states, shard, cut.name, states[cut.name]))
 
     def _shared(self, before: Prefix, ids: tuple[int, ...]) -> Prefix:
         """The tokens in front of a dataset's questions, read once for all its shards."""

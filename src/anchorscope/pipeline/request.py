@@ -7,7 +7,7 @@ give 20 of each, questions about two things fill no five folds, and a full disk 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -85,20 +85,24 @@ def question_sets(questions: Any, config: Config) -> list[QuestionSet]:
 
 def command_of(config: Config, out: Path, *, verb: str = "run") -> str:
     """The command line that makes this run, in one process or several."""
-    words = ["anchorscope", *verb.split()]
-    for name, value in asdict(config).items():
-        if value == getattr(Config(), name) or name in ("rank", "world_size"):
-            continue
-        option = name if name == "C" else name.replace("_", "-")
-        words += [f"--{option}"] if value is True else [f"--{option}", _written(value)]
+    names = [name for name in asdict(config) if name not in ("rank", "world_size")]
+    words = ["anchorscope", *verb.split(), *option_words(config, names)]
     return shlex.join([*words, "--out", str(out)])
 
 
-def _written(value: Any) -> str:
-    """A config value as the command line takes it."""
-    if value is None:
-        return "all"
-    return (",".join(value) or "none") if isinstance(value, tuple) else str(value)
+def option_words(config: Config, names: Iterable[str]) -> list[str]:
+    """The options of these fields as the command line takes them; defaults are left out."""
+    words, usual = [], Config()
+    for name in names:
+        value = getattr(config, name)
+        if value == getattr(usual, name):
+            continue
+        words.append(f"--{name}" if name == "C" else f"--{name.replace('_', '-')}")
+        if isinstance(value, tuple):
+            words.append(",".join(value) or "none")
+        elif value is not True:
+            words.append("all" if value is None else str(value))
+    return words
 
 
 def check_run(config: Config, sets: Sequence[QuestionSet], out: str | Path, model: Any) -> None:

@@ -29,12 +29,7 @@ from anchorscope.parallel import OnDone, in_parallel
 from anchorscope.pathways.band import READ
 from anchorscope.pathways.dataset import DatasetInputs, whole_finding
 from anchorscope.pathways.effects import delta_p, flips
-from anchorscope.pipeline.prepare import (
-    Shard,
-    cut_into_shards,
-    exact_question_by,
-    prompts_of,
-)
+from anchorscope.pipeline.prepare import Shard, cut_into_shards, prompts_by, prompts_of
 from anchorscope.pipeline.read_states import Reader, Worker, judged, read_states
 from anchorscope.pipeline.stages import Run, answers_name, stored_answers, stored_samples
 from anchorscope.probes.cross_fit import probes_of_layer, stacked
@@ -202,7 +197,12 @@ def read_ablated(run: Run, reader: Reader) -> None:
 
 
 def _exact_question(worker: Worker, *, finder: Finder) -> dict[str, tuple[int, ...]]:
-    return exact_question_by(worker.run, worker.lease, finder)
+    """E_Q as another finder marks it, by question id."""
+    return {
+        prompt.question.id: prompt.exact_question
+        for questions in worker.run.sets
+        for prompt in prompts_by(worker.run, worker.lease, questions, finder)
+    }
 
 
 def ablation_table(run: Run, samples: Sequence[Sample], dataset: str) -> pd.DataFrame:

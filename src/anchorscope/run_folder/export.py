@@ -31,7 +31,7 @@ class Material:
     samples: tuple[Sample, ...]
 
     @classmethod
-    def of(cls, run: RunView, *, passes: Sequence[str], datasets: Sequence[str]) -> Material:
+    def select(cls, run: RunView, *, passes: Sequence[str], datasets: Sequence[str]) -> Material:
         """The samples with a verdict of right or wrong that have a clean state."""
         for name in datasets:
             if name not in run.datasets:
@@ -157,7 +157,7 @@ def hf_rows(
 ) -> Iterator[dict[str, Any]]:
     """The rows of the exported dataset, states read from memory-mapped files."""
     run = RunView.open(folder, collected_ok=True)
-    material = Material.of(run, passes=passes, datasets=datasets)
+    material = Material.select(run, passes=passes, datasets=datasets)
     stored: dict[tuple[str, str], np.ndarray] = {}  # [layer, width] by pass and question
     for name in passes:
         for shard in shards_of(run.path, name):

@@ -28,10 +28,10 @@ _NOT_COPIED = (OWNER, LOCK)
 
 
 def cache_folder() -> Path:
-    """What may be made again: $ANCHORSCOPE_CACHE, or the user's cache folder."""
-    given = os.environ.get("ANCHORSCOPE_CACHE")
+    """The folder for what can be made again: $ANCHORSCOPE_CACHE, or one in the user's cache."""
+    chosen = os.environ.get("ANCHORSCOPE_CACHE")
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(given) if given else Path(base) / "anchorscope"
+    return Path(chosen) if chosen else Path(base) / "anchorscope"
 
 
 def remote_of(path: str | Path) -> Remote | None:

@@ -339,7 +339,7 @@ class Writer:
         self._waiting: list[Future[object]] = []
         self._failed = False
 
-    def soon(self, *tasks: Callable[[], object]) -> None:
+    def submit(self, *tasks: Callable[[], object]) -> None:
         """Queue tasks that may run at the same time, after all that were queued before."""
         self._waiting.append(self._groups.submit(self._run, tasks))
 

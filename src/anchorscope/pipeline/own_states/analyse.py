@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from anchorscope.config import CHEAP, Config, default_of
+from anchorscope.config import CHEAP, Config
 from anchorscope.datasets.text import digest
 from anchorscope.errors import UserError
 from anchorscope.pipeline.analyse import Dataset, describe, publish
@@ -28,8 +28,9 @@ from anchorscope.pipeline.own_states.arrays import (
     read_rows,
     values,
 )
+from anchorscope.pipeline.request import option_words
 from anchorscope.pipeline.stages import Run
-from anchorscope.probes.labelled import Covariates, Labelled, in_folds
+from anchorscope.probes.labelled import Labelled, labelled
 from anchorscope.progress import Progress, Quiet
 from anchorscope.records import Answer, Question, Sample, Span
 from anchorscope.run_folder.states import save_blocks, shard_name
@@ -102,8 +103,8 @@ def analyse(
 def _analyse(run: Run, arrays: Arrays, *, name: str, source: Any) -> RunView:
     config, store = run.config, run.store
     facts = facts_of(arrays, dataset=name, limit=config.limit, seed=config.seed)
-    answers = _labelled(facts, dataset=name, config=config)
-    samples = _samples(facts, dataset=name, entities=answers.entities)
+    samples = _samples(facts, dataset=name)
+    answers = _labelled(samples, facts, dataset=name, config=config)
     passes = {
         array.removesuffix("_pass").replace("_", "-"): arrays[array]
         for array in (*NEEDED, *OPTIONAL)
@@ -156,15 +157,7 @@ def _command(source: Any, config: Config, out: Path) -> str:
     words = ["anchorscope", "analyse", str(source), "--title", config.model]
     if config.limit is not None:
         words += ["--limit", str(config.limit)]
-    for name in OPTIONS:
-        value = getattr(config, name)
-        if value != default_of(name):
-            option = name if name == "C" else name.replace("_", "-")
-            words += [
-                f"--{option}",
-                (",".join(value) or "none") if name == "evidence" else str(value),
-            ]
-    return shlex.join([*words, "--out", str(out)])
+    return shlex.join([*words, *option_words(config, OPTIONS), "--out", str(out)])
 
 
 # --- Samples and labels from the facts ---
@@ -172,72 +165,67 @@ def _command(source: Any, config: Config, out: Path) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """The facts of each sample used, [sample] each; None where a fact was not given."""
+    """The facts of the samples used, [sample] each."""
 
-    rows: np.ndarray  # which of the samples given are used, in their order
+    rows: np.ndarray  # numbers of the samples used among all of the file, in their order
     id: list[str]
     z: np.ndarray
-    columns: Mapping[str, list[Any] | None]
+    columns: Mapping[str, list[Any]]  # the facts that are there
 
     def text(self, name: str) -> list[str]:
         """A fact as text, "" where it is missing."""
-        column = self.columns[name] or [""] * len(self.id)
+        column = self.columns.get(name, [""] * len(self.id))
         return ["" if str(value) in _MISSING else str(value) for value in column]
 
     def number(self, name: str) -> np.ndarray:
         """A fact as numbers, NaN where it is missing."""
-        column = self.columns[name]
-        return np.full(len(self.id), np.nan) if column is None else np.array(column, dtype=float)
+        return np.array(self.columns.get(name, [np.nan] * len(self.id)), dtype=float)
 
 
 def facts_of(arrays: Arrays, *, dataset: str, limit: int | None, seed: int) -> Facts:
     """The facts of the samples used: all, or those of the smallest hash of seed and id."""
     n = len(arrays["clean"])
-    columns = {name: values(arrays[name]) if name in arrays else None for name in FACTS}
-    ids = [f"{dataset}:own:{id}" for id in columns["id"] or range(n)]
+    columns = {name: values(arrays[name]) for name in ("z", *FACTS) if name in arrays}
+    ids = [f"{dataset}:own:{id}" for id in columns.get("id", range(n))]
     ranked = sorted(range(n), key=lambda row: (digest(seed, ids[row]), ids[row]))
     rows = np.array(sorted(ranked[:limit]))
-    z = np.array(values(arrays["z"]), dtype=np.int64)[rows]
-    used = {k: None if column is None else [column[row] for row in rows]
-            for k, column in columns.items()}  # fmt: skip
+    used = {name: [column[row] for row in rows] for name, column in columns.items()}
+    z = np.array(used["z"], dtype=np.int64)
     return Facts(rows=rows, id=[ids[row] for row in rows], z=z, columns=used)
 
 
-def _labelled(facts: Facts, *, dataset: str, config: Config) -> Labelled:
-    """Class, fold and covariates of the samples; a sample without an entity has its own."""
-    entity = [name or id for name, id in zip(facts.text("entity"), facts.id, strict=True)]
-    length, popularity = facts.number("length"), facts.number("popularity")
-    with np.errstate(divide="ignore", invalid="ignore"):
-        powers = np.log10(np.where(popularity > 0, popularity, np.nan))
-    kinds, relations = _kinds(facts), facts.columns["relation"]
-    covariates = Covariates(
-        log_popularity=powers,
+def _labelled(samples: Sequence[Sample], facts: Facts, *, dataset: str, config: Config) -> Labelled:
+    """Class, fold and covariates of the samples; what the file does not say is no covariate."""
+    answers, length = labelled(samples, dataset, config), facts.number("length")
+    kinds = [sample.kind for sample in samples]
+    covariates = replace(
+        answers.covariates,
         prompt_length=np.zeros(len(length)) if np.isnan(length).all() else length,
-        relation=None if relations is None else np.array(facts.text("relation")),
+        relation=np.array(facts.text("relation")) if "relation" in facts.columns else None,
         kind=np.array(kinds) if any(kinds) else None,
-        exact_tokens=None
-        if facts.columns["exact_tokens"] is None
-        else facts.number("exact_tokens"),
-        entity=np.array(entity),
+        exact_tokens=facts.number("exact_tokens") if "exact_tokens" in facts.columns else None,
     )
-    return in_folds(dataset=dataset, ids=facts.id, z=facts.z, covariates=covariates, config=config)
+    return replace(answers, covariates=covariates)
 
 
-def _samples(facts: Facts, *, dataset: str, entities: Sequence[str]) -> list[Sample]:
-    """A row of samples.parquet for each; a question without text is shown by its id."""
-    texts = [text or id for text, id in zip(facts.text("question"), facts.id, strict=True)]
-    popularity = facts.number("popularity")
-    columns = (facts.id, texts, facts.text("answer"), facts.text("relation"), _kinds(facts))
+def _samples(facts: Facts, *, dataset: str) -> list[Sample]:
+    """A row of samples.parquet for each; without a text or an entity, its id is that."""
+    replies, popularity = facts.text("answer"), facts.number("popularity")
+    kinds = facts.text("kind")
+    if "kind" not in facts.columns:
+        kinds = [kind_of_answer(reply) if reply else "" for reply in replies]
+    texts, entities, relations = (facts.text(n) for n in ("question", "entity", "relation"))
+    columns = (facts.id, texts, entities, replies, relations, kinds)
     return [
         Sample(
             question=Question(
                 id=id,
                 dataset=dataset,
-                text=text,
+                text=text or id,
                 answers=(),
                 relation=relation or None,
                 popularity=None if np.isnan(popularity[row]) else float(popularity[row]),
-                entity=entities[row],
+                entity=entity or id,
             ),
             answer=Answer(
                 id=id, text=reply, token_ids=(), log_probs=(), first_entropy=np.nan, finished=True
@@ -246,19 +234,12 @@ def _samples(facts: Facts, *, dataset: str, entities: Sequence[str]) -> list[Sam
             finder="own states",
             spans=(),
             answer_span=Span(0, len(reply)) if reply else None,
-            # Stand-ins for positions that are not known: they mark the sample as usable.
+            # Placeholders for unknown positions: they mark the sample as usable.
             prompt_ids=(0, 1),
             question_tokens=(1,),
             exact_question=(1,),
             exact_answer=(2,),
             kind=kind,
         )
-        for row, (id, text, reply, relation, kind) in enumerate(zip(*columns, strict=True))
+        for row, (id, text, entity, reply, relation, kind) in enumerate(zip(*columns, strict=True))
     ]
-
-
-def _kinds(facts: Facts) -> list[str]:
-    """The kind of each answer: as given, else by the form of its text, else unknown ("")."""
-    if facts.columns["kind"] is not None:
-        return facts.text("kind")
-    return [kind_of_answer(reply) if reply else "" for reply in facts.text("answer")]

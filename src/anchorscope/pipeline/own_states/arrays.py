@@ -13,7 +13,7 @@ import struct
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Union
 
@@ -207,7 +207,9 @@ def _check_states(states: Arrays) -> hashlib.blake2b:
     broken: dict[str, list[np.ndarray]] = {name: [] for name in states}
     differs = dict.fromkeys([*states, "knockout from neutral"], False)
     first = read_rows(clean, 0, 1)
-    for start, block in _in_step(states):
+    size = block_size(clean, passes=len(states))
+    for start in range(0, len(clean), size):
+        block = {n: read_rows(array, start, start + size) for n, array in states.items()}
         for name, part in block.items():
             digest.update(np.ascontiguousarray(part).data)
             with np.errstate(over="ignore"):  # what float32 cannot hold is found as inf
@@ -235,13 +237,6 @@ def _check_states(states: Arrays) -> hashlib.blake2b:
             "states under a knockout of tokens without subject or property as neutral."
         )
     return digest
-
-
-def _in_step(states: Arrays) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
-    """The first row of each block, and that block of every pass."""
-    size = block_size(states["clean"], passes=len(states))
-    for start in range(0, len(states["clean"]), size):
-        yield start, {n: read_rows(array, start, start + size) for n, array in states.items()}
 
 
 def _check_finite(name: str, dtype: str, broken: np.ndarray, n: int) -> None:

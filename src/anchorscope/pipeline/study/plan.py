@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import psutil
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from anchorscope.config import Config
 from anchorscope.engine.interventions import Intervention
@@ -32,7 +34,9 @@ from anchorscope.engine.passes import (
 )
 from anchorscope.errors import UserError
 from anchorscope.evidence.pieces import passes_of_pieces
+from anchorscope.models.load import unreadable
 from anchorscope.models.locate import config_source
+from anchorscope.models.parts import find_parts
 from anchorscope.pipeline.request import question_sets, resolve
 from anchorscope.pipeline.study.file import Size, Study, StudyModel
 from anchorscope.records import QuestionSet
@@ -190,8 +194,6 @@ def _plan_run(
 
 def _lacking(runs: Sequence[PlannedRun], out: Path, *, drop_states: bool) -> list[str]:
     """What this machine has not enough of, each in a sentence."""
-    import torch
-
     problems: list[str] = []
     left = [(run, run.cost) for run in runs if run.cost and not run.finished]
     needed = [cost.disk for _, cost in left]
@@ -223,10 +225,6 @@ def _lacking(runs: Sequence[PlannedRun], out: Path, *, drop_states: bool) -> lis
 
 def model_size(config: Config) -> Size:
     """The size of the model that a run is asked for, from its config on disk or on the hub."""
-    from transformers import AutoConfig
-
-    from anchorscope.models.load import unreadable
-
     trusted = config.trust_remote_code
     try:
         place, options = config_source(config.model)
@@ -242,11 +240,6 @@ def model_size(config: Config) -> Size:
 
 def size_from(config: Any, *, trust_remote_code: bool = False) -> Size:
     """The size of a model with this config of transformers; its weights are never made."""
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    from anchorscope.models.parts import find_parts
-
     with torch.device("meta"):
         # Explicit: transformers otherwise asks at the terminal whether to run the model's code.
         lm = AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
@@ -267,8 +260,6 @@ def size_from(config: Any, *, trust_remote_code: bool = False) -> Size:
 
 def _tokenizer(config: Config) -> Any | None:
     """The model's own tokenizer; None where it cannot be had without converting the model."""
-    from transformers import AutoTokenizer
-
     try:
         place, options = config_source(config.model)
         if options:  # a .gguf file whose conversion is not on disk yet

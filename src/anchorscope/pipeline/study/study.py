@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import torch
 
 from anchorscope.claims.table import claims_table
 from anchorscope.errors import UserError, user_path
@@ -106,7 +107,8 @@ def study(
             outcomes.append(Outcome(planned=planned, error=error))
         else:
             outcomes.append(_run_or_error(planned, folder, progress))
-            _free_memory()  # here, where no frame and no traceback holds the model any more
+            gc.collect()  # here, where no frame and no traceback holds the model any more
+            torch.cuda.empty_cache()  # nothing, where there is no GPU
         if by_rank:  # nothing is finished until the study is run without a rank
             continue
         if drop_states and outcomes[-1].view is not None:
@@ -127,8 +129,8 @@ def _run_or_error(planned: PlannedRun, folder: Path, progress: Progress) -> Outc
     """One model's run, or the error that ended it, with its traceback in errors/<model>.txt."""
     name = planned.model.name
     report = folder / "errors" / f"{name}.txt"
-    if _gpu() is not None:
-        _gpu().reset_peak_memory_stats()
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
     view, message = None, None
     try:
         view = _run_model(planned, folder / name, progress)
@@ -164,23 +166,10 @@ def _run_model(planned: PlannedRun, folder: Path, progress: Progress) -> RunView
     return RunView(view.path, {**view.info, "model": {**view.model, "name": source.name}})
 
 
-def _gpu() -> Any:
-    """`torch.cuda` where torch is loaded and there is a GPU; otherwise None."""
-    torch = sys.modules.get("torch")
-    return torch.cuda if torch is not None and torch.cuda.is_available() else None
-
-
-def _free_memory() -> None:
-    """Free what a model held, before the next is loaded."""
-    gc.collect()
-    if _gpu() is not None:
-        _gpu().empty_cache()
-
-
 def peak_memory() -> float:
     """The most bytes held at once: of the GPU where there is one, else of this process."""
-    if _gpu() is not None:
-        return float(_gpu().max_memory_allocated())
+    if torch.cuda.is_available():
+        return float(torch.cuda.max_memory_allocated())
     try:
         import resource
     except ImportError:  # not on Windows
