@@ -113,7 +113,7 @@ def test_figure_of_nothing(cli, tmp_path):
 def test_doctor_understands_the_bundled_model(cli, bundled):
     code, out, _ = cli("doctor", "--model", "bundled", "--dtype", "float32", "--device", "cpu")
     assert code == 0
-    assert out.count("  ok ") == 18
+    assert out.count("  ok ") == 17
     assert out.strip().endswith("understood")
 
 
@@ -121,7 +121,7 @@ def test_doctor_prints_each_check(cli, tmp_path):
     model = rivers(tmp_path) / "model"
     code, out, _ = cli("doctor", "--model", model, "--dtype", "float32", "--device", "cpu")
     assert code == 0
-    assert out.count("  ok ") == 18
+    assert out.count("  ok ") == 17
     assert out.strip().endswith("understood")
 
 

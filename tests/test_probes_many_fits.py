@@ -9,7 +9,7 @@ from sklearn.preprocessing import StandardScaler
 
 from anchorscope.probes.folds import PROBES, entity_folds, training_rows
 from anchorscope.probes.linear_probe import LinearProbe
-from anchorscope.probes.many_fits import FIT_DEVICE, class_weights, fit_many, to_single
+from anchorscope.probes.many_fits import class_weights, fit_many, to_single
 
 
 def states(n: int, width: int, *, share: float = 0.5) -> tuple[np.ndarray, np.ndarray]:
@@ -137,17 +137,3 @@ def test_a_probe_is_the_batch_of_one():
         probe = LinearProbe(C=2.0).fit(x[learns[fit]], z[learns[fit]])
         logits = x @ weights[fit].astype(np.float64) + intercept[fit]
         assert np.abs(probe.decision_function(x) - logits).max() < 2e-5
-
-
-def test_fits_by_torch_are_those_by_numpy(monkeypatch: pytest.MonkeyPatch):
-    rng = np.random.default_rng(3)
-    x, z = rng.standard_normal((2000, 600)), rng.integers(0, 2, 2000).astype(float)
-    x[:, 0] += z
-    learns = rng.random((4, 2000)) < 0.8
-    weights = class_weights(z, learns, "weights")
-    by_numpy = fit_many(x, z, weights, np.array([0.1, 1.0, 3.0, 10.0]))
-    monkeypatch.setenv(FIT_DEVICE, "cpu")
-    by_torch = fit_many(x, z, weights, np.array([0.1, 1.0, 3.0, 10.0]))
-    for one, other in zip(by_numpy, by_torch, strict=True):
-        assert not np.array_equal(one, other)  # another library's products
-        np.testing.assert_allclose(one, other, atol=1e-5)

@@ -41,7 +41,6 @@ from anchorscope.pipeline.model import load
 from anchorscope.pipeline.prepare import Shard, prepare
 from anchorscope.pipeline.read_states import Reader, Task, Worker
 from anchorscope.pipeline.stages import Run, answers_name
-from anchorscope.probes.many_fits import FIT_DEVICE
 from anchorscope.records import QuestionSet
 from anchorscope.run_folder.remote import remote_of
 from anchorscope.run_folder.states import shard_name
@@ -170,10 +169,7 @@ def analysed_meanwhile(run: Run, reader: Reader) -> Iterator[dict[str, Tables]]:
     pool = ProcessPoolExecutor(
         1,
         initializer=partial(begin_own_process, os.getpid()),
-        env={
-            "LOKY_MAX_CPU_COUNT": str(max(1, default_workers() - _SPARED)),
-            FIT_DEVICE: run.store.info["model"]["device"],
-        },
+        env={"LOKY_MAX_CPU_COUNT": str(max(1, default_workers() - _SPARED))},
     )
     try:
         job, info = _job(run), run.store.info
@@ -186,7 +182,7 @@ def analysed_meanwhile(run: Run, reader: Reader) -> Iterator[dict[str, Tables]]:
             while wait(futures.values(), _LOOK).not_done:
                 pass
         tables |= {name: f.result() for name, f in futures.items() if f.exception() is None}
-        pool.submit(end_workers)  # else loky warns of what a killed process leaves behind
+        pool.submit(end_workers).result()  # else loky warns of what a killed process leaves behind
     finally:
         pool.shutdown(wait=True, kill_workers=True)
 

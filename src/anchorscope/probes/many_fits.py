@@ -7,17 +7,14 @@ standardisation is two vectors: no row is copied.
 The solver is L-BFGS, preconditioned by the curvature of a few rows. Logits are linear in the
 coefficients, so the line search needs no product of its own. Steps are taken with the matrix in
 single precision, in half the time, and then continued in double precision until the gradient is
-small enough, which it mostly is at once. Converged fits leave the batch. The same lines run on
-NumPy arrays and on a GPU's tensors.
+small enough, which it mostly is at once. Converged fits leave the batch.
 """
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections import deque
-from types import ModuleType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from scipy.linalg import solve_triangular
@@ -41,10 +38,6 @@ _ENOUGH = 0.3  # a line search ends where the slope is this share of what it beg
 _TRIES = 30  # of a line search at most, and hardly ever more than two
 _ROWS = 400  # rows behind the preconditioner
 _BEND = 0.15  # usual p (1 - p)
-# Names the device that large fits are made on. Set for the processes that analyse beside a model on
-# a GPU, which has room for them.
-FIT_DEVICE = "ANCHORSCOPE_FIT_DEVICE"
-_LARGE = 1 << 20  # numbers in a matrix; smaller ones a core has done before a GPU has begun
 
 Made = tuple[np.ndarray, np.ndarray]  # coefficients [fit, width], intercepts [fit]
 
@@ -82,7 +75,7 @@ def fit_many(x: np.ndarray, y: np.ndarray, weights: np.ndarray, C: np.ndarray) -
     mean, scale = _mean_and_scale(features, weights > 0)
     share = weights / weights.sum(axis=1, keepdims=True)
     fits = {"y": y + 0.0 * share, "share": share, "C": C, "mean": mean, "scale": scale}
-    raw = _minimise(fits, columns)
+    raw = _to_raw(_minimise(fits, columns), mean, scale)
     coefficients = raw[:, :-1] / spread
     return coefficients, raw[:, -1] - coefficients @ middle
 
@@ -135,43 +128,31 @@ def _mean_and_scale(x: np.ndarray, learns: np.ndarray) -> tuple[np.ndarray, np.n
     return mean, variance**0.5
 
 
-def _to_raw(point: Any, mean: Any, scale: Any, *, xp: ModuleType) -> Any:
+def _to_raw(point: np.ndarray, mean: np.ndarray, scale: np.ndarray) -> np.ndarray:
     """Coefficients of standardised features as those of the columns, [fit, width + 1]."""
     coefficients = point[:, :-1] / scale
     last = point[:, -1] - (coefficients * mean).sum(axis=1)
-    return xp.concatenate([coefficients, last[:, None]], axis=1)
+    return np.concatenate([coefficients, last[:, None]], axis=1)
 
 
-def _minimise(fits: dict[str, np.ndarray], columns: Any) -> np.ndarray:
-    """The best coefficients of the columns for each fit, with the intercept, [fit, width + 1].
+def _minimise(fits: dict[str, np.ndarray], columns: np.ndarray) -> np.ndarray:
+    """The best point of each fit, [fit, width + 1].
 
     `columns` are [question, width + 1], the last one 1.
     """
     single, C = columns.astype(np.float32), fits["C"]
     half = _half_inverse(single, C)
     tolerance = (TOLERANCE / (1.0 + C)).clip(_FINEST)
-    arrays = fits | {
-        "point": np.zeros((len(C), columns.shape[1])),
-        "tolerance": tolerance.clip(_SINGLE),
-    }
-    xp: ModuleType = np
-    if columns.size >= _LARGE and (device := os.environ.get(FIT_DEVICE)):
-        import torch as xp
-
-        arrays = {name: xp.as_tensor(array, device=device) for name, array in arrays.items()}
-        single, columns, half, tolerance = (
-            xp.as_tensor(array, device=device) for array in (single, columns, half, tolerance)
-        )
-    point, _ = _Descent(arrays, single, half, xp).run(MAX_STEPS // 4)
-    fine = arrays | {"point": point, "tolerance": tolerance}
-    point, unfinished = _Descent(fine, columns, half, xp).run(MAX_STEPS)
-    raw = _to_raw(point, arrays["mean"], arrays["scale"], xp=xp)
-    raw = raw if xp is np else raw.cpu().numpy()
+    point = np.zeros((len(C), columns.shape[1]))
+    coarse = fits | {"tolerance": tolerance.clip(_SINGLE)}
+    point, _ = _Descent(coarse, point, single, half).run(MAX_STEPS // 4)
+    fine = fits | {"tolerance": tolerance}
+    point, unfinished = _Descent(fine, point, columns, half).run(MAX_STEPS)
     if unfinished:
         from sklearn.exceptions import ConvergenceWarning  # slow to import, hardly needed
 
         warnings.warn(f"{unfinished} fits did not converge.", ConvergenceWarning, stacklevel=4)
-    return raw
+    return point
 
 
 def _half_inverse(columns: np.ndarray, C: np.ndarray) -> np.ndarray:
@@ -194,30 +175,31 @@ class _Descent:
     """L-BFGS on a batch of fits, each at a point [fit, width + 1].
 
     A point holds coefficients of features standardised by the fit's own rows, and the intercept.
-    Arrays are of the module `xp`: numpy, or torch, whose functions have the same names.
     """
 
     _PER_FIT = ("y", "share", "C", "mean", "scale", "tolerance",
                 "point", "logits", "chance", "slope")  # fmt: skip
 
-    def __init__(self, fits: dict[str, Any], columns: Any, half: Any, xp: ModuleType) -> None:
+    def __init__(
+        self, fits: dict[str, np.ndarray], point: np.ndarray, columns: np.ndarray, half: np.ndarray
+    ) -> None:
         self.y, self.share, self.C = fits["y"], fits["share"], fits["C"]
         self.mean, self.scale, self.tolerance = fits["mean"], fits["scale"], fits["tolerance"]
-        self.point, self.half, self.columns, self.xp = fits["point"], half, columns, xp
+        self.point, self.half, self.columns = point, half, columns
         # In the order of its rows OpenBLAS takes half the time for thin products.
-        turned = xp is np and columns.dtype == np.float32
-        self.turned = np.ascontiguousarray(columns.T) if turned else columns.T
-        self.logits = self._as(self._logits(self.point), self.point)
-        self.chance = self._expit(self.logits)
+        single = columns.dtype == np.float32
+        self.turned = np.ascontiguousarray(columns.T) if single else columns.T
+        self.logits = self._logits(point).astype(np.float64, copy=False)
+        self.chance = _expit(self.logits)
         self.slope = self._gradient()
         # Step, change of the gradient, and the inverse of their product.
-        self.history: deque[tuple[Any, ...]] = deque(maxlen=MEMORY)
+        self.history: deque[tuple[np.ndarray, ...]] = deque(maxlen=MEMORY)
 
-    def run(self, most: int) -> tuple[Any, int]:
+    def run(self, most: int) -> tuple[np.ndarray, int]:
         """The points once no slope is above its tolerance, and how many fits `most` steps left."""
-        final, numbers = self.xp.zeros_like(self.point), np.arange(len(self.point))
+        final, numbers = np.zeros_like(self.point), np.arange(len(self.point))
         for _ in range(most):
-            still_open = self._is_open()
+            still_open = np.abs(self.slope).max(axis=1) > self.tolerance
             if not still_open.all():
                 final[numbers] = self.point
                 numbers = numbers[still_open]
@@ -229,16 +211,10 @@ class _Descent:
                 self.history = deque(kept, maxlen=MEMORY)
             self._step()
         final[numbers] = self.point
-        return final, int(self._is_open().sum())
-
-    def _is_open(self) -> np.ndarray:
-        """The fits [fit] whose slope is above their tolerance, in the host's memory."""
-        still_open = self.xp.amax(abs(self.slope), 1) > self.tolerance
-        return still_open if self.xp is np else still_open.cpu().numpy()
+        return final, int((np.abs(self.slope).max(axis=1) > self.tolerance).sum())
 
     def _step(self) -> None:
         """One step of each fit."""
-        where = self.xp.where
         direction = -self._times_inverse_curvature(self.slope)
         along = self._logits(direction)
         length, self.chance = self._search_line(direction, along)
@@ -246,74 +222,74 @@ class _Descent:
         self.point, self.logits = self.point + step, self.logits + length[:, None] * along
         before, self.slope = self.slope, self._gradient()
         change = self.slope - before
-        bend = self._dot(step, change)
+        bend = _dot(step, change)
         # A step too short to show the curvature is passed over.
-        inverse = where(bend > 0, 1.0 / where(bend > 0, bend, 1.0), 0.0)
+        inverse = np.where(bend > 0, 1.0 / np.where(bend > 0, bend, 1.0), 0.0)
         self.history.append((step, change, inverse))
 
-    def _times_inverse_curvature(self, vector: Any) -> Any:
+    def _times_inverse_curvature(self, vector: np.ndarray) -> np.ndarray:
         """L-BFGS's two loops around the preconditioner, on a vector [fit, width + 1]."""
         factors = []
         for step, change, inverse in reversed(self.history):
-            factors.append(inverse * self._dot(step, vector))
+            factors.append(inverse * _dot(step, vector))
             vector = vector - factors[-1][:, None] * change
-        features = self._as(vector[:, :-1], self.half)
+        features = vector[:, :-1].astype(self.half.dtype)
         reached = (features @ self.half.T) @ self.half
         inner = (vector[:, :-1] - reached) / (1.0 / self.C + _BEND)[:, None]
-        vector = self.xp.concatenate([inner, vector[:, -1:] / _BEND], axis=1)
+        vector = np.concatenate([inner, vector[:, -1:] / _BEND], axis=1)
         for (step, change, inverse), factor in zip(self.history, reversed(factors), strict=True):
-            vector = vector + (factor - inverse * self._dot(change, vector))[:, None] * step
+            vector = vector + (factor - inverse * _dot(change, vector))[:, None] * step
         return vector
 
-    def _search_line(self, direction: Any, along: Any) -> tuple[Any, Any]:
+    def _search_line(
+        self, direction: np.ndarray, along: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
         """How far to go [fit], and p there: Newton's method along the line."""
-        where, dot = self.xp.where, self._dot
         inner, square = (
-            dot(part[:, :-1], direction[:, :-1]) / self.C for part in (self.point, direction)
+            _dot(part[:, :-1], direction[:, :-1]) / self.C for part in (self.point, direction)
         )
-        along = self._as(along, self.point)
         weighted, chance = self.share * along, self.chance
         bends = weighted * along
-        first = dot(weighted, chance - self.y) + inner
-        bend = dot(bends, chance * (1.0 - chance)) + square
-        length = -first / where(bend > 0, bend, 1.0)  # converged: no direction and no bend
-        low, high = 0.0 * first, self.xp.full_like(first, np.inf)
+        first = _dot(weighted, chance - self.y) + inner
+        bend = _dot(bends, chance * (1.0 - chance)) + square
+        length = -first / np.where(bend > 0, bend, 1.0)  # converged: no direction and no bend
+        low, high = 0.0 * first, np.full_like(first, np.inf)
         for _ in range(_TRIES):
-            chance = self._expit(self.logits + length[:, None] * along)
-            here = dot(weighted, chance - self.y) + inner + length * square
+            chance = _expit(self.logits + length[:, None] * along)
+            here = _dot(weighted, chance - self.y) + inner + length * square
             searching = abs(here) > _ENOUGH * abs(first)
             if not searching.any():
                 break
-            low, high = where(here < 0, length, low), where(here < 0, high, length)
-            bend = dot(bends, chance * (1.0 - chance)) + square
-            moved = length - here / where(bend > 0, bend, 1.0)
-            halved = where(high == np.inf, 2.0 * length, (low + high) / 2)
-            moved = where((moved > low) & (moved < high), moved, halved)
-            length = where(searching, moved, length)
+            low, high = np.where(here < 0, length, low), np.where(here < 0, high, length)
+            bend = _dot(bends, chance * (1.0 - chance)) + square
+            moved = length - here / np.where(bend > 0, bend, 1.0)
+            halved = np.where(np.isinf(high), 2.0 * length, (low + high) / 2)
+            moved = np.where((moved > low) & (moved < high), moved, halved)
+            length = np.where(searching, moved, length)
         return length, chance
 
-    def _gradient(self) -> Any:
+    def _gradient(self) -> np.ndarray:
         """The gradient of each fit's loss, [fit, width + 1]."""
-        residual = self._as(self.share * (self.chance - self.y), self.columns)
-        raw = self._as(residual @ self.columns, self.point)
+        residual = (self.share * (self.chance - self.y)).astype(self.columns.dtype, copy=False)
+        raw = (residual @ self.columns).astype(np.float64, copy=False)
         last = raw[:, -1:]
         inner = (raw[:, :-1] - self.mean * last) / self.scale
         penalty = self.point[:, :-1] / self.C[:, None]
-        return self.xp.concatenate([inner + penalty, last], axis=1)
+        return np.concatenate([inner + penalty, last], axis=1)
 
-    def _logits(self, point: Any) -> Any:
+    def _logits(self, point: np.ndarray) -> np.ndarray:
         """Logits [fit, question] of points, in the precision of the columns."""
-        raw = _to_raw(point, self.mean, self.scale, xp=self.xp)
-        return self._as(raw, self.columns) @ self.turned
+        return (
+            _to_raw(point, self.mean, self.scale).astype(self.columns.dtype, copy=False)
+            @ self.turned
+        )
 
-    def _dot(self, one: Any, other: Any) -> Any:
-        """The inner products of rows, [fit]."""
-        return self.xp.einsum("fw,fw->f", one, other)
 
-    def _expit(self, logits: Any) -> Any:
-        """The probabilities of logits, without overflow."""
-        return 1.0 / (1.0 + self.xp.exp(-logits.clip(-700.0, 700.0)))
+def _dot(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """The inner products of rows, [fit]."""
+    return np.einsum("fw,fw->f", one, other)
 
-    def _as(self, array: Any, other: Any) -> Any:
-        """An array in the precision of another one."""
-        return array.astype(other.dtype, copy=False) if self.xp is np else array.to(other.dtype)
+
+def _expit(logits: np.ndarray) -> np.ndarray:
+    """The probabilities of logits, without overflow."""
+    return 1.0 / (1.0 + np.exp(-logits.clip(-700.0, 700.0)))
