@@ -125,7 +125,7 @@ def worlds() -> go.Figure:
         )  # fmt: skip
     figure.update_yaxes(autorange="reversed", tickfont={"size": 10})
     figure.update_xaxes(title="two groups reported, % of simulated worlds (pathways only in bold)")
-    return _dressed(figure, height=820)
+    return _dressed(figure, height=14 * len(names))
 
 
 def _world_name(row: Any) -> str:
