@@ -5,12 +5,13 @@
 #             prints where the report is and the two commands to look at it
 # make test   lint, types and all tests but the slow ones
 # make test-slow  the slow ones alone
+# make test-cited  those of them that are in files which a page cites
 # make test-avx2  the tests of numbers as an older x86 processor rounds them
 # make torture  faults in folders, hundreds, and hostile inputs, thousands (docs/reliability.md)
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test test-all test-slow test-avx2 torture lint docs clean
+.PHONY: setup demo test test-all test-slow test-cited test-avx2 torture lint docs clean
 
 setup: .venv/ready
 
@@ -56,11 +57,15 @@ test-all: lint
 test-slow: setup
 	$(WORKERS) -m slow
 
+# Those of the files that a page cites: what CI runs.
+test-cited: setup
+	$(WORKERS) -m slow $$(grep -oh 'tests/test_[a-z_]*\.py' docs/*.md *.md | sort -u)
+
 # Numbers once more as an older processor rounds them.
 test-avx2: setup
 	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2 $(WORKERS) \
-		tests/test_engine*.py tests/test_evidence*.py tests/test_models_spread.py \
-		tests/test_probes*.py tests/test_pathways*.py tests/test_stats*.py tests/test_pipeline.py
+		tests/test_engine_exact.py tests/test_engine_precision.py tests/test_models_spread.py \
+		tests/test_probes*.py tests/test_stats*.py
 
 # In one process without threads, which forks.
 torture: setup

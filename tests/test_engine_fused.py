@@ -220,7 +220,10 @@ def test_the_engine_gives_the_same_with_the_kernels(
 def test_a_kernel_that_fails_a_check_stays_out(monkeypatch: pytest.MonkeyPatch) -> None:
     from anchorscope.engine import kernels
 
-    model = load_model(tiny_lm("llama"), tokenizer=tiny_tokenizer())
+    lm = tiny_lm("llama")
+    lm.model.layers = lm.model.layers[:2]  # the interpreter takes a minute for each
+    lm.config.num_hidden_layers = 2
+    model = load_model(lm, tokenizer=tiny_tokenizer())
     kernel = kernels.attend_segments
     monkeypatch.setattr(kernels, "attend_segments", lambda *a: kernel(*a) * 1.5)
     for place in (lease, checks):

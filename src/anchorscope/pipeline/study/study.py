@@ -142,8 +142,10 @@ def _run_or_error(planned: PlannedRun, folder: Path, progress: Progress) -> Outc
         progress.note(f"{name} failed: {message}")
         with suppress(UserError):  # a full disk must not hide the error
             write_atomic(report, "".join(traceback.format_exception(error)))
-    files = [file for file in (folder / name).rglob("*") if file.is_file()]
-    disk = float(sum(file.stat().st_size for file in files))
+    disk = 0.0
+    for file in (folder / name).rglob("*"):
+        with suppress(FileNotFoundError):  # another rank may rename its files meanwhile
+            disk += file.stat().st_size if file.is_file() else 0
     return Outcome(planned=planned, view=view, error=message, peak=peak_memory(), disk=disk)
 
 
