@@ -117,7 +117,7 @@ def test_all_heads_equal_the_full_knockout_and_one_head_does_not(tiny):
     full = engine_states(tiny, SAMPLES, KNOCKOUT)
     # To rounding: a row that is cut head by head holds the keys' own tokens too, seen by nobody.
     split = engine_states(tiny, SAMPLES, Intervention(name="h", heads=every))
-    torch.testing.assert_close(split, full, atol=2e-5, rtol=0)
+    torch.testing.assert_close(split, full, atol=1e-4, rtol=0)
     one = engine_states(tiny, SAMPLES, Intervention(name="h", heads=((2, 1),)))
     clean = plain_states(tiny, [s.ids for s in SAMPLES])
     torch.testing.assert_close(one[:, 0], clean[:, 0], **CLOSE)
