@@ -262,7 +262,7 @@ def test_quick_start_of_serving_runs(tmp_path: Path, monkeypatch, cli, request, 
 def test_ci_runs_every_test_that_pages_cite_and_every_mutant():
     lines = (ROOT / ".ci/run").read_text(encoding="utf-8").splitlines()
     assert {"make test", "make test-cited", "make tutorial docs"} <= set(lines)
-    assert ".venv/bin/python scripts/mutants.py --tests-pass" in lines
+    assert "  .venv/bin/python scripts/mutants.py --tests-pass" in lines
     assert any(line.endswith("then make test-avx2; fi") for line in lines)
     rules = (ROOT / "Makefile").read_text(encoding="utf-8")
     assert (

@@ -13,7 +13,7 @@ import pytest
 from kit.rivers import finish, half_right, rivers, run
 
 pytestmark = pytest.mark.slow
-SPREAD = {"workers": ["--workers", "2"], "ray": ["--ray", "local", "--workers", "2"]}
+WORKERS = ["--workers", "2"]
 
 
 def killed_when(process: subprocess.Popen[str], file: Path) -> None:
@@ -50,11 +50,10 @@ def place(tmp_path_factory) -> Path:
     return place
 
 
-@pytest.mark.parametrize("way", list(SPREAD))
-def test_killed_workers_and_drivers_change_no_table(place, way):
+def test_killed_workers_and_drivers_change_no_table(place):
     """The driver in the middle of reading; then, in the run that goes on, a worker."""
-    out = place / f"killed-{way}"
-    command = ["--out", out.name, *SPREAD[way]]
+    out = place / "killed"
+    command = ["--out", out.name, *WORKERS]
     killed_when(run(place, *command), out / "markers/answers/00002.parquet.json")
     assert not (out / "samples.parquet").exists()
     process = run(place, *command)
@@ -75,7 +74,7 @@ def test_a_killed_rank_changes_no_table(place):
 
 def test_questions_asked_again_are_spread_too(place):
     """The tables of --robust, by one process and by two workers."""
-    for name, words in {"robust": [], "robust-workers": SPREAD["workers"]}.items():
+    for name, words in {"robust": [], "robust-workers": WORKERS}.items():
         finish(run(place, "--out", name, "--robust", "--evidence", "none", *words))
     assert tables(place / "robust") == tables(place / "robust-workers")
 
