@@ -67,15 +67,15 @@ def _norm(
     tl.store(out + at, x.to(kind), mask=inside)
 
 
-def normed(of: Tensor, weight: Tensor, eps: float, *, more: bool) -> Tensor:
+def normed(x: Tensor, weight: Tensor, eps: float, *, more: bool) -> Tensor:
     """The RMS norm over the last dimension, scaled by the weight, or by one more than it."""
-    of = of.contiguous()
-    out, width = torch.empty_like(of), of.shape[-1]
-    count, padded = of.numel() // width, triton.next_power_of_2(width)
+    x = x.contiguous()
+    out, width = torch.empty_like(x), x.shape[-1]
+    count, padded = x.numel() // width, triton.next_power_of_2(width)
     rows = max(1, _BLOCK // padded)  # heads are narrow: one row each would be too little work
     kernel: Any = _norm
     grid = (triton.cdiv(count, rows),)
-    kernel[grid](of, weight, out, count, eps, width, padded, rows, more, num_warps=4)
+    kernel[grid](x, weight, out, count, eps, width, padded, rows, more, num_warps=4)
     return out
 
 
@@ -121,7 +121,7 @@ def rotated(query: Tensor, key: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tenso
 
     Both in one kernel: a step of decoding waits for Python, and each start of a kernel is Python.
     """
-    query, key = (of.transpose(1, 2).contiguous() for of in (query, key))
+    query, key = (x.transpose(1, 2).contiguous() for x in (query, key))
     _, tokens, heads, width = query.shape
     key_heads, power = key.shape[2], triton.next_power_of_2
     outs = torch.empty_like(query), torch.empty_like(key)
