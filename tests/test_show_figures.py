@@ -13,7 +13,6 @@ from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.patches import Rectangle
 
 from anchorscope.errors import UserError
 from anchorscope.run_folder.view import RunView, where
@@ -219,22 +218,6 @@ def test_style_agrees_with_run_json_titles(tmp_path: Path) -> None:
     info = json.loads((folder / "run.json").read_text())
     (title,) = [d["title"] for d in info["datasets"]]
     assert legend(plot_delta_p(RunView.open(folder)))[0] == f"Q-Anchored ({title})"
-
-
-def test_what_the_published_figure_is_said_to_show_lies_behind_the_curves(
-    runs: list[RunView], tmp_path: Path
-) -> None:
-    figure = plot_delta_p(runs, mode="strict")
-    boxes = [p for p in figure.axes[0].patches if isinstance(p, Rectangle)]
-    seen = {(round(b.get_x() + 0.4), b.get_y(), b.get_y() + b.get_height()) for b in boxes}
-    assert {(1, -10.0, 0.0), (6, -45.0, -30.0)} <= seen  # A at all layers; Q at the last of six
-    dotted = [b for b in boxes if b.get_linestyle() == ":"]
-    assert 0 < len(dotted) < len(boxes)
-    lines = curves(figure.axes[0])
-    assert max(b.get_zorder() for b in boxes) < min(line.get_zorder() for line in lines.values())
-    assert "Descriptions of the published figure" in notes_of(figure)
-    other = RunView.open(make_run(tmp_path / "other", layers=4, n=40))
-    assert not [p for p in plot_delta_p(other).axes[0].patches if isinstance(p, Rectangle)]
 
 
 def notes_of(figure: Figure) -> list[str]:

@@ -82,7 +82,7 @@ def test_a_missing_column_is_named(tmp_path: Path) -> None:
 def test_show_needs_neither_torch_nor_pyplot() -> None:
     code = (
         "import sys, anchorscope.show\n"
-        "found = {'torch', 'transformers', 'matplotlib.pyplot', 'plotly'} & set(sys.modules)\n"
+        "found = {'torch', 'transformers', 'matplotlib.pyplot'} & set(sys.modules)\n"
         "sys.exit(', '.join(found) or 0)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -12,9 +12,8 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.patches import Patch, Rectangle
+from matplotlib.patches import Patch
 
-from anchorscope.claims.about_curves import reference_bands
 from anchorscope.errors import UserError, unknown
 from anchorscope.records import MODES, Mode
 from anchorscope.run_folder.view import RunView, records, where
@@ -31,10 +30,6 @@ from anchorscope.show.curves import (
 )
 
 HATCH = "////"
-_WITHOUT_POINTS = ("shape", "trough-layers")  # parts of a description that name no range of ΔP
-_READING_COLOR = "#6b5b95"  # ranges that a description gives for all datasets
-_THIN = 2.0  # points: a single value read off a picture is drawn this wide
-_READINGS_LABEL = "Descriptions of the published figure"
 
 MODE_TITLES: Mapping[Mode, str] = {
     "paper": "Paper mode: groups and effects from the same probe, so some of the gap is built in",
@@ -104,16 +99,14 @@ def plot_delta_p(
     titles, columns = all_titles(views), group_by_model(views)
     width, height = (style.width, style.height) if style else (None, None)
     figure, axes = canvas.panels(len(modes), len(columns), share_y=True, width=width)
-    few, described = False, False
+    few = False
     for row, each in enumerate(modes):
         for column, panel in enumerate(columns):
-            described |= style is None and _draw_readings(axes[row, column], panel)
             few |= _draw_panel(axes[row, column], panel, titles, each)
     _make_room(axes[0, 0], max(len(collapse_notes(p.runs, titles)) for p in columns))
     _name_axes(axes, columns, modes)
     notes: list[Artist] = [canvas.control_handle(), *([canvas.few_handle()] if few else [])]
     notes += [_null_handle()] if any(map(has_band, views)) else []
-    notes += [_readings_handle()] if described else []
     canvas.footer(
         figure,
         _legend_handles(titles),
@@ -198,58 +191,6 @@ def _draw_notes(ax: Axes, notes: Sequence[str]) -> None:
             fontsize=6, color="#9a3412", va="bottom", zorder=5, parse_math=False,
             bbox={"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 1.5},
         )  # fmt: skip
-
-
-def _draw_readings(ax: Axes, panel: Panel) -> bool:
-    """Draw what descriptions of the model's published figure say; whether there are any.
-
-    Five descriptions contradict one another (`claims/published_figures.csv`). Each range they give
-    is a box of its layers and points, dotted where it does not fit the paper's own text.
-    """
-    titles = {name: title for run in panel.runs for name, title in run.titles.items()}
-    layers = max(int(row["layer"]) for row in records(panel.layers()))
-    named = {"all": _READING_COLOR}
-    for position, (name, title) in enumerate(titles.items()):
-        named |= {name: color_of(position), title: color_of(position)}
-    rows = reference_bands(panel.runs[0].model_name).to_dict("records")
-    shown = [r for r in rows if r["part"] not in _WITHOUT_POINTS and r["dataset"] in named]
-    for row in shown:
-        _box(ax, row, named[row["dataset"]], layers)
-    return bool(shown)
-
-
-def _box(ax: Axes, row: Mapping, color: str, layers: int) -> None:
-    first, last = (min(max(row[f"layer_{end}"], 1), layers) for end in ("low", "high"))
-    low, high = (row["low"], row["high"])
-    if low == high:
-        low, high = low - _THIN / 2, high + _THIN / 2
-    fits = bool(row["fits_text"])
-    ax.add_patch(
-        Rectangle(
-            (first - 0.4, low),
-            last - first + 0.8,
-            high - low,
-            facecolor=(color, 0.10),
-            edgecolor=(color, 0.5),
-            linewidth=0.6,
-            linestyle="-" if fits else ":",
-            zorder=0.6,
-            label="_reading",
-        )
-    )
-    ax.text(
-        first - 0.3, high, f"{row['pathway']} {row['reading']}", fontsize=3.8, color=color,
-        alpha=0.8, va="top", zorder=0.7, clip_on=True,
-    )  # fmt: skip
-
-
-def _readings_handle() -> Patch:
-    return Patch(
-        facecolor=(_READING_COLOR, 0.10),
-        edgecolor=(_READING_COLOR, 0.5),
-        linewidth=0.6,
-        label=_READINGS_LABEL,
-    )
 
 
 def _name_axes(axes: np.ndarray, columns: Sequence[Panel], modes: Sequence[Mode]) -> None:

@@ -140,7 +140,7 @@ def _finding(folder: Path, row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _claim_summary(block: Block) -> str:
-    return f"{block.title} of {block.columns[0].model}: {len(block.rows)} things said of it"
+    return f"{block.title} of {block.columns[0].model}: {len(block.rows)} numbers read off it"
 
 
 def _costs(costs: pd.DataFrame) -> Table:

@@ -8,10 +8,10 @@ from typing import Any
 from anchorscope.run_folder.disk import write_atomic
 from anchorscope.run_folder.view import RunView
 from anchorscope.show import charts
-from anchorscope.show.charts import plotly_chart
+from anchorscope.show.charts import chart_data
 from anchorscope.show.curves import collapse_notes, dashed_note
 from anchorscope.show.evidence import evidence_parts
-from anchorscope.show.html import render, source_hash, web_file
+from anchorscope.show.html import bundle, render, source_hash, web_file
 from anchorscope.show.report import sections
 from anchorscope.show.report.claims import Block, run_blocks
 from anchorscope.show.report.findings import MEANINGS, best_layer_table, findings
@@ -26,14 +26,11 @@ def write_report(run: RunView) -> Path:
 
 def page(run: RunView) -> str:
     """The whole page as text."""
-    import plotly.offline  # here: slow to import, and only the report needs it
-
-    library, script = plotly.offline.get_plotlyjs(), web_file("page.js")
-    # Only these two scripts may run, and nothing may be fetched: a second lock after escaping.
+    script = bundle("text", "axes", "page")
+    # Only this script may run, and nothing may be fetched: a second lock after escaping.
     policy = (
-        f"default-src 'none'; script-src {source_hash(library)} {source_hash(script)}; "
-        "style-src 'unsafe-inline'; img-src data: blob:; font-src data:; base-uri 'none'; "
-        "form-action 'none'"
+        f"default-src 'none'; script-src {source_hash(script)}; style-src 'unsafe-inline'; "
+        "img-src data:; base-uri 'none'; form-action 'none'"
     )
     return render(
         "report.html",
@@ -41,7 +38,6 @@ def page(run: RunView) -> str:
         kind="report",
         policy=policy,
         style=web_file("page.css"),
-        library=library,
         script=script,
         run=run,
         **_values(run),
@@ -56,9 +52,9 @@ def _values(run: RunView) -> dict[str, Any]:
         "collapse_notes": collapse_notes([run], run.titles),
         "dashed_note": dashed_note([run]),
         "charts": {
-            "delta_p": plotly_chart(charts.delta_p_chart(run)),
-            "probes": plotly_chart(charts.probes_chart(run)),
-            "controls": plotly_chart(charts.controls_chart(run)),
+            "delta_p": chart_data(charts.delta_p_chart(run)),
+            "probes": chart_data(charts.probes_chart(run)),
+            "controls": chart_data(charts.controls_chart(run)),
         },
         "findings": findings(run, heads),
         "meanings": MEANINGS,
@@ -99,6 +95,6 @@ def _claims(run: RunView) -> dict[str, Any]:
         return [names.get(column.dataset, column.dataset) for column in block.columns]
 
     def summary(block: Block) -> str:
-        return f"{block.title}: {len(block.rows)} things that descriptions of it say"
+        return f"{block.title}: {len(block.rows)} numbers read off it"
 
     return {"claim_blocks": run_blocks(run), "claim_heads": heads, "claim_summary": summary}

@@ -19,8 +19,8 @@ from anchorscope.show.report.headline import KINDS, Headline, kinds
 from anchorscope.show.report.words import number, percent, span
 
 PER_PATHWAY = 3  # examples
-# Folders with a file per shard or layer: counted, not listed.
-_COUNTED = ("states", "probes", "robust")
+# The report's own size is not known yet; the others only say what is whole, and who is writing.
+_NOT_RESULTS = ("report.html", "markers", "owner.json", "owner.lock", "fixed-prompt.safetensors")
 Row = Mapping[str, Any]
 
 
@@ -207,17 +207,16 @@ def _stages(stages: Mapping[str, Any]) -> Table:
 
 
 def _files(folder: Path) -> Table:
-    """Each file with its size; folders of many parts as one row."""
-    rows: list[list[str]] = []
-    counted: dict[str, list[int]] = defaultdict(list)
+    """Each file and folder of results with its size; what only the run itself needs is left out."""
+    sizes: dict[str, list[int]] = defaultdict(list)
     for file in sorted(path for path in folder.rglob("[!.]*") if path.is_file()):
-        name = file.relative_to(folder)
-        size = file.stat().st_size
-        if name.parts[0] in _COUNTED:
-            counted[f"{name.parent.as_posix()}/"].append(size)
-        elif name.as_posix() != "report.html":  # its own size is not known yet
-            rows.append([name.as_posix(), _size(size)])
-    rows += [[f"{name} ({len(sizes)} files)", _size(sum(sizes))] for name, sizes in counted.items()]
+        top, *inside = file.relative_to(folder).parts
+        if top not in _NOT_RESULTS:
+            sizes[f"{top}/" if inside else top].append(file.stat().st_size)
+    rows = [
+        [f"{name} ({len(each)} files)" if name.endswith("/") else name, _size(sum(each))]
+        for name, each in sizes.items()
+    ]
     return Table(["File", "Size"], rows)
 
 
