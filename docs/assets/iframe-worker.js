@@ -3,6 +3,7 @@ if (location.protocol === "file:") {
   window.Worker = class extends EventTarget {
     constructor(address) {
       super();
+      const base = new URL(address, document.baseURI).href;
       this.waiting = [];
       const frame = document.createElement("iframe");
       frame.hidden = true;
@@ -18,12 +19,12 @@ if (location.protocol === "file:") {
         const script = inside.document.createElement("script");
         script.onload = done;
         script.onerror = failed;
-        script.src = new URL(source, address).href;
+        script.src = new URL(source, base).href;
         inside.document.head.append(script);
       });
       inside.importScripts = (...sources) => sources.reduce((last, source) => last.then(() => load(source)), Promise.resolve());
       this.inside = inside;
-      load(address).then(() => {
+      load(base).then(() => {
         this.ready = true;
         this.waiting.forEach((data) => this.postMessage(data));
       });

@@ -20,7 +20,7 @@ PAPER, STRICT = "#d9690a", "#3b8fd4"
 def gaps() -> str:
     """The gap of Q and A of each pair of model and dataset in both modes, as an SVG."""
     table = pd.read_csv(DOCS / "results.csv")
-    low = 10 * (table["paper_gap"].min() // 10)
+    low = 20 * (table["paper_gap"].min() // 20)
     height = TOP + ROW * len(table) + 30
 
     def x(value: float) -> str:

@@ -135,7 +135,7 @@ def analyse(
 ) -> None:
     """Analyse states that you extracted yourself, with the results of `run`; needs no model.
 
-    The arrays of the file, and an example: docs/own-states.md.
+    The arrays of the file, and an example: docs/own-data.md.
     """
     config = config_of(_without(locals(), "file", "out", "title", "limit"))
 
