@@ -92,6 +92,9 @@ class Detector:
         init=False, default_factory=WeakKeyDictionary, repr=False, compare=False
     )  # by model and dataset
 
+    def __repr__(self) -> str:
+        return f"Detector({self.name!r} of {self.model['name']}, threshold {self.threshold:.2f})"
+
     @classmethod
     def train(
         cls,
