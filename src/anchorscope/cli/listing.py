@@ -44,7 +44,8 @@ def models() -> None:
     console.print(table)
     console.print(
         "`anchorscope get NAME` fetches one. Or a hub id such as Qwen/Qwen3-8B, a folder written "
-        "by save_pretrained, or a .gguf file; `anchorscope doctor --model MODEL` says whether it can be run.",
+        "by save_pretrained, or a .gguf file; `anchorscope doctor --model MODEL` says whether it "
+        "can be run.",
         markup=False,
     )
 

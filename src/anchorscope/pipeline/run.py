@@ -26,10 +26,17 @@ def run(
     config: Config | None = None,
     progress: Progress | None = None,
 ) -> RunView:
-    """The finished run in folder `out`; continued where it stopped if it is there already.
+    """Make a run in folder `out`, or continue it where it stopped.
 
-    `model` (a name, a transformers model, or what `load_model` gave) and `questions` (a name, a
-    file, a list, or what `load_questions` gave) replace what `config` names.
+    Args:
+        model: A name, a transformers model, or what `load_model` gave; replaces `config.model`.
+        questions: A name, a file, a list, or what `load_questions` gave; replaces `config.data`.
+        out: The run folder.
+        config: All other choices.
+        progress: A listener to stages and notes; silent without one.
+
+    Returns:
+        The finished run.
 
     Examples:
         >>> import anchorscope as anc

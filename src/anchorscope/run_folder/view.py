@@ -87,9 +87,15 @@ class RunView:
     def open(
         cls, path: str | Path, *, unfinished_ok: bool = False, collected_ok: bool = False
     ) -> RunView:
-        """The run in folder `path`; a run still under way is refused unless asked for.
+        """Open a run folder for reading.
 
-        A folder of `detect collect` has no analysis in it: only detectors ask for such a one.
+        Args:
+            path: The folder that `out` named.
+            unfinished_ok: Also open a run that is still under way.
+            collected_ok: Also open a folder of `detect collect`, which has no analysis in it.
+
+        Returns:
+            The run, whose tables are read when they are first used.
 
         Examples:
             >>> import anchorscope as anc
