@@ -84,6 +84,9 @@ class Config:
         changes=True,
         help="Names of the columns of files and hub: sets: question=...,answers=...",
     )
+    skip_bad_rows: bool = _field(  # the questions count by their content
+        False, changes=False, help="Leave out rows of a file that cannot be used, and say how many."
+    )
     limit: int | None = _field(400, changes=True, help="Questions of each set; None is all.")
     seed: int = _field(0, changes=True, help="Seed of sampling, folds, controls and intervals.")
     prompt: PromptStyle = _field(

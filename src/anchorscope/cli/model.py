@@ -31,7 +31,10 @@ def doctor(
         bool, typer.Option("--trust-remote-code", help=help_of("trust_remote_code"))
     ] = False,
 ) -> None:
-    """Check that the knockout is exact on a model, line by line; exit code 2 if a check fails."""
+    """Check that the knockout is exact on a model, line by line; exit code 2 if a check fails.
+
+    Example: `anchorscope doctor --model Qwen/Qwen3-8B`
+    """
     from anchorscope.engine.check import check_model
     from anchorscope.models import load_model
 
@@ -42,15 +45,15 @@ def doctor(
     )  # fmt: skip
     console = Terminal(soft_wrap=True)
     console.print(f"{loaded.name}: {loaded.why}", markup=False)
-    failed = 0
+    seen, failed = 0, 0
     for check in check_model(loaded):
-        failed += not check.ok
+        seen, failed = seen + 1, failed + (not check.ok)
         console.print("[green]  ok [/]" if check.ok else "[red]  no [/]", end="")
         console.print(f" {check.name} ({check.seen})", markup=False)
     if failed:
-        console.print(f"not understood: {failed} check{'s' if failed > 1 else ''} failed")
+        console.print(f"{failed} of {seen} checks failed: this model cannot be run.")
         raise typer.Exit(2)
-    console.print("understood")
+    console.print(f"{seen} checks passed: this model can be run.")
 
 
 def get(

@@ -14,7 +14,7 @@ from anchorscope.errors import UserError
 # The group of each option in `--help`; the others stand in front of them.
 PANELS = {
     "Questions and answers": (
-        "columns", "verdicts", "reuse", "prompt", "shots", "max_tokens", "finder",
+        "columns", "skip_bad_rows", "verdicts", "reuse", "prompt", "shots", "max_tokens", "finder",
     ),
     "Knockout": ("keys", "where", "layers"),
     "Probes and statistics": (
@@ -48,6 +48,7 @@ def run(
     limit: Limit = LIMIT,
     out: Out = Path("runs/main"),
     columns: Annotated[str | None, option("columns")] = default_of("columns"),
+    skip_bad_rows: Annotated[bool, option("skip_bad_rows", "--skip-bad-rows")] = False,
     verdicts: Annotated[str | None, option("verdicts")] = default_of("verdicts"),
     reuse: Annotated[str | None, option("reuse")] = default_of("reuse"),
     prompt: Annotated[str, option("prompt")] = default_of("prompt"),
@@ -135,7 +136,9 @@ def analyse(
 ) -> None:
     """Analyse states that you extracted yourself, with the results of `run`; needs no model.
 
-    The arrays of the file, and an example: docs/own-data.md.
+    The arrays of the file, and how to write them: docs/own-data.md.
+
+    Example: `anchorscope analyse states.npz --out runs/mine`
     """
     config = config_of(_without(locals(), "file", "out", "title", "limit"))
 
@@ -154,6 +157,7 @@ def collect(
     data: Data = DATA,
     limit: Limit = LIMIT,
     columns: Annotated[str | None, option("columns")] = default_of("columns"),
+    skip_bad_rows: Annotated[bool, option("skip_bad_rows", "--skip-bad-rows")] = False,
     verdicts: Annotated[str | None, option("verdicts")] = default_of("verdicts"),
     prompt: Annotated[str, option("prompt")] = default_of("prompt"),
     shots: Annotated[int, option("shots")] = default_of("shots"),
@@ -182,6 +186,8 @@ def collect(
 
     A folder of `anchorscope run --evidence detectors` serves as well, and costs more. The same
     command with --samples adds sampled answers to a folder that exists.
+
+    Example: `anchorscope detect collect --model Qwen/Qwen3-8B --data nq --out runs/material`
     """
     config = config_of(_without(locals(), "out", "samples", "temperature"))
 
@@ -230,7 +236,10 @@ def simulate(
     robust: Annotated[bool, option("robust", "--robust")] = False,
     out: Annotated[Path, typer.Option(help="The run folder.")] = Path("runs/simulated"),
 ) -> None:
-    """Simulate hidden states with a known truth, and analyse them like those of a run."""
+    """Simulate hidden states with a known truth, and analyse them like those of a run.
+
+    Example: `anchorscope simulate --world two-pathways --samples 800 --out runs/world`
+    """
     options = _without(locals(), "robust", "out")
 
     from anchorscope.simulate import Truth

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from anchorscope.config import Config
+from anchorscope.datasets import remarks
 from anchorscope.detect.draw import draw_answers
 from anchorscope.engine.interventions import Intervention
 from anchorscope.engine.lease import Lease
@@ -47,6 +48,8 @@ def collect(
     passes = len(CAUGHT) + len(collected_passes(config))
     check_place(config, sets, out, model, passes=passes)
     run = Run.open(out, identity | {"only": "detectors"}, config, sets, progress)
+    for remark in (remark for each in sets for remark in remarks(each)):
+        run.progress.note(remark)
     store = run.store
     if config.rank is not None:
         _read(run, model)

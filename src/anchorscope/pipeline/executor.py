@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import joblib
 import numpy as np
 import torch
-from joblib.externals.loky import BrokenProcessPool, ProcessPoolExecutor
+from loky import BrokenProcessPool, ProcessPoolExecutor
 from safetensors.numpy import load as load_arrays
 from safetensors.numpy import save as save_arrays
 

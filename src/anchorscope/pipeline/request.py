@@ -66,7 +66,13 @@ def resolve(
 
 def question_sets(questions: Any, config: Config) -> list[QuestionSet]:
     """The question sets of a run, no name twice."""
-    load = partial(load_questions, limit=config.limit, seed=config.seed, columns=config.columns)
+    load = partial(
+        load_questions,
+        limit=config.limit,
+        seed=config.seed,
+        columns=config.columns,
+        skip_bad_rows=config.skip_bad_rows,
+    )
     if questions is None:
         sets = [load(name) for name in config.data]
     elif isinstance(questions, QuestionSet):

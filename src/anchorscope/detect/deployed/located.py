@@ -42,6 +42,11 @@ class Scored:
     distance: float = np.nan  # share of training answers, held out, that are nearer; near 1: far
     belief: tuple[float, ...] = ()  # P(wrong) by the probe of each layer, 1 to L
 
+    def __repr__(self) -> str:
+        wrong = f"P(wrong) {self.probability:.2f}" + (", flagged" if self.flagged else "")
+        pathway = f", pathway {self.pathway}" if self.pathway else ""
+        return f"Scored({self.answer!r}, {self.why or wrong}{pathway})"
+
     def _repr_html_(self) -> str:
         """What a notebook shows: the answer, its probability, and the belief by layer."""
         wrong = self.why or f"{self.probability:.2f}" + (", flagged" if self.flagged else "")
