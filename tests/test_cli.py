@@ -114,7 +114,7 @@ def test_doctor_understands_the_bundled_model(cli, bundled):
     code, out, _ = cli("doctor", "--model", "bundled", "--dtype", "float32", "--device", "cpu")
     assert code == 0
     assert out.count("  ok ") == 17
-    assert out.strip().endswith("understood")
+    assert out.strip().endswith("checks passed: this model can be run.")
 
 
 def test_doctor_prints_each_check(cli, tmp_path):
@@ -122,7 +122,7 @@ def test_doctor_prints_each_check(cli, tmp_path):
     code, out, _ = cli("doctor", "--model", model, "--dtype", "float32", "--device", "cpu")
     assert code == 0
     assert out.count("  ok ") == 17
-    assert out.strip().endswith("understood")
+    assert out.strip().endswith("checks passed: this model can be run.")
 
 
 def test_the_package_is_a_command_too(cli):
