@@ -9,7 +9,7 @@ import torch
 from kit.architectures import build
 from kit.tiny import tiny_lm, tiny_tokenizer
 
-from anchorscope.engine import attention, kv_cache, read, rows
+from anchorscope.engine import attention, kv_cache, rows
 from anchorscope.engine.batches import Budget
 from anchorscope.engine.check import check_model, require_understood, stock
 from anchorscope.engine.decode import grow_trunk, read_prefix
@@ -83,7 +83,7 @@ def test_the_wrong_head_cut(tiny_llama, monkeypatch):
 
 
 def test_windows_never_set_back(tiny_llama, monkeypatch):
-    monkeypatch.setattr(read._WindowSlots, "__call__", lambda self, block, hidden: hidden)
+    monkeypatch.setattr(attention.WindowSlots, "begin", lambda self, block, hidden: hidden)
     assert failed(tiny_llama) == set(WINDOWS)
 
 

@@ -14,7 +14,7 @@ from anchorscope.engine.check import check_model
 from anchorscope.engine.decode import grow_trunk, read_prefix, write_answers
 from anchorscope.engine.interventions import Intervention
 from anchorscope.engine.lease import Lease
-from anchorscope.engine.read import read_from_clean, with_mass
+from anchorscope.engine.read import read_rows, with_mass
 from anchorscope.engine.rows import row_for
 from anchorscope.models import load_model
 from anchorscope.models.device import read_spread, spread_out
@@ -84,7 +84,7 @@ def test_rows_begun_at_their_first_cut_block_too(pair):
             trunk = grow_trunk(lease, known, prompts, room=0, head=False).trunk
             how = {"blocks": 4, "turn_at": len(PREFIX), "seed": 0}
             rows = [row_for(s, n, cut, **how) for n, s in enumerate(SAMPLES) for cut in cuts]
-            batches = read_from_clean(lease, trunk, rows, budget=Budget(64), depth=4)
+            batches = read_rows(lease, trunk, rows, budget=Budget(64), depth=4)
             found.append(torch.cat([states for _, states in batches]))
         assert forwards == [block.__dict__.get("forward") for block in model.parts.blocks]
     assert torch.equal(*found)
