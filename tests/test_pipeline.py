@@ -69,7 +69,10 @@ def done(bundled, tmp_path_factory) -> Path:
     """An undisturbed run; `bundled` has converted the weights by then."""
     out = tmp_path_factory.mktemp("runs") / "whole"
     said = finish(anchorscope("run", *OPTIONS, "--out", out))
-    assert said.strip() == f"Report: {out / 'report.html'}"
+    finding, report, command = said.strip().splitlines()
+    assert finding.startswith("Atlas: too few samples: ") and finding.endswith("is made.")
+    assert report == f"Report: {out / 'report.html'}"
+    assert command.startswith(f"Next: anchorscope power {out} ")
     return out
 
 

@@ -18,10 +18,10 @@ from anchorscope.models import Model, load_model
 from anchorscope.pipeline import variants
 from anchorscope.pipeline.executor import open_reader
 from anchorscope.pipeline.read_states import read_states
-from anchorscope.pipeline.request import resolve
-from anchorscope.pipeline.stages import Run, stored_answers
+from anchorscope.pipeline.request import Run, resolve
 from anchorscope.pipeline.variants import WORDINGS, Rephrasing, Variant, read_reworded, row_of
 from anchorscope.records import Question
+from anchorscope.run_folder.samples import stored_answers
 from anchorscope.run_folder.store import Store
 
 CITIES = ("Lyon", "Kyoto", "Quito", "Perth", "Cusco", "Turku", "Gent")

@@ -99,6 +99,8 @@ def test_a_file_whose_bytes_changed_is_not_there(tmp_path):
     assert not store.has("a") and not Store.open(tmp_path, ONE).has("a")
     (tmp_path / "a").write_bytes(b"12345678")
     assert store.has("a") and Store.open(tmp_path, ONE).has("a")
+    (tmp_path / "a").unlink()
+    assert not store.has("a") and not Store.open(tmp_path, ONE).has("a")
 
 
 def test_what_a_killed_writer_left_is_removed(tmp_path):

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from anchorscope.cli.terminal import Bar, echo
 from anchorscope.config import EVIDENCE, Config, default_of, help_of
 from anchorscope.errors import UserError
+
+if TYPE_CHECKING:
+    from anchorscope.run_folder.view import RunView
 
 # The group of each option in `--help`; the others stand in front of them.
 PANELS = {
@@ -103,8 +107,7 @@ def run(
         echo(view.ablation.round(2).to_string(index=False))
     if robust:
         echo(view.robust.round(2).to_string(index=False))
-    report = view.path / "report.html"
-    echo(f"Report: {report}" if report.is_file() else f"Tables: {view.path / 'tables'}")
+    conclude(view)
 
 
 def analyse(
@@ -148,7 +151,7 @@ def analyse(
         view = analyse_states(
             file, out=out, title=title, limit=limit_of(limit), config=config, progress=bar
         )
-    echo(f"Report: {view.path / 'report.html'}")
+    conclude(view)
 
 
 def collect(
@@ -252,6 +255,24 @@ def simulate(
     if robust:
         echo(view.robust.round(2).to_string(index=False))
     echo(f"Report: {view.path / 'report.html'}")
+
+
+def conclude(view: RunView) -> None:
+    """Print each dataset's finding in a sentence, where the report is, and what to do next."""
+    from anchorscope.run_folder.view import records
+    from anchorscope.show.report.findings import MEANINGS
+
+    rows = records(view.findings)
+    for row in rows:
+        name, meaning = MEANINGS[row["finding"]]
+        echo(f"{view.titles[row['dataset']]}: {name.lower()}: {row['why'] or meaning}.")
+    report = view.path / "report.html"
+    echo(f"Report: {report}" if report.is_file() else f"Tables: {view.path / 'tables'}")
+    open_questions = {"too-few", "cannot-tell"} & {row["finding"] for row in rows}
+    command, purpose = "view", "every question in the browser"
+    if open_questions:
+        command, purpose = "power", "how many questions would decide"
+    echo(f"Next: anchorscope {command} {shlex.quote(str(view.path))}   # {purpose}")
 
 
 # --- Options to a config ---

@@ -17,14 +17,13 @@ from anchorscope.engine.passes import CAUGHT, knockout_of
 from anchorscope.errors import UserError
 from anchorscope.evidence.pieces import piece_of
 from anchorscope.evidence.shards import Shards
-from anchorscope.pipeline.executor import check_spread, open_reader, threads_of_run
-from anchorscope.pipeline.model import load_again
+from anchorscope.pipeline.executor import check_spread, open_reader
+from anchorscope.pipeline.model import load_again, threads_of_run
 from anchorscope.pipeline.read_evidence import read_pieces
 from anchorscope.pipeline.read_states import read_states
-from anchorscope.pipeline.request import Questions, check_place, command_of, resolve
-from anchorscope.pipeline.stages import Run, count_answers, stored_answers, stored_samples
+from anchorscope.pipeline.request import Questions, Run, check_place, command_of, resolve
 from anchorscope.progress import Progress, Quiet
-from anchorscope.run_folder.samples import to_frame
+from anchorscope.run_folder.samples import count_answers, stored_answers, stored_samples, to_frame
 from anchorscope.run_folder.store import Store
 from anchorscope.run_folder.view import RunView
 
