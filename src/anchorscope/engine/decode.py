@@ -139,13 +139,15 @@ def grow_trunk(
     stretches = (Stretch(turn, range(len(turn))) for turn in turns)
     distinct = None if lease.fused else distinct_tokens(stretches)
     layout = Layout(at, at, prefix_length=len(prefix), sizes=sizes, distinct=distinct)
-    more = None if extra_position is None else to_device(extra_position, lease.model.device)
+    more = None
+    if extra_position is not None:
+        more = layout.token_at(to_device(extra_position, lease.model.device))
 
     def alone(row: int) -> Tensor:
         return grow_trunk(lease, prefix, [prompts[row]], room=0, head=False).last.states[0]
 
     several = alone if len(prompts) > 1 else None
-    last = lease.run(tokens, layout, memory, head=head, extra_position=more, alone=several)
+    last = lease.run(tokens, layout, memory, head=head, states_at=more, alone=several)
     # Copies, small beside the prefix in every row of the memory, which can then be let go.
     own = (memory.own(block, at.shape[1]) for block in range(lease.model.blocks))
     pairs = tuple((key.clone(), value.clone()) for key, value in own)

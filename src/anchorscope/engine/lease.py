@@ -53,7 +53,7 @@ class Read(NamedTuple):
 
     states: Tensor  # [row, layer, width]
     logits: Tensor | None  # [row or token of `logits_at`, vocabulary]; None without `head`
-    extra: Tensor | None = None  # [row, layer, width] at the extra position, where one is given
+    extra: Tensor | None = None  # [token of `states_at`, layer, width]
 
 
 class Lease:
@@ -119,7 +119,7 @@ class Lease:
         watch: WeightObserver | None = None,
         logits_at: Tensor | None = None,
         depth: int | None = None,
-        extra_position: Tensor | None = None,
+        states_at: Tensor | None = None,
         start: int = 0,
         alone: Alone | None = None,
     ) -> Read:
@@ -129,7 +129,7 @@ class Lease:
         block. `watch` is shown every block's attention weights; with it alone gradients can be
         taken. `logits_at` are the packed tokens whose logits are wanted instead of the last ones.
         After `depth` blocks the pass ends: what comes later cannot change their layers.
-        `extra_position` is one more position of each row [row] whose states are kept. The first
+        `states_at` are packed tokens whose states are kept beside the last ones. The first
         `start` blocks are skipped: `input_edit` must give the next one its input, and their layers
         mean nothing.
         `alone` reads one of several rows by itself, which a longer pack than any before is held
@@ -149,8 +149,8 @@ class Lease:
         last = layout.last()
         assert depth is None or not head, "the head reads the last block"
         kept = last
-        if extra_position is not None:
-            kept = torch.cat([last, layout.token_at(extra_position)])
+        if states_at is not None:
+            kept = torch.cat([last, states_at])
         view = View(layout, memory, watch or self.observer, self.side_observer, input_edit)
         now = self._pass = _Pass(view, kept, depth)
         tokens = layout.pack(ids)
@@ -168,7 +168,7 @@ class Lease:
             self._check_called(now, start)
             with torch.set_grad_enabled(watch is not None):
                 states = torch.stack(now.states, dim=1)
-            more = None if extra_position is None else states[len(last) :]
+            more = None if states_at is None else states[len(last) :]
         finally:
             CURRENT.reset(token)
             self._pass = None
