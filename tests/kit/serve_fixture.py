@@ -24,6 +24,10 @@ from anchorscope.web.server import REQUEST_SECONDS, Server, bind, start_listenin
 from kit.tiny import tiny_lm, tiny_tokenizer
 
 NAME, ASKED = "tiny", 72
+TEMPLATE = (
+    "{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}"
+    "{% if add_generation_prompt %}[assistant]{% endif %}"
+)
 SUBJECTS = ("Oslo", "Kyoto", "Lima", "Cairo", "Quito", "Turin")
 
 
@@ -45,7 +49,9 @@ def questions(datasets: Sequence[str] = ("made",)) -> list[Question]:
 def make_served(folder: Path, *methods: str, datasets: Sequence[str] = ("made",)) -> Path:
     """The folder with the model in `tiny/` and a detector in a folder named after its method."""
     tiny_lm("llama").save_pretrained(folder / NAME)
-    tiny_tokenizer().save_pretrained(folder / NAME)
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = TEMPLATE
+    tokenizer.save_pretrained(folder / NAME)
     verdicts, asked = folder / "verdicts.jsonl", questions(datasets)
     rows = [{"id": q.id, "right": n // 2 % 2} for n, q in enumerate(asked)]
     verdicts.write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -189,8 +189,8 @@ def wrong_by_detector(detector: Detector, model: Model, bound: Bound, exchange: 
     scored = _scored(detector, model, bound, exchange)
     evaluation = detector.evaluation
     words = [f"Calibrated by {detector.calibrated_on}."]
-    if scored.why:
-        words.insert(0, f"No probability: {scored.why}.")
+    if scored.reason:
+        words.insert(0, f"{scored.outcome.capitalize()}: {scored.reason}.")
     if evaluation.get("ece") is not None:
         words.append(
             f"On {evaluation.get('n')} answers about unseen entities its probabilities were off by "
@@ -209,7 +209,8 @@ def _scored(detector: Detector, model: Model, bound: Bound, exchange: Exchange) 
     same = (own.before, own.after) == (bound.before, bound.after)
     if not (same and detector.reads_states_alone) or clean is None:
         return detector.score(model, text, answer=answer.text, dataset=dataset)
-    return detector.score_states([locate_answer(model, text, answer)], clean[None])[0]
+    located = locate_answer(model, text, answer)
+    return detector.score_located([located], clean[None][: len(located.entities)])[0]
 
 
 def pathway_of(

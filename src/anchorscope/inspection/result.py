@@ -209,9 +209,9 @@ def _cautions(result: Inspection) -> list[str]:
     if result.finding:
         cautions.append(f"The run's finding on {result.title}: {result.finding} ({result.why}).")
     scored = result.wrong.scored if result.wrong else None
-    if scored is not None and scored.pathway:
-        chance = f"{scored.pathway_probability:.0%}"
+    if scored is not None and scored.predicted_pathway:
+        pathway, chance = scored.predicted_pathway, scored.predicted_pathway_probability
         cautions.append(
-            f"From the clean state alone the detector says {scored.pathway} ({chance})."
+            f"From the clean state alone the detector predicts {pathway} ({chance:.0%})."
         )
     return cautions

@@ -9,12 +9,13 @@ import numpy as np
 
 from anchorscope.detect.deployed.beliefs import Beliefs
 from anchorscope.detect.deployed.description import Forged
-from anchorscope.detect.deployed.located import LocatedAnswer, material_of, unknown_answer
+from anchorscope.detect.deployed.located import Entity, LocatedAnswer, material_of, unknown_answer
 from anchorscope.detect.deployed.pre_answer import PreAnswerProbe
 from anchorscope.detect.deployed.saved import Stored, read_checked, refused
 from anchorscope.detect.distance import Distance
 from anchorscope.detect.kinds import METHODS
 from anchorscope.detect.method import Method, Platt
+from anchorscope.records import Span
 
 _PREFIXES = ("beliefs.", "distance.", "before.")  # of the weights that are not the method's own
 # What numpy and Python say of arrays and values that do not belong together.
@@ -93,8 +94,7 @@ def _check_works(parts: Parts, *, blocks: int, width: int) -> None:
 _MADE_UP = LocatedAnswer(
     question="Who?",
     answer=unknown_answer("Me", (0,), 0, log_prob=-1.0),
-    exact_answer=(0,),
-    answer_entity="Me",
+    entities=(Entity(span=Span(0, 2), tokens=(0,), sentence=Span(0, 2)),),
 )
 
 
