@@ -10,6 +10,7 @@ from anchorscope.run_folder.view import RunView
 from anchorscope.show import charts
 from anchorscope.show.charts import chart_data
 from anchorscope.show.curves import collapse_notes, dashed_note
+from anchorscope.show.delta_p import delta_p_chart
 from anchorscope.show.evidence import evidence_parts
 from anchorscope.show.html import bundle, render, source_hash, web_file
 from anchorscope.show.report import sections
@@ -52,7 +53,7 @@ def _values(run: RunView) -> dict[str, Any]:
         "collapse_notes": collapse_notes([run], run.titles),
         "dashed_note": dashed_note([run]),
         "charts": {
-            "delta_p": chart_data(charts.delta_p_chart(run)),
+            "delta_p": chart_data(delta_p_chart([run])),
             "probes": chart_data(charts.probes_chart(run)),
             "controls": chart_data(charts.controls_chart(run)),
         },
