@@ -38,7 +38,7 @@ def page(run: RunView) -> str:
         title=f"{run.model_name}: where its sense of truth comes from",
         kind="report",
         policy=policy,
-        style=web_file("page.css"),
+        style=web_file("theme.css") + web_file("page.css"),
         script=script,
         run=run,
         **_values(run),
