@@ -15,7 +15,7 @@ from anchorscope.show.evidence import evidence_parts
 from anchorscope.show.html import bundle, render, source_hash, web_file
 from anchorscope.show.report import sections
 from anchorscope.show.report.claims import Block, run_blocks
-from anchorscope.show.report.findings import MEANINGS, best_layer_table, findings
+from anchorscope.show.report.findings import MEANINGS, findings
 from anchorscope.show.report.headline import headlines
 from anchorscope.show.report.words import opening
 
@@ -61,14 +61,13 @@ def _values(run: RunView) -> dict[str, Any]:
         "meanings": MEANINGS,
         "answers": sections.answers(run),
         "controls": sections.controls(run, heads),
-        "predicted_classes": sections.predicted_classes(heads),
         "finders": sections.finders(run),
         "examples": sections.examples(run, heads),
         "settings": sections.settings(run),
         "facts": sections.facts(run),
     }
     if run.has_strict:
-        values |= {"best_layer": best_layer_table(run), **_claims(run), **evidence_parts(run)}
+        values |= {**_claims(run), **evidence_parts(run)}
     return values | {"contents": _contents(run, evidence=bool(values.get("evidence")))}
 
 
