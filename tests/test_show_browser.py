@@ -70,9 +70,7 @@ def test_the_switch_draws_the_tables_numbers_of_its_mode(page, run: RunView) -> 
         "dataset == 'atlas' and mode == 'paper' and pathway == 'Q' and layer == 1"
     ).to_dict("records")
     said = page.locator("#delta-p .tip").inner_text().replace("−", "-")
-    assert (
-        "Layer 1" in said and f"{first['delta_p']:.1f} (" in said and f"n = {first['n']}" in said
-    )
+    assert "Layer 1" in said and f"{first['delta_p']:.1f} (" in said and f"n = {first['n']}" in said
 
 
 def test_the_legend_hides_a_curve_and_writes_names_as_text(page) -> None:

@@ -9,14 +9,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from anchorscope.records import MODES
-from anchorscope.run_folder.view import RunView, where
+from anchorscope.run_folder.view import RunView
 from anchorscope.show.curves import (
     Series,
     auroc_series,
+    dashed_note,
     intervention_series,
-    null_series,
-    pathway_series,
 )
 
 Unit = Literal["points", "percent", "share"]
@@ -33,11 +31,13 @@ class View:
     nulls: Sequence[Series] = ()  # hatched bands
     controls: Sequence[Series] = ()  # thin pale lines
     note: str = ""  # written into the panel
+    warnings: Sequence[str] = ()  # below the curves
+    switch: str = ""  # on the switch of the report, in place of column and row
 
     @property
     def label(self) -> str:
         """On the switch of the report."""
-        return ", ".join(part for part in (self.column, self.row) if part)
+        return self.switch or ", ".join(part for part in (self.column, self.row) if part)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,28 +68,12 @@ class HeadMaps:
         return (float(np.abs(effects).max()) if len(effects) else 1.0) or 1.0
 
 
-def delta_p_chart(run: RunView) -> Chart:
-    """ΔP by layer, a view per mode; both views share one y range so that they compare."""
-    y = "ΔP (percent of P)" if run.unit == "percent" else "ΔP (percentage points)"
-    views = []
-    for mode in MODES:
-        neutral = where(run.control_layers, mode=mode)
-        views.append(
-            View(
-                column=f"{mode.capitalize()} mode",
-                y=y,
-                series=pathway_series(where(run.layers, mode=mode), run.titles),
-                nulls=null_series([run], run.titles, mode),
-                controls=pathway_series(neutral, run.titles, control=True),
-            )
-        )
-    return Chart(views=views)
-
-
 def probes_chart(run: RunView) -> Chart:
     """AUROC by layer, a line per dataset (dashed: the question alone), chance dotted."""
-    view = View(column="All", y="AUROC", series=auroc_series(run, run.titles))
-    return Chart(views=[view], unit="share", zero=0.5)
+    series = auroc_series(run, run.titles)
+    view = View(column=run.model_name, y="AUROC (wrong against right)", series=series)
+    caption = "Each question is read by a probe that never saw it. Dotted: chance."
+    return Chart(views=[view], caption=caption + dashed_note([run]), unit="share", zero=0.5)
 
 
 def controls_chart(run: RunView) -> Chart:
@@ -98,7 +82,7 @@ def controls_chart(run: RunView) -> Chart:
         View(column=title, y="Predictions that flip (%)", series=intervention_series(run, name))
         for name, title in run.titles.items()
     ]
-    return Chart(views=views, unit="percent")
+    return Chart(views=views, caption="What the answer is kept from seeing.", unit="percent")
 
 
 def chart_data(chart: Chart | HeadMaps) -> dict[str, Any]:

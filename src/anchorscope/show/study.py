@@ -74,7 +74,7 @@ def page(study: ShownStudy) -> str:
         title=study.title,
         kind="study",
         policy=_POLICY,
-        style=web_file("page.css"),
+        style=web_file("theme.css") + web_file("page.css"),
         failed=study.failed,
         panels=[(panel.title, _pictures(study.folder, panel)) for panel in study.panels],
         findings=[_finding(study.folder, row) for row in records(study.table)],

@@ -12,7 +12,7 @@ from anchorscope.show.charts import chart_data
 from anchorscope.show.evidence.effects import ANSWER_ONLY, PATCHING, WINDOWS
 from anchorscope.show.evidence.knowledge import AWARENESS, BOUNDARY
 from anchorscope.show.evidence.shapes import HEADS, SALIENCY
-from anchorscope.show.evidence.shown import Shown
+from anchorscope.show.evidence.shown import Shown, table_of
 from anchorscope.show.report.claims import decided
 
 _SHOWN = (PATCHING, ANSWER_ONLY, WINDOWS, AWARENESS, BOUNDARY, SALIENCY, HEADS)
@@ -66,5 +66,5 @@ def _part(run: RunView, shown: Shown) -> dict[str, Any]:
             (title, " ".join(filter(None, shown.words(run, dataset))))
             for dataset, title in run.titles.items()
         ],
-        "table": shown.numbers(run),
+        "table": table_of(run, shown.name),
     }

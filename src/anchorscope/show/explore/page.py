@@ -113,7 +113,7 @@ def _blocks_of_a_page(folder: Path) -> set[str]:
 
 def _html(runs: Sequence[RunView], inside: Sequence[str], *, connect: str) -> str:
     script = bundle("text", "axes", *(f"view/{name}" for name in _SCRIPTS))
-    style = web_file("view/view.css")
+    style = web_file("theme.css") + web_file("view/view.css")
     policy = (
         f"default-src 'none'; script-src {source_hash(script)}; style-src {source_hash(style)}; "
         f"img-src data:; connect-src {connect}; base-uri 'none'; form-action 'none'"

@@ -10,11 +10,12 @@ from anchorscope.run_folder.view import RunView
 from anchorscope.show import charts
 from anchorscope.show.charts import chart_data
 from anchorscope.show.curves import collapse_notes, dashed_note
+from anchorscope.show.delta_p import delta_p_chart
 from anchorscope.show.evidence import evidence_parts
 from anchorscope.show.html import bundle, render, source_hash, web_file
 from anchorscope.show.report import sections
 from anchorscope.show.report.claims import Block, run_blocks
-from anchorscope.show.report.findings import MEANINGS, best_layer_table, findings
+from anchorscope.show.report.findings import MEANINGS, findings
 from anchorscope.show.report.headline import headlines
 from anchorscope.show.report.words import opening
 
@@ -37,7 +38,7 @@ def page(run: RunView) -> str:
         title=f"{run.model_name}: where its sense of truth comes from",
         kind="report",
         policy=policy,
-        style=web_file("page.css"),
+        style=web_file("theme.css") + web_file("page.css"),
         script=script,
         run=run,
         **_values(run),
@@ -52,7 +53,7 @@ def _values(run: RunView) -> dict[str, Any]:
         "collapse_notes": collapse_notes([run], run.titles),
         "dashed_note": dashed_note([run]),
         "charts": {
-            "delta_p": chart_data(charts.delta_p_chart(run)),
+            "delta_p": chart_data(delta_p_chart([run])),
             "probes": chart_data(charts.probes_chart(run)),
             "controls": chart_data(charts.controls_chart(run)),
         },
@@ -60,14 +61,13 @@ def _values(run: RunView) -> dict[str, Any]:
         "meanings": MEANINGS,
         "answers": sections.answers(run),
         "controls": sections.controls(run, heads),
-        "predicted_classes": sections.predicted_classes(heads),
         "finders": sections.finders(run),
         "examples": sections.examples(run, heads),
         "settings": sections.settings(run),
         "facts": sections.facts(run),
     }
     if run.has_strict:
-        values |= {"best_layer": best_layer_table(run), **_claims(run), **evidence_parts(run)}
+        values |= {**_claims(run), **evidence_parts(run)}
     return values | {"contents": _contents(run, evidence=bool(values.get("evidence")))}
 
 

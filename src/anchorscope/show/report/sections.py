@@ -65,24 +65,6 @@ def controls(run: RunView, heads: Sequence[Headline]) -> Table:
     return Table(columns, rows, text_columns=2)
 
 
-def predicted_classes(heads: Sequence[Headline]) -> Table:
-    """Share of samples that flip, by the class that the probe predicted before the knockout."""
-    rows = [
-        [
-            head.title,
-            head.layer,
-            percent(share.right),
-            share.n_right,
-            percent(share.wrong),
-            share.n_wrong,
-        ]
-        for head in heads
-        if head.layer is not None and (share := head.collapse) is not None
-    ]
-    columns = ["Dataset", "Layer", "Predicted right: flip", "n", "Predicted wrong: flip", "n"]
-    return Table(columns, rows)
-
-
 def finders(run: RunView) -> Table:
     """How far two finders of exact question tokens mark the same tokens."""
     rows = [
