@@ -21,7 +21,7 @@ BAD = [
     ("--limit -3", "--limit is '-3'. Accepted: a number of questions, or all."),
     ("--limit many", "--limit is 'many'. Accepted: a number of questions, or all."),
     ("--prompt haiku", "Unknown prompt 'haiku'. Accepted: auto, chat, text."),
-    ("--prompt chta", "Accepted: auto, chat, text. Did you mean 'chat'?"),
+    ("--prompt texts", "Accepted: auto, chat, text. Did you mean 'text'?"),
     ("--finder eyes", "Unknown finder 'eyes'. Accepted: auto, given, rules, model, spacy, all."),
     ("--layers window:0", "Unknown layers 'window:0'. Accepted: cumulative, single, window:w"),
     ("--device abacus", "Device 'abacus' cannot be used"),

@@ -38,7 +38,7 @@ def unknown(
 
 def did_you_mean(given: object, names: Iterable[str]) -> str:
     """The sentence " Did you mean 'x'?" for the name nearest to what was typed; else nothing."""
-    near = get_close_matches(str(given)[:200], list(names), n=1, cutoff=0.75)
+    near = get_close_matches(str(given)[:200], list(names), n=1, cutoff=0.76)
     return f" Did you mean '{near[0]}'?" if near else ""
 
 
