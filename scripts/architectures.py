@@ -1,4 +1,4 @@
-"""Holds every decoder of the installed transformers against stock attention; writes docs/models.md.
+"""Compare every decoder of the installed transformers with stock attention; write docs/models.md.
 
 PYTHONPATH=tests python scripts/architectures.py [--only llama,gptj] [--write docs/models.md]
 """
@@ -17,19 +17,32 @@ import transformers
 from kit.architectures import COMPOSITE, DECODERS, build
 from kit.held import Outcome, outcome_of
 from kit.tiny import tiny_tokenizer
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+    MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
+)
 
 from anchorscope.errors import UserError
 from anchorscope.models import load_model
 
+# Families that people ask about first; the others follow by name.
+FAMILIES = ("llama", "qwen", "gemma", "mistral", "ministral", "mixtral", "phi", "olmo", "gpt")
+# Encoders, and the decoders of encoder-decoders, which transformers can build as decoders too.
+ENCODERS = MODEL_FOR_MASKED_LM_MAPPING_NAMES | MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
+
 HEAD = """# Models
 
-*For users who want to know whether their architecture is understood.*
+*For users who want to know whether their architecture is supported.*
 
 Every decoder of transformers {version}, as a tiny random model in float32: what
 `anchorscope doctor` says of it, and then every knockout (of all heads and of some, before and after
 the softmax, in all blocks and in windows) and reweighting against stock attention, by a way that
-shares no code with the engine. Made by `scripts/architectures.py`; a model is checked again, with
-its own weights, before every run.
+shares no code with the engine. Before its first run a model is checked again, with its own weights.
+
+```bash
+anchorscope doctor --model MODEL                                        # your model
+PYTHONPATH=tests python scripts/architectures.py --write docs/models.md  # this page
+```
 
 | | |
 | --- | --- |
@@ -89,6 +102,12 @@ def page(outcomes: list[Outcome]) -> str:
     )
 
 
+def place(kind: str) -> tuple[int, str]:
+    """The place of an architecture in the table: the families that are asked for first."""
+    families = (n for n, name in enumerate(FAMILIES) if kind.startswith(name))
+    return next(families, len(FAMILIES)), kind
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--only", default="")
@@ -98,7 +117,8 @@ def main() -> None:
     signal.signal(signal.SIGALRM, _too_slow)
     transformers.logging.set_verbosity_error()
     outcomes = []
-    for kind in options.only.split(",") if options.only else DECODERS:
+    decoders = sorted((kind for kind in DECODERS if kind not in ENCODERS), key=place)
+    for kind in options.only.split(",") if options.only else decoders:
         outcomes.append(outcome(kind))
         print(*outcomes[-1], sep=" | ", flush=True)
     if options.write:
