@@ -148,7 +148,8 @@ def main() -> None:
     signal.signal(signal.SIGALRM, _too_slow)
     transformers.logging.set_verbosity_error()
     outcomes = []
-    for kind in options.only.split(",") if options.only else DECODERS:
+    decoders = sorted((kind for kind in DECODERS if kind not in ENCODERS), key=place)
+    for kind in options.only.split(",") if options.only else decoders:
         outcomes.append(outcome(kind))
         print(*outcomes[-1], sep=" | ", flush=True)
     if options.write:

@@ -76,16 +76,6 @@ def test_memory_that_runs_out_halves_the_batch_and_loses_nothing(lengths, holds)
     assert sorted(done) == sorted((length, n) for n, length in enumerate(lengths))
 
 
-def test_a_budget_that_was_halved_stays_so():
-    def work(batch):
-        if len(batch) > 16:
-            raise torch.OutOfMemoryError
-
-    budget = Budget(64)
-    batches([1] * 999, budget, work)
-    assert budget.tokens == 16
-
-
 @given(st.integers(1, 400), st.integers(1, 300))
 def test_no_size_fails_twice(holds, tokens):
     failed = []
@@ -200,20 +190,6 @@ def test_what_the_failed_batch_held_is_let_go_before_the_next():
 
     batches([5] * 4, Budget(1000), work)
     assert set(seen) == {0}
-
-
-def test_a_budget_that_failed_waits_longer_each_time():
-    """A batch that never fits is tried ever more rarely, not every eighth time."""
-    failures = 0
-
-    def work(batch):
-        nonlocal failures
-        if len(batch) > 40:
-            failures += 1
-            raise torch.OutOfMemoryError
-
-    batches([1] * 20_000, Budget(64), work)
-    assert failures < 10
 
 
 def test_memory_too_small_for_one_question_is_said():

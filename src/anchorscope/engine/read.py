@@ -10,11 +10,10 @@ suffix tokens instead of one pass for each k.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
-from typing import TypeVar
 
 import numpy as np
 import torch
@@ -27,8 +26,6 @@ from anchorscope.engine.interventions import TokenPositions, window_of
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.passes import CLEAN
 from anchorscope.engine.rows import LOGIT_BYTES, Row, read_batch, read_with_output
-
-T = TypeVar("T")
 
 
 def read_rows(
@@ -91,15 +88,6 @@ def _width(row: Row) -> int:
     return 0 if row.intervention.answer_only else window_of(row.intervention.layers) or 0
 
 
-def _batches(
-    rows: Iterable[Row], work: Callable[[list[Row]], T], budget: Budget
-) -> Iterator[tuple[list[Row], T]]:
-    """Each batch of rows with what `work` makes of it."""
-    return in_batches(
-        rows, work, length=lambda row: len(row.ids), then=lambda row: row.number, budget=budget
-    )
-
-
 def read_windows(lease: Lease, trunk: Trunk, rows: Sequence[Row], width: int) -> Tensor:
     """States [row, layer, width]: layer k under the cut in the `width` blocks that end at k."""
     blocks = lease.model.blocks
@@ -130,7 +118,13 @@ def with_mass(
     there = trunk.at.cpu().numpy() >= 0  # once: a GPU waits for every copy
     front, columns = len(trunk.prefix), trunk.at.shape[1]
     found = list(marks)
-    for batch, masses in _batches(rows, partial(_attention_mass, lease, trunk), budget):
+    for batch, masses in in_batches(
+        rows,
+        partial(_attention_mass, lease, trunk),
+        length=lambda row: len(row.ids),
+        then=lambda row: row.number,
+        budget=budget,
+    ):
         for row, mass in zip(batch, masses, strict=True):
             own = mass[front : front + columns][there[row.number]]
             new = mass[len(mass) - len(row.ids) :]

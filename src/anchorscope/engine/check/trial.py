@@ -232,7 +232,8 @@ def check_pack(model: Model, limit: float) -> tuple[str, bool, str]:
     """
     facts = replace(facts_of(model.lm), largest=None, pack_proof=None)
     set_facts(model.lm, facts)
-    full = min(Budget.of(model).tokens, _affordable(model))
+    # Dearer than other checks: what is proved here, once a model, no run has to try again.
+    full = min(Budget.of(model).tokens, 4 * _affordable(model))
     name = "a full pack, its last row as that row alone"
     tokens = full
     with Lease(model) as lease:
