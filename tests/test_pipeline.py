@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from kit.rivers import stored_states
 from safetensors import safe_open
 
 from anchorscope.pipeline import prepare
@@ -76,16 +77,6 @@ def done(bundled, tmp_path_factory) -> Path:
     return out
 
 
-def read_states(run: Path, intervention: str) -> dict[str, np.ndarray]:
-    """States by id, by nothing but safetensors."""
-    found = {}
-    for path in sorted((run / "states" / intervention).glob("*.safetensors")):
-        with safe_open(path, framework="numpy") as file:
-            ids, states = json.loads(file.metadata()["ids"]), file.get_tensor("states")
-        found |= dict(zip(ids, states.astype(np.float64), strict=True))
-    return found
-
-
 def sigmoid(x):
     return 1 / (1 + np.exp(-x))
 
@@ -106,7 +97,7 @@ def test_the_folder_holds_what_it_promises(done):
 def test_layers_csv_recomputed_from_states_and_probes(done):
     """Every number of tables/layers.csv by a loop that knows nothing of our code."""
     samples = pd.read_parquet(done / "samples.parquet").dropna(subset=["fold"])
-    clean, knocked = read_states(done, "clean"), read_states(done, "knockout")
+    clean, knocked = stored_states(done, "clean"), stored_states(done, "knockout")
     with safe_open(next((done / "probes/atlas").glob("*.safetensors")), "numpy") as file:
         weights, intercept = file.get_tensor("weights"), file.get_tensor("intercept")
     names = json.loads(next((done / "probes/atlas").glob("*.json")).read_text())["probes"]
@@ -119,7 +110,10 @@ def test_layers_csv_recomputed_from_states_and_probes(done):
             x, y, k = clean[id][row.layer - 1], knocked[id][row.layer - 1], row.layer - 1
 
             def logit(probe, state, fold=fold, k=k):
-                return state @ weights[probe, fold, k].astype(float) + intercept[probe, fold, k]
+                return (
+                    state.astype(float) @ weights[probe, fold, k].astype(float)
+                    + intercept[probe, fold, k]
+                )
 
             flipped = (logit(group, x) > 0) != (logit(group, y) > 0)
             if flipped == (row.pathway == "Q"):
