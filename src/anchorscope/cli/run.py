@@ -268,11 +268,13 @@ def conclude(view: RunView) -> None:
         echo(f"{view.titles[row['dataset']]}: {name.lower()}: {row['why'] or meaning}.")
     report = view.path / "report.html"
     echo(f"Report: {report}" if report.is_file() else f"Tables: {view.path / 'tables'}")
-    open_questions = {"too-few", "cannot-tell"} & {row["finding"] for row in rows}
-    command, purpose = "view", "every question in the browser"
-    if open_questions:
-        command, purpose = "power", "how many questions would decide"
-    echo(f"Next: anchorscope {command} {shlex.quote(str(view.path))}   # {purpose}")
+    found, folder = {row["finding"] for row in rows}, shlex.quote(str(view.path))
+    if "too-few" in found:
+        echo("Next: ask more questions, with a larger --limit (or file) and another --out.")
+    elif "cannot-tell" in found:
+        echo(f"Next: anchorscope power {folder}   # how many questions would decide")
+    else:
+        echo(f"Next: anchorscope view {folder}   # every question, in the browser")
 
 
 # --- Options to a config ---

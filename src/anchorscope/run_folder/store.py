@@ -191,7 +191,7 @@ class Store:
 
     def borrowed(self) -> Store:
         """The same folder for a process that does not own it, with run.json as it is now."""
-        return Store(self.path.absolute(), info=self.info, remote=self.remote)
+        return Store(self.path, info=self.info, remote=self.remote)
 
     def __reduce__(self) -> tuple[Any, ...]:
         place = str(self.path.absolute()) if self.remote is None else self.remote.url
