@@ -10,6 +10,7 @@ from typing import Any
 
 from anchorscope.config import Config
 from anchorscope.detect.draw import draw_answers
+from anchorscope.detect.surfaces import read_surfaces
 from anchorscope.engine.interventions import Intervention
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.passes import CAUGHT, knockout_of
@@ -71,6 +72,16 @@ def _read(run: Run, model: Any) -> None:
     with open_reader(run, model) as reader:
         read_states(run, reader, collected_passes(run.config))
         read_pieces(run, reader, COLLECTED)
+    if run.config.rank is None:
+        shards = [stored_answers(run.store, number) for number in range(count_answers(run.store))]
+        with run.stage("surfaces"), threads_of_run(run.config, run.store.info):
+            read_surfaces(
+                load_again(run, model),
+                run.store,
+                shards,
+                max_tokens=run.config.max_tokens,
+                progress=run.progress,
+            )
 
 
 def add_samples(
