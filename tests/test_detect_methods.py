@@ -70,6 +70,7 @@ def test_token_baselines_by_hand():
     expected = {
         "mean-log-prob": [1.55, 1.1],
         "min-log-prob": [3.0, 2.0],
+        "entity-log-prob": [3.0, 0.2],  # E_A is the second token
         "sum-log-prob": [3.1, 2.2],
     }
     for name, values in expected.items():

@@ -29,7 +29,7 @@ from anchorscope.probes.folds import MIN_OVERALL, check_classes, entity_folds
 from anchorscope.progress import Progress, Quiet
 from anchorscope.stats.ranking import auroc
 
-FEWEST = 5 * MIN_OVERALL  # right and wrong answers together
+FEWEST = 3 * MIN_OVERALL  # right and wrong answers together
 _EVALUATION = (
     "detector", "n", "wrong", "auroc", "auroc_low", "auroc_high", "auprc", "ece", "brier",
     "coverage_5", "coverage_10",

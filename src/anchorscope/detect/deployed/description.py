@@ -61,7 +61,7 @@ class _Model(_Part):
 
 
 class _Prompt(_Part):
-    style: Literal["chat", "text"]
+    style: Literal["chat", "text", "given"]
     shots: int = Field(ge=0, le=1000)
     max_tokens: int = Field(ge=1, le=4096)
     finder: str = Field(max_length=100)

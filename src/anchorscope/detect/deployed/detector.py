@@ -140,7 +140,7 @@ class Detector:
             method=found.method,
             model={key: run.model.get(key) for key in _MODEL},
             prompt={
-                "style": run.model.get("prompt", "text"),
+                "style": "given" if given else run.model.get("prompt", "text"),
                 "shots": run.config.get("shots", 0),
                 "max_tokens": run.config.get("max_tokens", 16),
                 "finder": run.config.get("finder", "auto"),
