@@ -8,8 +8,7 @@ import numpy as np
 from scipy.stats import norm
 
 from anchorscope.detect.kinds.combined import Combined
-from anchorscope.detect.kinds.mixture_of_probes import MixtureOfProbes
-from anchorscope.detect.kinds.pathway_reweighting import PathwayReweighting
+from anchorscope.detect.kinds.pathways import MixtureOfProbes, PathwayReweighting
 from anchorscope.detect.kinds.probes import QuestionOnly, SingleProbe
 from anchorscope.detect.kinds.sampled import SelfCheck, SemanticEntropy
 from anchorscope.detect.kinds.text_controls import Length, Popularity, TfIdf
