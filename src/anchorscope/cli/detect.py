@@ -92,7 +92,7 @@ def evaluate(
 def train(
     run: Annotated[Path, typer.Argument(help="A finished run.")],
     out: Annotated[Path, typer.Option(help="The detector's folder.")],
-    method: Annotated[str, typer.Option(help="auto, combined, probe, min-log-prob, ...")] = "auto",
+    method: Annotated[str, typer.Option(help="auto, combined, probe or entity-log-prob.")] = "auto",
     data: Annotated[str, typer.Option(help="Some datasets, joined by commas; default: all.")] = "",
     folds: _Folds = 5,
     seed: _Seed = 0,

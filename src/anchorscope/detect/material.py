@@ -251,28 +251,29 @@ def from_run(run: RunView, dataset: str, *, seed: int = 0, limit: int | None = N
 
 def surfaces_of(run: RunView, material: Material) -> Material | None:
     """The answers of a material on other surfaces; None where the run has not read them."""
-    rows = run.surfaces
     parts, place = [], {text.id: n for n, text in enumerate(material.texts)}
-    known = [row for row in records(rows) if row["id"] in place]
-    for surface in dict.fromkeys(str(row["surface"]) for row in known):
-        own = [row for row in known if row["surface"] == surface]
-        numbers = np.array([place[row["id"]] for row in own])
+    answers: dict[str, dict[str, list[dict]]] = {}  # by surface and id: a row for each token
+    for row in records(run.surfaces):
+        if row["id"] in place:
+            answers.setdefault(row["surface"], {}).setdefault(row["id"], []).append(row)
+    for surface, own in answers.items():
+        numbers = np.array([place[id] for id in own])
         texts = tuple(
             replace(
                 material.texts[n],
-                id=f"{row['id']}#{surface}",
-                answer=str(row["text"]),
-                log_probs=tuple(row["log_probs"]),
-                exact_answer=tuple(row["exact_answer"]),
-                first_entropy=float(row["first_entropy"]),
+                id=f"{id}#{surface}",
+                answer=str(tokens[0]["text"]),
+                log_probs=tuple(row["log_prob"] for row in tokens),
+                exact_answer=tuple(n for n, row in enumerate(tokens) if row["exact"]),
+                first_entropy=float(tokens[0]["first_entropy"]),
                 entropies=(),
                 sampled=None,
                 p_true=np.nan,
                 surface=surface,
             )
-            for n, row in zip(numbers, own, strict=True)
+            for n, (id, tokens) in zip(numbers, own.items(), strict=True)
         )
-        bank = _CleanOnly(StateBank(run.path, [row["id"] for row in own]), f"surface-{surface}")
+        bank = _CleanOnly(StateBank(run.path, list(own)), f"surface-{surface}")
         part = replace(material, texts=texts, z=material.z[numbers], bank=bank, memo={})
         parts.append(replace(part, rows=np.arange(len(texts))))
     return join(parts) if parts else None

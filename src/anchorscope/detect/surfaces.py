@@ -20,6 +20,7 @@ from anchorscope.progress import Progress
 from anchorscope.records import Sample
 from anchorscope.run_folder.states import save_states, shard_name
 from anchorscope.run_folder.store import Store
+from anchorscope.run_folder.table_columns import SURFACE_ROWS
 
 SURFACES: dict[str, Callable[[str], str]] = {
     "full-stop": lambda entity: f"{entity}.",
@@ -89,7 +90,7 @@ def _read_shard(bound: Bound, store: Store, number: int, samples: Sequence[Sampl
                 answer_ids=bound.answer_tokens(sample.question.text, text),
             )
             tasks.append((surface, sample.id, task))
-    rows, states = {}, {}
+    rows, states = [], {}
     for batch in read_answers(
         bound.answerer, bound.prefix, [task for *_, task in tasks], token_log_probs=True
     ):
@@ -97,21 +98,16 @@ def _read_shard(bound: Bound, store: Store, number: int, samples: Sequence[Sampl
         for place, one, end in zip(batch.numbers, batch.answers, ends, strict=True):
             if one.entities:  # of "No.", in lower case, nothing may be left
                 surface, id, _ = tasks[place]
-                rows[place] = {
-                    "id": id,
-                    "surface": surface,
-                    "text": one.answer.text,
-                    "log_probs": list(one.answer.log_probs),
-                    "exact_answer": list(one.entities[0].tokens),
-                    "first_entropy": one.answer.first_entropy,
-                }
+                exact, answer = one.entities[0].tokens, one.answer
+                rows += [
+                    (id, surface, answer.text, n, p, int(n in exact), answer.first_entropy)
+                    for n, p in enumerate(answer.log_probs)
+                ]
                 states[place] = batch.clean[end - 1]
     width = (bound.model.blocks, bound.model.parts.width)
     for surface in SURFACES:
-        own = [n for n in sorted(rows) if rows[n]["surface"] == surface]
+        own = [n for n in sorted(states) if tasks[n][0] == surface]
         stacked = np.array([states[n] for n in own], dtype=np.float16).reshape(len(own), *width)
-        ids = [rows[n]["id"] for n in own]
+        ids = [tasks[n][1] for n in own]
         save_states(store, shard_name(pass_name(surface), number), ids, stacked)
-    columns = ["id", "surface", "text", "log_probs", "exact_answer", "first_entropy"]
-    table = pd.DataFrame([rows[n] for n in sorted(rows)], columns=columns)
-    store.write(table_name(number), table.to_parquet)
+    store.write(table_name(number), pd.DataFrame(rows, columns=list(SURFACE_ROWS)).to_parquet)
