@@ -68,7 +68,7 @@ class Unscored(Served):
 def _bare(question: str, answer: str) -> Scored:
     return Scored(
         question=question, answer=answer, answer_entity="", probability=math.nan,
-        score=math.nan, flagged=False,
+        score=math.nan, outcome="no answer",
     )  # fmt: skip
 
 

@@ -169,7 +169,8 @@ def test_a_notebook_shows_text_as_text(model, run) -> None:
     one = anc.inspect(model, question, run=run)
     scored = Scored(
         question=question, answer=f"{IMAGE}{TURNED}", answer_entity="", probability=0.25,
-        score=0.0, flagged=False, pathway="Q", pathway_probability=0.75, belief=(0.1, 0.9),
+        score=0.0, outcome="right", predicted_pathway="Q", predicted_pathway_probability=0.75,
+        belief=(0.1, 0.9),
     )  # fmt: skip
     for shown in (one._repr_html_(), scored._repr_html_()):
         assert "<img" not in shown and "&lt;img src=x onerror=alert(1)&gt;" in shown

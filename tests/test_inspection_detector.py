@@ -65,9 +65,9 @@ def test_a_detector_says_what_it_says_elsewhere(model, run) -> None:
     scored = detector.score(model, NEW)
     assert one.wrong.scored.answer == scored.answer == one.answer
     assert one.wrong.probability == pytest.approx(scored.probability, abs=1e-3)
-    assert one.wrong.scored.pathway == scored.pathway
+    assert one.wrong.scored.predicted_pathway == scored.predicted_pathway
     assert one.growth[-1] == pytest.approx(scored.probability, abs=1e-3)
     said = one.wrong.calibration
     assert "held-out scores of a test" in said and "123 answers" in said and "off by 7%" in said
     shown = one._repr_html_()
-    assert "detector probe" in shown and f"detector says {scored.pathway}" in shown
+    assert "detector probe" in shown and f"detector predicts {scored.predicted_pathway}" in shown
