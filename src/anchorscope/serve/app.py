@@ -119,6 +119,7 @@ class _Answers:
             kind="chat.completion" if isinstance(body, ChatRequest) else "text_completion",
             model=body.model,
             detector=self.served.facts,
+            n=asks[0].n,
             logprobs=logprobs,
             ignored=tuple(body.ignored()),
         )
