@@ -49,13 +49,13 @@ class Unscored(Served):
 
     def answer(
         self, asks: Sequence[Ask], sends: Sequence[Send | None] | None = None
-    ) -> list[list[Written]]:
+    ) -> list[Written]:
         bound, texts = self.detector.bind(self.model), [ask.exchange.asked for ask in asks]
         prompts = [bound.prompt(text).ids for text in texts]
         with Lease(self.model) as lease:
             done = bound.answerer.answer(lease, bound.prefix(lease), texts, prompts)
         return [
-            [_bare(text, answer.text, len(prompt), answer.token_ids)]
+            _bare(text, answer.text, len(prompt), answer.token_ids)
             for text, answer, prompt in zip(texts, done.answers, prompts, strict=True)
         ]
 

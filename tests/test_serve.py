@@ -19,6 +19,7 @@ from kit.serve_fixture import NAME, make_served, questions, server_process, serv
 import anchorscope as anc
 from anchorscope.detect.deployed.detector import Detector
 from anchorscope.models import load_model
+from anchorscope.serve.metrics import PATHS
 
 QUESTION = "Where is Oslo 0?"
 KEY = "a-key-of-more-than-sixteen"
@@ -436,6 +437,19 @@ def test_dataset_of_the_prompt_is_checked_before_the_model_is_loaded(
     assert code == 2
     assert "made, other" in error and "no/model" not in error
     assert "rivers" in error if words else "--as made" in error
+
+
+def test_the_container_starts_what_is_there_and_nothing_without_a_key(cli, tmp_path):
+    root = Path(__file__).parents[1]
+    text = (root / "Dockerfile").read_text(encoding="utf-8")
+    sources = " ".join(re.findall(r"^COPY (.*) \S+$", text, re.MULTILINE)).split()
+    assert sources and all((root / name).exists() for name in sources)
+    (address,) = re.findall(r"http://127.0.0.1:8000(/\w+)", text)
+    assert address in PATHS
+    words = json.loads(re.findall(r"^ENTRYPOINT (.*)$", text, re.MULTILINE)[0])
+    assert words[:3] == ["anchorscope", "detect", "serve"]
+    code, _, error = cli(*words[1:], tmp_path / "none")
+    assert code == 2 and "--listen 0.0.0.0 lets others in. Set an API key" in error
 
 
 def test_ctrl_c_is_how_it_ends(folder):

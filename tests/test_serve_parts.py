@@ -52,7 +52,7 @@ def test_each_stream_of_a_batch_hears_its_tokens_with_the_score_of_an_answer_tha
     heard: list[list[Piece]] = [[] for _ in texts]
     written = served.answer([asked(text) for text in texts], [pieces.append for pieces in heard])
     lengths = set()
-    for text, pieces, (one,) in zip(texts, heard, written, strict=True):
+    for text, pieces, one in zip(texts, heard, written, strict=True):
         ids = generated(tiny_llama, text)
         assert len(pieces) == len(one.tokens) == len(ids)
         assert "".join(piece.text for piece in pieces) + one.rest == one.scored.answer
@@ -97,7 +97,7 @@ def test_questions_are_asked_as_in_the_dataset_that_was_named(tiny_llama):
     of_two = replace(make(tiny_llama), examples=tuple(examples))
     with pytest.raises(UserError, match="asked in 2 ways"):
         Served(of_two, tiny_llama)
-    (((one,)),) = Served(of_two, tiny_llama, "second").answer([asked(QUESTIONS[0])])
+    (one,) = Served(of_two, tiny_llama, "second").answer([asked(QUESTIONS[0])])
     prompt = make_prompt(tiny_llama, QUESTIONS[0], shots=other, style="text").ids
     assert one.prompt_tokens == len(prompt)
     want = of_two.score(tiny_llama, QUESTIONS[0], dataset="second")

@@ -156,7 +156,7 @@ def _new(text: str, dataset: str) -> Question:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Exchange:
+class RecordedAnswer:
     """A question with the model's answer to it, and the states that were caught on the way."""
 
     prompt: Prompted
@@ -175,7 +175,7 @@ class Exchange:
         return self.states[exact[-1] - len(self.sample.prompt_ids)] if exact else None
 
 
-def ask(prompts: RunPrompts, text: str, on_token: OnToken | None = None) -> Exchange:
+def ask(prompts: RunPrompts, text: str, on_token: OnToken | None = None) -> RecordedAnswer:
     """The model's greedy answer to a question, marked as a run marks it."""
     prompt, model = prompts.prompted(text), prompts.model
     states: list[np.ndarray] = []
@@ -195,4 +195,4 @@ def ask(prompts: RunPrompts, text: str, on_token: OnToken | None = None) -> Exch
     if not prompt.question.answers:  # no judge: the sample is neither right nor wrong
         prompt = replace(prompt, verdict="abstain")
     sample = mark_answer(model, prompt, answer)
-    return Exchange(prompt=prompt, sample=sample, states=stacked)
+    return RecordedAnswer(prompt=prompt, sample=sample, states=stacked)

@@ -15,7 +15,7 @@ from anchorscope.detect.deployed.detector import Detector
 from anchorscope.detect.deployed.located import Scored
 from anchorscope.engine.passes import CLEAN, KNOCKOUT
 from anchorscope.errors import unknown
-from anchorscope.inspection.question import Exchange
+from anchorscope.inspection.question import RecordedAnswer
 from anchorscope.models import Model
 from anchorscope.pathways.effects import ROLES
 from anchorscope.probes.probe_set import ProbeSet
@@ -183,7 +183,7 @@ def wrong_by_probe(answers: RunAnswers, mode: Mode, probability: float) -> Wrong
     return Wrong(probability=probability, by=by, calibration=words)
 
 
-def wrong_by_detector(detector: Detector, model: Model, exchange: Exchange) -> Wrong:
+def wrong_by_detector(detector: Detector, model: Model, exchange: RecordedAnswer) -> Wrong:
     """What the detector says of this very answer, and how well it was calibrated."""
     question, answer = exchange.sample.question, exchange.sample.answer.text
     dataset = detector_dataset(detector, question.dataset)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from anchorscope.engine.passes import ANSWER_ONLY, CLEAN, KNOCKOUT, NEUTRAL
 from anchorscope.inspection.choices import HEADS, PATCH, WINDOW, Choices
-from anchorscope.inspection.question import Exchange
+from anchorscope.inspection.question import RecordedAnswer
 from anchorscope.inspection.readings import PathwayVote, Wrong
 from anchorscope.models import Model
 from anchorscope.notebook import Band, Line, belief_chart, line_sample, visible
@@ -125,7 +125,7 @@ class Inspection:
         return labels[name]
 
 
-def tokens_of_answer(model: Model, exchange: Exchange, *, start: int) -> tuple[Token, ...]:
+def tokens_of_answer(model: Model, exchange: RecordedAnswer, *, start: int) -> tuple[Token, ...]:
     """The tokens from position `start` on: the question's own turn, then the answer."""
     sample = exchange.sample
     ids = (*sample.prompt_ids, *sample.answer.token_ids)

@@ -104,13 +104,14 @@ class Generation(Request):
         return [
             Ask(
                 exchange=exchange,
+                first=number * several,
                 n=several,
                 temperature=usual if self.temperature is None else self.temperature,
                 seed=self.seed,
                 most=min(limits) if limits else None,
                 stops=tuple(stop for stop in stops if stop),
             )
-            for exchange in self.exchanges()
+            for number, exchange in enumerate(self.exchanges())
         ]
 
     def ignored(self) -> list[str]:
@@ -196,6 +197,7 @@ class Ask:
     """A prompt to be answered, and how."""
 
     exchange: Exchange  # its answer is empty
+    first: int = 0  # number of its first answer in the request
     n: int = 1
     temperature: float = 0.0  # 0: greedy
     seed: int | None = None  # of what is drawn; None: another one each time
