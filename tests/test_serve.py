@@ -453,7 +453,8 @@ def test_the_container_starts_what_is_there_and_nothing_without_a_key(cli, tmp_p
 
 
 def test_ctrl_c_is_how_it_ends(folder):
-    with server_process("probe", *WORDS, cwd=folder) as (process, _):
+    with server_process("probe", *WORDS, cwd=folder, OMP_NUM_THREADS="1") as (process, where):
+        assert httpx.get(where.replace("/v1", "/healthz"), timeout=60).is_success
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=60) == 0
 

@@ -90,7 +90,8 @@ class Generation(Request):
         """The prompts with the options that all of them share."""
         extra = self.model_extra or {}
         for name in sorted(_REFUSED & extra.keys()):
-            if extra[name] not in (None, False, [], ["text"], "none", "", 1):
+            harmless = extra[name] in (None, False, [], ["text"], "none", "")
+            if not harmless and (name, extra[name]) != ("best_of", 1):
                 message = f"'{name}' is not served. Accepted: answers in text."
                 raise ApiError(400, message, param=name, code="unsupported_parameter")
         kind = extra.get("response_format")
