@@ -150,6 +150,12 @@ def analyse(
 
 def collect(
     out: Out,
+    answers: Annotated[
+        str | None,
+        typer.Option(
+            help="Your own rows with messages, prompt or question, answer and label: a file, or -."
+        ),
+    ] = None,
     model: Annotated[str, option("model")] = default_of("model"),
     data: Data = DATA,
     limit: Limit = LIMIT,
@@ -183,9 +189,9 @@ def collect(
     A folder of `anchorscope run --evidence detectors` serves as well, and costs more. The same
     command with --samples adds sampled answers to a folder that exists.
     """
-    config = config_of(_without(locals(), "out", "samples", "temperature"))
+    config = config_of(_without(locals(), "out", "answers", "samples", "temperature"))
 
-    from anchorscope.pipeline.collect import add_samples, check_sampling
+    from anchorscope.pipeline.collect import add_samples, check_sampling, collect_answers
     from anchorscope.pipeline.collect import collect as collect_states
 
     if samples is not None:
@@ -193,7 +199,10 @@ def collect(
         if rank is not None:
             raise UserError("--samples needs all answers: leave out --rank, when all are there.")
     with Bar() as bar:
-        folder = collect_states(out=out, config=config, progress=bar)
+        if answers is not None:
+            folder = collect_answers(answers, out=out, config=config, progress=bar)
+        else:
+            folder = collect_states(out=out, config=config, progress=bar)
         if samples is not None:
             add_samples(
                 folder, samples=samples, temperature=temperature, config=config, progress=bar

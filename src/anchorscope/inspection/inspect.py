@@ -221,7 +221,7 @@ class Inspector:
         wrong = (
             wrong_by_probe(answers, mode, float(expit(own[CLEAN.name][about.layer - 1])))
             if self.detector is None
-            else wrong_by_detector(self.detector, self.model, exchange)
+            else wrong_by_detector(self.detector, self.model, self.prompts.bound, exchange)
         )
         return replace(
             about,

@@ -11,8 +11,9 @@ import numpy as np
 import pandas as pd
 from scipy.special import expit
 
+from anchorscope.detect.deployed.bind import Bound
 from anchorscope.detect.deployed.detector import Detector
-from anchorscope.detect.deployed.located import Scored
+from anchorscope.detect.deployed.located import Scored, locate_answer
 from anchorscope.engine.passes import CLEAN, KNOCKOUT
 from anchorscope.errors import unknown
 from anchorscope.inspection.question import RecordedAnswer
@@ -183,11 +184,11 @@ def wrong_by_probe(answers: RunAnswers, mode: Mode, probability: float) -> Wrong
     return Wrong(probability=probability, by=by, calibration=words)
 
 
-def wrong_by_detector(detector: Detector, model: Model, exchange: RecordedAnswer) -> Wrong:
+def wrong_by_detector(
+    detector: Detector, model: Model, bound: Bound, exchange: RecordedAnswer
+) -> Wrong:
     """What the detector says of this very answer, and how well it was calibrated."""
-    question, answer = exchange.sample.question, exchange.sample.answer.text
-    dataset = detector_dataset(detector, question.dataset)
-    scored = detector.score(model, question.text, answer=answer, dataset=dataset)
+    scored = _scored(detector, model, bound, exchange)
     evaluation = detector.evaluation
     words = [f"Calibrated by {detector.calibrated_on}."]
     if scored.reason:
@@ -201,6 +202,17 @@ def wrong_by_detector(detector: Detector, model: Model, exchange: RecordedAnswer
         words.append(f"AUROC {evaluation['auroc']:.2f}.")
     by = f"detector {detector.name}"
     return Wrong(probability=scored.probability, by=by, calibration=" ".join(words), scored=scored)
+
+
+def _scored(detector: Detector, model: Model, bound: Bound, exchange: RecordedAnswer) -> Scored:
+    dataset = detector_dataset(detector, exchange.sample.question.dataset)
+    own, clean = detector.bind(model, dataset=dataset), exchange.clean
+    text, answer = exchange.sample.question.text, exchange.sample.answer
+    same = (own.before, own.after) == (bound.before, bound.after)
+    if not (same and detector.reads_states_alone) or clean is None:
+        return detector.score(model, text, answer=answer.text, dataset=dataset)
+    located = locate_answer(model, text, answer)
+    return detector.score_located([located], clean[None][: len(located.entities)])[0]
 
 
 def pathway_of(

@@ -16,8 +16,7 @@ from transformers import BatchEncoding
 from anchorscope.answers.generate import Answerer
 from anchorscope.answers.judge import is_abstention
 from anchorscope.answers.normalise import plain
-from anchorscope.detect.compare import detectors_table
-from anchorscope.detect.deployed.beliefs import Beliefs, learn_beliefs
+from anchorscope.detect.deployed.beliefs import Beliefs
 from anchorscope.detect.deployed.bind import Bound, Example, bind, check_made_for
 from anchorscope.detect.deployed.card import READ_AT, model_card
 from anchorscope.detect.deployed.exchanges import Exchange, common_prefix, task_of, too_long
@@ -34,34 +33,26 @@ from anchorscope.detect.deployed.located import (
     unknown_answer,
 )
 from anchorscope.detect.deployed.parts import load_parts
-from anchorscope.detect.deployed.pre_answer import (
-    PreAnswerProbe,
-    Warned,
-    learn_pre_answer,
-    warn_all,
-)
+from anchorscope.detect.deployed.pre_answer import PreAnswerProbe, Warned, warn_all
 from anchorscope.detect.deployed.read_answers import Task, read_answers
 from anchorscope.detect.deployed.saved import Stored, write_folder
-from anchorscope.detect.distance import Distance, learn_distance
-from anchorscope.detect.evaluate import evaluate, fit_all
-from anchorscope.detect.kinds import AUTO, DEPLOYED, make_method, short_name
-from anchorscope.detect.kinds.probes import QuestionOnly
-from anchorscope.detect.material import Material, from_run, join
-from anchorscope.detect.method import Method
-from anchorscope.detect.threshold import Promise, choose_cut
+from anchorscope.detect.distance import Distance, far_reason
+from anchorscope.detect.kinds import AUTO, short_name
+from anchorscope.detect.material import Material, from_run, join, surfaces_of
+from anchorscope.detect.method import Calibration, Method
+from anchorscope.detect.threshold import Promise
+from anchorscope.detect.train import Answers, check_method, train
 from anchorscope.engine.decode import OnToken, Prefix
 from anchorscope.engine.lease import Lease
 from anchorscope.errors import UserError, unknown, user_path
 from anchorscope.models import Model, load_model
 from anchorscope.models.prompts import generate_inputs
-from anchorscope.probes.folds import check_classes, entity_folds
 from anchorscope.progress import Progress, Quiet
 from anchorscope.records import Span
 from anchorscope.run_folder.view import RunView
 
 EXAMPLES = 8  # of each dataset
 WIDE = 0.1  # an interval of AUROC beyond which a detector is not to be relied on
-FAR = 0.95  # share of held-out training answers that are nearer: beyond it nothing is concluded
 NOTHING_TO_READ = "the answer holds no entity to read"
 DECLINED = "the answer declines to answer"
 _GRAVITY: dict[Outcome, int] = {"right": 0, "no answer": 1, "cannot say": 2, "wrong": 3}
@@ -69,11 +60,6 @@ _PLAIN = (
     "name", "model", "prompt", "threshold", "calibrated_on", "trained_on", "evaluation", "licence",
 )  # fmt: skip
 _MODEL = ("name", "source", "adapter", "revision", "weights", "dtype", "blocks", "width")
-_EVALUATION = (
-    "detector", "n", "wrong", "auroc", "auroc_low", "auroc_high", "auprc", "ece", "brier",
-    "coverage_5", "coverage_10",
-)  # fmt: skip
-_PRE_ANSWER = ("n", "auroc", "auroc_low", "auroc_high")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,14 +104,15 @@ class Detector:
         seed: int = 0,
         resamples: int = 1000,
         risk: float | None = None,
+        calibration: Calibration = "platt",
         licence: dict[str, str] | None = None,
         progress: Progress | None = None,
     ) -> Detector:
         """A detector trained on the answers of a run, with the evaluation it is accepted with.
 
-        `method` is a kind's short name, or "auto" for the best on held-out answers. With a `risk`,
-        a third of the answers is set aside to choose a threshold up to which at most that share of
-        the answers is wrong.
+        `method` is a kind's short name, or "auto" for the best of a handful on held-out answers.
+        With a `risk`, a third of the answers is set aside to choose a threshold up to which at most
+        that share of the answers is wrong.
 
         Examples:
             >>> import anchorscope as anc
@@ -134,71 +121,43 @@ class Detector:
             ('probe', ('atlas',))
 
         """
+        check_method(method)
         run = run if isinstance(run, RunView) else RunView.open(run, collected_ok=True)
         names = list(datasets or run.datasets)
         for name in names:
             if name not in run.datasets:
                 raise unknown("dataset of the run", name, run.datasets)
-        make_method(method)  # an error where there is none of that name
-        if method not in (AUTO, *DEPLOYED):
-            raise UserError(
-                f"'{method}' is only compared (`detect eval`) and cannot be trained to score new "
-                f"answers. Accepted: {', '.join((AUTO, *DEPLOYED))}."
-            )
-        material, calibration = join([from_run(run, name, seed=seed) for name in names]), None
-        if risk is not None:
-            material, calibration = _set_aside(material, risk)
-        check_classes(material.z, dataset=material.name)
-        compared = (method,) if QuestionOnly().lacks(material) else (method, "question-only")
-        scores = evaluate(
-            material, names=compared, splits=("entity",), folds=folds, seed=seed,
-            progress=progress or Quiet(),
+        parts = [from_run(run, name, seed=seed) for name in names]
+        others = [part for one in parts if (part := surfaces_of(run, one)) is not None]
+        found = train(
+            Answers(plain=join(parts), surfaces=join(others) if others else None),
+            method=method, model=run.model_name, folds=folds, seed=seed, resamples=resamples,
+            risk=risk, calibration=calibration, progress=progress,
         )  # fmt: skip
-        table = detectors_table(scores, model=run.model_name, seed=seed, resamples=resamples)
-        rows = {row["detector"]: row for row in table.to_dict("records")}
-        fitted = fit_all(material, (method,))[method]
-        line, held = fitted.calibration_, None
-        if calibration is not None:
-            held = line.probability(fitted.decision_function(calibration)), calibration.z
-        cut = choose_cut(
-            line.probability(fitted.inner_scores_),
-            material.z,
-            entity=np.array(material.entities),
-            seed=material.seed,
-            risk=risk,
-            calibration=held,
-        )
-        evaluation = {key: _json_value(rows[method][key]) for key in _EVALUATION}
-        question = rows.get("question-only", {})
+        given = run.info.get("given_prompts", False)
         return cls(
-            name=short_name(fitted),
-            method=getattr(fitted, "best_", fitted),
+            name=short_name(found.method),
+            method=found.method,
             model={key: run.model.get(key) for key in _MODEL},
             prompt={
-                "style": run.model.get("prompt", "text"),
+                "style": "given" if given else run.model.get("prompt", "text"),
                 "shots": run.config.get("shots", 0),
                 "max_tokens": run.config.get("max_tokens", 16),
                 "finder": run.config.get("finder", "auto"),
             },
-            examples=tuple(example for name in names for example in _examples(run, name)),
-            threshold=cut.threshold,
-            band=cut.band,
-            promise=cut.promise,
+            examples=() if given else tuple(e for name in names for e in _examples(run, name)),
+            threshold=found.cut.threshold,
+            band=found.cut.band,
+            promise=found.cut.promise,
             calibrated_on=(
-                f"Platt's line on held-out scores of {len(material)} answers of "
+                f"{calibration} calibration on held-out scores of {found.answers} answers of "
                 f"{', '.join(names)} by {run.model_name}, folds disjoint by entity"
             ),
-            trained_on={
-                "datasets": names,
-                "answers": len(material),
-                "wrong": int(material.z.sum()),
-            },
-            evaluation=evaluation | {"cannot_say": cut.cannot_say},
-            beliefs=learn_beliefs(material),
-            distance=learn_distance(material),
-            pre_answer=learn_pre_answer(
-                material, {key: _json_value(question.get(key)) for key in _PRE_ANSWER}
-            ),
+            trained_on={"datasets": names, "answers": found.answers, "wrong": found.wrong},
+            evaluation=found.evaluation,
+            beliefs=found.beliefs,
+            distance=found.distance,
+            pre_answer=found.pre_answer,
             licence=licence
             or {"detector": "other", "model": "not recorded", "data": "not recorded"},
         )
@@ -235,7 +194,7 @@ class Detector:
         on = f"{self.trained_on['answers']} answers of {', '.join(self.trained_on['datasets'])}"
         if self.promise is None:
             return on
-        return f"{on}; threshold on {self.promise.answers} others"
+        return f"{on}; threshold on {self.promise.entities} other entities"
 
     @property
     def reads_states_alone(self) -> bool:
@@ -245,11 +204,8 @@ class Detector:
     def outcome(self, probability: float, distance: float = np.nan) -> tuple[Outcome, str]:
         """The conclusion about an answer with this probability of being wrong, and a reason."""
         low, high = self.band or (self.threshold, self.threshold)
-        if distance >= FAR:
-            return "cannot say", (
-                f"it is unlike the answers that the detector learnt from: {distance:.0%} of those "
-                f"held out are nearer to them, and from {FAR:.0%} on nothing is promised"
-            )
+        if reason := far_reason(distance):
+            return "cannot say", reason
         if probability > high:
             return "wrong", ""
         if probability <= low:
@@ -631,15 +587,6 @@ def loaded_model(model: Any, made_for: Mapping[str, Any]) -> Model:
     return load_model(model)
 
 
-def _set_aside(material: Material, risk: float) -> tuple[Material, Material]:
-    """The answers to train on, and a third about other things to calibrate the threshold on."""
-    if not 0 < risk < 1:
-        raise UserError(f"risk is {risk:g}. Accepted: a share between 0 and 1, as 0.1.")
-    # Another seed than any fold's: the set aside is no fold of what is left.
-    third = entity_folds(material.entities, folds=3, seed=material.seed + 104_729) == 0
-    return material.take(~third), material.take(third)
-
-
 def _examples(run: RunView, dataset: str) -> list[Example]:
     """The first questions of the dataset whose answers are usable, with their prompts."""
     own = [s for s in run.answers if s.question.dataset == dataset and s.usable]
@@ -647,9 +594,3 @@ def _examples(run: RunView, dataset: str) -> list[Example]:
         Example(question=s.question.text, prompt_ids=s.prompt_ids, dataset=dataset)
         for s in own[:EXAMPLES]
     ]
-
-
-def _json_value(value: Any) -> Any:
-    """A value that JSON knows; NaN becomes null."""
-    value = value.item() if isinstance(value, np.generic) else value
-    return None if isinstance(value, float) and np.isnan(value) else value

@@ -14,7 +14,7 @@ from anchorscope.detect.deployed.pre_answer import PreAnswerProbe
 from anchorscope.detect.deployed.saved import Stored, read_checked, refused
 from anchorscope.detect.distance import Distance
 from anchorscope.detect.kinds import METHODS
-from anchorscope.detect.method import Method, Platt
+from anchorscope.detect.method import Isotonic, Method, Platt
 from anchorscope.records import Span
 
 _PREFIXES = ("beliefs.", "distance.", "before.")  # of the weights that are not the method's own
@@ -50,7 +50,8 @@ def _restored(stored: Stored) -> Parts:
     own = {name: array for name, array in tensors.items() if not name.startswith(_PREFIXES)}
     try:
         method = METHODS[about["name"]]().restore(own, about["method"])
-        method.calibration_ = Platt(**about["calibration"])
+        steps = about["calibration"]
+        method.calibration_ = Isotonic(**steps) if "scores" in steps else Platt(**steps)
         return Parts(
             method=method,
             beliefs=Beliefs.restore(tensors),
@@ -86,6 +87,9 @@ def _check_works(parts: Parts, *, blocks: int, width: int) -> None:
             beliefs.question_anchored(every)
         if pre_answer is not None:
             _must(pre_answer.probability(state).shape == (1,), "no warning comes out")
+            if pre_answer.distance is not None:
+                _check_distance(pre_answer.distance, blocks, width)
+                pre_answer.distance.place(state)
     except _MISFITS as error:
         reason = f"{type(error).__name__}: {str(error)[:60]}"
         raise Forged(f"its parts do not fit together ({reason})") from error
