@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 from anchorscope.config import Config
 from anchorscope.datasets import load_questions
@@ -69,13 +70,14 @@ def make_served(folder: Path, *methods: str, datasets: Sequence[str] = ("made",)
 
 @contextmanager
 def server_process(
-    *words: object, cwd: Path, **environment: str
+    *words: object, cwd: Path, errors: IO[str] | None = None, **environment: str
 ) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A process of `anchorscope detect serve ...`, and the address that it prints."""
     command = [sys.executable, "-m", "anchorscope", "detect", "serve", *map(str, words)]
     process = subprocess.Popen(
-        command, cwd=cwd, env=os.environ | environment, text=True, stdout=subprocess.PIPE
-    )
+        command, cwd=cwd, env=os.environ | environment, text=True, stdout=subprocess.PIPE,
+        stderr=errors,
+    )  # fmt: skip
     try:
         assert process.stdout is not None
         line = process.stdout.readline()

@@ -53,9 +53,7 @@ def app(
     from anchorscope.web.server import LOCAL, Server, bind, check_listener, start_listening
 
     password = None if listen == LOCAL else os.environ.get(_PASSWORD, "")
-    check_listener(
-        listen, password, what="a password", variable=_PASSWORD, least=8, one_address=True
-    )
+    check_listener(listen, password, what="password", variable=_PASSWORD, least=8, one_address=True)
     bound = bind(listen, port)
     with Bar() as bar:
         state = _open(run, model, revision, adapter, detector, device, bar)

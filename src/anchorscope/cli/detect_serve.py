@@ -72,7 +72,7 @@ def serve(
     from anchorscope.serve.app import Limits, requests, serve_app
     from anchorscope.web.server import LOCAL, Server, bind, check_listener, start_listening
 
-    check_listener(listen, api_key, what="an API key", variable=_KEY, least=16)
+    check_listener(listen, api_key, what="API key", variable=_KEY, least=16)
     limits = Limits(queue=queue, batch=batch, characters=question_chars, bytes=request_bytes)
     bound = bind(listen, port)
     served = _served(detector, model, revision, adapter, device, as_dataset, max_tokens)

@@ -8,7 +8,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -99,8 +99,7 @@ class _Answers:
             turns = sum(len(message["content"]) for message in one.messages)
             self._check_length(max(len(one.prompt) + turns, len(one.answer)))
         self._check_count(len(given))
-        waiting = _Waiting(given=given)
-        scores = await waiting.first(self.worker, request)
+        scores = await self._first(Job(given=given), request)
         assert isinstance(scores, list)
         data = [{"index": n, "object": "score", **score_of(s)} for n, s in enumerate(scores)]
         content = {"object": "list", "model": body.model, "data": data} | self.served.facts
@@ -119,21 +118,38 @@ class _Answers:
             kind="chat.completion" if isinstance(body, ChatRequest) else "text_completion",
             model=body.model,
             detector=self.served.facts,
+            n=asks[0].n,
             logprobs=logprobs,
             ignored=tuple(body.ignored()),
         )
-        waiting = _Waiting(asks=asks, stream=bool(body.stream))
-        first = await waiting.first(self.worker, request)
+        job = Job(asks=asks, stream=bool(body.stream))
+        first = await self._first(job, request)
         if body.stream:
             usage = body.stream_options is not None and body.stream_options.include_usage
-            lines = self._lines(reply, first, waiting, request, usage)
+            lines = self._lines(reply, first, job, request, usage)
             return StreamingResponse(lines, media_type="text/event-stream")
         assert isinstance(first, list)
         headers = self._count([one.scored for one in first], request)
         return JSONResponse(reply.whole(first), headers=headers)
 
+    async def _first(self, job: Job, request: Request) -> Event:
+        """The first event of a job; one whose client leaves before is not begun."""
+        self.worker.put(job)
+        event, left = asyncio.ensure_future(job.events.get()), asyncio.ensure_future(_left(request))
+        try:
+            await asyncio.wait({event, left}, return_when=asyncio.FIRST_COMPLETED)
+            if not event.done():
+                job.gone = True
+                raise ApiError(499, "The client left.")
+            if isinstance(result := event.result(), ApiError):
+                raise result
+            return result
+        finally:
+            event.cancel()
+            left.cancel()
+
     async def _lines(
-        self, reply: Reply, first: Event, waiting: _Waiting, request: Request, usage: bool
+        self, reply: Reply, first: Event, job: Job, request: Request, usage: bool
     ) -> AsyncIterator[str]:
         """The server-sent events of an answer: its pieces, then the scores."""
         event, opened = first, set()
@@ -143,7 +159,7 @@ class _Answers:
                 yield _event(reply.chunk(event.number, "", first=True))
             running = {"running": event.running}
             yield _event(reply.chunk(event.number, event.text, anchorscope=running))
-            event = await waiting.events.get()
+            event = await job.events.get()
         if isinstance(event, ApiError):
             yield _event(event.body())
             return
@@ -180,42 +196,6 @@ class _Answers:
         if answers > self.limits.batch:
             message = f"{answers} answers at once. Accepted: {self.limits.batch} a request."
             raise ApiError(400, message, param="n")
-
-
-@dataclass
-class _Waiting:
-    """A request at the worker, and what comes back from its thread."""
-
-    asks: Sequence[Any] = ()
-    given: Sequence[Any] = ()
-    stream: bool = False
-    events: asyncio.Queue[Event] = field(default_factory=asyncio.Queue)
-
-    async def first(self, worker: Worker, request: Request) -> Event:
-        """The first event; a request whose client leaves before is not begun."""
-        loop = asyncio.get_running_loop()
-
-        def send(event: Event) -> None:
-            if not loop.is_closed():  # the server may have ended meanwhile
-                loop.call_soon_threadsafe(self.events.put_nowait, event)
-
-        job = Job(asks=self.asks, given=self.given, stream=self.stream, send=send)
-        worker.put(job)
-        event, left = (
-            asyncio.ensure_future(self.events.get()),
-            asyncio.ensure_future(_left(request)),
-        )
-        try:
-            await asyncio.wait({event, left}, return_when=asyncio.FIRST_COMPLETED)
-            if not event.done():
-                job.gone = True
-                raise ApiError(499, "The client left.")
-            if isinstance(result := event.result(), ApiError):
-                raise result
-            return result
-        finally:
-            event.cancel()
-            left.cancel()
 
 
 async def _left(request: Request) -> None:

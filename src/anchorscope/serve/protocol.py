@@ -7,11 +7,11 @@ conversation goes through the model's chat template, and a `prompt` of /v1/compl
 from __future__ import annotations
 
 import json
-import math
 import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import accumulate
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -90,7 +90,8 @@ class Generation(Request):
         """The prompts with the options that all of them share."""
         extra = self.model_extra or {}
         for name in sorted(_REFUSED & extra.keys()):
-            if extra[name] not in (None, False, [], ["text"], "none", "", 1):
+            harmless = extra[name] in (None, False, [], ["text"], "none", "")
+            if not harmless and (name, extra[name]) != ("best_of", 1):
                 message = f"'{name}' is not served. Accepted: answers in text."
                 raise ApiError(400, message, param=name, code="unsupported_parameter")
         kind = extra.get("response_format")
@@ -104,13 +105,14 @@ class Generation(Request):
         return [
             Ask(
                 exchange=exchange,
+                first=number * several,
                 n=several,
                 temperature=usual if self.temperature is None else self.temperature,
                 seed=self.seed,
                 most=min(limits) if limits else None,
                 stops=tuple(stop for stop in stops if stop),
             )
-            for exchange in self.exchanges()
+            for number, exchange in enumerate(self.exchanges())
         ]
 
     def ignored(self) -> list[str]:
@@ -196,6 +198,7 @@ class Ask:
     """A prompt to be answered, and how."""
 
     exchange: Exchange  # its answer is empty
+    first: int = 0  # number of its first answer in the request
     n: int = 1
     temperature: float = 0.0  # 0: greedy
     seed: int | None = None  # of what is drawn; None: another one each time
@@ -227,6 +230,7 @@ class Reply:
     kind: Literal["chat.completion", "text_completion"]
     model: str
     detector: dict[str, Any]  # id, method and threshold
+    n: int = 1  # answers to each prompt
     logprobs: bool = False
     ignored: tuple[str, ...] = ()
     id: str = field(default_factory=lambda: f"chatcmpl-{uuid.uuid4().hex}")
@@ -240,7 +244,11 @@ class Reply:
             for n, one in enumerate(answers)
         ]  # fmt: skip
         score = self.score(answers[0].scored)
-        return self._head() | {"choices": choices, "usage": usage(answers), "anchorscope": score}
+        return self._head() | {
+            "choices": choices,
+            "usage": self.usage(answers),
+            "anchorscope": score,
+        }
 
     def chunk(self, number: int, text: str, *, first: bool = False, **more: Any) -> dict[str, Any]:
         """A piece of an answer as it grows."""
@@ -259,7 +267,14 @@ class Reply:
 
     def usage_chunk(self, answers: Sequence[Written]) -> dict[str, Any]:
         """What `stream_options.include_usage` asks for after the last piece."""
-        return self._head(".chunk") | {"choices": [], "usage": usage(answers)}
+        return self._head(".chunk") | {"choices": [], "usage": self.usage(answers)}
+
+    def usage(self, answers: Sequence[Written]) -> dict[str, int]:
+        """Token counts in OpenAI's names; a prompt with several answers is counted once."""
+        prompt = sum(one.prompt_tokens for one in answers[:: self.n])
+        written = sum(len(one.tokens) for one in answers)
+        total = prompt + written
+        return {"prompt_tokens": prompt, "completion_tokens": written, "total_tokens": total}
 
     def score(self, scored: Scored) -> dict[str, Any]:
         """The `anchorscope` field: all that the detector says, NaN as null."""
@@ -279,34 +294,31 @@ class Reply:
         Of all that a choice may hold, LangChain keeps this field alone as it is.
         """
         pairs = list(zip(one.tokens, one.log_probs, strict=True)) if self.logprobs else []
+        texts = [text for text, _ in pairs]
         if self.kind == "chat.completion":
-            own: dict[str, Any] = {
-                "content": [
-                    {"token": t, "logprob": p, "bytes": list(t.encode()), "top_logprobs": []}
-                    for t, p in pairs
-                ],
-                "refusal": None,
-            }  # fmt: skip
+            content = [
+                {
+                    "token": text,
+                    "logprob": log_prob,
+                    "bytes": None if "\ufffd" in text else list(text.encode()),
+                    "top_logprobs": [],
+                }
+                for text, log_prob in pairs
+            ]
+            own: dict[str, Any] = {"content": content, "refusal": None}
         else:
-            own = {"tokens": [t for t, _ in pairs], "token_logprobs": [p for _, p in pairs],
-                   "top_logprobs": None, "text_offset": []}  # fmt: skip
+            own = {
+                "tokens": texts,
+                "token_logprobs": [log_prob for _, log_prob in pairs],
+                "top_logprobs": None,
+                "text_offset": list(accumulate(map(len, texts), initial=0))[:-1],
+            }
         return own | {"anchorscope": self.score(one.scored)}
 
     def _head(self, part: str = "") -> dict[str, Any]:
         kind = self.kind + (part if self.kind == "chat.completion" else "")
         head = {"id": self.id, "object": kind, "created": self.created, "model": self.model}
         return head | {"system_fingerprint": f"anchorscope-{self.detector['detector']}"}
-
-
-def usage(answers: Sequence[Written]) -> dict[str, int]:
-    """Token counts in OpenAI's names; a prompt with several answers is counted once."""
-    prompt = answers[0].prompt_tokens if answers else 0
-    written = sum(len(one.tokens) for one in answers)
-    return {
-        "prompt_tokens": prompt,
-        "completion_tokens": written,
-        "total_tokens": prompt + written,
-    }
 
 
 def score_of(scored: Scored) -> dict[str, Any]:
@@ -316,10 +328,11 @@ def score_of(scored: Scored) -> dict[str, Any]:
 
 def headers_of(scores: Sequence[Scored]) -> dict[str, str]:
     """The outcome and the probability of each answer, joined by commas where there are several."""
-    numbers = ("" if math.isnan(s.probability) else f"{s.probability:.4f}" for s in scores)
     return {
-        "x-anchorscope-outcome": ", ".join(s.outcome for s in scores),
-        "x-anchorscope-probability": ", ".join(numbers),
+        "x-anchorscope-outcome": ", ".join(one.outcome for one in scores),
+        "x-anchorscope-probability": ", ".join(
+            f"{one.probability:.4f}" for one in scores
+        ),  # or nan
     }
 
 

@@ -82,14 +82,14 @@ class Served:
         first = Exchange(answer="", question=texts[0]) if texts else Exchange(answer="", prompt="A")
         self.answer([Ask(exchange=first)])
 
-    def check(self, ask: Ask) -> None:
-        """Raise an ApiError where a prompt is refused, or leaves no room for its answer."""
+    def check(self, exchange: Exchange) -> None:
+        """Raise an ApiError where a prompt is refused, or leaves no room for an open answer."""
         try:
-            prompt = len(self._task(0, ask).prompt_ids)
+            prompt = len(task_of(self.model, self._bound, exchange, 0).prompt_ids)
         except UserError as error:
             raise ApiError(400, str(error), param="messages") from error
         window, limit = window_of(self.model), self._answerer.max_tokens
-        if window is not None and prompt + limit > window:
+        if not exchange.answer and window is not None and prompt + limit > window:
             message = (
                 f"The prompt has {prompt} tokens and the answer may have {limit}; {self.model.name}"
                 f" reads {window}. Ask a shorter question."
@@ -102,8 +102,8 @@ class Served:
 
     def answer(
         self, asks: Sequence[Ask], sends: Sequence[Send | None] | None = None
-    ) -> list[list[Written]]:
-        """The answers to each prompt with their scores, in batches.
+    ) -> list[Written]:
+        """The answers to the prompts with their scores, in batches.
 
         `sends` get a piece for each token of a prompt's answers, as it is fed.
         """
@@ -111,7 +111,7 @@ class Served:
         for ask, send in zip(asks, sends or [None] * len(asks), strict=True):
             for n in range(ask.n):
                 task = self._task(len(rows), ask)
-                rows.append(_Row(self.model.tokenizer, ask, task, n, send))
+                rows.append(_Row(self.model.tokenizer, ask, task, ask.first + n, send))
         self._write([row for row in rows if not row.ask.temperature], rows)
         self._draw([row for row in rows if row.ask.temperature])
         # What was drawn or cut short has been scored by nothing yet.
@@ -119,8 +119,7 @@ class Served:
         exchanges = [replace(row.ask.exchange, answer=row.end()[0]) for row in unscored]
         for row, scored in zip(unscored, self.score(exchanges) if exchanges else [], strict=True):
             row.scored = scored
-        written = iter([row.written() for row in rows])
-        return [[next(written) for _ in range(ask.n)] for ask in asks]
+        return [row.written() for row in rows]
 
     def _task(self, number: int, ask: Ask) -> Task:
         """The prompt as tokens, its answer open.
@@ -203,7 +202,7 @@ class _Row:
     tokenizer: Any
     ask: Ask
     task: Task
-    number: int  # among the answers to its prompt
+    number: int  # of the answer in its request
     send: Send | None
     answer: Answer = field(init=False)
     scored: Scored | None = None

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from itertools import accumulate
+from dataclasses import dataclass, field
 from typing import Any
 
 from anchorscope.detect.deployed.exchanges import Exchange
@@ -26,22 +26,25 @@ Event = Piece | list[Written] | list[Scored] | ApiError
 
 @dataclass(eq=False, kw_only=True)
 class Job:
-    """Prompts that wait for their answers, or answers for their scores.
-
-    `send` is called from the worker's thread: with pieces, where it streams, then with the rest.
-    """
+    """Prompts that wait for their answers, or answers for their scores; made in the event loop."""
 
     asks: Sequence[Ask] = ()
     given: Sequence[Exchange] = ()
     stream: bool = False
-    send: Callable[[Event], Any]
     gone: bool = False  # its client left: not begun any more
     begun: float = field(default_factory=time.monotonic)
+    events: asyncio.Queue[Event] = field(default_factory=asyncio.Queue)
+    loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
 
     @property
     def size(self) -> int:
         """How many answers it takes of a batch."""
         return len(self.given) + sum(ask.n for ask in self.asks)
+
+    def send(self, event: Event) -> None:
+        """Hand over what the model gave, from its thread: pieces, where it streams, then all."""
+        if not self.loop.is_closed():  # the server may have ended meanwhile
+            self.loop.call_soon_threadsafe(self.events.put_nowait, event)
 
 
 class Worker:
@@ -99,8 +102,8 @@ class Worker:
                 continue
             self._metrics.wait.observe(time.monotonic() - job.begun)
             try:
-                for ask in job.asks:
-                    self._served.check(ask)
+                for exchange in (*job.given, *(ask.exchange for ask in job.asks)):
+                    self._served.check(exchange)
                 fitting.append(job)
             except Exception as error:
                 job.send(_api_error(error))
@@ -120,34 +123,13 @@ class Worker:
         for job, result in zip(jobs, results, strict=True):
             job.send(result)
 
-    def _called(self, jobs: list[Job]) -> list[Any]:
+    def _called(self, jobs: list[Job]) -> list[list[Any]]:
         """What the model gives for the jobs, by job."""
-        if jobs[0].given:
-            flat = self._served.score([one for job in jobs for one in job.given])
-            return _by_job(flat, [len(job.given) for job in jobs])
+        given = [one for job in jobs for one in job.given]
         asks = [ask for job in jobs for ask in job.asks]
-        answers = self._served.answer(asks, [send for job in jobs for send in _sends(job)])
-        by_job = _by_job(answers, [len(job.asks) for job in jobs])
-        return [[one for several in part for one in several] for part in by_job]
-
-
-def _sends(job: Job) -> list[Callable[[Piece], Any] | None]:
-    """Who hears the pieces of each of the job's prompts; they count answers over all of them."""
-    if not job.stream:
-        return [None] * len(job.asks)
-    starts = accumulate([ask.n for ask in job.asks], initial=0)
-    return [
-        lambda piece, start=start: job.send(replace(piece, number=start + piece.number))
-        for start, _ in zip(starts, job.asks, strict=False)
-    ]
-
-
-def _by_job(items: Sequence[Any], counts: Sequence[int]) -> list[list[Any]]:
-    out, start = [], 0
-    for count in counts:
-        out.append(list(items[start : start + count]))
-        start += count
-    return out
+        sends = [job.send if job.stream else None for job in jobs for _ in job.asks]
+        flat = iter(self._served.score(given) if given else self._served.answer(asks, sends))
+        return [[next(flat) for _ in range(job.size)] for job in jobs]
 
 
 def _api_error(error: Exception) -> ApiError:

@@ -42,14 +42,15 @@ def check_listener(
     if secret is None and host == LOCAL:
         return
     if not secret:
+        article = "an" if what[0] == "A" else "a"
         raise UserError(
-            f"--listen {host} lets others in. Set {what} of {least} characters or more in the "
-            f"environment variable {variable} first."
+            f"--listen {host} lets others in. Set {article} {what} of {least} characters "
+            f"or more in the environment variable {variable} first."
         )
     if len(secret) < least or not secret.isascii() or not secret.isprintable():
         raise UserError(
-            f"{what.capitalize()} of {len(secret)} characters was given. Accepted: {least} or more "
-            "printable ASCII characters."
+            f"The {what} has {len(secret)} characters. Accepted: {least} or more printable ASCII "
+            "characters."
         )
 
 
