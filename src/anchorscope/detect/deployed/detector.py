@@ -122,6 +122,7 @@ class Detector:
             resamples: Bootstrap resamples behind each interval.
             risk: A third of the answers is set aside to choose a threshold up to which at most
                 this share of the answers is wrong.
+            calibration: How scores become probabilities: Platt's line, or isotonic.
             licence: The licence of the detector's card.
             progress: A listener to stages and notes; silent without one.
 
