@@ -167,7 +167,7 @@ def test_the_curves_are_those_of_pandas_pivot_whatever_the_order_of_the_rows():
 def test_a_question_twice_at_a_layer_is_no_table():
     twice = run("m", {"d": FALL})
     twice = replace(twice, pathways=pd.concat([twice.pathways, twice.pathways.tail(1)]))
-    with pytest.raises(ValueError, match="twice"):
+    with pytest.raises(ValueError, match="duplicate"):
         _ = twice.curves
 
 
