@@ -49,9 +49,7 @@ pd.DataFrame(
 # effect from another. With 96 samples the curves are rough.
 
 # %%
-small = anc.Config(
-    prompt="text", max_tokens=8, folds=3, fold_seeds=1, resamples=100, evidence=()
-)
+small = anc.Config(prompt="text", max_tokens=8, folds=3, fold_seeds=1, resamples=100, evidence=())
 run = anc.run(model, questions, out="runs/tutorial", config=small)
 anc.plot_delta_p(run, mode="both")
 

@@ -256,7 +256,7 @@ def test_quick_start_of_serving_runs(tmp_path: Path, monkeypatch, cli, request, 
             typed = line.replace("http://127.0.0.1:8000", there)
             assert subprocess.run(shlex.split(typed), check=True, capture_output=True).stdout
     assert made["score"]["probability"] == made["answer"].anchorscope["probability"]
-    assert len(curls) == 4
+    assert len(curls) == 5
 
 
 def test_ci_runs_every_test_that_pages_cite_and_every_mutant():

@@ -31,7 +31,7 @@ from anchorscope.evidence.shards import evidence_name, stored_rows
 from anchorscope.parallel import in_parallel
 from anchorscope.pathways.band import READ
 from anchorscope.pathways.dataset import DatasetInputs, pathway_tables
-from anchorscope.pipeline.stages import Run, count_answers, stored_answers, stored_samples
+from anchorscope.pipeline.request import Run
 from anchorscope.pipeline.variants import ablation_table, read_layers
 from anchorscope.probes.labelled import Labelled, labelled
 from anchorscope.probes.probe_set import ProbeSet
@@ -39,7 +39,13 @@ from anchorscope.probes.readings import Readings, read_abstained
 from anchorscope.records import Sample
 from anchorscope.run_folder import table_columns
 from anchorscope.run_folder.identity import git_revision, versions
-from anchorscope.run_folder.samples import load_outputs, to_frame
+from anchorscope.run_folder.samples import (
+    count_answers,
+    load_outputs,
+    stored_answers,
+    stored_samples,
+    to_frame,
+)
 from anchorscope.run_folder.states import StateBank, StoredStates
 from anchorscope.run_folder.store import Store
 from anchorscope.run_folder.view import RunView

@@ -64,11 +64,18 @@ def plot_delta_p(
     mode: Literal["paper", "strict", "both"] = "strict",
     style: Style | None = None,
 ) -> Figure:
-    """ΔP by layer: a column of panels per model, a row per mode, one legend below.
+    """Draw ΔP by layer: a column of panels per model, a row per mode, one legend below.
 
     The two modes of one model are side by side.
 
-    With a `style` the caption is left to the text around the figure: `caption_of` gives it.
+    Args:
+        runs: One finished run or several.
+        mode: strict, paper, or both.
+        style: Size and fonts of a paper; the caption is then left to the text around the figure
+            (`caption_of` gives it).
+
+    Returns:
+        A figure of matplotlib.
 
     Examples:
         >>> import anchorscope as anc
