@@ -32,7 +32,7 @@ def page() -> str:
     usage = _block([" ".join(["anchorscope", *own, "COMMAND ..."])])
     parts = [HEAD, usage, group.help.strip() + "\n", group.epilog + "\n"]
     for name, command in _commands(group):
-        parts += [f"## anchorscope {name}\n", _block([_usage(name, command.params)])]
+        parts += [f"## anchorscope {name}\n", f"`$ {_usage(name, command.params)}`\n"]
         parts += [command.help.strip() + "\n", _table(command.params)]
     return "\n".join(parts)
 

@@ -33,8 +33,8 @@ def place(tmp_path_factory):
 def test_own_rows_are_read_in_one_pass_learnt_from_and_scored(cli, place):
     home, model, rows = place
     where = ["--model", home / "model", "--device", "cpu", "--dtype", "float32"]
-    code, said, error = cli("detect", "collect", "--answers", home / "log.jsonl", *where,
-                            "--out", home / "run")  # fmt: skip
+    code, _, error = cli("detect", "collect", "--answers", home / "log.jsonl", *where,
+                         "--out", home / "run")  # fmt: skip
     assert code == 0, error
     run = RunView.open(home / "run", collected_ok=True)
     assert [s.verdict for s in run.answers[:4]] == ["right", "wrong", "right", "wrong"]

@@ -66,5 +66,6 @@ def _part(run: RunView, shown: Shown) -> dict[str, Any]:
             (title, " ".join(filter(None, shown.words(run, dataset))))
             for dataset, title in run.titles.items()
         ],
+        "file": shown.name,
         "table": table_of(run, shown.name),
     }

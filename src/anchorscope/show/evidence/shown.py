@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
+from pandas.api.types import is_numeric_dtype
 
 from anchorscope.records import Estimate
 from anchorscope.run_folder.view import RunView, records, where
@@ -41,8 +42,8 @@ def table_of(run: RunView, piece: str) -> Table:
     """The rows of a piece's table at the layer where it is read, at most `MOST_ROWS` a dataset."""
     table = run.evidence[piece]
     columns = [name for name in table.columns if name not in ("model", "dataset", "layer")]
-    words = [name for name in columns if table[name].dtype == object]
-    numbers = [name for name in columns if name not in words]
+    numbers = [name for name in columns if is_numeric_dtype(table[name])]
+    words = [name for name in columns if name not in numbers]
     cells: list[list[object]] = []
     for dataset, title in run.titles.items():
         rows = records(where(table, dataset=dataset))

@@ -66,7 +66,7 @@ def _finding(row: Mapping[str, Any] | None, head: Headline) -> dict[str, Any]:
     if row is None:
         return {"name": "", "underpowered": False, "untested": ""}
     finding, why, half = str(row["finding"]), str(row["why"]), float(row["power_half"])
-    tells = finding not in ("cannot-tell", "graded", "uniform") or not half < ENOUGH
+    tells = finding not in ("graded", "uniform") or not half < ENOUGH
     return {
         "finding": finding,
         "name": finding_name(row),

@@ -11,7 +11,7 @@ function axesOf(x, y, [low, high], [first, last], width, height, titles, zero) {
     ...ticks(low, high, 6).flatMap((value) => [
       svg("line", { class: "grid", x1: AREA.left, x2: width - AREA.right, y1: y(value), y2: y(value) }),
       svg("text", { class: "tick", x: AREA.left - 6, y: y(value) + 4, "text-anchor": "end" }, tickText(value))]),
-    ...(zero === null || zero < low || zero > high ? [] : [svg("line", { class: "zero", x1: AREA.left, x2: width - AREA.right, y1: y(zero), y2: y(zero) })]),
+    ...(zero === null || zero < low || zero > high ? [] : [svg("line", { class: zero ? "zero chance" : "zero", x1: AREA.left, x2: width - AREA.right, y1: y(zero), y2: y(zero) })]),
     ...ticks(first, last, width < 420 ? 5 : 9).filter((value) => titles.x !== "Layer" || Number.isInteger(value)).map((value) =>
       svg("text", { class: "tick", x: x(value), y: bottom + 16, "text-anchor": "middle" }, tickText(value))),
     svg("text", { class: "label", x: middle, y: height - 6, "text-anchor": "middle" }, titles.x),
