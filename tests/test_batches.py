@@ -226,3 +226,13 @@ def test_a_shard_on_a_gpu_is_bounded_by_the_bytes_of_its_states(blocks, width, s
     )
     assert shard_of(gpu) == size
     assert size == 1024 or size * blocks * width * 2 <= 2**28
+
+
+@pytest.mark.parametrize(
+    ("weights", "size"), [(106_000_000, 64), (360_000_000, 32), (1_300_000_000, 8), (7 * 10**9, 4)]
+)
+def test_a_shard_on_a_cpu_is_bounded_by_its_operations(weights, size):
+    """Half a minute of arithmetic on two cores: what a stop loses."""
+    block = SimpleNamespace(parameters=lambda: [SimpleNamespace(numel=lambda: weights)])
+    cpu: Any = SimpleNamespace(device=torch.device("cpu"), parts=SimpleNamespace(blocks=[block]))
+    assert shard_of(cpu) == size

@@ -42,11 +42,14 @@ class Answered:
 
 
 class Answerer:
-    """Writes answers for one model; knows once and for all which tokens end one."""
+    """Writes answers for one model; knows once and for all which tokens end one.
 
-    def __init__(self, model: Model, *, max_tokens: int) -> None:
+    With `lines` an answer ends with its line, else where the model ends its turn.
+    """
+
+    def __init__(self, model: Model, *, max_tokens: int, lines: bool = True) -> None:
         self.model, self.max_tokens = model, max_tokens
-        self._stop = torch.tensor(stop_ids(model), device=model.device)
+        self._stop = torch.tensor(stop_ids(model, lines=lines), device=model.device)
 
     def answer(
         self,
@@ -79,11 +82,13 @@ class Answerer:
         ids: Sequence[str],
         prompts: Sequence[Sequence[int]],
         sampling: Sampling,
+        on_token: OnToken | None = None,
     ) -> list[list[Answer]]:
         """The drawn answers to each of the questions with these ids and prompts."""
         written = write_samples(
-            lease, prefix, prompts, stop_ids=self._stop, limit=self.max_tokens, sampling=sampling
-        )
+            lease, prefix, prompts, stop_ids=self._stop, limit=self.max_tokens, sampling=sampling,
+            on_token=on_token,
+        )  # fmt: skip
         pairs = zip(ids, written, strict=True)
         return [[self._record(id, answer) for answer in answers] for id, answers in pairs]
 

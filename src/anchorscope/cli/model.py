@@ -42,6 +42,8 @@ def doctor(
 
     With --states, also whether states that another program wrote are this model's: rows mixed up,
     positions or layers shifted, the final norm applied, BOS missing, another dtype.
+
+    Example: `anchorscope doctor --model Qwen/Qwen3-8B`
     """
     from anchorscope.engine.check import check_model, check_states
     from anchorscope.models import load_model

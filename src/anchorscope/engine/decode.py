@@ -25,8 +25,19 @@ from anchorscope.models import Model
 # Rows are taken out of the batch when this share of them has finished: a copy of the memory for
 # every row that ends would cost more than it saves.
 _COMPACT_AT = 0.25
-# Called with each answer token as it is fed: its id, and its states [layer, width].
-OnToken = Callable[[int, Tensor], None]
+
+
+@dataclass(frozen=True)
+class Step:
+    """The next token of every answer that is still being written, as it is fed."""
+
+    number: int  # of the token in its answer, from 0
+    rows: tuple[int, ...]  # whose token it is
+    tokens: tuple[int, ...]
+    states: Tensor  # [row, layer, width]
+
+
+OnToken = Callable[[Step], None]
 
 
 # --- Prefix and trunk: the clean part that everything shares ---
@@ -127,8 +138,10 @@ def grow_trunk(
     stretches = (Stretch(turn, range(len(turn))) for turn in turns)
     distinct = None if lease.fused else distinct_tokens(stretches)
     layout = Layout(at, at, prefix_length=len(prefix), sizes=sizes, distinct=distinct)
-    more = None if extra_position is None else to_device(extra_position, lease.model.device)
-    last = lease.run(tokens, layout, memory, head=head, extra_position=more)
+    more = None
+    if extra_position is not None:
+        more = layout.token_at(to_device(extra_position, lease.model.device))
+    last = lease.run(tokens, layout, memory, head=head, states_at=more)
     # Copies, small beside the prefix in every row of the memory, which can then be let go.
     own = (memory.own(block, at.shape[1]) for block in range(lease.model.blocks))
     pairs = tuple((key.clone(), value.clone()) for key, value in own)
@@ -198,10 +211,9 @@ def write_answers(
 ) -> DecodedBatch:
     """Each prompt's greedy answer up to a stop token (left out) or the limit.
 
-    `extra_position` is one more position of each prompt whose states are kept. `on_token` follows
-    the answer to a single prompt.
+    `extra_position` is one more position of each prompt whose states are kept. `on_token` is called
+    with each step of the answers.
     """
-    assert on_token is None or len(prompts) == 1, "only one answer at a time can be followed"
     grown = grow_trunk(lease, prefix, prompts, room=limit, head=True, extra_position=extra_position)
     decoder = _Decoder(lease, prefix, grown, limit)
     decoder.states = torch.empty(
@@ -222,15 +234,19 @@ def write_samples(
     stop_ids: Tensor,
     limit: int,
     sampling: Sampling,
+    on_token: OnToken | None = None,
 ) -> list[tuple[DecodedAnswer, ...]]:
-    """Several drawn answers to each prompt, which is read once for all of them."""
+    """Several drawn answers to each prompt, which is read once for all of them.
+
+    `on_token` is called with each step but the last one allowed, whose tokens are not fed.
+    """
     each = sampling.uniforms.shape[1]
     grown = grow_trunk(lease, prefix, prompts, room=limit, head=True)
     assert grown.last.logits is not None
     index = torch.arange(len(prompts), device=lease.model.device).repeat_interleave(each)
     grown.memory.keep(index)
     decoder = _Decoder(lease, prefix, grown, limit, at=grown.trunk.at[index])
-    decoder.sampling = sampling
+    decoder.sampling, decoder.on_token = sampling, on_token
     decoder.run(grown.last.logits[index], stop_ids)
     answers = decoder.answers()
     return [answers[start : start + each] for start in range(0, len(answers), each)]
@@ -325,8 +341,14 @@ class _Decoder:
         if self.states is not None:
             self.states[self.rows, step] = read.states
         if self.on_token is not None:
-            self.on_token(int(chosen[0]), read.states[0])
+            self.on_token(self._step(chosen, step, read.states))
         return read.logits
+
+    def _step(self, chosen: Tensor, step: int, states: Tensor) -> Step:
+        """The tokens fed, of the rows that have not ended."""
+        going = (self.length[self.rows] < 0).nonzero()[:, 0]
+        rows, tokens = self.rows[going].tolist(), chosen[going].tolist()
+        return Step(step, tuple(rows), tuple(tokens), states[going])
 
     def answers(self) -> tuple[DecodedAnswer, ...]:
         """The answers in the order of the prompts."""

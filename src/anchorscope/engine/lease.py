@@ -51,7 +51,7 @@ class Read(NamedTuple):
 
     states: Tensor  # [row, layer, width]
     logits: Tensor | None  # [row or token of `logits_at`, vocabulary]; None without `head`
-    extra: Tensor | None = None  # [row, layer, width] at the extra position, where one is given
+    extra: Tensor | None = None  # [token of `states_at`, layer, width]
 
 
 class Lease:
@@ -108,7 +108,7 @@ class Lease:
         watch: WeightObserver | None = None,
         logits_at: Tensor | None = None,
         depth: int | None = None,
-        extra_position: Tensor | None = None,
+        states_at: Tensor | None = None,
     ) -> Read:
         """The states of every layer at each row's last token, and its logits if `head` is wanted.
 
@@ -116,7 +116,7 @@ class Lease:
         blocks. `watch` is shown every block's attention weights; with it alone gradients can be
         taken. `logits_at` are the packed tokens whose logits are wanted instead of the last ones.
         After `depth` blocks the pass ends: what comes later cannot change their layers.
-        `extra_position` is one more position of each row [row] whose states are kept.
+        `states_at` are packed tokens whose states are kept beside the last ones.
 
         Example:
             at = torch.arange(ids.shape[1])[None]  # one row, all positions from 0
@@ -130,8 +130,8 @@ class Lease:
         last = layout.last()
         assert depth is None or not head, "the head reads the last block"
         kept = last
-        if extra_position is not None:
-            kept = torch.cat([last, layout.token_at(extra_position)])
+        if states_at is not None:
+            kept = torch.cat([last, states_at])
         view = View(layout, memory, watch or self.observer, slots)
         now = self._pass = _Pass(view, kept, depth)
         tokens = layout.pack(ids)
@@ -149,7 +149,7 @@ class Lease:
             self._check_called(now)
             with torch.set_grad_enabled(watch is not None):
                 states = torch.stack(now.states, dim=1)
-            more = None if extra_position is None else states[len(last) :]
+            more = None if states_at is None else states[len(last) :]
         finally:
             CURRENT.reset(token)
             self._pass = None

@@ -41,9 +41,9 @@ from anchorscope.engine.transfer import HostCopy, to_device
 from anchorscope.evidence.shards import Shards
 from anchorscope.models import Model
 from anchorscope.pipeline.prepare import Prompted, Shard
-from anchorscope.pipeline.stages import Run, answers_name, stored_answers
+from anchorscope.pipeline.request import Run
 from anchorscope.records import Answer, Question, Sample, Verdict
-from anchorscope.run_folder.samples import output_name, to_frame
+from anchorscope.run_folder.samples import answers_name, output_name, stored_answers, to_frame
 from anchorscope.run_folder.states import save_states, shard_name
 from anchorscope.run_folder.store import Store, Writer
 from anchorscope.spans.answer import answer_span, kind_of_answer

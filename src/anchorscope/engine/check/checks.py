@@ -87,9 +87,15 @@ class _EngineResults:
 
 
 def check_model(model: Model) -> Iterator[Check]:
-    """Each check as it is done; the model is left as it was. No error comes out of it.
+    """Check that the knockout is exact on a model, which is left as it was; raises no error.
 
     A model that passes them all is not checked again by a run of the same process.
+
+    Args:
+        model: What `load_model` gave.
+
+    Returns:
+        Each check as it is done: its name, whether it passed, and what was seen.
 
     Examples:
         >>> import anchorscope as anc
