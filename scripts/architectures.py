@@ -26,7 +26,7 @@ PART = """Every decoder of transformers {version}, as a tiny random model in flo
 softmax, in all blocks and in windows) and reweighting against stock attention, by code that shares
 nothing with the engine. Made by `PYTHONPATH=tests python scripts/architectures.py --write PAGE`.
 {right} agree, {refused} are refused, {wrong} are accepted and disagree, and of {unbuilt} no tiny
-model could be made. A model is checked again, with its own weights, before every run.
+model could be made. A model is checked again, with its own weights, before its first run.
 
 | common architectures | largest difference from stock attention |
 | --- | --- |

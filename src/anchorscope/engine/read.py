@@ -143,15 +143,15 @@ def _clean_row(positions: TokenPositions, number: int) -> Row:
 
 def _attention_mass(lease: Lease, trunk: Trunk, batch: Sequence[Row]) -> np.ndarray:
     """The weights of each row's last query [row, key], mean over heads and blocks."""
-    total: list[Tensor] = []
+    by_block: list[Tensor] = []  # [row, key]
 
-    def add(weights: Tensor) -> None:  # of a block, [row, head, query, key]
-        now = weights[:, :, -1].float().mean(dim=1)
-        total[:] = [total[0] + now.to(total[0].device) if total else now]
+    def add(weights: Tensor) -> None:  # [row, head, query, key]
+        by_block.append(weights[:, :, -1].float().mean(dim=1))
 
     before, lease.observer = lease.observer, add
     try:
         read_batch(lease, trunk, batch)
     finally:
         lease.observer = before
-    return (total[0] / lease.model.blocks).cpu().numpy()
+    total = sum((mass.to(by_block[0].device) for mass in by_block[1:]), start=by_block[0])
+    return (total / lease.model.blocks).cpu().numpy()
