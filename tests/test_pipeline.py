@@ -71,7 +71,7 @@ def done(bundled, tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("runs") / "whole"
     said = finish(anchorscope("run", *OPTIONS, "--out", out))
     finding, report, command = said.strip().splitlines()
-    assert finding.startswith("Atlas: too few samples: ") and finding.endswith("is made.")
+    assert finding.startswith("Atlas: too-few: ") and finding.endswith("is made.")
     assert report == f"Report: {out / 'report.html'}"
     assert command.startswith("Next: ask more questions, with a larger --limit")
     return out

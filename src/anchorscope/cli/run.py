@@ -273,8 +273,8 @@ def conclude(view: RunView) -> None:
 
     rows = records(view.findings)
     for row in rows:
-        name, meaning = MEANINGS[row["finding"]]
-        echo(f"{view.titles[row['dataset']]}: {name.lower()}: {row['why'] or meaning}.")
+        why = row["why"] or MEANINGS[row["finding"]][1]
+        echo(f"{view.titles[row['dataset']]}: {row['finding']}: {why}.")
     report = view.path / "report.html"
     echo(f"Report: {report}" if report.is_file() else f"Tables: {view.path / 'tables'}")
     found, folder = {row["finding"] for row in rows}, shlex.quote(str(view.path))
