@@ -82,8 +82,8 @@ def test_each_kind_of_file_is_read_and_written(places, score, tmp_path, start, e
     for row, own, one in zip(done, ROWS, want, strict=True):
         assert row["answer"] == (own["answer"] or one.answer)
         assert row["question"] == one.question
-        if one.why:
-            assert row["probability"] is None and row["why"] == one.why
+        if one.reason:
+            assert row["probability"] is None and row["reason"] == one.reason
         else:
             assert float(row["probability"]) == pytest.approx(one.probability, abs=2e-4)
             assert str(row["flagged"]) == str(one.flagged)
@@ -96,7 +96,7 @@ BAD = {
     "no question": (".csv", b"questions\nWho?\n", "Row 1 of in.csv has no `question`."),
     "a number as the answer": (".jsonl", b'{"question": "a", "answer": 5}', "has the `answer` 5."),
     "not UTF-8": (".jsonl", '{"question": "Où?"}'.encode("latin-1"), "could not be read as"),
-    "no JSON": (".jsonl", b"Who?\n", "line 1 is no JSON"),
+    "no JSON": (".jsonl", b"Who?\n", "row 1 is no JSON"),
     "of no known kind": (".txt", b"Who?\n", "Unknown kind of file 'in.txt'"),
     "a field of ours": (
         ".jsonl", b'{"question": "a", "score": 3}', "fields of their own called score. Rename them"
