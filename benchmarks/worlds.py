@@ -5,8 +5,9 @@
     python benchmarks/worlds.py --page                             # docs/worlds.csv, docs/method.md
 
 Every world is a line of runs/worlds.jsonl as soon as it is judged: the same command goes on where
-it was stopped, and the table is made from that file. At width 32 a world of 400 samples takes 1 s
-of one core, and 10 s more for the worlds that are planted in it.
+it was stopped. The page's table takes settings from that file, and from docs/worlds.csv those that
+it lacks. At width 32 a world of 400 samples takes 1 s of one core, and 10 s more for the worlds
+that are planted in it; with `--planted 0` only those that decide the finding are.
 """
 
 from __future__ import annotations
@@ -121,7 +122,7 @@ def judge(job: Job, planted: int) -> dict[str, Any]:
     """The finding of one world, as a line of the file."""
     setting, seed = job
     begun = time.process_time()
-    worlds = planted if setting["samples"] <= 1500 else 0
+    worlds = (planted or None) if setting["samples"] <= 1500 else 0
     if setting["states"]:
         found = judge_on_states(setting, seed, worlds)
     else:
@@ -130,7 +131,7 @@ def judge(job: Job, planted: int) -> dict[str, Any]:
     return {**setting, "seed": seed, **facts(found), "seconds": time.process_time() - begun}
 
 
-def judge_on_states(setting: dict[str, Any], seed: int, worlds: int) -> Judged:
+def judge_on_states(setting: dict[str, Any], seed: int, worlds: int | None) -> Judged:
     """The finding of a law planted on a run's clean states."""
     real = opened(setting["states"])
     states = plant_law(
@@ -239,41 +240,43 @@ def counts(names: pd.Series) -> str:
     return "; ".join(f"{name} {count}" for name, count in names.value_counts().items())
 
 
-def page(table: pd.DataFrame) -> None:
+def page() -> None:
     """docs/worlds.csv, and the table between the marks of docs/method.md."""
+    table = pd.read_csv(DOCS / "worlds.csv", dtype={"states": str, "by": str})
+    table = table.fillna({"states": "", "by": ""})
+    if raw_rows():
+        table = pd.concat([summary(), table]).drop_duplicates(list(KEYS))
     table.to_csv(DOCS / "worlds.csv", index=False, float_format="%.4g")
     path, (start, stop) = DOCS / "method.md", ("<!-- rates -->", "<!-- end of rates -->")
     text = path.read_text(encoding="utf-8")
-    if start in text:
-        before, rest = text.split(start)
-        made = f"{before}{start}\n{''.join(markdown(table))}{stop}{rest.split(stop)[1]}"
-        path.write_text(made, encoding="utf-8")
+    before, rest = text.split(start)
+    made = f"{before}{start}\n{''.join(markdown(table))}{stop}{rest.split(stop)[1]}"
+    path.write_text(made, encoding="utf-8")
 
 
 def markdown(table: pd.DataFrame) -> Iterator[str]:
-    """The rows as a table in Markdown; worlds with pathways are in bold."""
-    head = ["world", "width", "n", "planted", "seeds", "paper mode: two",
-            "strict mode: two (95 % interval)", "findings", "gap", "coverage of its interval",
-            "printed power (half)"]  # fmt: skip
+    """One line of Markdown for each planted truth, one column for each number of samples."""
+    table = table.assign(
+        planted=[
+            ", ".join(f"{k} {row[k]:g}" if k != "control" else f"control {row[k]}"
+                      for k in KEYS[4:] if row[k] != DEFAULTS[k])
+            for row in table.to_dict("records")
+        ],
+        read=[row["states"] or f"width {row['width']}" for row in table.to_dict("records")],
+    )  # fmt: skip
+    sizes = list(dict.fromkeys(zip(table["read"], table["samples"], strict=True)))
+    head = ["world", "planted", *(f"{read}, n {n:,}" for read, n in sizes)]
     yield f"| {' | '.join(head)} |\n| {' | '.join(['---'] * len(head))} |\n"
-    for row in table.to_dict("records"):
-        own = [f"{k} {row[k]}" for k in KEYS[4:] if row[k] != DEFAULTS[k]]
-        by = f" (by {row['by']})" if row["by"] else ""
-        strict = " to ".join(f"{row[f'strict_holds_{end}']:.1%}" for end in ("low", "high"))
-        cells = [
-            f"**{row['world']}**" if row["true"] else row["world"],
-            row["states"] or str(row["width"]),
-            f"{row['samples']:,}",
-            ", ".join(own),
-            str(row["seeds"]),
-            f"{row['paper_holds']:.0%}",
-            f"{row['strict_holds']:.1%} ({strict})",
-            row["findings"] + by,
-            f"{row['strict_gap']:.1f}",
-            f"{row['coverage']:.0%}",
-            "" if np.isnan(row["power_half"]) else f"{row['power_half']:.0%}",
-        ]
-        yield f"| {' | '.join(cells)} |\n"
+    for (true, world, planted), part in table.groupby(["true", "world", "planted"], sort=False):
+        by_size = {(row["read"], row["samples"]): row for row in part.to_dict("records")}
+        cells = [_cell(by_size[size]) if size in by_size else "" for size in sizes]
+        yield f"| {f'**{world}**' if true else world} | {planted} | {' | '.join(cells)} |\n"
+
+
+def _cell(row: dict[str, Any]) -> str:
+    """How many of the worlds ended in which finding, and what explained them."""
+    by = f" (by {row['by']})" if row["by"] else ""
+    return f"{row['findings']}{by}"
 
 
 def main() -> None:
@@ -290,7 +293,7 @@ def main() -> None:
     parser.add_argument("--page", action="store_true", help="write docs/worlds.csv and the page")
     options = parser.parse_args()
     if options.page:
-        return page(summary())
+        return page()
     settings = SETTINGS
     if options.states is not None:
         view = RunView.open(options.states)

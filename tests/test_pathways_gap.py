@@ -7,14 +7,8 @@ import pytest
 from kit.bands import made_band
 
 from anchorscope.config import Config
-from anchorscope.pathways.gap import (
-    PARTS,
-    entity_parts,
-    gap_with_interval,
-    layer_influence,
-    same_gap,
-    strict_gap,
-)
+from anchorscope.pathways.fold_layers import PARTS, entity_parts, layer_influence
+from anchorscope.pathways.gap import gap_with_interval, same_gap, strict_gap
 from anchorscope.probes.folds import training_rows
 from anchorscope.probes.many_fits import class_weights, fit_many
 from anchorscope.simulate import Truth
@@ -30,13 +24,16 @@ def test_the_group_is_side_as_and_the_effect_side_bs():
     assert same_gap(band) < strict_gap(band)  # the circle makes it deeper
 
 
-def test_independent_uncertainties_add_up():
+def test_the_interval_is_that_of_the_mean_over_sets_of_folds():
     rng = np.random.default_rng(0)
-    one, other = rng.normal(0, 3, 4000), rng.normal(0, 4, 4000)
-    found = gap_with_interval([-9.0, -11.0, np.nan], one, other)
+    shared = rng.normal(0, 3, 4000)
+    sets = [shared + rng.normal(0, 4, 4000) for _ in range(2)]
+    found = gap_with_interval([-9.0, -11.0, np.nan], [*sets, sets[0]])
     assert found.value == -10
-    assert found.high - found.value == pytest.approx(1.96 * 5, rel=0.05)
-    broken = gap_with_interval([-9.0], np.full(20, np.nan))
+    assert found.high - found.value == pytest.approx(1.96 * np.sqrt(3**2 + 4**2 / 2), rel=0.05)
+    wider = gap_with_interval([-9.0, -11.0], sets, between_bands=8.0)
+    assert wider.high - wider.value == pytest.approx(1.96 * 5, rel=0.05)
+    broken = gap_with_interval([-9.0], [np.full(20, np.nan)])
     assert broken.value == -9 and np.isnan([broken.low, broken.high]).all()
 
 

@@ -8,22 +8,15 @@ state, so that no gap can have been picked for its width.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 
-from anchorscope.config import Config
-from anchorscope.engine.passes import CLEAN, KNOCKOUT
-from anchorscope.errors import UserError
 from anchorscope.pathways.one_law import Fit, Law, Predictors, one_law
-from anchorscope.probes.cross_fit import cross_fit
-from anchorscope.probes.folds import entity_folds
-from anchorscope.probes.labelled import Covariates, Labelled
-from anchorscope.probes.probe_set import ProbeSet
+from anchorscope.probes.labelled import Covariates
 from anchorscope.probes.readings import Readings
-from anchorscope.run_folder.states import StateBank
 from anchorscope.stats.intervals import Z
 from anchorscope.stats.ranking import auroc, auroc_interval
 
@@ -31,6 +24,7 @@ SIDES = ("a", "b")
 # The passes that a finding reads by every set of folds, where a run has them.
 READ = ("clean", "knockout", "neutral", "content", "question", "retest", "retest-knockout")
 _RESAMPLES = 200  # behind the standard error of an AUROC
+_BANDS = 30  # draws of the entities, for the band they choose
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,6 +151,19 @@ def band_within(areas: np.ndarray, error: float) -> tuple[int, ...]:
     return tuple(int(at) + 1 for at in np.flatnonzero(areas >= np.nanmax(areas) - error))
 
 
+def drawn_bands(readings: Readings, *, seed: int) -> dict[tuple[int, ...], float]:
+    """The bands that draws of the entities would have chosen, each with its share of the draws."""
+    rng = np.random.default_rng(seed)
+    members = rows_by_entity(readings.entity, len(readings.z))
+    error, count = band_error(readings, seed=seed), Counter[tuple[int, ...]]()
+    for _ in range(_BANDS):
+        drawn = rng.integers(len(members), size=len(members))
+        rows = np.concatenate([members[number] for number in drawn])
+        areas = np.array([auroc(readings.z[rows], clean[rows]) for clean in readings.of("paper").T])
+        count[band_within(areas, error)] += 1
+    return {band: times / count.total() for band, times in count.items() if band}
+
+
 def rows_by_entity(entity: np.ndarray | None, n: int) -> list[np.ndarray]:
     """The rows of each entity among n questions; without `entity` each question is its own."""
     own = np.arange(n) if entity is None else entity
@@ -193,88 +200,3 @@ def side_overlap(a: np.ndarray, b: np.ndarray, moved: Sequence[float]) -> float:
     )
     size = np.sqrt(only_a * only_b)
     return float(np.mean(np.divide(shared, size, out=np.zeros_like(size), where=size > 0)))
-
-
-def cross_fit_answers(
-    states: Mapping[str, np.ndarray],
-    answers: Labelled,
-    config: Config,
-    *,
-    fold: np.ndarray | None = None,
-) -> tuple[Readings, ProbeSet]:
-    """Readings of a dataset's states [question, layer, width] by pass, and the probes.
-
-    `fold` [question] is the answers' own unless another one is given.
-    """
-    readings, probes = cross_fit(
-        states,
-        ids=answers.ids,
-        z=answers.z,
-        fold=answers.fold if fold is None else fold,
-        entity=answers.entities,
-        dataset=answers.dataset,
-        C=config.C,
-        balance=config.balance,
-    )
-    return replace(readings, entity=answers.covariates.entity), probes
-
-
-class FoldLayer(NamedTuple):
-    """One layer of the band as the probes of a set of folds read it."""
-
-    readings: Readings  # of this layer alone
-    directions: np.ndarray  # [side, fold, width], the coefficients of sides a and b
-    moved: float  # the mean squared length of the knockout's displacement
-
-
-def read_fold_layer(
-    answers: Labelled,
-    bank: StateBank,
-    config: Config,
-    layer: int,
-    *,
-    passes: Collection[str],
-    seed: int,
-) -> FoldLayer | None:
-    """One layer by set `seed` of folds, under those `passes` a finding reads.
-
-    None where another set than the first leaves a probe too few answers of a class.
-    """
-    fold = entity_folds(answers.entities, folds=config.folds, seed=config.seed + seed)
-    states = {name: bank.layer(name, layer)[:, None] for name in READ if name in passes}
-    try:
-        readings, probes = cross_fit_answers(states, answers, config, fold=fold)
-    except UserError:
-        if seed == 0:
-            raise
-        return None
-    sides = [probes.probes.index(side) for side in SIDES]
-    moved = squared_move(states[CLEAN.name][:, 0], states[KNOCKOUT.name][:, 0])
-    return FoldLayer(readings, probes.weights[sides, :, 0], moved)
-
-
-def band_of_folds(
-    answers: Labelled, layers: Sequence[int], read: Sequence[FoldLayer | None]
-) -> Band | None:
-    """The readings over `layers` by one set of folds; None where a layer has none."""
-    whole = [layer for layer in read if layer is not None]
-    if len(whole) < len(layers):
-        return None
-    first = whole[0].readings
-    logits = {
-        name: np.concatenate([layer.readings.logits[name] for layer in whole], axis=2)
-        for name in first.logits
-    }
-    a, b = np.stack([layer.directions for layer in whole], axis=2)
-    band = read_band(
-        replace(first, logits=logits), range(1, len(layers) + 1), covariates=answers.covariates
-    )
-    moved = [layer.moved for layer in whole]
-    return replace(band, overlap=side_overlap(a, b, moved), layers=tuple(layers))
-
-
-def squared_move(clean: np.ndarray, cut: np.ndarray) -> float:
-    """The mean squared distance between states [question, width]; 1 where no sample was cut."""
-    lengths = np.square(cut.astype(np.float64) - clean).sum(axis=1)
-    read = np.isfinite(lengths)
-    return float(lengths[read].mean()) if read.any() else 1.0

@@ -11,20 +11,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from anchorscope.config import Config, unit_of
 from anchorscope.engine.passes import CLEAN, KNOCKOUT, NEUTRAL
-from anchorscope.pathways.band import (
-    Band,
-    band_of_folds,
-    best_layer,
-    choose_band,
-    read_fold_layer,
-)
+from anchorscope.pathways.band import best_layer, choose_band
 from anchorscope.pathways.effects import (
     controls_table,
     layers_table,
@@ -32,13 +26,19 @@ from anchorscope.pathways.effects import (
     probes_table,
 )
 from anchorscope.pathways.finding import FEWEST, Finding, examine, find, findings_table
+from anchorscope.pathways.fold_layers import (
+    FoldBand,
+    FoldLayer,
+    band_of_folds,
+    own_fold_layer,
+    read_fold_layer,
+)
 from anchorscope.pathways.gap import (
     gap_with_interval,
-    gaps_of_other_bands,
-    influence_of_layer,
-    own_folds,
+    redrawn_gaps,
     same_gap,
     strict_gap,
+    variance_between_bands,
 )
 from anchorscope.pathways.power import SHARES, WORLDS, deciding_power, power
 from anchorscope.pathways.strict_tables import Row, strict_row
@@ -109,49 +109,35 @@ def whole_finding(inputs: DatasetInputs, *, worlds: int | None = None) -> Findin
     return _finding(inputs, folds, lambda _, parts: [part() for part in parts], worlds=worlds)
 
 
-class _Folds(NamedTuple):
-    """The readings of every set of folds that left its probes enough of both classes."""
-
-    bands: list[Band]  # the run's own set first
-    redrawn: np.ndarray  # [draw], gaps of entities drawn again, by the run's own set
-    other_bands: np.ndarray  # [draw], gaps over bands that other draws of entities choose
-
-
 def _fold_parts(inputs: DatasetInputs) -> list[Part]:
-    """Parts that read the band by every set of folds, and its gap in other draws of entities."""
-    config, answers, readings = inputs.config, inputs.answers, inputs.readings
-    read = partial(read_fold_layer, answers, inputs.bank, config, passes=tuple(readings.logits))
-    own = partial(influence_of_layer, answers, inputs.bank, config, readings)
-    seeds = range(1, config.fold_seeds)
-    return [
-        *(partial(read, layer, seed=seed) for seed in seeds for layer in inputs.band),
-        *(partial(own, layer) for layer in inputs.band),
-        partial(
-            gaps_of_other_bands,
-            readings,
-            covariates=answers.covariates,
-            seed=config.seed,
-            unit=unit_of(config.delta),
-        ),
+    """Parts that read each layer of the band by every set of folds, the run's own set first."""
+    config, answers, bank, readings = inputs.config, inputs.answers, inputs.bank, inputs.readings
+    own = partial(own_fold_layer, answers, bank, config, readings)
+    read = partial(read_fold_layer, answers, bank, config, passes=tuple(readings.logits))
+    others = [
+        partial(read, layer, seed=seed)
+        for seed in range(1, config.fold_seeds)
+        for layer in inputs.band
     ]
+    return [*(partial(own, layer) for layer in inputs.band), *others]
 
 
-def _folds(inputs: DatasetInputs, results: Sequence[Any]) -> _Folds:
-    """The sets of folds from the results of `_fold_parts`, in their order."""
-    *by_layer, other_bands = results
-    each, answers = len(inputs.band), inputs.answers
-    *others, influences = (by_layer[at : at + each] for at in range(0, len(by_layer), each))
-    own = own_folds(answers, inputs.config, inputs.readings, inputs.band, influences)
-    bands = [band_of_folds(answers, inputs.band, read) for read in others]
-    bands = [own.band, *(band for band in bands if band is not None)]
-    return _Folds(bands, own.redrawn, other_bands)
+def _folds(inputs: DatasetInputs, read: Sequence[FoldLayer | None]) -> list[FoldBand]:
+    """The sets of folds that left their probes enough of both classes, from `_fold_parts`."""
+    each = len(inputs.band)
+    sets = (
+        band_of_folds(inputs.answers, inputs.config, inputs.band, read[at : at + each])
+        for at in range(0, len(read), each)
+    )
+    return [folds for folds in sets if folds is not None]
 
 
 def _finding(
-    inputs: DatasetInputs, folds: _Folds, spread: Spread, *, worlds: int | None
+    inputs: DatasetInputs, sets: Sequence[FoldBand], spread: Spread, *, worlds: int | None
 ) -> Finding:
     """The finding from the readings of all sets of folds; `worlds` as for `whole_finding`."""
-    bands, config, unit = folds.bands, inputs.config, unit_of(inputs.config.delta)
+    config, unit = inputs.config, unit_of(inputs.config.delta)
+    bands = [folds.band for folds in sets]
     enough = bands[0].n >= FEWEST
     examinations = [
         partial(examine, band, replace(inputs.draws, seed=config.seed + number))
@@ -177,11 +163,17 @@ def _finding(
         if len(names) > 1:
             hits["half"] = deciding_power(bands, seed=config.seed)
     chances = {name: sum(found) / len(found) if found else np.nan for name, found in hits.items()}
-    gaps = [strict_gap(band, unit=unit) for band in bands]
+    circular = [same_gap(band, unit=unit) for band in bands]
     return replace(
         find(examined, chances),
-        gap=gap_with_interval(gaps, folds.redrawn, folds.other_bands),
-        same_gap=gap_with_interval([same_gap(band, unit=unit) for band in bands]).value,
+        gap=gap_with_interval(
+            [strict_gap(band, unit=unit) for band in bands],
+            [redrawn_gaps(folds, seed=config.seed, unit=unit) for folds in sets],
+            between_bands=variance_between_bands(
+                inputs.readings, covariates=inputs.answers.covariates, seed=config.seed, unit=unit
+            ),
+        ),
+        same_gap=float(np.nanmean(circular)) if np.isfinite(circular).any() else np.nan,
     )
 
 

@@ -358,15 +358,14 @@ def _likelihood_ratio(shifts: np.ndarray, lower: np.ndarray) -> np.ndarray:
 
 
 def _share_of_lower(ratio: np.ndarray, leaves: np.ndarray, start: float) -> np.ndarray:
-    """The lower group's share in each sample's cell, [row]."""
-    shares = np.zeros(len(ratio))
-    for leaf in np.unique(leaves):
-        mine, share = leaves == leaf, float(np.clip(start, 0.05, 0.95))
-        for _ in range(60):
-            share = float(np.clip((share * ratio[mine] / (share * ratio[mine] + 1 - share)).mean(),
-                                  1e-4, 1 - 1e-4))  # fmt: skip
-        shares[mine] = share
-    return shares
+    """The lower group's share in each sample's cell, [row]; `leaves` [row] are numbers from 0."""
+    size = np.bincount(leaves)
+    share = np.full(len(size), np.clip(start, 0.05, 0.95))
+    for _ in range(60):
+        lower = share[leaves] * ratio
+        chance = lower / (lower + 1 - share[leaves])
+        share = np.clip(np.bincount(leaves, chance) / size, 1e-4, 1 - 1e-4)
+    return share[leaves]
 
 
 def _between(shares: np.ndarray) -> float:

@@ -23,15 +23,10 @@ from scipy.special import expit, logit
 from anchorscope.config import Config, unit_of
 from anchorscope.errors import UserError
 from anchorscope.parallel import in_parallel
-from anchorscope.pathways.band import (
-    SIDES,
-    Band,
-    band_of_folds,
-    read_fold_layer,
-    rows_by_entity,
-)
+from anchorscope.pathways.band import SIDES, Band, rows_by_entity
 from anchorscope.pathways.effects import delta_p
 from anchorscope.pathways.finding import ENOUGH, FEWEST, shows_two_pathways
+from anchorscope.pathways.fold_layers import band_of_folds, read_fold_layer
 from anchorscope.probes.cross_fit import fit_and_read_layer
 from anchorscope.probes.folds import PROBES
 from anchorscope.probes.labelled import Labelled, labelled
@@ -231,10 +226,10 @@ def power_of_run(run: RunView, dataset: str, *, worlds: int = CURVE_WORLDS) -> P
     layers = [int(k) for k in str(rows[0]["layers"]).split()]
     read = partial(read_fold_layer, answers, bank, config, passes=bank.names)
     sets = (
-        band_of_folds(answers, layers, [read(layer, seed=seed) for layer in layers])
+        band_of_folds(answers, config, layers, [read(layer, seed=seed) for layer in layers])
         for seed in range(config.fold_seeds)
     )
-    bands = [band for band in sets if band is not None]
+    bands = [folds.band for folds in sets if folds is not None]
     described = next(d for d in run.info["datasets"] if d["name"] == dataset)
     return Power(
         dataset=dataset,

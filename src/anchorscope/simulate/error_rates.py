@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from anchorscope.config import Config
-from anchorscope.pathways.band import READ, cross_fit_answers
+from anchorscope.pathways.band import READ
 from anchorscope.pathways.dataset import DatasetInputs, whole_finding
 from anchorscope.pathways.effects import delta_p, flips
 from anchorscope.pathways.finding import Finding
+from anchorscope.pathways.fold_layers import cross_fit_answers
 from anchorscope.pathways.power import WORLDS
 from anchorscope.probes.labelled import labelled
 from anchorscope.records import Estimate, Sample

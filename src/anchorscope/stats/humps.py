@@ -19,12 +19,12 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy.ndimage import gaussian_filter1d
+from scipy.optimize import isotonic_regression
 
 from anchorscope.stats.drawing import effective_size
 
 FEWEST = 4  # below this no sample can show two humps
 SHAPED = 20  # shifts below which a shape is not judged
-_FEW = 64  # points that a loop takes no longer for
 _DRAWS = 40  # of the smoothed residuals, behind the mean of their dips
 # Ratios of dips (unimodal_p) of n uniform samples that are reached with these chances, a line in
 # log10(n): 4,000 draws of n = 40 and 100, 3,000 of 300, 1,500 of 1,000.
@@ -101,38 +101,16 @@ def _spread(x: np.ndarray) -> np.ndarray:
 def _hull(x: np.ndarray, y: np.ndarray, *, turned: bool = False) -> np.ndarray:
     """The corners of the greatest convex function below the points, as positions in order.
 
-    `turned`: the points come negated, which makes it the least concave function above them.
+    Its slopes are the rising ones nearest to the points' own: an isotonic regression. `turned`: the
+    points come negated, which makes it the least concave function above them.
     """
     if turned:
         x, y = x[::-1], y[::-1]
-    places = _without_bumps(x, y)
-    xs, ys = x[places].tolist(), y[places].tolist()
-    kept: list[int] = []
-    for k in range(len(xs)):
-        while len(kept) > 1:
-            i, j = kept[-2], kept[-1]
-            if (ys[j] - ys[i]) * (xs[k] - xs[j]) < (ys[k] - ys[j]) * (xs[j] - xs[i]):
-                break
-            kept.pop()
-        kept.append(k)
-    corners = places[kept]
+    if len(x) < 2:
+        return np.arange(len(x))
+    run = np.diff(x)
+    corners = isotonic_regression(np.diff(y) / run, weights=run).blocks
     return len(x) - 1 - corners[::-1] if turned else corners
-
-
-def _without_bumps(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """The positions of points that may be corners, a few dozen of thousands.
-
-    A point on or above the line between two others is none: those of neighbours are looked at all
-    at once, time and again, since a loop over all points takes most of a dip's time.
-    """
-    places = np.arange(len(x))
-    while len(places) > _FEW:
-        run, rise = np.diff(x[places]), np.diff(y[places])
-        corner = rise[:-1] * run[1:] < rise[1:] * run[:-1]
-        if corner.all():
-            break
-        places = places[np.concatenate([[True], corner, [True]])]
-    return places
 
 
 def _widest(

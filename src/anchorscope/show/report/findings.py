@@ -109,8 +109,9 @@ def _gap(row: Mapping[str, Any], unit: str) -> str:
 
 
 def _power(row: Mapping[str, Any]) -> str:
+    """What the run would have seen; nothing to say where it sees two pathways."""
     half, fifth = float(row["power_half"]), float(row["power_fifth"])
-    if not math.isfinite(half):
+    if not math.isfinite(half) or row["finding"] == "two-pathways":
         return ""
     return (
         f"Had half of these {row['n']} samples lost their belief and the others kept it, this run "

@@ -1,0 +1,232 @@
+"""One layer of the band as the probes of a set of folds read it, and how far these can be trusted.
+
+Each part of the entities is left out in turn of what the probes learn from. They are not fitted
+again: one Newton step from the full fit tells how that moves every reading.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+from scipy.linalg import cho_factor, cho_solve
+from scipy.special import expit
+
+from anchorscope.config import Balance, Config
+from anchorscope.engine.passes import CLEAN, KNOCKOUT
+from anchorscope.errors import UserError
+from anchorscope.pathways.band import READ, SIDES, Band, read_band, side_overlap
+from anchorscope.probes.cross_fit import cross_fit
+from anchorscope.probes.folds import entity_folds, training_rows
+from anchorscope.probes.labelled import Labelled
+from anchorscope.probes.many_fits import class_weights, fit_many
+from anchorscope.probes.probe_set import ProbeSet
+from anchorscope.probes.readings import Readings
+from anchorscope.run_folder.states import StateBank
+
+PARTS = 40  # of the entities
+
+
+class Influence(NamedTuple):
+    """Probes a and b of one layer, and how their readings depend on parts of the questions."""
+
+    # [side, clean or cut, question, part]: logits without a part, less those with
+    moved: np.ndarray
+    directions: np.ndarray  # [side, fold, width], the calibrated coefficients
+
+
+class FoldLayer(NamedTuple):
+    """One layer of the band as the probes of a set of folds read it."""
+
+    readings: Readings  # of this layer alone
+    influence: Influence
+    length: float  # the mean squared length of the knockout's displacement
+
+
+class FoldBand(NamedTuple):
+    """The band's readings by one set of folds, and how they depend on parts of the entities."""
+
+    band: Band
+    moved: np.ndarray  # [side, clean or cut, question of the band, part], mean over its layers
+    part: np.ndarray  # [question of the band], the part of its entity
+
+
+def cross_fit_answers(
+    states: Mapping[str, np.ndarray],
+    answers: Labelled,
+    config: Config,
+    *,
+    fold: np.ndarray | None = None,
+) -> tuple[Readings, ProbeSet]:
+    """Readings of a dataset's states [question, layer, width] by pass, and the probes.
+
+    `fold` [question] is the answers' own unless another one is given.
+    """
+    readings, probes = cross_fit(
+        states,
+        ids=answers.ids,
+        z=answers.z,
+        fold=answers.fold if fold is None else fold,
+        entity=answers.entities,
+        dataset=answers.dataset,
+        C=config.C,
+        balance=config.balance,
+    )
+    return replace(readings, entity=answers.covariates.entity), probes
+
+
+def own_fold_layer(
+    answers: Labelled, bank: StateBank, config: Config, readings: Readings, layer: int
+) -> FoldLayer:
+    """One layer by the set of folds that made the run's `readings` of all layers."""
+    column = slice(layer - 1, layer)
+    logits = {name: values[:, :, column] for name, values in readings.logits.items()}
+    return _with_influence(answers, bank, config, replace(readings, logits=logits), layer)
+
+
+def read_fold_layer(
+    answers: Labelled,
+    bank: StateBank,
+    config: Config,
+    layer: int,
+    *,
+    passes: Collection[str],
+    seed: int,
+) -> FoldLayer | None:
+    """One layer by set `seed` of folds, under those `passes` a finding reads.
+
+    None where another set than the first leaves a probe too few answers of a class.
+    """
+    fold = entity_folds(answers.entities, folds=config.folds, seed=config.seed + seed)
+    states = {name: bank.layer(name, layer)[:, None] for name in READ if name in passes}
+    try:
+        readings, _ = cross_fit_answers(states, answers, config, fold=fold)
+    except UserError:
+        if seed == 0:
+            raise
+        return None
+    return _with_influence(answers, bank, config, readings, layer)
+
+
+def _with_influence(
+    answers: Labelled, bank: StateBank, config: Config, readings: Readings, layer: int
+) -> FoldLayer:
+    clean, cut = (bank.layer(name, layer) for name in (CLEAN.name, KNOCKOUT.name))
+    sides = [readings.probes.index(side) for side in SIDES]
+    influence = layer_influence(
+        clean,
+        cut,
+        readings.logits[CLEAN.name][sides, :, 0],
+        z=answers.z,
+        fold=readings.fold,
+        part=entity_parts(answers.entities, seed=config.seed),
+        C=config.C,
+        balance=config.balance,
+    )
+    lengths = np.square(cut.astype(np.float64) - clean).sum(axis=1)
+    read = np.isfinite(lengths)
+    return FoldLayer(readings, influence, float(lengths[read].mean()) if read.any() else 1.0)
+
+
+def band_of_folds(
+    answers: Labelled, config: Config, layers: Sequence[int], read: Sequence[FoldLayer | None]
+) -> FoldBand | None:
+    """The readings over `layers` by one set of folds; None where a layer has none."""
+    whole = [layer for layer in read if layer is not None]
+    if len(whole) < len(layers):
+        return None
+    logits = {
+        name: np.concatenate([layer.readings.logits[name] for layer in whole], axis=2)
+        for name in whole[0].readings.logits
+    }
+    every = range(1, len(layers) + 1)
+    readings = replace(whole[0].readings, logits=logits)
+    a, b = np.stack([layer.influence.directions for layer in whole], axis=2)
+    band = replace(
+        read_band(readings, every, covariates=answers.covariates),
+        overlap=side_overlap(a, b, [layer.length for layer in whole]),
+        layers=tuple(layers),
+    )
+    cut = np.isfinite(logits[KNOCKOUT.name]).all(axis=(0, 2))
+    moved = np.mean([layer.influence.moved[:, :, cut] for layer in whole], axis=0)
+    return FoldBand(band, moved, entity_parts(answers.entities, seed=config.seed)[cut])
+
+
+def layer_influence(
+    clean: np.ndarray,
+    knockout: np.ndarray,
+    calibrated: np.ndarray,
+    *,
+    z: np.ndarray,
+    fold: np.ndarray,
+    part: np.ndarray,
+    C: float,
+    balance: Balance,
+) -> Influence:
+    """How a layer's logits move when each part of the questions is left out of the training.
+
+    `clean` and `knockout` are states [question, width], `calibrated` [side, question] the clean
+    logits that calibrated probes a and b read of held-out questions, `part` [question] from 0.
+    """
+    x, y, z = (np.asarray(values, dtype=np.float64) for values in (clean, knockout, z))
+    folds = np.unique(fold)
+    learns = np.array(
+        [training_rows(fold, held_out=int(f), probe=side) for side in SIDES for f in folds]
+    )
+    weights = class_weights(z, learns, balance)
+    fitted = fit_many(x, np.broadcast_to(z, weights.shape), weights, np.full(len(weights), C))
+    member = (part[:, None] == np.arange(part.max() + 1)).astype(np.float64)
+    moved = np.zeros((len(SIDES), 2, len(z), member.shape[1]))
+    direction = np.zeros((len(SIDES), len(folds), x.shape[1]))
+    for number, (train, weight, w, b) in enumerate(zip(learns, weights, *fitted, strict=True)):
+        side, at = divmod(number, len(folds))
+        test = fold == folds[at]
+        middle, spread = x[train].mean(axis=0), x[train].std(axis=0)
+        scale = np.divide(1.0, spread, out=np.zeros_like(spread), where=spread > 0)
+        # Single precision is enough for a step that is no more than a first order.
+        columns = ((x[train] - middle) * scale).astype(np.float32)
+        share = weight[train] / weight.sum()
+        chance = expit(x[train] @ w + b)
+        # What the loss without a part pulls at the coefficients and at the intercept.
+        pull = (share * (chance - z[train]))[:, None] * member[train]
+        right = columns.T @ pull + np.outer(w * spread, share @ member[train]) / C
+        step, shift = _newton_step(columns, share * chance * (1 - chance), right, pull.sum(0), C)
+        # Platt's line turns one of these readings into the other, so that its slope is exact.
+        raw = (x[test] @ w).std()
+        stretch = calibrated[side, test].std() / raw if raw > 0 else 0.0
+        direction[side, at] = stretch * w
+        for kind, states in enumerate((x, y)):
+            moved[side, kind, test] = stretch * (((states[test] - middle) * scale) @ step + shift)
+    return Influence(moved, direction)
+
+
+def _newton_step(
+    x: np.ndarray, bend: np.ndarray, right: np.ndarray, last: np.ndarray, C: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Solve curvature · step = (right, last) for coefficients [width, part], intercepts [part].
+
+    The curvature is that of a logistic loss with `bend` [row] and penalty 1/C on the coefficients.
+    The intercept has no penalty: columns centred by the bend do without it. Then the smaller of
+    two systems is solved, rows by rows (Woodbury's identity) or columns by columns.
+    """
+    total = bend.sum()
+    middle = (bend @ x / total).astype(x.dtype)
+    half = np.sqrt(bend).astype(x.dtype)[:, None] * (x - middle)
+    right = (right - np.outer(middle, last)).astype(x.dtype)
+    if len(x) < x.shape[1]:
+        inner = np.eye(len(x), dtype=x.dtype) + C * (half @ half.T)
+        step = C * (right - C * half.T @ cho_solve(cho_factor(inner), half @ right))
+    else:
+        inner = half.T @ half + np.eye(x.shape[1], dtype=x.dtype) / C
+        step = cho_solve(cho_factor(inner), right)
+    return step, last / total - middle @ step
+
+
+def entity_parts(entity: Sequence[str] | np.ndarray, *, seed: int) -> np.ndarray:
+    """The part of each sample, [question] from 0; all samples of an entity are in one."""
+    number = np.unique(np.asarray(entity), return_inverse=True)[1]
+    count = number.max() + 1
+    order = np.random.default_rng(seed).permutation(count)
+    return (order % min(PARTS, max(2, count // 2)))[number]
