@@ -171,6 +171,7 @@ class Description(_Part):
     licence: dict[_Name, _Fact]
     method: _Method
     band: list[_Share] | None = Field(default=None, min_length=2, max_length=2)
+    forms: list[Annotated[str, Field(max_length=100)]] | None = None
     before: _PreAnswer | None = None
     promise: _Promise | None = None
 
