@@ -35,8 +35,8 @@ from anchorscope.inspection.choices import (
     passes_of_choices,
 )
 from anchorscope.inspection.question import (
-    Exchange,
     OnToken,
+    RecordedAnswer,
     RunPrompts,
     ask,
     prompts_of_run,
@@ -75,14 +75,25 @@ def inspect(
     window: int | None = None,
     heads: Sequence[Head] = (),
 ) -> Inspection:
-    """The model's answer to a question, and what the probes of a finished run read in it.
+    """Ask one question, and read the answer with the probes of a finished run.
 
-    It is asked, marked and read as the questions of the run's `dataset` (its first one by default).
-    `cut` is what the knockout cuts: a part of the question, positions of prompt tokens, or by
-    default the exact question tokens. `neutral` cuts as many tokens that carry neither subject nor
-    property, `answer_only` leaves the question out, `subject` puts another subject in its place,
-    `window` cuts in so many blocks that end at each layer, `heads` (block from 1, head from 0) in
-    these heads alone.
+    Args:
+        model: The model of the run, or another of the same weights.
+        question: The text asked.
+        run: A finished run, or its folder.
+        dataset: As which of the run's datasets it is asked and marked; by default the first.
+        detector: Its probability that the answer is wrong is added.
+        mode: Which probes give the pathway.
+        cut: What the knockout cuts: a part of the question, positions of prompt tokens, or by
+            default the exact question tokens.
+        neutral: Also cut as many tokens that carry neither subject nor property.
+        answer_only: Also leave the question out.
+        subject: Also put this subject in the place of the question's own.
+        window: Also cut in so many blocks that end at each layer.
+        heads: Also cut in these heads alone: (block from 1, head from 0).
+
+    Returns:
+        The answer, its tokens, and the belief by layer under each change.
 
     Examples:
         >>> import anchorscope as anc
@@ -177,12 +188,12 @@ class Inspector:
         sample = self.prompts.by_text.get(question.strip())
         return None if sample is None else self.answers.folds.get(sample.id)
 
-    def ask(self, question: str, on_token: OnToken | None = None) -> Exchange:
+    def ask(self, question: str, on_token: OnToken | None = None) -> RecordedAnswer:
         """The model's answer; `on_token` is called with each token as it is fed."""
         return ask(self.prompts, question, on_token)
 
     def read(
-        self, exchange: Exchange, choices: Choices | None = None, *, mode: Mode = "strict"
+        self, exchange: RecordedAnswer, choices: Choices | None = None, *, mode: Mode = "strict"
     ) -> Inspection:
         """The answer with what the probes read in it, under the changes that were chosen."""
         choices, sample = choices or Choices(), exchange.sample
@@ -210,7 +221,7 @@ class Inspector:
             return about
         return self._measured(about, exchange, self._states(exchange, choices, chosen))
 
-    def _measured(self, about: Inspection, exchange: Exchange, states: States) -> Inspection:
+    def _measured(self, about: Inspection, exchange: RecordedAnswer, states: States) -> Inspection:
         """The inspection with beliefs, bands, P(wrong) and pathway read from these states."""
         answers, mode = self.answers, about.mode
         stacked = np.stack(list(states.values()))
@@ -231,7 +242,9 @@ class Inspector:
             pathway=pathway_of(answers, mode, states, fold=fold),
         )
 
-    def _states(self, exchange: Exchange, choices: Choices, chosen: tuple[int, ...]) -> States:
+    def _states(
+        self, exchange: RecordedAnswer, choices: Choices, chosen: tuple[int, ...]
+    ) -> States:
         """The states [layer, width] at the probe position, clean and under each choice."""
         assert exchange.clean is not None
         passes = passes_of_choices(choices, self.config)
@@ -267,7 +280,7 @@ class Inspector:
             for row, state in zip(batch, to_host(read), strict=True)
         }
 
-    def _patched(self, exchange: Exchange, subject: str) -> tuple[int, ...]:
+    def _patched(self, exchange: RecordedAnswer, subject: str) -> tuple[int, ...]:
         """The prompt about another subject, with the sample's own answer after it."""
         other = self.prompts.prompted(with_subject(exchange.sample, subject), own=False)
         return other.prompt_ids + written(exchange.sample)

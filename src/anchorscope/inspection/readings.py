@@ -16,7 +16,7 @@ from anchorscope.detect.deployed.detector import Detector
 from anchorscope.detect.deployed.located import Scored, locate_answer
 from anchorscope.engine.passes import CLEAN, KNOCKOUT
 from anchorscope.errors import unknown
-from anchorscope.inspection.question import Exchange
+from anchorscope.inspection.question import RecordedAnswer
 from anchorscope.models import Model
 from anchorscope.pathways.effects import ROLES
 from anchorscope.probes.probe_set import ProbeSet
@@ -184,7 +184,9 @@ def wrong_by_probe(answers: RunAnswers, mode: Mode, probability: float) -> Wrong
     return Wrong(probability=probability, by=by, calibration=words)
 
 
-def wrong_by_detector(detector: Detector, model: Model, bound: Bound, exchange: Exchange) -> Wrong:
+def wrong_by_detector(
+    detector: Detector, model: Model, bound: Bound, exchange: RecordedAnswer
+) -> Wrong:
     """What the detector says of this very answer, and how well it was calibrated."""
     scored = _scored(detector, model, bound, exchange)
     evaluation = detector.evaluation
@@ -202,7 +204,7 @@ def wrong_by_detector(detector: Detector, model: Model, bound: Bound, exchange: 
     return Wrong(probability=scored.probability, by=by, calibration=" ".join(words), scored=scored)
 
 
-def _scored(detector: Detector, model: Model, bound: Bound, exchange: Exchange) -> Scored:
+def _scored(detector: Detector, model: Model, bound: Bound, exchange: RecordedAnswer) -> Scored:
     dataset = detector_dataset(detector, exchange.sample.question.dataset)
     own, clean = detector.bind(model, dataset=dataset), exchange.clean
     text, answer = exchange.sample.question.text, exchange.sample.answer

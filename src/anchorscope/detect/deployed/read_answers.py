@@ -63,7 +63,7 @@ def read_answers(
 
     With `token_log_probs` given answers have the log-probability of every token too; the model's
     own always have it. `prefix_of` gives tokens that most prompts begin with, read once.
-    `on_token` follows the model's own answer to a single question.
+    `on_token` hears each token that the model writes; its rows are the tasks' numbers.
     """
     model = answerer.model
     require_understood(model)
@@ -77,7 +77,7 @@ def read_answers(
             if any(p[: len(prefix)] != prefix.ids or len(p) <= len(prefix) for p in prompts):
                 prefix = Prefix((), None)
             if batch[0].answer is None:
-                located, clean = _write(lease, answerer, prefix, batch, on_token)
+                located, clean = _write(lease, answerer, prefix, batch, _numbered(batch, on_token))
             else:
                 located, clean = _read(lease, prefix, batch, token_log_probs)
             numbers = [task.number for task in batch]
@@ -93,6 +93,14 @@ def read_answers(
                 rows=rows if written else None,
             ):
                 yield batch
+
+
+def _numbered(batch: Sequence[Task], on_token: OnToken | None) -> OnToken | None:
+    """`on_token` with the tasks' numbers for rows."""
+    if on_token is None:
+        return None
+    numbers = [task.number for task in batch]
+    return lambda step: on_token(replace(step, rows=tuple(numbers[row] for row in step.rows)))
 
 
 def _write(
