@@ -15,7 +15,7 @@ from anchorscope.answers.generate import answer_offsets
 from anchorscope.detect.deployed.bind import Example
 from anchorscope.detect.deployed.detector import Detector
 from anchorscope.detect.deployed.exchanges import Exchange
-from anchorscope.detect.deployed.located import unknown_answer
+from anchorscope.detect.deployed.located import to_frame, unknown_answer
 from anchorscope.detect.deployed.pre_answer import PreAnswerProbe
 from anchorscope.detect.distance import Distance
 from anchorscope.detect.kinds import METHODS
@@ -237,6 +237,18 @@ def test_an_answer_unlike_all_that_was_learnt_from_gets_no_firm_outcome(tiny_lla
     assert "unlike what the detector learnt" in far.reason and far.probability == firm.probability
 
 
+def test_a_form_that_was_read_badly_gets_no_firm_outcome(tiny_llama):
+    detector = replace(make(tiny_llama), forms=("as-written", "full-stop"))
+    answers = ["Paris", "Paris.", "paris"]
+    bare, stop, lower = detector.score(tiny_llama, [QUESTIONS[0]] * 3, answer=answers)
+    assert bare.outcome in ("right", "wrong")
+    assert stop.outcome == bare.outcome
+    assert stop.probability == pytest.approx(bare.probability, abs=2e-4)
+    assert lower.outcome == "cannot say" and lower.flagged and "lower-case" in lower.reason
+    own = detector.score(tiny_llama, QUESTIONS)
+    assert all("form" not in one.reason for one in own)  # as the model wrote it
+
+
 def test_every_entity_of_a_given_answer_is_scored_in_one_pass(tiny_llama):
     detector = make(tiny_llama)
     answer = 'Sure! It was Rome. The river is Tiber.\n- Paris\n```json\n{"a": "Lyon"}\n```'
@@ -255,6 +267,8 @@ def test_every_entity_of_a_given_answer_is_scored_in_one_pass(tiny_llama):
         assert span.probability == pytest.approx(1 / (1 + math.exp(-0.1 * score - 0.2)), abs=2e-3)
     assert one.worst == max(entities, key=lambda span: span.probability)
     assert one.probability == one.worst.probability and one.answer_entity == one.worst.text
+    assert to_frame([one])["probability"].tolist() == [one.probability]
+    assert to_frame([one], spans=True)["text"].tolist() == [span.text for span in one.spans]
     # The same from states that come from elsewhere.
     rest = plain_states(tiny_llama, [(*prompt, *ids[: n + 1]) for n in range(len(ids))])
     again = detector.score_states(ids, rest.numpy(), tokenizer=tiny_llama.tokenizer)

@@ -63,3 +63,14 @@ def test_the_page_of_detectors_says_what_all_detectors_showed(
     low = moved[(moved["vs_best_p"] < ALPHA) & (moved["vs_best"] < 0)]["detector"].value_counts()
     assert low.get("combined", 0) == below
     assert moved.groupby("detector")["auroc"].mean().round(3)["combined"] == mean
+
+
+@pytest.mark.parametrize("model", ["smollm2-135m", "qwen2.5-coder-1.5b"])
+def test_the_page_of_detectors_says_what_a_peers_states_tell(model: str) -> None:
+    page = " ".join((ROOT / "docs" / "detection.md").read_text(encoding="utf-8").split())
+    table = pd.read_csv(ROOT / "docs" / "detection" / f"{model}-peer.csv")
+    rows = table[(table["position"] == "probe position") & (table["answers"] == "all")]
+    ranges = [f"{rows[side].min():.3f} to {rows[side].max():.3f}" for side in ("of_peer", "own")]
+    assert f"with {ranges[0]} where its own have {ranges[1]}" in page
+    assert (rows["gap"] > 0).all()
+    assert (rows["p"] < ALPHA).sum() == {"smollm2-135m": 1, "qwen2.5-coder-1.5b": 4}[model]

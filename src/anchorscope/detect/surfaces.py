@@ -14,7 +14,6 @@ import pandas as pd
 
 from anchorscope.detect.deployed.bind import Bound, Example, bind_prompts
 from anchorscope.detect.deployed.read_answers import Task, read_answers
-from anchorscope.errors import UserError
 from anchorscope.models import Model
 from anchorscope.progress import Progress
 from anchorscope.records import Sample
@@ -52,7 +51,7 @@ def read_surfaces(
 ) -> None:
     """Read every usable answer on every surface, a shard at a time; what is there is kept."""
     progress.start(STAGE, sum(map(len, shards)))
-    bounds: dict[str, Bound] = {}
+    bounds: dict[str, Bound | None] = {}
     for number, samples in enumerate(shards):
         names = [table_name(number), *(shard_name(pass_name(s), number) for s in SURFACES)]
         usable = [sample for sample in samples if sample.usable]
@@ -60,19 +59,19 @@ def read_surfaces(
             dataset = usable[0].question.dataset
             if dataset not in bounds:
                 bounds[dataset] = _bound(model, usable, max_tokens)
-            _read_shard(bounds[dataset], store, number, usable)
+            bound = bounds[dataset]
+            if bound is not None:
+                _read_shard(bound, store, number, usable)
+            else:
+                progress.note(
+                    f"{dataset}: its prompts are not found again; no other forms are read"
+                )
         progress.advance(len(samples))
 
 
-def _bound(model: Model, samples: Sequence[Sample], max_tokens: int) -> Bound:
+def _bound(model: Model, samples: Sequence[Sample], max_tokens: int) -> Bound | None:
     examples = [Example(question=s.question.text, prompt_ids=s.prompt_ids) for s in samples[:8]]
-    bound = bind_prompts(model, examples, finder=None, max_tokens=max_tokens)
-    if bound is None:
-        raise UserError(
-            f"The tokenizer of {model.name} does not give the tokens of the run's prompts. Read "
-            "the run with the model that made it."
-        )
-    return bound
+    return bind_prompts(model, examples, finder=None, max_tokens=max_tokens)
 
 
 def _read_shard(bound: Bound, store: Store, number: int, samples: Sequence[Sample]) -> None:
