@@ -15,7 +15,7 @@ from anchorscope.answers.generate import answer_offsets
 from anchorscope.detect.deployed.bind import Example
 from anchorscope.detect.deployed.detector import Detector
 from anchorscope.detect.deployed.exchanges import Exchange
-from anchorscope.detect.deployed.located import unknown_answer
+from anchorscope.detect.deployed.located import to_frame, unknown_answer
 from anchorscope.detect.deployed.pre_answer import PreAnswerProbe
 from anchorscope.detect.distance import Distance
 from anchorscope.detect.kinds import METHODS
@@ -255,6 +255,8 @@ def test_every_entity_of_a_given_answer_is_scored_in_one_pass(tiny_llama):
         assert span.probability == pytest.approx(1 / (1 + math.exp(-0.1 * score - 0.2)), abs=2e-3)
     assert one.worst == max(entities, key=lambda span: span.probability)
     assert one.probability == one.worst.probability and one.answer_entity == one.worst.text
+    assert to_frame([one])["probability"].tolist() == [one.probability]
+    assert to_frame([one], spans=True)["text"].tolist() == [span.text for span in one.spans]
     # The same from states that come from elsewhere.
     rest = plain_states(tiny_llama, [(*prompt, *ids[: n + 1]) for n in range(len(ids))])
     again = detector.score_states(ids, rest.numpy(), tokenizer=tiny_llama.tokenizer)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
+import pandas as pd
 from torch import Tensor
 
 from anchorscope.answers.generate import answer_offsets
@@ -77,6 +78,18 @@ class Scored:
             facts.append(("predicted pathway", f"{self.predicted_pathway} ({sure})"))
         lines = [Line(name="clean", label="clean", values=self.belief)]
         return card(self.answer, facts, picture=belief_chart(lines) if self.belief else "")
+
+
+def to_frame(scored: Sequence[Scored], *, spans: bool = False) -> pd.DataFrame:
+    """Scored answers as a table: a row for each answer, or for each of its sentences and entities.
+
+    Rows of spans have the number of their answer in `answer`.
+    """
+    if spans:
+        return pd.DataFrame(
+            [{"answer": n} | asdict(span) for n, one in enumerate(scored) for span in one.spans]
+        )
+    return pd.DataFrame([asdict(one) for one in scored]).drop(columns=["spans", "belief"])
 
 
 @dataclass(frozen=True, kw_only=True)
