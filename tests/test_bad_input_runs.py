@@ -34,7 +34,7 @@ CASES = {
     "one question": (rows(1), FEW),
     "one class only": (rows(40), "wrong and 0 right answers can be used; probes need at least 20"),
     "an endless popularity": (rows(3, popularity=float("inf")), "popularity must be a number"),
-    "the same id twice": (rows(3, id="x"), "have the same id 'x'"),
+    "the same id twice": (rows(3, id="x"), "2 of 3 rows of q.jsonl cannot be used"),
     "100,000 characters": (
         [*rows(60), {"question": "x" * 100_000, "answers": ["a"]}],
         "characters makes a prompt of 100006 tokens",

@@ -9,60 +9,99 @@ import sys
 import pytest
 from kit.rivers import rivers
 
+import anchorscope
+from anchorscope.cli.run import PANELS
+from anchorscope.datasets import DATASETS
+from anchorscope.models.locate import WEIGHTS
+
 BAD = [
-    (["--model", "./nowhere"], "'./nowhere' is neither a model folder nor a .gguf file."),
-    (
-        ["--data", "popkwa"],
-        "Unknown dataset or file 'popkwa'. Accepted: atlas, atlas-compare, popqa",
-    ),
-    (["--limit", "-3"], "--limit is '-3'. Accepted: a number of questions, or all."),
-    (["--limit", "many"], "--limit is 'many'. Accepted: a number of questions, or all."),
-    (["--prompt", "haiku"], "Unknown prompt 'haiku'. Accepted: auto, chat, text."),
-    (
-        ["--finder", "eyes"],
-        "Unknown finder 'eyes'. Accepted: auto, given, rules, model, spacy, all.",
-    ),
-    (["--layers", "window:0"], "Unknown layers 'window:0'. Accepted: cumulative, single, window:w"),
-    (["--device", "abacus"], "Device 'abacus' cannot be used"),
-    (
-        ["--device", "tensor-parallel"],
-        "Accepted: auto, balanced (one model over all devices, by accelerate's device_map), cpu, "
-        "cuda, cuda:N, mps, as far as this machine has them; --workers N has each GPU run a copy "
-        "of the model.",
-    ),
-    (["--dtype", "int3"], "Unknown dtype 'int3'. Accepted: auto, float32, bfloat16, float16."),
+    ("--model ./nowhere", "'./nowhere' is neither a model folder nor a .gguf file."),
+    ("--data popkwa", "Unknown dataset or file 'popkwa'. Accepted: atlas, atlas-compare, popqa"),
+    ("--data popqaa", "Did you mean 'popqa'?"),
+    ("--limit -3", "--limit is '-3'. Accepted: a number of questions, or all."),
+    ("--limit many", "--limit is 'many'. Accepted: a number of questions, or all."),
+    ("--prompt haiku", "Unknown prompt 'haiku'. Accepted: auto, chat, text."),
+    ("--prompt texts", "Accepted: auto, chat, text. Did you mean 'text'?"),
+    ("--finder eyes", "Unknown finder 'eyes'. Accepted: auto, given, rules, model, spacy, all."),
+    ("--layers window:0", "Unknown layers 'window:0'. Accepted: cumulative, single, window:w"),
+    ("--device abacus", "Device 'abacus' cannot be used"),
+    ("--device tensor-parallel", "--workers N has each GPU run a copy of the model."),
+    ("--dtype int3", "Unknown dtype 'int3'. Accepted: auto, float32, bfloat16, float16."),
 ]
 
 
-@pytest.mark.parametrize(
-    ("words", "said"), BAD, ids=lambda x: " ".join(x) if isinstance(x, list) else ""
-)
-def test_a_bad_option_is_one_sentence_and_writes_nothing(cli, tmp_path, words, said):
+@pytest.mark.parametrize(("words", "sentence"), BAD)
+def test_a_bad_option_is_one_sentence_and_writes_nothing(cli, tmp_path, words, sentence):
     out = tmp_path / "run"
-    code, _, error = cli("run", "--data", "atlas", "--limit", "48", "--out", out, *words)
+    code, _, error = cli("run", "--data", "atlas", "--limit", "48", "--out", out, *words.split())
     assert code == 2
-    assert said in error
-    assert "Traceback" not in error
+    assert sentence in error and "Traceback" not in error
     assert not (out / "answers").exists()
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "said"),
-    [
-        ("no_answers.csv", "question\nWhat is up?\n", "answer"),
-        ("empty.jsonl", "", "empty"),
-        ("blank.csv", "question,answer\n,sky\n", "question"),
-        ("twice.csv", "id,question,answer\n1,What is up?,sky\n1,What is down?,earth\n", "id"),
-        ("picture.png", "PNG", "Accepted"),
-    ],
-)
-def test_a_bad_file_of_questions(cli, tmp_path, name, text, said):
+BAD_FILES = [
+    ("no_answers.csv", "question\nWhat is up?\n", "answer"),
+    ("empty.jsonl", "", "has no rows"),
+    ("blank.csv", "question,answer\n,sky\nA?,\n", "2 of 2 rows of blank.csv cannot be used"),
+    ("twice.csv", "id,question,answer\n1,What is up?,sky\n1,What is down?,earth\n", "of row 1"),
+    ("picture.png", "PNG", "Accepted"),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "sentence"), BAD_FILES)
+def test_a_bad_file_of_questions(cli, tmp_path, name, text, sentence):
     (tmp_path / name).write_text(text)
     code, _, error = cli("run", "--data", tmp_path / name, "--out", tmp_path / "run")
     assert code == 2
-    assert said in error
-    assert "Traceback" not in error
+    assert sentence in error and "Traceback" not in error
     assert not (tmp_path / "run").exists()
+
+
+def test_bad_rows_are_skipped_and_what_was_left_out_is_said(cli, tmp_path):
+    model = rivers(tmp_path) / "model"
+    rows = [f"Where is lake {n}?,a" for n in range(48)]
+    rows += [",a", "Where is lake 1?,a", "Where is lake 2?,b", "x" * 600 + ",a"]
+    (tmp_path / "q.csv").write_text("\n".join(["question,answer", *rows]) + "\n")
+    words = ["--model", model, "--data", tmp_path / "q.csv", "--out", tmp_path / "run",
+             "--max-tokens", 2, "--shots", 0, "--device", "cpu", "--evidence", "none"]  # fmt: skip
+    code, _, error = cli("run", *words)
+    assert code == 2 and "Row 49 of q.csv has an empty question" in error
+    code, _, error = cli("run", *words, "--skip-bad-rows")
+    assert "q: 48 questions; left out: 1 bad row, 2 ambiguous, 1 duplicate" in error
+    assert "a question has 600 characters" in error
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["figure", "quick", "--out", "f.png"], "Did you mean 'quack'?"),
+        (["run", "--model", "./lama.gguf"], "Did you mean 'llama.gguf'?"),
+        (["run", "--model", "./lama", "--out", "x"], "Did you mean 'llama'?"),
+    ],
+)
+def test_a_mistyped_file_or_folder_is_guessed(cli, tmp_path, monkeypatch, words, meant):
+    monkeypatch.chdir(tmp_path)
+    for name in ("quack", "llama", "llama.gguf"):
+        (tmp_path / name).mkdir()
+    code, _, error = cli(*words)
+    assert code == 2 and meant in error
+
+
+def test_what_there_is_by_name_is_listed(cli):
+    for command, names in (("datasets", DATASETS), ("models", WEIGHTS)):
+        code, out, _ = cli(command)
+        first = [line.split()[0] for line in out.splitlines() if line.strip()]
+        assert code == 0 and set(names) <= set(first)
+
+
+def test_options_and_commands_are_in_groups_with_an_example(cli):
+    _, out, _ = cli("--help")
+    for group in ("Run", "Look at results", "Models and data", "Detectors of wrong answers"):
+        assert f"─ {group} ─" in out
+    _, out, _ = cli("run", "--help")
+    assert "Example: anchorscope run --model" in out.replace("`", "")
+    for group in PANELS:
+        assert f"─ {group} ─" in out
 
 
 def test_a_folder_of_another_run(cli, tmp_path):
@@ -84,16 +123,7 @@ def test_too_few_right_answers_are_counted(cli, tmp_path, bundled):
     rows = ["question,answer,subject"]
     rows += [f"What is the secret word of City{n}?,xyzzy{n},City{n}" for n in range(12)]
     (tmp_path / "hard.csv").write_text("\n".join(rows) + "\n")
-    words = [
-        "--data",
-        tmp_path / "hard.csv",
-        "--prompt",
-        "text",
-        "--max-tokens",
-        "2",
-        "--shots",
-        "1",
-    ]
+    words = ["--data", tmp_path / "hard.csv", "--prompt", "text", "--max-tokens", 2, "--shots", 1]
     code, _, error = cli("run", *words, "--out", tmp_path / "run")
     assert code == 2
     assert "0 right" in error
@@ -109,34 +139,24 @@ def test_figure_of_nothing(cli, tmp_path):
     assert "Unknown figure format '.bmp'. Accepted: .png, .svg, .pdf." in error
 
 
-@pytest.mark.slow  # half a minute on one slow core, most of it the full pack
-def test_doctor_understands_the_bundled_model(cli, bundled):
-    code, out, _ = cli("doctor", "--model", "bundled", "--dtype", "float32", "--device", "cpu")
-    assert code == 0
-    assert out.count("  ok ") == 17
-    assert out.strip().endswith("understood")
-
-
 def test_doctor_prints_each_check(cli, tmp_path):
     model = rivers(tmp_path) / "model"
     code, out, _ = cli("doctor", "--model", model, "--dtype", "float32", "--device", "cpu")
     assert code == 0
     assert out.count("  ok ") == 17
-    assert out.strip().endswith("understood")
+    assert out.strip().endswith("17 checks passed: this model can be run.")
+
+
+@pytest.mark.slow  # half a minute on one slow core, most of it the full pack
+def test_doctor_understands_the_bundled_model(cli, bundled):
+    code, out, _ = cli("doctor", "--model", "bundled", "--dtype", "float32", "--device", "cpu")
+    assert code == 0 and out.count("  ok ") == 17
 
 
 def test_the_package_is_a_command_too(cli):
-    asked = [sys.executable, "-m", "anchorscope", "--version"]
-    said = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
-    assert said == cli("--version")[1]
-
-
-def test_help_and_version(cli):
-    assert cli("--version")[1].startswith("anchorscope ")
-    for command in ("run", "figure", "doctor"):
-        code, out, _ = cli(command, "--help")
-        assert code == 0
-        assert "--help" in out
+    command = [sys.executable, "-m", "anchorscope", "--version"]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert printed == cli("--version")[1] == f"anchorscope {anchorscope.__version__}\n"
 
 
 _QUIET = """
@@ -152,18 +172,9 @@ assert not datasets.is_progress_bar_enabled()
 
 @pytest.mark.parametrize(("before", "here"), [("", False), ("import datasets", True)])
 def test_the_bars_of_a_library_are_off_before_and_after_it_is_imported(before, here):
-    given = {
-        name: value for name, value in os.environ.items() if not name.startswith("HF_DATASETS")
-    }
-    told = _QUIET.format(before=before, here=here)
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", told],
-        env=given,
-        capture_output=True,
-        text=True,
-        timeout=180,
-        check=False,
-    )
+    env = {name: text for name, text in os.environ.items() if not name.startswith("HF_DATASETS")}
+    command = [sys.executable, "-W", "error", "-c", _QUIET.format(before=before, here=here)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=180)
     assert (done.returncode, done.stderr) == (0, "")
 
 

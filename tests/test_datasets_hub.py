@@ -9,6 +9,16 @@ from pathlib import Path
 import pyarrow
 import pyarrow.parquet
 import pytest
+from test_datasets_sources import (
+    HOTPOTQA,
+    HOTPOTQA_ROW,
+    NQ,
+    NQ_ROW,
+    POPQA,
+    POPQA_ROW,
+    TRIVIAQA,
+    TRIVIAQA_ROW,
+)
 
 from anchorscope.datasets import DATASETS, load_questions
 from anchorscope.datasets.columns import read_columns
@@ -126,31 +136,36 @@ def test_columns_are_read_by_their_path() -> None:
     assert columns.normal(ROWS[1]) == {"question": "Who wrote Dracula?", "answers": ["Bram Stoker"]}
 
 
+ASKED, GOLD = "Who got the prize?", "Michio Sugeno"
 READY = {
-    "simpleqa": {
-        "metadata": "{'topic': 'x'}", "problem": "Who got the prize?", "answer": "Michio Sugeno",
-    },
+    "simpleqa": {"metadata": "{'topic': 'x'}", "problem": ASKED, "answer": GOLD},
     "simpleqa-verified": {
-        "original_index": 5, "problem": "Who got the prize?", "answer": "Michio Sugeno",
-        "topic": "Science", "urls": "u",
+        "original_index": 5, "problem": ASKED, "answer": GOLD, "topic": "Science", "urls": "u",
     },
-    "webquestions": {"url": "u", "question": "Who got the prize?", "answers": ["Michio Sugeno"]},
-    "sciq": {
-        "question": "Who got the prize?", "distractor1": "a", "correct_answer": "Michio Sugeno",
-        "support": "long",
-    },
+    "webquestions": {"url": "u", "question": ASKED, "answers": [GOLD]},
+    "sciq": {"question": ASKED, "distractor1": "a", "correct_answer": GOLD, "support": "long"},
 }  # fmt: skip
+FIRST_FOUR = {
+    "popqa": (POPQA_ROW, POPQA),
+    "triviaqa": (TRIVIAQA_ROW, TRIVIAQA),
+    "hotpotqa": (HOTPOTQA_ROW, HOTPOTQA),
+    "nq": (NQ_ROW, NQ),
+}
 
 
-@pytest.mark.parametrize("name", READY)
+@pytest.mark.parametrize("name", [*FIRST_FOUR, *READY])
 def test_the_sets_with_a_name_read_the_hubs_rows(name: str, tmp_path: Path) -> None:
     source = DATASETS[name]
     assert source.hub is not None
-    folder = hub_folder(tmp_path / "hub" / name, {"default": {source.hub.split: [READY[name]]}})
+    row, expected = FIRST_FOUR.get(name, (READY.get(name), None))
+    config = source.hub.config or "default"
+    folder = hub_folder(tmp_path / "hub" / name, {config: {source.hub.split: [row]}})
     (draft,) = from_hub(source, replace(source.hub, path=str(folder)))
-    question = draft.question
-    assert (question.text, question.answers) == ("Who got the prize?", ("Michio Sugeno",))
-    assert question.dataset == name
+    assert draft is not None and draft.question.dataset == name
+    if expected is not None:
+        assert draft.question == expected
+    else:
+        assert (draft.question.text, draft.question.answers) == (ASKED, (GOLD,))
 
 
 def test_a_file_of_the_hubs_rows_is_known_by_its_name(tmp_path: Path) -> None:

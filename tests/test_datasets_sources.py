@@ -9,29 +9,18 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-import pyarrow
-import pyarrow.parquet
+import pandas
 import pytest
 
-import anchorscope
 from anchorscope.datasets import DATASETS, load_questions
-from anchorscope.datasets.hub import from_hub
 from anchorscope.records import Question
 
-POPQA_ROW = {
+POPQA_ROW = {  # some of the columns that are not read are left out, here and below
     "id": 4222362,
     "subj": "George Rankin",
     "prop": "occupation",
     "obj": "politician",
-    "subj_id": 1850297,
-    "prop_id": 22,
-    "obj_id": 2834605,
     "s_aliases": '["George James Rankin"]',
-    "o_aliases": '["political leader"]',
-    "s_uri": "http://www.wikidata.org/entity/Q5543720",
-    "o_uri": "http://www.wikidata.org/entity/Q82955",
-    "s_wiki_title": "George Rankin",
-    "o_wiki_title": "Politician",
     "s_pop": 142,
     "o_pop": 25692,
     "question": "What is George Rankin's occupation?",
@@ -40,10 +29,6 @@ POPQA_ROW = {
 TRIVIAQA_ANSWER = {
     "aliases": ["Sunset Blvd", "Sunset Boulevard"],
     "normalized_aliases": ["sunset blvd", "sunset boulevard"],
-    "matched_wiki_entity_name": "",
-    "normalized_matched_wiki_entity_name": "",
-    "normalized_value": "sunset boulevard",
-    "type": "WikipediaEntity",
     "value": "Sunset Boulevard",
 }
 TRIVIAQA_ROW = {
@@ -58,20 +43,13 @@ TRIVIAQA_FILE = {
             "Answer": {
                 "Aliases": ["Sunset Blvd", "Sunset Boulevard"],
                 "NormalizedAliases": ["sunset blvd", "sunset boulevard"],
-                "NormalizedValue": "sunset boulevard",
-                "Type": "WikipediaEntity",
                 "Value": "Sunset Boulevard",
             },
-            "EntityPages": [],
             "Question": TRIVIAQA_ROW["question"],
             "QuestionId": "tc_33",
-            "QuestionSource": "http://www.triviacountry.com/",
-            "SearchResults": [],
         }
     ],
     "Domain": "unfiltered",
-    "VerifiedEval": False,
-    "Version": 1.0,
 }
 HOTPOTQA_ROW = {
     "id": "5a8b57f25542995d1e6f1371",
@@ -118,6 +96,14 @@ HOTPOTQA = Question(
     entity="were scott derrickson and ed wood of the same nationality",
 )
 
+NQ = Question(
+    id="nq:dev:01ed43cde16e08cb",  # a hash of the text: NQ-open has no ids
+    dataset="nq",
+    text=NQ_ROW["question"],
+    answers=("14 December 1972 UTC", "December 1972"),
+    entity=NQ_ROW["question"],
+)
+
 
 def loaded(path: Path) -> tuple[str, str, Question]:
     found = load_questions(path)
@@ -125,42 +111,26 @@ def loaded(path: Path) -> tuple[str, str, Question]:
     return found.name, found.title, question
 
 
-def table(rows: list[dict]) -> str:
-    """The rows as pandas writes a .tsv: quotes doubled inside quotes."""
-    import pandas
-
-    return pandas.DataFrame(rows).to_csv(sep="\t", index=False)
-
-
 def test_popqa_as_its_authors_write_it(tmp_path: Path) -> None:
     path = tmp_path / "popQA.tsv"
-    path.write_text(table([POPQA_ROW]), encoding="utf-8")
-    assert '"[""politician""' in path.read_text()
+    path.write_text(pandas.DataFrame([POPQA_ROW]).to_csv(sep="\t", index=False), encoding="utf-8")
+    assert '"[""politician""' in path.read_text()  # quotes doubled inside quotes
     expected = replace(POPQA, id="popqa:all:4222362")
     assert loaded(path) == ("popqa", "PopQA", expected)
     assert loaded(path.rename(tmp_path / "anything_test.tsv")) == ("popqa", "PopQA", POPQA)
 
 
-def test_triviaqa_as_its_authors_write_it(tmp_path: Path) -> None:
-    path = tmp_path / "unfiltered-web-dev.json"
-    path.write_text(json.dumps(TRIVIAQA_FILE))
-    assert loaded(path) == ("triviaqa", "TriviaQA", TRIVIAQA)
-
-
-def test_hotpotqa_as_its_authors_write_it(tmp_path: Path) -> None:
-    path = tmp_path / "hotpot_dev_distractor_v1.json"
-    path.write_text(json.dumps(HOTPOTQA_FILE))
-    assert loaded(path) == ("hotpotqa", "HotpotQA", HOTPOTQA)
-    assert "no" in {shot.answer for shot in load_questions(path).shots}
-
-
-def test_nq_as_its_authors_write_it(tmp_path: Path) -> None:
-    path = tmp_path / "NQ-open.dev.jsonl"
-    path.write_text(json.dumps(NQ_ROW) + "\n")
-    name, title, question = loaded(path)
-    assert (name, title) == ("nq", "NQ")
-    assert (question.text, question.answers) == (NQ_ROW["question"], tuple(NQ_ROW["answer"]))
-    assert question.id.startswith("nq:dev:")
+@pytest.mark.parametrize(
+    ("file", "content", "expected"),
+    [
+        ("unfiltered-web-dev.json", TRIVIAQA_FILE, ("triviaqa", "TriviaQA", TRIVIAQA)),
+        ("hotpot_dev_distractor_v1.json", HOTPOTQA_FILE, ("hotpotqa", "HotpotQA", HOTPOTQA)),
+        ("NQ-open.dev.jsonl", NQ_ROW, ("nq", "NQ", NQ)),
+    ],
+)
+def test_the_others_as_their_authors_write_them(tmp_path: Path, file, content, expected) -> None:
+    (tmp_path / file).write_text(json.dumps(content) + "\n")
+    assert loaded(tmp_path / file) == expected
 
 
 @pytest.mark.parametrize(
@@ -185,60 +155,6 @@ def test_a_file_is_named_by_its_dataset(tmp_path: Path, file: str, name: str, ti
     found = loaded(tmp_path / file)
     assert found[:2] == (name, title)
     assert found[2].id == f"{name}:test:x:1"
-
-
-def hub_folder(path: Path, name: str, row: dict) -> Path:
-    """A folder as the hub has it: a card that names config and split, and a parquet file."""
-    place = DATASETS[name].hub
-    assert place is not None
-    path.mkdir()
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist([row]), path / "rows.parquet")
-    config = f"config_name: {place.config or 'default'}"
-    files = f"data_files:\n  - split: {place.split}\n    path: rows.parquet"
-    (path / "README.md").write_text(f"---\nconfigs:\n- {config}\n  {files}\n---\n")
-    return path
-
-
-@pytest.mark.parametrize(
-    ("name", "row", "expected"),
-    [
-        ("popqa", POPQA_ROW, POPQA),
-        ("triviaqa", TRIVIAQA_ROW, TRIVIAQA),
-        ("hotpotqa", HOTPOTQA_ROW, HOTPOTQA),
-        ("nq", NQ_ROW, None),
-    ],
-)
-def test_the_hub_is_read_by_the_same_code_from_a_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, row: dict, expected: Question | None
-) -> None:
-    import datasets
-    import datasets.config
-
-    assert Path(anchorscope.__file__).parent not in Path(datasets.__file__).parents  # PyPI's
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    source = DATASETS[name]
-    assert source.hub is not None
-    place = replace(source.hub, path=str(hub_folder(tmp_path / "hub", name, row)))
-    (draft,) = from_hub(source, place)
-    if expected is None:
-        assert (draft.question.text, draft.question.answers) == (row["question"], (*row["answer"],))
-        assert draft.question.id.startswith("nq:dev:")
-    else:
-        assert draft.question == expected
-
-
-def test_where_the_hub_has_the_datasets() -> None:
-    places = {name: source.hub for name, source in DATASETS.items() if source.hub}
-    assert {name: (hub.path, hub.config, hub.split) for name, hub in places.items()} == {
-        "popqa": ("akariasai/PopQA", None, "test"),
-        "triviaqa": ("mandarjoshi/trivia_qa", "unfiltered.nocontext", "validation"),
-        "hotpotqa": ("hotpotqa/hotpot_qa", "distractor", "validation"),
-        "nq": ("google-research-datasets/nq_open", None, "validation"),
-        "simpleqa": ("basicv8vc/SimpleQA", None, "test"),
-        "simpleqa-verified": ("google/simpleqa-verified", None, "eval"),
-        "webquestions": ("stanfordnlp/web_questions", None, "test"),
-        "sciq": ("allenai/sciq", None, "test"),
-    }
 
 
 OFFLINE = """

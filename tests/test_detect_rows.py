@@ -96,7 +96,7 @@ BAD = {
     "no question": (".csv", b"questions\nWho?\n", "Row 1 of in.csv has no `question`."),
     "a number as the answer": (".jsonl", b'{"question": "a", "answer": 5}', "has the `answer` 5."),
     "not UTF-8": (".jsonl", '{"question": "Où?"}'.encode("latin-1"), "could not be read as"),
-    "no JSON": (".jsonl", b"Who?\n", "line 1 is no JSON"),
+    "no JSON": (".jsonl", b"Who?\n", "row 1 is no JSON"),
     "of no known kind": (".txt", b"Who?\n", "Unknown kind of file 'in.txt'"),
     "a field of ours": (
         ".jsonl", b'{"question": "a", "score": 3}', "fields of their own called score. Rename them"

@@ -99,7 +99,7 @@ def test_the_doctor_proves_it_and_the_figure_shows_it_beside_its_base(cli, folde
     base, adapter = folders
     code, out, error = cli("doctor", "--model", base, "--adapter", adapter, "--device", "cpu")
     assert code == 0, error
-    assert out.startswith("base + tuned:") and out.strip().endswith("understood")
+    assert out.startswith("base + tuned:") and out.strip().endswith("this model can be run.")
     runs = [make_run(tmp_path / name, model=name, n=60, layers=4) for name in ("base", "base + t")]
     code, _, error = cli("figure", *runs, "--out", tmp_path / "both.svg")
     assert code == 0, error

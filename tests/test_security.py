@@ -7,6 +7,7 @@ import asyncio
 import json
 import logging
 import re
+import tomllib
 from html.parser import HTMLParser
 from itertools import chain
 from pathlib import Path
@@ -169,12 +170,6 @@ def test_every_reader_of_a_model_is_told_whether_its_code_may_run():
 
 
 def test_floors_lie_above_the_known_holes():
-    import sys
-
-    if sys.version_info < (3, 11):
-        pytest.skip("tomllib came with Python 3.11")
-    import tomllib
-
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     lines = [*project["dependencies"], *chain(*project["optional-dependencies"].values())]
     floors: dict[str, list[Version]] = {}

@@ -1,7 +1,16 @@
-"""anchorscope: where a language model's sense of its own truthfulness comes from.
+"""Where a language model's sense of its own truthfulness comes from: question or answer.
 
-The public names are imported when they are first used, so that drawing a figure or asking for
-help does not wait for torch.
+    import anchorscope as anc
+
+    model = anc.load_model("bundled")            # a hub id, a folder, a .gguf file, or a model
+    questions = anc.load_questions("atlas", limit=400)
+    run = anc.run(model, questions, out="runs/atlas")
+    run.findings                                 # what was found, as a DataFrame
+    anc.plot_delta_p(run)                        # the figure
+
+`run` makes or continues a run folder, and `RunView.open` opens a finished one; `analyse` takes
+states that were extracted elsewhere, `inspect` looks into one question, `Detector.train` learns to
+tell wrong answers from a run.
 """
 
 from __future__ import annotations
@@ -10,6 +19,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    __version__: str
     from anchorscope.config import Config
     from anchorscope.datasets import load_questions
     from anchorscope.detect.deployed.detector import Detector
@@ -26,6 +36,7 @@ if TYPE_CHECKING:
     from anchorscope.run_folder.view import RunView
     from anchorscope.show import plot_delta_p
 
+# Imported when they are first used: drawing a figure or asking for help does not wait for torch.
 _HOME = {
     "Config": "config",
     "Detector": "detect.deployed.detector",
@@ -68,6 +79,14 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("anchorscope")
     if name not in _HOME:
         raise AttributeError(f"module 'anchorscope' has no attribute '{name}'")
     return getattr(import_module(f"anchorscope.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

@@ -84,6 +84,9 @@ class Config:
         changes=True,
         help="Names of the columns of files and hub: sets: question=...,answers=...",
     )
+    skip_bad_rows: bool = _field(  # the questions count by their content
+        False, changes=False, help="Leave out rows of a file that cannot be used, and say how many."
+    )
     limit: int | None = _field(400, changes=True, help="Questions of each set; None is all.")
     seed: int = _field(0, changes=True, help="Seed of sampling, folds, controls and intervals.")
     prompt: PromptStyle = _field(
@@ -150,7 +153,7 @@ class Config:
     shard: int | None = _field(
         None,
         changes=False,
-        help="Questions saved together; None: 64 to 512, on a GPU 1024 to 4096.",
+        help="Questions saved together; None: 4 to 64, on a GPU 1024 to 4096.",
     )
     batch_tokens: int | None = _field(
         None, changes=False, help="Tokens in one forward pass; None: chosen by the device's memory."

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
+from difflib import get_close_matches
 from pathlib import Path
 
 # What acts on a terminal instead of being shown: control characters but tab and line end, marks
@@ -16,10 +17,37 @@ class UserError(Exception):
     """A mistake its reader can mend; the command line prints it without a traceback."""
 
 
-def unknown(kind: str, given: object, accepted: Iterable[object], do: str = "") -> UserError:
-    """The error for a value outside a list of choices, with the list in it."""
-    choices = ", ".join(str(choice) for choice in accepted)
-    return UserError(f"Unknown {kind} '{given}'. Accepted: {choices}.{' ' + do if do else ''}")
+def unknown(
+    kind: str,
+    given: object,
+    accepted: Iterable[object],
+    do: str = "",
+    *,
+    similar: Iterable[str] | None = None,
+) -> UserError:
+    """The error for a value outside a list of choices, with the list and the likeliest in it.
+
+    `similar` are the names that may have been meant, where they are others than the list.
+    """
+    choices = [str(choice) for choice in accepted]
+    meant = did_you_mean(given, choices if similar is None else similar)
+    return UserError(
+        f"Unknown {kind} '{given}'. Accepted: {', '.join(choices)}.{' ' + do if do else ''}{meant}"
+    )
+
+
+def did_you_mean(given: object, names: Iterable[str]) -> str:
+    """The sentence " Did you mean 'x'?" for the name nearest to what was typed; else nothing."""
+    near = get_close_matches(str(given)[:200], list(names), n=1, cutoff=0.76)
+    return f" Did you mean '{near[0]}'?" if near else ""
+
+
+def beside(path: Path) -> list[str]:
+    """What is in the folder of a path that is not there, as the path would spell it."""
+    try:
+        return [str(path.with_name(name)) for name in os.listdir(path.parent)[:10_000]]
+    except (OSError, ValueError):
+        return []
 
 
 def in_a_line(message: object, most: int = 300) -> str:

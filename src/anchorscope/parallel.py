@@ -11,10 +11,14 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures.process import BrokenProcessPool
 from typing import TypeVar
 
 import joblib
-from joblib.externals.loky import BrokenProcessPool, get_reusable_executor, process_executor
+import loky.process_executor
+
+# The copy of loky inside joblib is the one that joblib's own pool runs in.
+from joblib.externals.loky import get_reusable_executor, process_executor
 from threadpoolctl import threadpool_limits
 
 from anchorscope.errors import UserError
@@ -90,7 +94,7 @@ def begin_own_process(parent: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too, which ends us
     # loky ends a worker that holds 300 MB more than after its first call, and starts another: wide
     # states reach that with every layer, and a model would have to be loaded again.
-    process_executor._USE_PSUTIL = False
+    process_executor._USE_PSUTIL = loky.process_executor._USE_PSUTIL = False
 
 
 def _end_with(parent: int) -> None:

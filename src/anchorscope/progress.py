@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 
@@ -26,3 +28,17 @@ class Quiet:
 
     def note(self, text: str) -> None:
         return None
+
+
+@contextmanager
+def without_library_bars() -> Iterator[None]:
+    """Hide the progress bars of transformers and the hub inside the block."""
+    from transformers.utils import logging  # slow to import
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()

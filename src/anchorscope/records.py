@@ -103,6 +103,13 @@ class QuestionSet:
     def __iter__(self) -> Iterator[Question]:
         return iter(self.questions)
 
+    def __getitem__(self, place: int) -> Question:
+        return self.questions[place]
+
+    def __repr__(self) -> str:
+        dropped = f", left out: {dict(self.dropped)}" if self.dropped else ""
+        return f"QuestionSet({self.name!r}, {len(self)} questions{dropped})"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from anchorscope.engine.decode import (
-    AttentionMass,
     DecodedAnswer,
     OnToken,
     Prefix,
@@ -40,7 +39,6 @@ class Answered:
     states: Tensor  # [row, token, layer, width]
     trunk: Trunk
     extra: Tensor | None = None  # [row, layer, width] at the extra position of each prompt
-    mass: AttentionMass | None = None  # at every token of the answers
 
 
 class Answerer:
@@ -61,7 +59,6 @@ class Answerer:
         prompts: Sequence[Sequence[int]],
         *,
         extra_position: Sequence[int] | None = None,
-        mass: bool = False,
         on_token: OnToken | None = None,
     ) -> Answered:
         """The answers to the questions with these ids and prompts; see `write_answers`."""
@@ -72,12 +69,11 @@ class Answerer:
             stop_ids=self._stop,
             limit=self.max_tokens,
             extra_position=extra_position,
-            mass=mass,
             on_token=on_token,
         )
         pairs = zip(ids, written.answers, strict=True)
         answers = tuple(self._record(id, answer) for id, answer in pairs)
-        return Answered(answers, written.states, written.trunk, written.extra, written.mass)
+        return Answered(answers, written.states, written.trunk, written.extra)
 
     def sample(
         self,

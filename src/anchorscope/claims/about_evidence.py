@@ -246,75 +246,60 @@ def _window_statement(run: ClaimInputs, dataset: str) -> str:
     return f"cutting only the {width} blocks up to the layer lowers Q more than A"
 
 
+def _claim(
+    claim: str,
+    statement: str | Callable[[ClaimInputs, str], str],
+    measure: Callable[[ClaimInputs, str, Mode], Measured | None],
+    *,
+    source: str = "paper",
+    **options: bool,
+) -> DatasetClaim:
+    return DatasetClaim(claim=claim, statement=statement, source=source, measure=measure, **options)
+
+
 FIRST = (
-    DatasetClaim(
-        claim="two-pathways",
-        statement="samples fall into two pathways (gap of Q and A)",
+    _claim(
+        "two-pathways",
+        "samples fall into two pathways (gap of Q and A)",
+        _two_pathways,
         source="figure",
-        measure=_two_pathways,
         primary=True,
     ),
 )
 GROUPS = (
-    DatasetClaim(
-        claim="q-knows",
-        statement="Q samples are answered right more often than A samples (share)",
-        source="paper",
-        measure=_accuracy,
+    _claim(
+        "q-knows",
+        "Q samples are answered right more often than A samples (share)",
+        _accuracy,
     ),
-    DatasetClaim(
-        claim="q-popular",
-        statement="Q samples ask about more popular subjects (powers of ten)",
-        source="paper",
-        measure=_popularity,
-    ),
+    _claim("q-popular", "Q samples ask about more popular subjects (powers of ten)", _popularity),
 )
 EVIDENCE = (
-    DatasetClaim(
-        claim="patching-flips-q",
-        statement="another subject’s exact tokens flip the verdict on Q more often than on A "
-        "(share)",
-        source="paper",
-        measure=_patching,
+    _claim(
+        "patching-flips-q",
+        "another subject’s exact tokens flip the verdict on Q more often than on A (share)",
+        _patching,
     ),
-    DatasetClaim(
-        claim="answer-only-moves-q",
-        statement="leaving the question out lowers Q more than A",
-        source="paper",
-        measure=_answer_only,
+    _claim("answer-only-moves-q", "leaving the question out lowers Q more than A", _answer_only),
+    _claim(
+        "q-abstains-less",
+        "the model abstains less often on Q than on A (share)",
+        _abstention,
     ),
-    DatasetClaim(
-        claim="q-abstains-less",
-        statement="the model abstains less often on Q than on A (share)",
-        source="paper",
-        measure=_abstention,
-    ),
-    DatasetClaim(
-        claim="state-knows-pathway",
-        statement="the clean state tells Q from A (AUROC)",
-        source="paper",
-        measure=_awareness,
-    ),
+    _claim("state-knows-pathway", "the clean state tells Q from A (AUROC)", _awareness),
 )
 FLOW = (
-    DatasetClaim(
-        claim="saliency-two-humps",
-        statement="the saliency of the exact question tokens has two humps (BIC, one less two)",
-        source="paper",
-        measure=_saliency,
+    _claim(
+        "saliency-two-humps",
+        "the saliency of the exact question tokens has two humps (BIC, one less two)",
+        _saliency,
         about_groups=False,
     ),
-    DatasetClaim(
-        claim="heads-carry",
-        statement="cutting the strongest heads alone (one; four, ranked elsewhere) lowers ΔP",
-        source="paper",
-        measure=_heads,
+    _claim(
+        "heads-carry",
+        "cutting the strongest heads alone (one; four, ranked elsewhere) lowers ΔP",
+        _heads,
         about_groups=False,
     ),
-    DatasetClaim(
-        claim="window-moves-q",
-        statement=_window_statement,
-        source="paper",
-        measure=_windows,
-    ),
+    _claim("window-moves-q", _window_statement, _windows),
 )

@@ -78,70 +78,37 @@ class ClaimInputs:
 
     def samples(self, dataset: str, mode: Mode) -> pd.DataFrame:
         """The rows of pathways.parquet at the chosen layer."""
-        places, layer = self._places(dataset, mode), self.finding_of(dataset)["layer"]
-        rows = self.pathways.take(places[self._layers[places] == layer])
-        return cast(pd.DataFrame, rows.loc[rows["pathway"].notna()])
+        rows = self._rows(dataset, mode)
+        layer = self.finding_of(dataset)["layer"]
+        return cast(pd.DataFrame, rows.loc[(rows["layer"] == layer) & rows["pathway"].notna()])
 
     def entities(self, ids: Iterable[str]) -> np.ndarray:
         """The entity of each of these questions, in their order: what a bootstrap draws."""
         return np.array([self.entity.get(id, id) for id in map(str, ids)])
 
     @cached_property
-    def _layers(self) -> np.ndarray:
-        return np.asarray(self.pathways["layer"])
+    def _by_mode(self) -> dict[Any, pd.DataFrame]:
+        """The rows of each dataset and mode: found once, as there are many of them."""
+        return dict(iter(self.pathways.groupby(["dataset", "mode"], sort=False)))
 
-    @cached_property
-    def _of_modes(self) -> Mapping[tuple[str, str], np.ndarray]:
-        """Where the rows of each dataset and mode are: found once, as there are many of them."""
-        grouped: Any = self.pathways.groupby(["dataset", "mode"], sort=False)
-        return grouped.indices
-
-    def _places(self, dataset: str, mode: Mode) -> np.ndarray:
-        return self._of_modes.get((dataset, mode), np.empty(0, dtype=np.intp))
+    def _rows(self, dataset: str, mode: Mode) -> pd.DataFrame:
+        return self._by_mode.get((dataset, mode), self.pathways.iloc[:0])
 
     def _curves(self, dataset: str, mode: Mode) -> Curves:
-        places = self._places(dataset, mode)
-        rows = self.pathways[["id", "logit_clean", "logit_knockout", "pathway"]].take(places)
-        ids, by_layer = pd.Categorical(rows["id"]), pd.Categorical(self._layers[places])
-        cells = _Cells(row=ids.codes, column=by_layer.codes)
-        clean, knockout = (
-            cells.filled(np.asarray(rows[f"logit_{name}"], dtype=float), np.nan)
-            for name in ("clean", "knockout")
+        rows = self._rows(dataset, mode)
+        table = rows[["id", "layer", "logit_clean", "logit_knockout"]].assign(
+            **{which: rows["pathway"] == which for which in ("Q", "A")}
         )
+        wide = table.pivot(index="id", columns="layer")  # an error for a question twice at a layer
+        clean, knockout = (wide[f"logit_{name}"].to_numpy() for name in ("clean", "knockout"))
         effect = np.nan_to_num(delta_p(clean, knockout, delta=self.unit))
-        entity = self.entities(ids.categories.tolist())
-        member = [
-            cells.filled(np.asarray(rows["pathway"] == which, dtype=bool), False)
-            for which in ("Q", "A")
-        ]
+        entity = self.entities(wide.index.tolist())
+        member = [(wide[which] == True).to_numpy() for which in ("Q", "A")]  # noqa: E712
         columns = np.hstack([*member, *(effect * part for part in member)])
         drawn = drawn_sums(columns, seed=self.seed, resamples=self.resamples, entity=entity)
         q, a = _means(columns.sum(axis=0)[None])
         drawn_q, drawn_a = _means(drawn)
         return Curves(q=q[0], a=a[0], drawn_q=drawn_q, drawn_a=drawn_a)
-
-
-@dataclass(frozen=True)
-class _Cells:
-    """The places of a table's rows in one of questions and layers, in the order of both.
-
-    pandas' `pivot` gives the same, and looks for the places again for every column.
-    """
-
-    row: np.ndarray  # [row of the table] int, from 0
-    column: np.ndarray
-
-    def __post_init__(self) -> None:
-        taken = self.filled(np.ones(len(self.row), dtype=bool), False)
-        if taken.sum() != len(self.row) or self.row.min(initial=0) < 0:
-            raise ValueError("The table has a question twice at one layer, or one without an id.")
-
-    def filled(self, values: np.ndarray, empty: Any) -> np.ndarray:
-        """The values in their places, [question, layer]; `empty` where the table has no row."""
-        shape = self.row.max(initial=-1) + 1, self.column.max(initial=-1) + 1
-        table = np.full(shape, empty, dtype=values.dtype)
-        table[self.row, self.column] = values
-        return table
 
 
 def from_tables(

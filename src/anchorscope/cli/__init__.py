@@ -12,6 +12,7 @@ import typer
 from anchorscope.cli.after_run import power, verdicts, verify
 from anchorscope.cli.app import app as app_command
 from anchorscope.cli.detect import detect
+from anchorscope.cli.listing import datasets, models
 from anchorscope.cli.model import doctor, get
 from anchorscope.cli.run import analyse, run, simulate
 from anchorscope.cli.show import claims, export, figure, view
@@ -43,21 +44,17 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(run)
-app.command()(study)
-app.command()(figure)
-app.command()(claims)
-app.command()(view)
-app.command()(power)
-app.command()(verdicts)
-app.command()(export)
-app.command()(analyse)
-app.command("app")(app_command)
-app.command()(simulate)
-app.command()(doctor)
-app.command()(get)
-app.command()(verify)
-app.add_typer(detect, name="detect")
+for panel, commands in {
+    "Run": {"run": run, "study": study, "analyse": analyse, "simulate": simulate},
+    "Look at results": {
+        "view": view, "figure": figure, "claims": claims, "app": app_command, "power": power,
+        "verdicts": verdicts, "verify": verify, "export": export,
+    },
+    "Models and data": {"models": models, "datasets": datasets, "doctor": doctor, "get": get},
+}.items():  # fmt: skip
+    for name, command in commands.items():
+        app.command(name, rich_help_panel=panel)(command)
+app.add_typer(detect, name="detect", rich_help_panel="Detectors of wrong answers")
 
 
 def _version(wanted: bool) -> None:

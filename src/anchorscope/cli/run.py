@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,10 +12,13 @@ from anchorscope.cli.terminal import Bar, echo
 from anchorscope.config import EVIDENCE, Config, default_of, help_of
 from anchorscope.errors import UserError
 
+if TYPE_CHECKING:
+    from anchorscope.run_folder.view import RunView
+
 # The group of each option in `--help`; the others stand in front of them.
 PANELS = {
     "Questions and answers": (
-        "columns", "verdicts", "reuse", "prompt", "shots", "max_tokens", "finder",
+        "columns", "skip_bad_rows", "verdicts", "reuse", "prompt", "shots", "max_tokens", "finder",
     ),
     "Knockout": ("keys", "where", "layers"),
     "Probes and statistics": (
@@ -48,6 +52,7 @@ def run(
     limit: Limit = LIMIT,
     out: Out = Path("runs/main"),
     columns: Annotated[str | None, option("columns")] = default_of("columns"),
+    skip_bad_rows: Annotated[bool, option("skip_bad_rows", "--skip-bad-rows")] = False,
     verdicts: Annotated[str | None, option("verdicts")] = default_of("verdicts"),
     reuse: Annotated[str | None, option("reuse")] = default_of("reuse"),
     prompt: Annotated[str, option("prompt")] = default_of("prompt"),
@@ -102,8 +107,7 @@ def run(
         echo(view.ablation.round(2).to_string(index=False))
     if robust:
         echo(view.robust.round(2).to_string(index=False))
-    report = view.path / "report.html"
-    echo(f"Report: {report}" if report.is_file() else f"Tables: {view.path / 'tables'}")
+    conclude(view)
 
 
 def analyse(
@@ -135,7 +139,9 @@ def analyse(
 ) -> None:
     """Analyse states that you extracted yourself, with the results of `run`; needs no model.
 
-    The arrays of the file, and an example: docs/own-states.md.
+    The arrays of the file, and how to write them: docs/own-data.md.
+
+    Example: `anchorscope analyse states.npz --out runs/mine`
     """
     config = config_of(_without(locals(), "file", "out", "title", "limit"))
 
@@ -145,7 +151,7 @@ def analyse(
         view = analyse_states(
             file, out=out, title=title, limit=limit_of(limit), config=config, progress=bar
         )
-    echo(f"Report: {view.path / 'report.html'}")
+    conclude(view)
 
 
 def collect(
@@ -160,6 +166,7 @@ def collect(
     data: Data = DATA,
     limit: Limit = LIMIT,
     columns: Annotated[str | None, option("columns")] = default_of("columns"),
+    skip_bad_rows: Annotated[bool, option("skip_bad_rows", "--skip-bad-rows")] = False,
     verdicts: Annotated[str | None, option("verdicts")] = default_of("verdicts"),
     prompt: Annotated[str, option("prompt")] = default_of("prompt"),
     shots: Annotated[int, option("shots")] = default_of("shots"),
@@ -188,6 +195,8 @@ def collect(
 
     A folder of `anchorscope run --evidence detectors` serves as well, and costs more. The same
     command with --samples adds sampled answers to a folder that exists.
+
+    Example: `anchorscope detect collect --model Qwen/Qwen3-8B --data nq --out runs/material`
     """
     config = config_of(_without(locals(), "out", "answers", "samples", "temperature"))
 
@@ -239,7 +248,10 @@ def simulate(
     robust: Annotated[bool, option("robust", "--robust")] = False,
     out: Annotated[Path, typer.Option(help="The run folder.")] = Path("runs/simulated"),
 ) -> None:
-    """Simulate hidden states with a known truth, and analyse them like those of a run."""
+    """Simulate hidden states with a known truth, and analyse them like those of a run.
+
+    Example: `anchorscope simulate --world two-pathways --samples 800 --out runs/world`
+    """
     options = _without(locals(), "robust", "out")
 
     from anchorscope.simulate import Truth
@@ -252,6 +264,26 @@ def simulate(
     if robust:
         echo(view.robust.round(2).to_string(index=False))
     echo(f"Report: {view.path / 'report.html'}")
+
+
+def conclude(view: RunView) -> None:
+    """Print each dataset's finding in a sentence, where the report is, and what to do next."""
+    from anchorscope.run_folder.view import records
+    from anchorscope.show.report.findings import MEANINGS
+
+    rows = records(view.findings)
+    for row in rows:
+        name, meaning = MEANINGS[row["finding"]]
+        echo(f"{view.titles[row['dataset']]}: {name.lower()}: {row['why'] or meaning}.")
+    report = view.path / "report.html"
+    echo(f"Report: {report}" if report.is_file() else f"Tables: {view.path / 'tables'}")
+    found, folder = {row["finding"] for row in rows}, shlex.quote(str(view.path))
+    if "too-few" in found:
+        echo("Next: ask more questions, with a larger --limit (or file) and another --out.")
+    elif "cannot-tell" in found:
+        echo(f"Next: anchorscope power {folder}   # how many questions would decide")
+    else:
+        echo(f"Next: anchorscope view {folder}   # every question, in the browser")
 
 
 # --- Options to a config ---

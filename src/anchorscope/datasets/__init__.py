@@ -6,6 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from statistics import median
 
 from anchorscope.datasets.atlas import ATLAS
 from anchorscope.datasets.atlas_compare import ATLAS_COMPARE
@@ -15,12 +16,13 @@ from anchorscope.datasets.hub import SCHEME, from_address, from_hub
 from anchorscope.datasets.published import PUBLISHED
 from anchorscope.datasets.source import Draft, Source
 from anchorscope.datasets.text import digest, normalised
-from anchorscope.errors import UserError, unknown
+from anchorscope.errors import UserError, beside, unknown
 from anchorscope.records import Question, QuestionSet
 
-__all__ = ["DATASETS", "load_questions"]
+__all__ = ["DATASETS", "load_questions", "remarks"]
 
 DATASETS: dict[str, Source] = {source.name: source for source in (ATLAS, ATLAS_COMPARE, *PUBLISHED)}
+LONG, FAR_LONGER = 500, 10  # characters of a question, and times the median, that are remarked on
 
 
 def load_questions(
@@ -29,12 +31,23 @@ def load_questions(
     limit: int | None = None,
     seed: int = 0,
     columns: str | None = None,
+    skip_bad_rows: bool = False,
 ) -> QuestionSet:
     """The questions of a name, a `hub:` address, a file or a list: no duplicates, `limit` drawn.
 
-    A larger limit extends a smaller one with the same seed; the file's order plays no part.
-    `columns` ("question=problem,answers=gold") says what the columns of a file or of a dataset of
-    the hub are called; a set that has a name here needs none.
+    Args:
+        data: A name (`anchorscope datasets` lists them), `hub:ORG/NAME`, a .jsonl, .json, .csv,
+            .tsv or .parquet file, or a list of `Question`.
+        limit: The number of questions; None for all. A larger limit extends a smaller one with the
+            same seed; the file's order plays no part.
+        seed: Decides which questions a limit takes.
+        columns: What the columns of a file or of a dataset of the hub are called:
+            "question=problem,answers=gold". A set that has a name here needs none.
+        skip_bad_rows: Leave out rows of a file that cannot be used, instead of an error that names
+            them all.
+
+    Returns:
+        The questions, their worked examples, and the count of rows left out by reason.
 
     Examples:
         >>> import anchorscope as anc
@@ -53,8 +66,10 @@ def load_questions(
             f"limit must be a whole number of questions, at least 1, not {limit!r}. "
             "Leave it out to take them all."
         )
-    source, drafts = _drafts(data, read_columns(columns))
-    questions, dropped = _without_duplicates(drafts)
+    source, drafts = _drafts(data, read_columns(columns), skip_bad_rows)
+    questions, dropped = _without_duplicates([one for one in drafts if one is not None])
+    if bad := drafts.count(None):
+        dropped = {"bad row": bad} | dropped
     if not questions:
         counts = ", ".join(f"{count} {reason}" for reason, count in dropped.items())
         raise UserError(f"No question of {source.title} is left ({counts}). Give other questions.")
@@ -68,15 +83,32 @@ def load_questions(
     )
 
 
+def remarks(questions: QuestionSet) -> list[str]:
+    """What to know of a loaded set: the rows left out, and questions far longer than the others."""
+    out = []
+    if questions.dropped:
+        reasons = ", ".join(f"{count} {reason}" for reason, count in questions.dropped.items())
+        out.append(f"{questions.name}: {len(questions):,} questions; left out: {reasons}")
+    usual = median(len(question.text) for question in questions)
+    for question in questions:
+        length = len(question.text)
+        if length > max(LONG, FAR_LONGER * usual):
+            out.append(
+                f"{questions.name}: a question has {length:,} characters, and half of the others "
+                f"have {usual:,.0f} or fewer: {question.text[:40]!r}... ({question.id})"
+            )
+    return out
+
+
 def _drafts(
-    data: str | os.PathLike[str] | Sequence[Question], columns: Columns | None
-) -> tuple[Source, list[Draft]]:
+    data: str | os.PathLike[str] | Sequence[Question], columns: Columns | None, skip_bad_rows: bool
+) -> tuple[Source, Sequence[Draft | None]]:
     if isinstance(data, str) and data.startswith(SCHEME):
-        return from_address(data, columns)
+        return from_address(data, columns, skip_bad_rows=skip_bad_rows)
     if isinstance(data, str | os.PathLike):
         source = DATASETS.get(os.fspath(data))
         if source is None:
-            return _from_path(Path(data), columns)
+            return _from_path(Path(data), columns, skip_bad_rows)
         if source.make is not None:
             return source, [Draft(question) for question in source.make()]
         assert source.hub is not None
@@ -89,7 +121,9 @@ def _drafts(
     )
 
 
-def _from_path(path: Path, columns: Columns | None) -> tuple[Source, list[Draft]]:
+def _from_path(
+    path: Path, columns: Columns | None, skip_bad_rows: bool
+) -> tuple[Source, Sequence[Draft | None]]:
     if os.path.isdir(path):
         raise UserError(f"{path} is a folder. Give one file: {', '.join(READERS)}.")
     if not os.path.exists(path):  # False, not an error, for a text that no path can be
@@ -98,8 +132,9 @@ def _from_path(path: Path, columns: Columns | None) -> tuple[Source, list[Draft]
             path,
             DATASETS,
             f"Or hub:ORG/NAME, or an existing file: {', '.join(READERS)}.",
+            similar=[*DATASETS, *beside(path)],
         )
-    return from_file(path, DATASETS.values(), columns)
+    return from_file(path, DATASETS.values(), columns, skip_bad_rows=skip_bad_rows)
 
 
 def _from_list(items: Sequence[object]) -> tuple[Source, list[Draft]]:

@@ -8,6 +8,7 @@ says which of them are ours.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from anchorscope.datasets.columns import Columns
@@ -24,23 +25,15 @@ OWN = (
 )
 
 
-def from_hub(source: Source, place: HubPlace) -> list[Draft]:
+def from_hub(source: Source, place: HubPlace) -> list[Draft | None]:
     """The questions of a set that has a name here, as drafts."""
-    files = f"{source.formats}, or {OWN}"
     try:
-        from datasets import load_dataset  # PyPI's, not ours; slow to import
-
-        dataset = load_dataset(place.path, place.config, split=place.split)
-        rows: list[Row] = [dict(row) for row in dataset.select_columns(list(place.columns))]
-    except ImportError as error:
-        raise UserError(
-            f"{source.title} comes from the hub through the package 'datasets', which is not "
-            f"installed. Install it, or give a file: {files}."
-        ) from error
+        rows, _ = _rows(place.path, place.config, place.split, place.columns)
     except Exception as error:  # the library has no one class for "could not be reached"
         raise UserError(
             f"{source.title} ({place.path}) could not be reached on the hub "
-            f"({type(error).__name__}). Try again with a connection, or give a file: {files}."
+            f"({type(error).__name__}). Try again with a connection, or give a file: "
+            f"{source.formats}, or {OWN}."
         ) from error
     return drafts([source.normal(row) for row in rows], source.name, place.split, place.path)
 
@@ -57,22 +50,14 @@ def read_address(text: str) -> tuple[str, str | None, str | None]:
     return path, config, split
 
 
-def from_address(text: str, columns: Columns | None) -> tuple[Source, list[Draft]]:
+def from_address(
+    text: str, columns: Columns | None, *, skip_bad_rows: bool = False
+) -> tuple[Source, list[Draft | None]]:
     """The dataset at an address and its questions as drafts; without columns they must be ours."""
     path, config, split = read_address(text)
     try:
-        from datasets import get_dataset_split_names, load_dataset  # PyPI's, not ours
-
-        if split is None:
-            splits = get_dataset_split_names(path, config)
-            split = next((name for name in SPLITS if name in splits), splits[0])
-        rows: list[Row] = [dict(row) for row in load_dataset(path, config, split=split)]
-    except ImportError as error:
-        raise UserError(
-            f"{text} comes through the package 'datasets', which is not installed. Install it, or "
-            "give a file."
-        ) from error
-    except Exception as error:  # the library has no one class for "could not be reached"
+        rows, split = _rows(path, config, split)
+    except Exception as error:  # as above
         reason = next(iter(str(error).strip().splitlines()), "").rstrip(". ")
         raise UserError(
             f"{text} could not be read from the hub ({type(error).__name__}: {reason}). Accepted: "
@@ -87,4 +72,22 @@ def from_address(text: str, columns: Columns | None) -> tuple[Source, list[Draft
     elif "question" not in rows[0] or not {"answers", "answer"} & rows[0].keys():
         Columns({"question": "question", "answers": "answers"}).check(rows[0], where)
     name = "-".join([Path(path).name, *([config] if config else [])]).replace(":", "-")
-    return Source(name=name, title=name), drafts(rows, name, split, where)
+    made = drafts(rows, name, split, where, skip_bad_rows=skip_bad_rows)
+    return Source(name=name, title=name), made
+
+
+def _rows(
+    path: str, config: str | None, split: str | None, columns: Sequence[str] | None = None
+) -> tuple[list[Row], str]:
+    """The rows of a dataset, and their split: without one, the first of SPLITS that it has."""
+    # PyPI's package, not ours. Slow to import.
+    from datasets import get_dataset_split_names, load_dataset
+    from datasets.utils.logging import disable_progress_bar
+
+    disable_progress_bar()
+    if split is None:
+        splits = get_dataset_split_names(path, config)
+        split = next((name for name in SPLITS if name in splits), splits[0])
+    dataset = load_dataset(path, config, split=split)
+    dataset = dataset.select_columns(list(columns)) if columns else dataset
+    return [dict(row) for row in dataset], split

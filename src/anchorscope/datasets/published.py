@@ -3,42 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from anchorscope.datasets.columns import Columns
 from anchorscope.datasets.source import WITH_YES_NO, WITH_YES_NO_AGAIN, HubPlace, Row, Source
 
+
+def _renamed(
+    name: str,
+    title: str,
+    hub: HubPlace,
+    columns: dict[str, str],
+    *,
+    formats: str = "",
+    marks: tuple[frozenset[str], ...] = (),
+) -> Source:
+    """A set whose rows need no more than other names for the columns."""
+    named = Columns(columns)
+
+    def normal(row: Row) -> Row:
+        """A row of the hub under our names; one that has them already stays as it is."""
+        return named.normal(row) if set(named.needed) <= row.keys() else row
+
+    return Source(
+        name=name,
+        title=title,
+        hub=replace(hub, columns=named.needed),
+        normal=normal,
+        marks=marks,
+        stems=(name.replace("-", ""),),
+        formats=formats or f"a file with the hub's columns ({', '.join(named.needed)})",
+    )
+
+
 # PopQA (Mallen et al. 2023): one Wikidata fact each, with the subject's page views. A row: id 42,
 # subj "Kanpur", prop "country", question "In what country is Kanpur?", possible_answers ["India",
 # ...], s_pop 12345.
-
-
-def _popqa(row: Row) -> Row:
-    """A row of popQA.tsv, or of the hub, which has the same columns, with ours."""
-    if "possible_answers" not in row:
-        return row
-    return {
-        "id": row.get("id"),
-        "question": row.get("question"),
-        "answers": row["possible_answers"],
-        "subject": row.get("subj"),
-        "relation": row.get("prop"),
-        "popularity": row.get("s_pop"),
-    }
-
-
-POPQA = Source(
-    name="popqa",
-    title="PopQA",
-    hub=HubPlace(
-        path="akariasai/PopQA",
-        split="test",
-        columns=("id", "subj", "prop", "s_pop", "question", "possible_answers"),
-    ),
-    normal=_popqa,
-    marks=(frozenset({"subj", "prop", "question", "possible_answers"}),),
-    stems=("popqa",),
+POPQA = _renamed(
+    "popqa",
+    "PopQA",
+    HubPlace(path="akariasai/PopQA", split="test"),
+    {
+        "id": "id", "subject": "subj", "relation": "prop", "popularity": "s_pop",
+        "question": "question", "answers": "possible_answers",
+    },
     formats="the authors' popQA.tsv",
-)
+    marks=(frozenset({"subj", "prop", "question", "possible_answers"}),),
+)  # fmt: skip
 
 
 # TriviaQA (Joshi et al. 2017), unfiltered, without its documents: questions of quiz fans. A row:
@@ -113,65 +124,34 @@ HOTPOTQA = Source(
 
 # NQ-open (Lee et al. 2019): what people asked a search engine, in lower case. A row: question "what
 # is the capital of france", answer ["Paris"].
-
-
-def _nq(row: Row) -> Row:
-    """A row of the authors' JSON lines, of the hub, or of ours; NQ-open has no ids."""
-    return row if "answers" in row else {**row, "answers": row.get("answer")}
-
-
-NQ = Source(
-    name="nq",
-    title="NQ",
-    hub=HubPlace(
-        path="google-research-datasets/nq_open",
-        split="validation",
-        columns=("question", "answer"),
-    ),
-    normal=_nq,
-    stems=("nq",),
+NQ = _renamed(
+    "nq",
+    "NQ",
+    HubPlace(path="google-research-datasets/nq_open", split="validation"),
+    {"question": "question", "answers": "answer"},
     formats="the authors' JSON lines ({question, answer: [...]})",
 )
-
-
-def _renamed(name: str, title: str, path: str, split: str, columns: dict[str, str]) -> Source:
-    """A set whose rows need no more than other names for the columns."""
-    named = Columns(columns)
-
-    def normal(row: Row) -> Row:
-        """A row of the hub under our names; one that has them already stays as it is."""
-        return named.normal(row) if set(named.needed) <= row.keys() else row
-
-    return Source(
-        name=name,
-        title=title,
-        hub=HubPlace(path=path, split=split, columns=named.needed),
-        normal=normal,
-        stems=(name.replace("-", ""),),
-        formats=f"a file with the hub's columns ({', '.join(named.needed)})",
-    )
-
-
 # Wei et al. 2024; the verified part is by Haas et al. 2025. A row: problem "Who received ...?",
 # answer "Michio Sugeno".
 SIMPLEQA = _renamed(
-    "simpleqa", "SimpleQA", "basicv8vc/SimpleQA", "test",
+    "simpleqa", "SimpleQA", HubPlace(path="basicv8vc/SimpleQA", split="test"),
     {"question": "problem", "answer": "answer"},
 )  # fmt: skip
 SIMPLEQA_VERIFIED = _renamed(
-    "simpleqa-verified", "SimpleQA-Verified", "google/simpleqa-verified", "eval",
+    "simpleqa-verified", "SimpleQA-Verified",
+    HubPlace(path="google/simpleqa-verified", split="eval"),
     {"id": "original_index", "question": "problem", "answer": "answer", "relation": "topic"},
 )  # fmt: skip
 # Berant et al. 2013. A row: question "what language do jamaicans speak?", answers ["Jamaican
 # English"].
 WEBQUESTIONS = _renamed(
-    "webquestions", "WebQuestions", "stanfordnlp/web_questions", "test",
+    "webquestions", "WebQuestions", HubPlace(path="stanfordnlp/web_questions", split="test"),
     {"question": "question", "answers": "answers"},
 )  # fmt: skip
 # Welbl et al. 2017, without its options. A row: question "What is the least dangerous radioactive
 # decay?", correct_answer "alpha decay".
 SCIQ = _renamed(
-    "sciq", "SciQ", "allenai/sciq", "test",
+    "sciq", "SciQ", HubPlace(path="allenai/sciq", split="test"),
     {"question": "question", "answer": "correct_answer"},
 )  # fmt: skip
 

@@ -39,7 +39,7 @@ class HubPlace:
 
     path: str
     split: str
-    columns: tuple[str, ...]
+    columns: tuple[str, ...] = ()
     config: str | None = None
 
 

@@ -7,9 +7,8 @@ have ended, and keeps the state of each token as it is fed; `write_samples` draw
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
@@ -142,12 +141,7 @@ def grow_trunk(
     more = None
     if extra_position is not None:
         more = layout.token_at(to_device(extra_position, lease.model.device))
-
-    def alone(row: int) -> Tensor:
-        return grow_trunk(lease, prefix, [prompts[row]], room=0, head=False).last.states[0]
-
-    several = alone if len(prompts) > 1 else None
-    last = lease.run(tokens, layout, memory, head=head, states_at=more, alone=several)
+    last = lease.run(tokens, layout, memory, head=head, states_at=more)
     # Copies, small beside the prefix in every row of the memory, which can then be let go.
     own = (memory.own(block, at.shape[1]) for block in range(lease.model.blocks))
     pairs = tuple((key.clone(), value.clone()) for key, value in own)
@@ -163,51 +157,6 @@ def pad_left(rows: Sequence[Sequence[int]], fill: int, device: torch.device) -> 
     numbers = np.fromiter(chain.from_iterable(rows), np.int64, int(sizes.sum()))
     table[np.arange(width) >= (width - sizes)[:, None]] = numbers
     return to_device(table, device)
-
-
-# --- Attention mass: how much each answer token attends to every position ---
-
-
-class AttentionSum:
-    """The weights of each row's last query [row, key], mean over heads, summed over blocks."""
-
-    def __init__(self) -> None:
-        self._total: Tensor | None = None
-
-    def add(self, weights: Tensor) -> None:
-        """Add those of a block, [row, head, query, key]."""
-        now = weights[:, :, -1].float().mean(dim=1)
-        self._total = now if self._total is None else self._total + now.to(self._total.device)
-
-    def mean(self, lease: Lease) -> np.ndarray:
-        """The mean over blocks, [row, key]."""
-        assert self._total is not None
-        return (self._total / lease.model.blocks).cpu().numpy()
-
-
-@dataclass(frozen=True)
-class AttentionMass:
-    """The attention mass at each token of a batch of answers, recorded step by step."""
-
-    # The rows fed in a step, and their weights [row, key]: of the prefix, of the trunk's columns,
-    # and of the answer's tokens so far.
-    _steps: list[tuple[list[int], np.ndarray]] = field(default_factory=list)
-
-    @contextmanager
-    def record(self, lease: Lease, rows: Tensor) -> Iterator[None]:
-        """A `with` block in which the next token of these rows is fed."""
-        total = AttentionSum()
-        lease.side_observer = total.add
-        try:
-            yield
-        finally:
-            lease.side_observer = None
-        self._steps.append((rows.tolist(), total.mean(lease)))
-
-    def at(self, row: int, token: int) -> np.ndarray:
-        """The mass [key] at a token of a row's answer, from 0."""
-        rows, mean = self._steps[token]
-        return mean[rows.index(row)]
 
 
 # --- Answers ---
@@ -232,7 +181,6 @@ class DecodedBatch:
     states: Tensor  # [row, token, layer, width], on the model's device
     trunk: Trunk
     extra: Tensor | None  # [row, layer, width] at the extra position of the prompts, if given
-    mass: AttentionMass | None  # at every token, with `mass`
 
 
 @dataclass(frozen=True)
@@ -259,13 +207,12 @@ def write_answers(
     stop_ids: Tensor,
     limit: int,
     extra_position: Sequence[int] | None = None,
-    mass: bool = False,
     on_token: OnToken | None = None,
 ) -> DecodedBatch:
     """Each prompt's greedy answer up to a stop token (left out) or the limit.
 
-    `extra_position` is one more position of each prompt whose states are kept. `mass` records the
-    attention mass at every token. `on_token` is called with each step of the answers.
+    `extra_position` is one more position of each prompt whose states are kept. `on_token` is called
+    with each step of the answers.
     """
     grown = grow_trunk(lease, prefix, prompts, room=limit, head=True, extra_position=extra_position)
     decoder = _Decoder(lease, prefix, grown, limit)
@@ -274,11 +221,9 @@ def write_answers(
         dtype=lease.model.dtype,
         device=lease.model.device,
     )
-    decoder.mass, decoder.on_token = AttentionMass() if mass else None, on_token
+    decoder.on_token = on_token
     decoder.run(grown.last.logits, stop_ids)
-    return DecodedBatch(
-        decoder.answers(), decoder.states, grown.trunk, grown.last.extra, decoder.mass
-    )
+    return DecodedBatch(decoder.answers(), decoder.states, grown.trunk, grown.last.extra)
 
 
 def write_samples(
@@ -311,7 +256,6 @@ class _Decoder:
     """A batch of answers under way: the rows still being written, and what is written so far."""
 
     states: Tensor | None = None  # [row, token, layer, width]; None: nothing reads them
-    mass: AttentionMass | None = None
     sampling: Sampling | None = None
     on_token: OnToken | None = None
 
@@ -393,8 +337,7 @@ class _Decoder:
         self.next_at = self.next_at + 1
         sizes = [1] * len(query_at)
         layout = Layout(query_at, self.at, prefix_length=len(self.prefix), sizes=sizes)
-        with self.mass.record(self.lease, self.rows) if self.mass else nullcontext():
-            read = self.lease.run(chosen[:, None], layout, self.memory, head=head)
+        read = self.lease.run(chosen[:, None], layout, self.memory, head=head)
         if self.states is not None:
             self.states[self.rows, step] = read.states
         if self.on_token is not None:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 import pandas as pd
 
 from anchorscope.engine.passes import ANSWER_ONLY, CLEAN, KNOCKOUT, QUESTION_ONLY
-from anchorscope.evidence.pieces import Part, Piece, PieceInputs, Tables, effect_rows, groups_of
+from anchorscope.evidence.pieces import Part, Piece, PieceInputs, effect_rows, groups_of
 from anchorscope.probes.fold_probes import fold_logits
 from anchorscope.probes.folds import MIN_PER_CLASS
 from anchorscope.records import MODES
-from anchorscope.run_folder import table_columns
+from anchorscope.run_folder.table_columns import EVIDENCE
 from anchorscope.stats.ranking import auroc_interval
 
 
@@ -21,8 +19,7 @@ def answer_only_table(inputs: PieceInputs) -> pd.DataFrame:
     grouping = inputs.config.grouping
     groups = [groups_of(inputs.readings, mode, grouping=grouping) for mode in MODES]
     table = pd.concat([effect_rows(inputs, ANSWER_ONLY.name, each) for each in groups])
-    columns = list(table_columns.EVIDENCE["answer_only"])
-    return table.reset_index(drop=True).reindex(columns=columns)
+    return table.reset_index(drop=True).reindex(columns=list(EVIDENCE["answer_only"]))
 
 
 def question_probe_table(inputs: PieceInputs, layer: int) -> pd.DataFrame:
@@ -58,20 +55,15 @@ def _parts(inputs: PieceInputs) -> list[Part]:
     """The effects of the pass at once, and the question's own probe layer by layer."""
     parts: list[Part] = []
     if ANSWER_ONLY.name in inputs.readings.logits:
-        passes = (CLEAN.name, KNOCKOUT.name, ANSWER_ONLY.name)
-        parts.append(partial(_effects, inputs.trimmed(passes=passes)))
+        own = inputs.trimmed(passes=(CLEAN.name, KNOCKOUT.name, ANSWER_ONLY.name))
+        parts.append(lambda: {"answer_only": answer_only_table(own)})
     if QUESTION_ONLY in inputs.states:
-        own = inputs.trimmed(passes=(CLEAN.name,), states=(QUESTION_ONLY,))
-        parts += [partial(_question_probe, own, layer) for layer in inputs.layers]
+        states = inputs.trimmed(passes=(CLEAN.name,), states=(QUESTION_ONLY,))
+        parts += [
+            lambda layer=layer: {"question_probe": question_probe_table(states, layer)}
+            for layer in inputs.layers
+        ]
     return parts
-
-
-def _effects(inputs: PieceInputs) -> Tables:
-    return {"answer_only": answer_only_table(inputs)}
-
-
-def _question_probe(inputs: PieceInputs, layer: int) -> Tables:
-    return {"question_probe": question_probe_table(inputs, layer)}
 
 
 PIECE = Piece(parts=_parts, loads=(QUESTION_ONLY,))

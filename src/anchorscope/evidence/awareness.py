@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 import numpy as np
 
@@ -218,7 +217,7 @@ def _few_columns(inputs: PieceInputs, task: _Task, layer: int) -> dict[str, np.n
 def _parts(inputs: PieceInputs) -> list[Part]:
     """A part for each layer."""
     own = inputs.trimmed(passes=(CLEAN.name, KNOCKOUT.name), states=PIECE.loads)
-    return [partial(awareness_tables, own, layer) for layer in inputs.layers]
+    return [lambda layer=layer: awareness_tables(own, layer) for layer in inputs.layers]
 
 
 PIECE = Piece(parts=_parts, loads=(CLEAN.name, QUESTION_ONLY))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -12,15 +11,7 @@ import pandas as pd
 from scipy.special import ndtr
 
 from anchorscope.engine.passes import CLEAN, KNOCKOUT
-from anchorscope.evidence.pieces import (
-    PREDICTED,
-    Part,
-    Piece,
-    PieceInputs,
-    Subset,
-    Tables,
-    groups_of,
-)
+from anchorscope.evidence.pieces import PREDICTED, Part, Piece, PieceInputs, Subset, groups_of
 from anchorscope.pathways.effects import ROLES
 from anchorscope.records import MODES, Mode
 from anchorscope.stats.drawing import shared_entities
@@ -46,13 +37,6 @@ class _Measure(NamedTuple):
     share: bool
 
 
-class _Group(NamedTuple):
-    """The samples of one pathway that have a measure, [question] each."""
-
-    values: np.ndarray
-    entity: np.ndarray
-
-
 def boundary_table(inputs: PieceInputs, mode: Mode, subset: Subset) -> pd.DataFrame:
     """The rows of a mode and subset: per layer, measure and pathway (Q, A, and Q less A with p).
 
@@ -74,11 +58,8 @@ def boundary_table(inputs: PieceInputs, mode: Mode, subset: Subset) -> pd.DataFr
         if np.isnan(measure.values).all():
             continue
         used, own = member[:, layer - 1] & ~np.isnan(measure.values), pathway[:, layer - 1]
-        q, a = (
-            _Group(measure.values[used & (own == which)], entity[used & (own == which)])
-            for which in ("Q", "A")
-        )
-        compared = _compared(q, a, measure.share, inputs.draws)
+        both = used & ((own == "Q") | (own == "A"))
+        compared = _compared(measure, own == "Q", both, entity, inputs.draws)
         rows += [(layer, mode, subset, measure.name, *row) for row in compared]
     return inputs.table("boundary", rows)
 
@@ -95,42 +76,37 @@ def _measures(inputs: PieceInputs) -> list[_Measure]:
     return [*measures, _Measure("popularity", popularity, False)]
 
 
-def _compared(q: _Group, a: _Group, share: bool, draws: Draws) -> list[tuple]:
-    """Q, A and Q less A."""
-    entity = np.r_[q.entity, a.entity]
-    if share:
-        one, other = (rate(group.values, entity=group.entity) for group in (q, a))
-        gap, test = difference(one, other), _fisher
+def _compared(
+    measure: _Measure, is_q: np.ndarray, both: np.ndarray, entity: np.ndarray, draws: Draws
+) -> list[tuple]:
+    """Q, A and Q less A among the questions `both`, [question] bool."""
+    from scipy.stats import fisher_exact, mannwhitneyu  # slow to import: for the processes here
+
+    values, about, side = measure.values[both], entity[both], is_q[both]
+    q, a = values[side], values[~side]
+    if measure.share:
+        one, other = (rate(values[group], entity=about[group]) for group in (side, ~side))
+        gap = difference(one, other)
     else:
         one, other = (
             bootstrap_mean(
-                group.values, seed=draws.seed, resamples=draws.resamples, entity=group.entity
+                values[group], seed=draws.seed, resamples=draws.resamples, entity=about[group]
             )
-            for group in (q, a)
+            for group in (side, ~side)
         )
-        group = np.r_[np.ones(len(q.values)), np.zeros(len(a.values))]
-        values = np.r_[q.values, a.values]
-        gap, test = difference_of_means(values, group, draws, entity=entity), _mann_whitney
+        gap = difference_of_means(values, side.astype(float), draws, entity=about)
     # Fisher's and Mann and Whitney's tests take samples as independent of one another.
-    alone = shared_entities(entity, len(entity)) is None
-    p = test(q.values, a.values) if alone else p_of_interval(gap)
+    if shared_entities(about, len(about)) is not None:
+        p = p_of_interval(gap)
+    elif not (len(q) and len(a)):
+        p = np.nan
+    elif measure.share:
+        cells = [[int(group.sum()), len(group) - int(group.sum())] for group in (q, a)]
+        p = float(fisher_exact(cells).pvalue)  # type: ignore[union-attr]
+    else:
+        p = float(mannwhitneyu(q, a).pvalue)
     rows = (("Q", one, np.nan), ("A", other, np.nan), ("Q-A", gap, p))
     return [(name, e.n, *e[:3], value) for name, e, value in rows]
-
-
-def _fisher(q: np.ndarray, a: np.ndarray) -> float:
-    from scipy.stats import fisher_exact  # slow to import: for the processes that come to it
-
-    if not (len(q) and len(a)):
-        return np.nan
-    cells = [[int(group.sum()), len(group) - int(group.sum())] for group in (q, a)]
-    return float(fisher_exact(cells).pvalue)  # type: ignore[union-attr]
-
-
-def _mann_whitney(q: np.ndarray, a: np.ndarray) -> float:
-    from scipy.stats import mannwhitneyu  # as above
-
-    return float(mannwhitneyu(q, a).pvalue) if len(q) and len(a) else np.nan
 
 
 def boundary_model_table(inputs: PieceInputs) -> pd.DataFrame:
@@ -203,16 +179,13 @@ def _design(columns: Mapping[str, np.ndarray], right: np.ndarray) -> dict[str, n
 def _parts(inputs: PieceInputs) -> list[Part]:
     """The comparisons of each mode and predicted class, and the model of all terms."""
     own = inputs.trimmed(passes=(CLEAN.name, KNOCKOUT.name), abstained=True)
-    pairs = itertools.product(MODES, PREDICTED)
-    return [partial(_compared_in, own, *pair) for pair in pairs] + [partial(_model, own)]
-
-
-def _compared_in(inputs: PieceInputs, mode: Mode, subset: Subset) -> Tables:
-    return {"boundary": boundary_table(inputs, mode, subset)}
-
-
-def _model(inputs: PieceInputs) -> Tables:
-    return {"boundary_model": boundary_model_table(inputs)}
+    return [
+        *(
+            lambda pair=pair: {"boundary": boundary_table(own, *pair)}
+            for pair in itertools.product(MODES, PREDICTED)
+        ),
+        lambda: {"boundary_model": boundary_model_table(own)},
+    ]
 
 
 PIECE = Piece(parts=_parts, needs_abstained=True)

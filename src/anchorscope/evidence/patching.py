@@ -62,8 +62,7 @@ def subject_span(sample: Sample) -> Span:
 
 def subject_text(sample: Sample) -> str:
     """The subject of the sample's question, in the question's own words."""
-    span = subject_span(sample)
-    return sample.question.text[span.start : span.stop]
+    return sample.question.text[slice(*subject_span(sample))]
 
 
 def choose_donors(samples: Sequence[Sample], *, seed: int) -> list[Donor]:
@@ -187,9 +186,14 @@ def patches(
     for donor in donors:
         if donor.id not in by_id:
             continue
-        sample = by_id[donor.id]
-        prompt = _patched(prompts, sample, donor, pool)
-        whole = bool(donor.donor) and _whole(sample, pool[donor.donor])
+        sample, other = by_id[donor.id], pool.get(donor.donor)
+        if other is None:
+            prompt = None
+        elif donor.kind == "other":
+            prompt = other_tokens(sample, other, seed=prompts.seed)
+        else:
+            prompt = patched_prompt(prompts, sample, other)
+        whole = other is not None and _whole(sample, other)
         if prompt is not None:
             out[f"patch-{donor.kind}"][sample.id] = prompt + written(sample)
         resized = prompt is not None and len(prompt) != len(sample.prompt_ids)
@@ -213,7 +217,8 @@ def patched_prompt(prompts: PromptMaker, sample: Sample, donor: Sample) -> tuple
     """
     places, subjects = [subject_span(sample)], [subject_text(donor)]
     if _whole(sample, donor):
-        places, subjects = list(sample.subject_spans), _texts(donor)
+        places = list(sample.subject_spans)
+        subjects = [donor.question.text[slice(*span)] for span in donor.subject_spans]
     text = sample.question.text
     for span, subject in sorted(zip(places, subjects, strict=True), reverse=True):
         text = text[: span.start] + subject + text[span.stop :]
@@ -222,21 +227,6 @@ def patched_prompt(prompts: PromptMaker, sample: Sample, donor: Sample) -> tuple
 
 def _whole(sample: Sample, donor: Sample) -> bool:
     return len(sample.subject_spans) == len(donor.subject_spans)
-
-
-def _texts(sample: Sample) -> list[str]:
-    return [sample.question.text[span.start : span.stop] for span in sample.subject_spans]
-
-
-def _patched(
-    prompts: PromptMaker, sample: Sample, donor: Donor, pool: Mapping[str, Sample]
-) -> tuple[int, ...] | None:
-    if not donor.donor:
-        return None
-    other = pool[donor.donor]
-    if donor.kind == "other":
-        return other_tokens(sample, other, seed=prompts.seed)
-    return patched_prompt(prompts, sample, other)
 
 
 def _self(prompts: PromptMaker, sample: Sample) -> tuple[int, ...]:
@@ -310,16 +300,11 @@ def patching_table(inputs: PieceInputs) -> pd.DataFrame:
     readings, entity, rows = inputs.readings, inputs.entity, []
     for mode in MODES:
         groups = groups_of(readings, mode, grouping=inputs.config.grouping)
-        rates = {
-            name: _rates(flipped, groups, entity)
-            for name, flipped in _flipped(readings, mode).items()
-        }
+        flipped = _flipped(readings, mode)
+        rates = {name: _rates(own, groups, entity) for name, own in flipped.items()}
         for name, own in rates.items():
-            floors = [row[4] for row in rates[SELF]] if SELF in rates else [np.nan] * len(own)
-            rows += [
-                (layer, name, mode, *row, floor)
-                for (layer, *row), floor in zip(own, floors, strict=True)
-            ]
+            for (layer, *row), floor in zip(own, rates.get(SELF, own), strict=True):
+                rows.append((layer, name, mode, *row, floor[4] if SELF in rates else np.nan))
     return inputs.table("patching", rows, table_columns.PATCHING_MORE)
 
 

@@ -108,19 +108,15 @@ class PieceInputs:
         )
 
 
-def _no_passes(config: Config) -> tuple[Intervention, ...]:
-    return ()
-
-
 @dataclass(frozen=True, kw_only=True)
 class Piece:
     """One piece of evidence."""
 
     tables: Callable[[PieceInputs], Tables] | None = None  # for one dataset
     # The same in parts that any process can compute; the rows of a table in the parts' order.
-    parts: Callable[[PieceInputs], Sequence[Part]] | None = None
+    parts: Callable[[PieceInputs], Sequence[Part]] = lambda inputs: ()
     across: Callable[[Tables, Config], Tables] | None = None  # for all datasets together
-    passes: Callable[[Config], tuple[Intervention, ...]] = _no_passes  # beside every run's
+    passes: Callable[[Config], tuple[Intervention, ...]] = lambda config: ()  # beside every run's
     probed: tuple[str, ...] = ()  # states the probes read for it, beside those of `passes`
     loads: tuple[str, ...] = ()  # states that its tables are made from
     needs_abstained: bool = False
@@ -157,8 +153,7 @@ def probed_of(config: Config) -> tuple[str, ...]:
 def evidence_tables(names: Sequence[str], inputs: PieceInputs) -> Tables:
     """The tables of the pieces with these names, of one dataset; parts each in a process."""
     pieces = [piece_of(name) for name in names]
-    parts = [part for piece in pieces if piece.parts for part in piece.parts(inputs)]
-    made = in_parallel(lambda part: part(), parts) if parts else []
+    made = in_parallel(lambda part: part(), [p for piece in pieces for p in piece.parts(inputs)])
     frames: dict[str, list[pd.DataFrame]] = {}
     for tables in (*made, *(piece.tables(inputs) for piece in pieces if piece.tables)):
         for name, table in tables.items():

@@ -7,7 +7,7 @@ exact gradient from a pass over a few tokens. The graph of a micro-batch is free
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import cast
@@ -42,11 +42,8 @@ from anchorscope.stats.humps import shape
 from anchorscope.stats.intervals import bootstrap_mean
 
 LOSSES = ("probe", "lm")
-_SOURCE: Mapping[str, Callable[[TokenPositions], tuple[int, ...]]] = {
-    "exact": lambda positions: positions.exact_question,
-    "question": lambda positions: positions.question_tokens,
-}
-SOURCES = tuple(_SOURCE)
+_TOKENS = {"exact": "exact_question", "question": "question_tokens"}  # of TokenPositions
+SOURCES = tuple(_TOKENS)
 SUBSETS = {"all": (0, 1), "right": (0,), "wrong": (1,)}  # z
 
 
@@ -67,7 +64,12 @@ def saliency(
     position; after the probe position it is the one the model itself holds likeliest. Source
     `exact`: edges from E_Q; `question`: from all tokens of the question.
     """
-    rows = [_row(mark, number) for number, mark in enumerate(marks)]
+    # The answer's tokens, all of whose states are asked for, on the clean trunk.
+    rows = [
+        Row(n, CLEAN, (), mark.ids[mark.answer_at :],
+            tuple(range(mark.answer_at, len(mark.ids))), range(0))
+        for n, mark in enumerate(marks)
+    ]  # fmt: skip
     out = np.full((len(marks), len(LOSSES), len(SOURCES), lease.model.blocks), np.nan)
 
     def work(batch: list[Row]) -> np.ndarray:
@@ -79,11 +81,6 @@ def saliency(
     for batch, by_row in in_batches(rows, work, **options, budget=budget):
         out[[row.number for row in batch]] = by_row
     return out
-
-
-def _row(mark: TokenPositions, number: int) -> Row:
-    at = tuple(range(mark.answer_at, len(mark.ids)))
-    return Row(number, CLEAN, (), mark.ids[mark.answer_at :], at, range(0))
 
 
 def _micro_batch(
@@ -141,7 +138,7 @@ def _edges(
 ) -> Tensor:
     """The edges from the source's tokens to E_A, bool [row, query, key]."""
     rows = [
-        replace(row, keys=_SOURCE[source](mark), queries=mark.exact_answer)
+        replace(row, keys=getattr(mark, _TOKENS[source]), queries=mark.exact_answer)
         for row, mark in zip(batch, marks, strict=True)
     ]
     at = (layout.query_at, layout.key_at)

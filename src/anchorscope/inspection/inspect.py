@@ -75,14 +75,25 @@ def inspect(
     window: int | None = None,
     heads: Sequence[Head] = (),
 ) -> Inspection:
-    """The model's answer to a question, and what the probes of a finished run read in it.
+    """Ask one question, and read the answer with the probes of a finished run.
 
-    It is asked, marked and read as the questions of the run's `dataset` (its first one by default).
-    `cut` is what the knockout cuts: a part of the question, positions of prompt tokens, or by
-    default the exact question tokens. `neutral` cuts as many tokens that carry neither subject nor
-    property, `answer_only` leaves the question out, `subject` puts another subject in its place,
-    `window` cuts in so many blocks that end at each layer, `heads` (block from 1, head from 0) in
-    these heads alone.
+    Args:
+        model: The model of the run, or another of the same weights.
+        question: The text asked.
+        run: A finished run, or its folder.
+        dataset: As which of the run's datasets it is asked and marked; by default the first.
+        detector: Its probability that the answer is wrong is added.
+        mode: Which probes give the pathway.
+        cut: What the knockout cuts: a part of the question, positions of prompt tokens, or by
+            default the exact question tokens.
+        neutral: Also cut as many tokens that carry neither subject nor property.
+        answer_only: Also leave the question out.
+        subject: Also put this subject in the place of the question's own.
+        window: Also cut in so many blocks that end at each layer.
+        heads: Also cut in these heads alone: (block from 1, head from 0).
+
+    Returns:
+        The answer, its tokens, and the belief by layer under each change.
 
     Examples:
         >>> import anchorscope as anc

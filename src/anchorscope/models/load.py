@@ -18,7 +18,7 @@ from transformers import (
     PreTrainedModel,
 )
 
-from anchorscope.errors import UserError, in_a_line, user_path
+from anchorscope.errors import UserError, did_you_mean, in_a_line, user_path
 from anchorscope.models.device import (
     BALANCED,
     Choice,
@@ -38,6 +38,7 @@ from anchorscope.models.locate import (
     find_model,
 )
 from anchorscope.models.parts import Parts, find_parts
+from anchorscope.progress import without_library_bars
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +55,9 @@ class Model:
     parts: Parts
     why: str  # the reason for device and dtype
     adapter: str | None = None  # as the user gave it; its change is in the weights
+
+    def __repr__(self) -> str:
+        return f"Model({self.name!r}, {self.blocks} blocks, {self.dtype} on {self.device})"
 
     @property
     def blocks(self) -> int:
@@ -80,7 +84,18 @@ def load_model(
 ) -> Model:
     """Load a model by name, on the device and in the dtype that suit this machine.
 
-    `adapter` is a PEFT adapter's folder or hub id; it is merged into the weights.
+    Args:
+        model: `bundled` or another name of `anchorscope models`, a hub id, a folder, a .gguf file,
+            or a transformers model that you have loaded.
+        tokenizer: The tokenizer of a model that you have loaded.
+        device: auto, balanced (over all devices), cpu, cuda, cuda:N, or mps.
+        dtype: auto, float32, bfloat16, or float16.
+        revision: The revision of a hub model.
+        trust_remote_code: Run code that comes with a hub model.
+        adapter: A PEFT adapter's folder or hub id; it is merged into the weights.
+
+    Returns:
+        The model with its tokenizer and the names of its parts.
 
     Examples:
         >>> import anchorscope as anc
@@ -100,10 +115,11 @@ def load_model(
             "(trust_remote_code). Read it first.", model,
         )  # fmt: skip
     choice = choose(device, dtype)
-    place, name = _locate(str(model))  # which may convert a file
     options = {"revision": revision, "trust_remote_code": trust_remote_code}
     change = None if adapter is None else str(adapter)
-    lm, tokenizer = _read(place, str(model), choice, options, change)
+    with without_library_bars():
+        place, name = _locate(str(model))  # which may convert a file
+        lm, tokenizer = _read(place, str(model), choice, options, change)
     if change is not None:
         path = user_path(change)
         last = path.resolve().name if path.is_dir() else change.rstrip("/").split("/")[-1]
@@ -215,7 +231,8 @@ def unreadable(given: str, error: Exception, *, trusted: bool) -> UserError:
             "Read that code first. To run it, give --trust-remote-code to `run`, `study`, "
             "`doctor` or `detect collect`, or trust_remote_code=True to load_model."
         )
-    return UserError(f"The model '{given}' could not be loaded: {in_a_line(error)} {advice}")
+    meant = did_you_mean(given, WEIGHTS)
+    return UserError(f"The model '{given}' could not be loaded: {in_a_line(error)} {advice}{meant}")
 
 
 def _weights(place: str, choice: Choice, options: dict[str, Any], adapter: str | None) -> Any:

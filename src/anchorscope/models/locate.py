@@ -11,7 +11,7 @@ from pathlib import Path
 
 import xxhash
 
-from anchorscope.errors import UserError, unknown, user_path
+from anchorscope.errors import UserError, beside, did_you_mean, unknown, user_path
 from anchorscope.run_folder.remote import cache_folder
 
 HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"  # serves where the bundled file is missing
@@ -169,7 +169,8 @@ def find_model(model: str) -> Path | str:
         raise UserError(f"{weights.title} is not here. Get it: anchorscope get {weights.name}")
     if path.suffix == ".gguf":
         if not path.is_file():
-            raise UserError(f"There is no file {path}. Give the path of a .gguf file.")
+            meant = did_you_mean(path, beside(path))
+            raise UserError(f"There is no file {path}. Give the path of a .gguf file.{meant}")
         return path
     if path.is_dir():
         if not (path / "config.json").exists():
@@ -182,6 +183,7 @@ def find_model(model: str) -> Path | str:
         raise UserError(
             f"'{model}' is neither a model folder nor a .gguf file. "
             "Accepted: a hub id (org/name), a folder, a .gguf file, or `bundled`."
+            f"{did_you_mean(path, beside(path))}"
         )
     return model
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from anchorscope.answers.generate import Answerer
 from anchorscope.config import Config
+from anchorscope.datasets import remarks
 from anchorscope.detect.deployed.exchanges import Exchange, common_prefix, task_of, too_long
 from anchorscope.detect.deployed.read_answers import read_answers
 from anchorscope.detect.draw import draw_answers
@@ -28,21 +29,20 @@ from anchorscope.errors import UserError
 from anchorscope.evidence.pieces import piece_of
 from anchorscope.evidence.shards import Shards
 from anchorscope.models import Model
-from anchorscope.pipeline.executor import check_spread, open_reader, threads_of_run
-from anchorscope.pipeline.model import load, load_again
+from anchorscope.pipeline.executor import check_spread, open_reader
+from anchorscope.pipeline.model import load, load_again, threads_of_run
 from anchorscope.pipeline.read_evidence import read_pieces
 from anchorscope.pipeline.read_states import read_states
-from anchorscope.pipeline.request import Questions, check_place, command_of, resolve
-from anchorscope.pipeline.stages import (
-    Run,
+from anchorscope.pipeline.request import Questions, Run, check_place, command_of, resolve
+from anchorscope.progress import Progress, Quiet
+from anchorscope.records import Question, QuestionSet, Sample
+from anchorscope.run_folder.samples import (
     answers_name,
     count_answers,
     stored_answers,
     stored_samples,
+    to_frame,
 )
-from anchorscope.progress import Progress, Quiet
-from anchorscope.records import Question, QuestionSet, Sample
-from anchorscope.run_folder.samples import to_frame
 from anchorscope.run_folder.states import save_states, shard_name
 from anchorscope.run_folder.store import Store
 from anchorscope.run_folder.view import RunView
@@ -67,6 +67,8 @@ def collect(
     passes = len(CAUGHT) + len(collected_passes(config))
     check_place(config, sets, out, model, passes=passes)
     run = Run.open(out, identity | {"only": "detectors"}, config, sets, progress)
+    for remark in (remark for each in sets for remark in remarks(each)):
+        run.progress.note(remark)
     store = run.store
     if config.rank is not None:
         _read(run, model)

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from anchorscope.config import Config
+from anchorscope.datasets import remarks
 from anchorscope.pipeline import analyse, executor, variants
 from anchorscope.pipeline.read_evidence import read_evidence, read_with_probes
 from anchorscope.pipeline.read_states import Reader, read_states
-from anchorscope.pipeline.request import Questions, check_run, resolve
-from anchorscope.pipeline.stages import Run, stored_samples
+from anchorscope.pipeline.request import Questions, Run, check_run, resolve
 from anchorscope.progress import Progress
+from anchorscope.run_folder.samples import stored_samples
 from anchorscope.run_folder.view import RunView
 
 
@@ -25,10 +26,17 @@ def run(
     config: Config | None = None,
     progress: Progress | None = None,
 ) -> RunView:
-    """The finished run in folder `out`; continued where it stopped if it is there already.
+    """Make a run in folder `out`, or continue it where it stopped.
 
-    `model` (a name, a transformers model, or what `load_model` gave) and `questions` (a name, a
-    file, a list, or what `load_questions` gave) replace what `config` names.
+    Args:
+        model: A name, a transformers model, or what `load_model` gave; replaces `config.model`.
+        questions: A name, a file, a list, or what `load_questions` gave; replaces `config.data`.
+        out: The run folder.
+        config: All other choices.
+        progress: A listener to stages and notes; silent without one.
+
+    Returns:
+        The finished run.
 
     Examples:
         >>> import anchorscope as anc
@@ -50,6 +58,8 @@ def run(
     variants.check_reuse(config.reuse, identity)
     check_run(config, sets, out, model)
     run = Run.open(out, identity, config, sets, progress)
+    for remark in (remark for each in sets for remark in remarks(each)):
+        run.progress.note(remark)
     if config.rank is not None:
         with executor.open_reader(run, model) as reader:
             _read(run, reader)

@@ -18,8 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from anchorscope.errors import UserError, in_a_line
-from anchorscope.notebook import card
+from anchorscope.errors import UserError, beside, did_you_mean, in_a_line
 from anchorscope.records import Sample
 from anchorscope.run_folder import table_columns
 from anchorscope.run_folder.disk import refuse_unsafe
@@ -88,9 +87,15 @@ class RunView:
     def open(
         cls, path: str | Path, *, unfinished_ok: bool = False, collected_ok: bool = False
     ) -> RunView:
-        """The run in folder `path`; a run still under way is refused unless asked for.
+        """Open a run folder for reading.
 
-        A folder of `detect collect` has no analysis in it: only detectors ask for such a one.
+        Args:
+            path: The folder that `out` named.
+            unfinished_ok: Also open a run that is still under way.
+            collected_ok: Also open a folder of `detect collect`, which has no analysis in it.
+
+        Returns:
+            The run, whose tables are read when they are first used.
 
         Examples:
             >>> import anchorscope as anc
@@ -103,7 +108,10 @@ class RunView:
         """
         folder = local_folder(path, states=collected_ok)
         if not folder.is_dir():
-            raise UserError(f"There is no folder '{folder}'. Give the folder of a finished run.")
+            meant = did_you_mean(folder, beside(folder))
+            raise UserError(
+                f"There is no folder '{folder}'. Give the folder of a finished run.{meant}"
+            )
         refuse_unsafe(folder)
         info = read_info(folder)
         if info is None:
@@ -223,8 +231,13 @@ class RunView:
         """ΔP by layer, mode and pathway, with intervals: a tidy copy of tables/layers.csv."""
         return self.layers.copy()
 
+    def __repr__(self) -> str:
+        return f"RunView({str(self.path)!r}, {self.model_name} on {', '.join(self.datasets)})"
+
     def _repr_html_(self) -> str:
         """HTML for notebooks: the model, the folder, and the finding of each dataset."""
+        from anchorscope.notebook import card
+
         rows = records(self.findings) if self.has_strict else []
         findings = {row["dataset"]: f"finding: {row['finding']} ({row['why']})" for row in rows}
         facts = [("folder", str(self.path))]

@@ -93,6 +93,9 @@ class Detector:
         init=False, default_factory=WeakKeyDictionary, repr=False, compare=False
     )  # by model and dataset
 
+    def __repr__(self) -> str:
+        return f"Detector({self.name!r} of {self.model['name']}, threshold {self.threshold:.2f})"
+
     @classmethod
     def train(
         cls,
@@ -108,11 +111,23 @@ class Detector:
         licence: dict[str, str] | None = None,
         progress: Progress | None = None,
     ) -> Detector:
-        """A detector trained on the answers of a run, with the evaluation it is accepted with.
+        """Train a detector on the answers of a run, and evaluate it.
 
-        `method` is a kind's short name, or "auto" for the best of a handful on held-out answers.
-        With a `risk`, a third of the answers is set aside to choose a threshold up to which at most
-        that share of the answers is wrong.
+        Args:
+            run: A finished run or a folder of `detect collect`, or its path.
+            method: A kind's short name, or "auto" for the best of a handful on held-out answers.
+            datasets: Some of the run's datasets; by default all.
+            folds: Folds of the evaluation, disjoint by entity.
+            seed: Decides the folds and the resamples.
+            resamples: Bootstrap resamples behind each interval.
+            risk: A third of the answers is set aside to choose a threshold up to which at most
+                this share of the answers is wrong.
+            calibration: How scores become probabilities: Platt's line, or isotonic.
+            licence: The licence of the detector's card.
+            progress: A listener to stages and notes; silent without one.
+
+        Returns:
+            The detector, with the evaluation it was accepted with.
 
         Examples:
             >>> import anchorscope as anc

@@ -62,6 +62,9 @@ class Scored:
     def __post_init__(self) -> None:
         object.__setattr__(self, "flagged", self.outcome != "right")
 
+    def __repr__(self) -> str:
+        return f"Scored({self.answer!r}, {self.outcome}, P(wrong) {self.probability:.2f})"
+
     @property
     def worst(self) -> ScoredSpan | None:
         """The entity that is most likely wrong; None where the answer names nothing."""

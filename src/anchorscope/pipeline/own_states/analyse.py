@@ -28,8 +28,7 @@ from anchorscope.pipeline.own_states.arrays import (
     read_rows,
     values,
 )
-from anchorscope.pipeline.request import option_words
-from anchorscope.pipeline.stages import Run
+from anchorscope.pipeline.request import Run, option_words
 from anchorscope.probes.labelled import Labelled, labelled
 from anchorscope.progress import Progress, Quiet
 from anchorscope.records import Answer, Question, Sample, Span
@@ -55,14 +54,24 @@ def analyse(
     progress: Progress | None = None,
     **facts: Any,
 ) -> RunView:
-    """The finished run in folder `out`, from states that were extracted elsewhere.
+    """Make a run in folder `out` from states that were extracted elsewhere.
 
-    `states`: a .npz or .safetensors file, or arrays by name, each [sample, layer, width]: clean and
-    knockout, and where they are there neutral (or `random`, as it was once called), content,
-    question (question_pass beside texts of questions), answer-only, retest and retest-knockout. A
-    sample without a state under one of the latter is NaN there. `z` [sample]: 1 = wrong, 0 = right.
-    `facts` [sample]: entity, relation, kind, popularity, length, exact_tokens, id, question,
-    answer. Both may also be arrays of the file or the mapping.
+    Args:
+        states: A .npz or .safetensors file, or arrays by name, each [sample, layer, width]: clean
+            and knockout, and where they are there neutral (or `random`, as it was once called),
+            content, question (question_pass beside texts of questions), answer-only, retest and
+            retest-knockout. A sample without a state under one of the latter is NaN there.
+        z: [sample], 1 = wrong, 0 = right; may also be an array of `states`.
+        out: The run folder; continued if it exists.
+        title: The model's name in the report.
+        limit: Number of samples; None for all.
+        config: Choices of the analysis.
+        progress: A listener to stages and notes; silent without one.
+        facts: [sample] each, or arrays of `states`: entity, relation, kind, popularity, length,
+            exact_tokens, id, question, answer.
+
+    Returns:
+        The finished run.
 
     Examples:
         >>> import anchorscope as anc

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-import sys
+import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from importlib import resources
@@ -116,19 +116,10 @@ def read_study(place: str | Path) -> Study:
     if named is None and not path.is_file():
         raise unknown("study", place, shipped(), "Or the path of a .toml file.")
     try:
-        content = _toml((named or path).read_text(encoding="utf-8"))
+        content = tomllib.loads((named or path).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{place} is no TOML: {error}.") from error
     return study_of(content, str(place))
-
-
-def _toml(text: str) -> dict[str, Any]:
-    """The content of a TOML text; ValueError or, nested too deeply, RecursionError otherwise."""
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:  # the same parser, before it came with Python
-        import tomli as tomllib
-    return tomllib.loads(text)
 
 
 def study_of(content: Mapping[str, Any], where: str) -> Study:
@@ -168,7 +159,7 @@ def study_of(content: Mapping[str, Any], where: str) -> Study:
 def value_of(text: str) -> Any:
     """The value of a TOML text such as `3` or `["a"]`; the text itself where it is no TOML."""
     try:
-        return _toml(f"value = {text}")["value"]
+        return tomllib.loads(f"value = {text}")["value"]
     except (ValueError, RecursionError):
         return text
 

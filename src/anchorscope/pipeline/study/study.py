@@ -76,15 +76,21 @@ def study(
     drop_states: bool = False,
     progress: Progress | None = None,
 ) -> StudyResult:
-    """The study in folder `out`, continued where it stopped; checked whole before it starts.
+    """Run every model of a study in folder `out`, or continue; checked whole before it starts.
 
-    `max_hours`: no model starts once these are spent, or where a run that has begun needs more.
-    `drop_states` removes the states of each run when it is finished: they are most of the disk, and
-    only a further analysis would read them again. With the option `rank` only that rank's shards of
-    each run are computed, and no run is finished.
+    With the option `rank` only that rank's shards of each run are computed, and no run is finished.
 
-    `study` is a shipped name, a .toml file, or a `Study`, whose models may be made by a function
-    when their turn comes: `StudyModel(name=..., model=..., panel=..., make=function)`.
+    Args:
+        study: A shipped name, a .toml file, or a `Study`, whose models may be made by a function
+            when their turn comes: `StudyModel(name=..., model=..., panel=..., make=function)`.
+        out: The folder of the study; each run has a folder in it.
+        max_hours: No model starts once these are spent, or where a run that has begun needs more.
+        drop_states: Remove the states of each run when it is finished: they are most of the disk,
+            and only a further analysis would read them again.
+        progress: A listener to stages and notes; silent without one.
+
+    Returns:
+        The finished runs by model, and the error of each that failed.
 
     Examples:
         >>> import anchorscope as anc
