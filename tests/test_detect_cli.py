@@ -37,7 +37,7 @@ def test_train_says_what_the_detector_is_worth(cli, tmp_path):
     said = " ".join(said.split())
     assert "on unseen entities, from" in said and "of made-up" in said
     assert "cannot say between" in said
-    assert "Promised: at most 20% of the accepted answers" in said
+    assert "Promised: at most 20% of the answers let through" in said
     few = write_run(tmp_path / "few", [plain(n=60)])
     code, said, _ = cli("detect", "train", few, "--method", "probe", "--folds", "3", "--out", out)
     assert code == 0

@@ -82,7 +82,7 @@ def forged(folder, copy, text=("", ""), **changes):
     return copy
 
 
-PROMISE = {"risk": 0.1, "confidence": 0.9, "answers": 100, "accepted": 50, "wrong": 2}
+PROMISE = {"risk": 0.1, "confidence": 0.9, "entities": 100, "accepted": 50, "wrong": 2}
 BEFORE = {"layer": 1, "threshold": 0.5, "evaluation": {}, "calibration": {"slope": 1.0,
           "intercept": 0.0, "prior": 0.0}}  # fmt: skip
 FORGED = {
@@ -92,7 +92,7 @@ FORGED = {
     "no threshold": ({"threshold": None}, "its threshold is None"),
     "far too many tokens": ({"prompt__max_tokens": 10**8}, "its prompt.max_tokens is 100000000"),
     "a truth for a count": ({"prompt__shots": True}, "its prompt.shots is True"),
-    "no prompts": ({"examples": []}, "its examples is \\[\\]"),
+    "no prompts": ({"examples": []}, "its examples are none"),
     "a prompt of words": (
         {"examples": [{"question": "Who?", "prompt_ids": ["a"]}]},
         "its examples.0.prompt_ids.0 is 'a'",
@@ -114,11 +114,11 @@ FORGED = {
         {"trained_on__wrong": 9, "trained_on__answers": 8}, "its trained_on: .*9 of 8 are wrong",
     ),
     "a promise that its own counts break": (
-        {"promise": PROMISE | {"risk": 0.001, "answers": 10, "accepted": 10, "wrong": 9}},
+        {"promise": PROMISE | {"risk": 0.001, "entities": 10, "accepted": 10, "wrong": 9}},
         "its promise: .*9 of 10 accepted answers are wrong",
     ),
     "more accepted than asked": (
-        {"promise": PROMISE | {"accepted": 101}}, "its promise: .*101 of 100 answers",
+        {"promise": PROMISE | {"accepted": 101}}, "its promise: .*101 of 100 entities",
     ),
     "escapes for the terminal": (
         {"model__name": "llama\x1b]0;owned\x07"}, r"its model.name is 'llama\\x1b\]0;owned\\x07'",

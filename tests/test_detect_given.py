@@ -105,7 +105,7 @@ def test_a_file_of_questions_from_the_command_line(tiny_llama, tmp_path, monkeyp
     want = detector.score(tiny_llama, QUESTIONS[0], answer="Rome")
     assert done[0]["probability"] == pytest.approx(want.probability, abs=2e-4)
     assert done[1]["answer"] == detector.score(tiny_llama, QUESTIONS[1]).answer
-    assert done[2]["probability"] is None and done[2]["why"]
+    assert done[2]["probability"] is None and done[2]["reason"]
 
 
 def test_a_warning_from_the_command_line(tiny_llama, tmp_path, monkeypatch, capsys):

@@ -167,14 +167,16 @@ def test_mop_beats_the_probe_where_there_are_two_pathways():
 def test_a_group_without_enough_answers_has_no_expert_of_its_own(monkeypatch):
     made = plain(n=180, layers=1)
     few = np.where(np.arange(180) < 6, 1.0, 0.0)
-    monkeypatch.setattr("anchorscope.detect.kinds.pathways.pathway_groups", lambda *a, **k: few)
+    monkeypatch.setattr(
+        "anchorscope.detect.kinds.pathways.pathway_groups", lambda m, *a, **k: few[m.rows]
+    )
     fitted = MixtureOfProbes().fit(made)
     x, z = made.layer("clean", 1), made.z
     everyone = LinearProbe(C=fitted.C_, balance="none").fit(x, z)
     np.testing.assert_allclose(fitted.experts_[1][0], everyone.coef_[0])
     monkeypatch.undo()
     monkeypatch.setattr(
-        "anchorscope.detect.kinds.pathways.pathway_groups", lambda *a, **k: np.zeros(180)
+        "anchorscope.detect.kinds.pathways.pathway_groups", lambda m, *a, **k: np.zeros(len(m))
     )
     assert np.isfinite(MixtureOfProbes().fit(made).decision_function(made)).all()
 

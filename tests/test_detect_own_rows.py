@@ -10,6 +10,7 @@ from kit.plain import plain_states
 from kit.tiny import tiny_lm, tiny_tokenizer
 
 from anchorscope.models import load_model
+from anchorscope.run_folder.states import StateBank
 from anchorscope.run_folder.view import RunView
 
 CITIES = ["Rome", "Paris", "Lyon", "Oslo", "Kanpur", "India", "Hamlet", "Shakespeare"]
@@ -33,7 +34,7 @@ def place(tmp_path_factory):
 def test_own_rows_are_read_in_one_pass_learnt_from_and_scored(cli, place):
     home, model, rows = place
     where = ["--model", home / "model", "--device", "cpu", "--dtype", "float32"]
-    code, said, error = cli("detect", "collect", "--answers", home / "log.jsonl", *where,
+    code, _, error = cli("detect", "collect", "--answers", home / "log.jsonl", *where,
                             "--out", home / "run")  # fmt: skip
     assert code == 0, error
     run = RunView.open(home / "run", collected_ok=True)
@@ -42,21 +43,19 @@ def test_own_rows_are_read_in_one_pass_learnt_from_and_scored(cli, place):
     assert one.answer.text[one.answer_span.start : one.answer_span.stop] == "Paris"
     ids = model.tokenizer(rows[1]["prompt"] + " " + rows[1]["answer"])["input_ids"]
     assert [*one.prompt_ids, *one.answer.token_ids] == ids
-    from anchorscope.run_folder.states import StateBank
 
     bank = StateBank(home / "run", [one.id])
     want = plain_states(model, [ids[: one.exact_answer[-1] + 1]])[0]
     for layer in range(1, model.blocks + 1):
         np.testing.assert_allclose(bank.layer("clean", layer)[0], want[layer - 1], atol=2e-3)
 
-    code, _, error = cli("detect", "train", home / "run", "--out", home / "detector",
-                            "--method", "combined", "--folds", "3",
-                            "--calibration", "isotonic")  # fmt: skip
+    learn = ["detect", "train", home / "run", "--out", home / "detector", "--folds", 3]
+    code, _, error = cli(*learn, "--method", "combined", "--calibration", "isotonic")
     assert code == 0, error
     new = home / "new.jsonl"
     new.write_text("".join(json.dumps(row | {"label": None}) + "\n" for row in rows[:3]))
     score = ["detect", "score", home / "detector", new, "--model", home / "model"]
-    code, _said, error = cli(*score, "--device", "cpu", "--out", home / "out.jsonl")
+    code, _, error = cli(*score, "--device", "cpu", "--out", home / "out.jsonl")
     assert code == 0, error
     done = [json.loads(line) for line in (home / "out.jsonl").read_text().splitlines()]
     assert [row["answer_entity"] for row in done] == CITIES[:3]

@@ -237,6 +237,18 @@ def test_an_answer_unlike_all_that_was_learnt_from_gets_no_firm_outcome(tiny_lla
     assert "unlike what the detector learnt" in far.reason and far.probability == firm.probability
 
 
+def test_a_form_that_was_read_badly_gets_no_firm_outcome(tiny_llama):
+    detector = replace(make(tiny_llama), forms=("as-written", "full-stop"))
+    answers = ["Paris", "Paris.", "paris"]
+    bare, stop, lower = detector.score(tiny_llama, [QUESTIONS[0]] * 3, answer=answers)
+    assert bare.outcome in ("right", "wrong")
+    assert stop.outcome == bare.outcome
+    assert stop.probability == pytest.approx(bare.probability, abs=2e-4)
+    assert lower.outcome == "cannot say" and lower.flagged and "lower-case" in lower.reason
+    own = detector.score(tiny_llama, QUESTIONS)
+    assert all("form" not in one.reason for one in own)  # as the model wrote it
+
+
 def test_every_entity_of_a_given_answer_is_scored_in_one_pass(tiny_llama):
     detector = make(tiny_llama)
     answer = 'Sure! It was Rome. The river is Tiber.\n- Paris\n```json\n{"a": "Lyon"}\n```'

@@ -54,6 +54,24 @@ def answer_parts(text: str, *, question: str = "", every: bool = True) -> list[S
     ]
 
 
+def form_of(text: str, entity: Span, sentence: Span) -> str:
+    """The form that an entity of a given answer has, as `surfaces.py` names them."""
+    own = text[entity.start : entity.stop]
+    if text.lstrip().startswith(("{", "[", "```")) and _values_before(text, entity.start):
+        return "json"
+    if text[: entity.start].endswith("**"):
+        return "bold"
+    if own == own.lower() and own != own.upper():
+        return "lower-case"
+    if trimmed(text, sentence) != entity:
+        return "sentence"
+    return "full-stop" if text[entity.stop :].startswith(".") else "as-written"
+
+
+def _values_before(text: str, place: int) -> bool:
+    return text[:place].rstrip().endswith(('"', ":", "[", ","))
+
+
 def _whole(text: str, span: Span, value: bool, question: str) -> Sentence:
     found = None if value else answer_span(text[span.start : span.stop], question=question)
     entity = Span(span.start + found.start, span.start + found.stop) if found else span

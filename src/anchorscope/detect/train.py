@@ -6,6 +6,7 @@ probe nor token probability takes the form for an error.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,7 @@ from anchorscope.detect.deployed.beliefs import Beliefs, learn_beliefs
 from anchorscope.detect.deployed.pre_answer import PreAnswerProbe, learn_pre_answer
 from anchorscope.detect.distance import FAR, Distance, learn_distance
 from anchorscope.detect.evaluate import check_scores, fit_all, rows_of
+from anchorscope.detect.inner_probes import choose, layer_scores
 from anchorscope.detect.kinds import AUTO, DEPLOYED, make_method
 from anchorscope.detect.kinds.probes import QuestionOnly
 from anchorscope.detect.material import Material, join
@@ -29,6 +31,9 @@ from anchorscope.probes.folds import MIN_OVERALL, check_classes, entity_folds
 from anchorscope.progress import Progress, Quiet
 from anchorscope.stats.ranking import auroc
 
+DRAWN = 2  # surfaces of every answer that are learnt from
+# A form is read where it is told apart nearly as well as the answers that the model wrote.
+WORSE_AUROC, MORE_FLAGGED = 0.02, 0.05
 FEWEST = 3 * MIN_OVERALL  # right and wrong answers together
 _EVALUATION = (
     "detector", "n", "wrong", "auroc", "auroc_low", "auroc_high", "auprc", "ece", "brier",
@@ -43,6 +48,7 @@ class Trained:
 
     method: Method
     cut: Cut
+    forms: tuple[str, ...] | None  # in which answers were read well; None: not evaluated
     evaluation: dict[str, Any]
     beliefs: Beliefs
     distance: Distance
@@ -68,14 +74,21 @@ class Answers:
         return Answers(plain=self.plain.take(rows, seed=seed), surfaces=surfaces)
 
     def to_learn_from(self) -> Material:
-        """Every answer as it was written, and once more on a surface drawn by the seed."""
+        """Every answer as it was written, and again on surfaces drawn by the seed.
+
+        Layers and strength are chosen on the answers as written: that is most of the time.
+        """
         if self.surfaces is None:
             return self.plain
         rng = np.random.default_rng(self.plain.seed)
         order = rng.permutation(len(self.surfaces))
         bases = np.array([self.surfaces.ids[n].rpartition("#")[0] for n in order])
-        _, first = np.unique(bases, return_index=True)
-        return join([self.plain, self.surfaces.take(np.sort(order[first]))])
+        seen: Counter[str] = Counter()
+        kept = [n for n, base in zip(order, bases, strict=True) if _count(seen, base) <= DRAWN]
+        material = join([self.plain, self.surfaces.take(np.sort(kept))])
+        material.memo["choice", "clean"] = choose(self.plain)
+        material.memo["layers", "clean"] = layer_scores(self.plain)
+        return material
 
 
 def train(
@@ -133,11 +146,13 @@ def train(
     )
     progress.advance()
     evaluation = {key: json_value(numbers[method][key]) for key in _EVALUATION}
+    forms = by_surface(cut.threshold)
     question = numbers.get("question-only", {})
     done = Trained(
         method=fitted,
         cut=cut,
-        evaluation=evaluation | by_surface(cut.threshold) | {"cannot_say": cut.cannot_say},
+        forms=_well_read(forms),
+        evaluation=evaluation | forms | {"cannot_say": cut.cannot_say},
         beliefs=learn_beliefs(plain),
         distance=distance,
         pre_answer=learn_pre_answer(
@@ -173,7 +188,8 @@ def _evaluate(
         score = one.decision_function(every)
         check_scores(method, score)
         probability = one.calibration_.probability(score)
-        columns = {"z": every.z, "surface": every.surfaces, "score": probability}
+        base = [t.id.rpartition("#")[0] if t.surface else t.id for t in every.texts]
+        columns = {"base": base, "z": every.z, "surface": every.surfaces, "score": probability}
         return rows, pd.DataFrame(columns)
 
     done = in_parallel(one_fold, range(folds), progress=lambda finished, total: progress.advance())
@@ -184,8 +200,9 @@ def _evaluate(
         found: dict[str, float] = {}
         if answers.surfaces is None:
             return found
+        others = set(surfaces["base"][surfaces["surface"] != ""])
         for surface in dict.fromkeys(surfaces["surface"]):
-            own = (surfaces["surface"] == surface).to_numpy()
+            own = ((surfaces["surface"] == surface) & surfaces["base"].isin(others)).to_numpy()
             z, score = np.array(surfaces["z"])[own], np.array(surfaces["score"])[own]
             name = surface or "as-written"
             found[f"auroc {name}"] = float(auroc(z, score))
@@ -193,6 +210,25 @@ def _evaluate(
         return found
 
     return rows, numbers
+
+
+def _well_read(numbers: dict[str, float]) -> tuple[str, ...] | None:
+    """The forms in which answers are told apart nearly as well as those that the model wrote."""
+    names = [name.removeprefix("auroc ") for name in numbers if name.startswith("auroc ")]
+    if not names:
+        return None
+    area, flagged = numbers["auroc as-written"], numbers["right flagged as-written"]
+    return tuple(
+        name
+        for name in names
+        if numbers[f"auroc {name}"] >= area - WORSE_AUROC
+        and abs(numbers[f"right flagged {name}"] - flagged) <= MORE_FLAGGED
+    )
+
+
+def _count(seen: Counter[str], key: str) -> int:
+    seen[key] += 1
+    return seen[key]
 
 
 def check_method(method: str) -> None:

@@ -68,18 +68,16 @@ class _Prompt(_Part):
 
 
 class _Calibration(_Part):
-    slope: float = Field(ge=0, le=1e12)  # a line that falls would call right answers wrong
-    intercept: float = Field(ge=-1e12, le=1e12)
-    prior: float = Field(ge=-1e3, le=1e3)
+    """Platt's line, or the steps of an isotonic fit."""
 
-
-class _Steps(_Part):
-    scores: list[float] = Field(min_length=1, max_length=100_000)
-    probabilities: list[_Share]
+    slope: float = Field(0.0, ge=0, le=1e12)  # a falling line would call right answers wrong
+    intercept: float = Field(0.0, ge=-1e12, le=1e12)
     prior: float = Field(ge=-1e3, le=1e3)
+    scores: list[float] = Field([0.0], min_length=1, max_length=100_000)
+    probabilities: list[_Share] = Field([0.5])
 
     @model_validator(mode="after")
-    def _rise(self) -> _Steps:
+    def _rises(self) -> _Calibration:
         same = len(self.scores) == len(self.probabilities)
         if not same or any(sorted(part) != part for part in (self.scores, self.probabilities)):
             raise ValueError("scores and probabilities are to rise together")
@@ -163,7 +161,7 @@ class Description(_Part):
     model: _Model
     prompt: _Prompt
     threshold: _Share
-    calibration: _Calibration | _Steps
+    calibration: _Calibration
     calibrated_on: str = Field(max_length=100_000)
     trained_on: _TrainedOn
     examples: list[_Example] = Field(max_length=100_000)  # none: prompts were given
@@ -171,11 +169,14 @@ class Description(_Part):
     licence: dict[_Name, _Fact]
     method: _Method
     band: list[_Share] | None = Field(default=None, min_length=2, max_length=2)
+    forms: list[Annotated[str, Field(max_length=100)]] | None = None
     before: _PreAnswer | None = None
     promise: _Promise | None = None
 
     @model_validator(mode="after")
     def _fits_together(self) -> Description:
+        if not self.examples and self.prompt.style != "given":
+            raise ValueError("its examples are none, so its prompt is not known")
         if self.band is not None and not self.band[0] <= self.threshold <= self.band[1]:
             raise ValueError(
                 f"its band is {self.band}, which does not hold its threshold {self.threshold}"

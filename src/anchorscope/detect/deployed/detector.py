@@ -16,17 +16,18 @@ from transformers import BatchEncoding
 from anchorscope.answers.generate import Answerer
 from anchorscope.answers.judge import is_abstention
 from anchorscope.answers.normalise import plain
+from anchorscope.detect.answer_parts import form_of
 from anchorscope.detect.deployed.beliefs import Beliefs
 from anchorscope.detect.deployed.bind import Bound, Example, bind, check_made_for
 from anchorscope.detect.deployed.card import READ_AT, model_card
 from anchorscope.detect.deployed.exchanges import Exchange, common_prefix, task_of, too_long
 from anchorscope.detect.deployed.hub import read_from, upload
 from anchorscope.detect.deployed.located import (
+    Entity,
     LocatedAnswer,
     Outcome,
     Scored,
     ScoredSpan,
-    SpanKind,
     WithTokenizer,
     locate_answer,
     material_of,
@@ -48,7 +49,6 @@ from anchorscope.errors import UserError, unknown, user_path
 from anchorscope.models import Model, load_model
 from anchorscope.models.prompts import generate_inputs
 from anchorscope.progress import Progress, Quiet
-from anchorscope.records import Span
 from anchorscope.run_folder.view import RunView
 
 EXAMPLES = 8  # of each dataset
@@ -88,6 +88,7 @@ class Detector:
     distance: Distance | None = None  # from the training states; None: likewise
     pre_answer: PreAnswerProbe | None = None  # None: the run kept no states of the question
     band: tuple[float, float] | None = None  # probabilities of which it cannot say; None: likewise
+    forms: tuple[str, ...] | None = None  # of given answers that it reads well; None: not known
     promise: Promise | None = None  # what the threshold was chosen to keep, if anything
     _bound: WeakKeyDictionary = field(
         init=False, default_factory=WeakKeyDictionary, repr=False, compare=False
@@ -163,6 +164,7 @@ class Detector:
             examples=() if given else tuple(e for name in names for e in _examples(run, name)),
             threshold=found.cut.threshold,
             band=found.cut.band,
+            forms=found.forms,
             promise=found.cut.promise,
             calibrated_on=(
                 f"{calibration} calibration on held-out scores of {found.answers} answers of "
@@ -263,14 +265,14 @@ class Detector:
                     f"The answer {one.answer.text!r} got no finite score: the model's state "
                     "overflows in this dtype. Use float32."
                 )
-            spans = self._spans(one, probability[own], distance[own])
-            if not spans:
+            if not count:
                 out.append(self._unread(one))
                 continue
-            # The entity that decides: of the gravest outcome the least likely to be right.
             outcomes = [
-                self.outcome(*pair) for pair in zip(probability[own], distance[own], strict=True)
+                self._conclude(one, *numbers)
+                for numbers in zip(one.entities, probability[own], distance[own], strict=True)
             ]
+            # The entity that decides: of the gravest outcome the least likely to be right.
             worst = max(range(count), key=lambda n: (_GRAVITY[outcomes[n][0]], probability[own][n]))
             entity, at = one.entities[worst].span, own.start + worst
             q = float(is_q[at])
@@ -283,7 +285,7 @@ class Detector:
                     score=float(score[at]),
                     outcome=outcome,
                     reason=reason,
-                    spans=spans,
+                    spans=_spans(one, probability[own], outcomes),
                     predicted_pathway="" if np.isnan(q) else "Q" if q > 0.5 else "A",
                     predicted_pathway_probability=max(q, 1 - q),
                     distance=float(distance[at]),
@@ -292,38 +294,16 @@ class Detector:
             )
         return out
 
-    def _spans(
-        self, one: LocatedAnswer, probability: np.ndarray, distance: np.ndarray
-    ) -> tuple[ScoredSpan, ...]:
-        """Every sentence of an answer, followed by its entities."""
-        spans: list[ScoredSpan] = []
-        for sentence in dict.fromkeys(entity.sentence for entity in one.entities):
-            own = [n for n, entity in enumerate(one.entities) if entity.sentence == sentence]
-            found = [
-                self._span(one, "entity", one.entities[n].span, probability[n], distance[n])
-                for n in own
-            ]
-            worst = max(found, key=lambda span: (_GRAVITY[span.outcome], span.probability))
-            whole = replace(
-                worst,
-                start=sentence.start,
-                end=sentence.stop,
-                text=one.answer.text[sentence.start : sentence.stop],
-                kind="sentence",
-            )
-            spans += [whole, *found]
-        return tuple(spans)
-
-    def _span(
-        self, one: LocatedAnswer, kind: SpanKind, span: Span, probability: float, distance: float
-    ) -> ScoredSpan:
-        return ScoredSpan(
-            start=span.start,
-            end=span.stop,
-            text=one.answer.text[span.start : span.stop],
-            kind=kind,
-            probability=float(probability),
-            outcome=self.outcome(float(probability), float(distance))[0],
+    def _conclude(
+        self, one: LocatedAnswer, entity: Entity, probability: float, distance: float
+    ) -> tuple[Outcome, str]:
+        """The conclusion about an entity; none in a form that was told apart too badly."""
+        form = form_of(one.answer.text, entity.span, entity.sentence)
+        if one.own or self.forms is None or form in self.forms:
+            return self.outcome(float(probability), float(distance))
+        return "cannot say", (
+            f"answers in this form ({form}) were read worse than those that the model wrote, when "
+            "the detector was evaluated"
         )
 
     def _unread(self, one: LocatedAnswer) -> Scored:
@@ -554,6 +534,7 @@ class Detector:
         about["calibration"] = asdict(self.method.calibration_)
         about["examples"] = [asdict(one) for one in self.examples]
         about["id"], about["band"] = self.id, self.band and list(self.band)
+        about["forms"] = self.forms and list(self.forms)
         about["before"] = self.pre_answer and self.pre_answer.about()
         if self.promise is not None:
             about["promise"] = asdict(self.promise) | {"says": str(self.promise)}
@@ -579,12 +560,40 @@ class Detector:
             **parts._asdict(),
             examples=tuple(Example(**example) for example in examples),
             band=band and (float(band[0]), float(band[1])),
+            forms=None if about.get("forms") is None else tuple(about["forms"]),
             promise=promise and Promise(**{k: v for k, v in promise.items() if k in kept}),
         )
 
     def push(self, repository: str, *, private: bool = True, folder: str | Path) -> str:
         """The address of the hub repository that the saved folder was uploaded to."""
         return upload(self.save(folder), repository, private=private)
+
+
+def _spans(
+    one: LocatedAnswer, probability: np.ndarray, outcomes: Sequence[tuple[Outcome, str]]
+) -> tuple[ScoredSpan, ...]:
+    """Every sentence of an answer, as bad as its worst entity, followed by its entities."""
+    text, spans = one.answer.text, []
+    for sentence in dict.fromkeys(entity.sentence for entity in one.entities):
+        found = [
+            ScoredSpan(
+                start=entity.span.start,
+                end=entity.span.stop,
+                text=text[entity.span.start : entity.span.stop],
+                kind="entity",
+                probability=float(number),
+                outcome=outcome,
+            )
+            for entity, number, (outcome, _) in zip(
+                one.entities, probability, outcomes, strict=True
+            )
+            if entity.sentence == sentence
+        ]
+        worst = max(found, key=lambda span: (_GRAVITY[span.outcome], span.probability))
+        start, stop = sentence
+        whole = replace(worst, start=start, end=stop, text=text[start:stop], kind="sentence")
+        spans += [whole, *found]
+    return tuple(spans)
 
 
 def loaded_model(model: Any, made_for: Mapping[str, Any]) -> Model:

@@ -111,6 +111,7 @@ class LocatedAnswer:
     question: str
     answer: Answer
     entities: tuple[Entity, ...]
+    own: bool = False  # written by the model just now, as the answers that it was trained on
 
 
 class WithTokenizer(NamedTuple):

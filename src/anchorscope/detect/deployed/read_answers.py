@@ -110,7 +110,7 @@ def _write(
     ids, prompts = [str(task.number) for task in batch], [task.prompt_ids for task in batch]
     done = answerer.answer(lease, prefix, ids, prompts, on_token=on_token)
     answers = [
-        locate_answer(answerer.model, task.question, answer, every=task.every)
+        replace(locate_answer(answerer.model, task.question, answer, every=task.every), own=True)
         for task, answer in zip(batch, done.answers, strict=True)
     ]
     places = [(n, entity.tokens[-1]) for n, one in enumerate(answers) for entity in one.entities]

@@ -16,6 +16,7 @@ from anchorscope.detect.kinds.probes import Ensemble
 from anchorscope.detect.kinds.token_scores import TokenLogProb
 from anchorscope.detect.material import Material
 from anchorscope.detect.method import Method
+from anchorscope.stats.ranking import auroc
 
 _TOKENS = TokenLogProb(reduce="min", entity=True)
 _RANGE = (0.01, 0.99)  # quantiles of the training answers
@@ -58,8 +59,7 @@ class Combined(Method):
 
     def _choose(self, material: Material) -> None:
         apart = material.apart()
-        self.base_ = Ensemble()
-        self.base_._choose(apart)
+        self.base_ = _best_probes(apart)
         self.range_ = np.quantile(_TOKENS.decision_function(material), _RANGE)
         self._held_out = self._inner_columns(apart)
         self.weights_ = fit_weights(self._held_out, material.z)
@@ -89,6 +89,14 @@ class Combined(Method):
     def _columns(self, logit: np.ndarray, material: Material) -> np.ndarray:
         """The logit and minus E_A's lowest log-probability within its range, [question, 2]."""
         return np.column_stack([logit, _TOKENS.decision_function(material).clip(*self.range_)])
+
+
+def _best_probes(material: Material) -> Ensemble:
+    """The mean of several layers or the best one alone, whichever has the higher inner AUROC."""
+    tried = [Ensemble(), Ensemble(size=1)]
+    for one in tried:
+        one._choose(material)
+    return max(tried, key=lambda one: auroc(material.z, one._inner_scores(material)))
 
 
 def fit_weights(scores: np.ndarray, z: np.ndarray) -> np.ndarray:
