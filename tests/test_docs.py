@@ -253,7 +253,7 @@ def test_quick_start_of_serving_runs(tmp_path: Path, monkeypatch, cli, request, 
         lines = [line for block in blocks(page, "bash") for line in block.splitlines()]
         curls = [line for line in lines if line.startswith("curl ")]
         for line in curls:
-            typed = line.replace("http://127.0.0.1:8000", there)
+            typed = changed(line).replace("http://127.0.0.1:8000", there)
             assert subprocess.run(shlex.split(typed), check=True, capture_output=True).stdout
     assert made["score"]["probability"] == made["answer"].anchorscope["probability"]
     assert len(curls) == 5

@@ -254,3 +254,18 @@ def test_a_length_that_is_no_number_is_refused(length):
     guard = Guard(plain, Access(hosts=["127.0.0.1:1"]))
     headers = [(b"host", b"127.0.0.1:1"), (b"content-length", length)]
     assert heard(guard, headers, path="/")[0]["status"] == 413
+
+
+@pytest.mark.parametrize("sent", [b"a b", b"x" * 65, b'"}', b"\xff", b""])
+def test_the_log_takes_no_text_of_a_client(sent):
+    finished = []
+    guard = Guard(plain, Access(hosts=["127.0.0.1:1"]), finished.append)
+    headers = [(b"host", b"127.0.0.1:1")]
+    path = '/\n{"id": "forged"}' + "x" * 1000
+    (start, _) = heard(guard, [*headers, (b"x-request-id", sent)], path=path)
+    own = dict(start["headers"])[b"x-request-id"].decode()
+    assert re.fullmatch("[0-9a-f]{32}", own)
+    line = finished[0].line()
+    assert "\n" not in line and json.loads(line)["id"] == own and len(line) < 500
+    (start, _) = heard(guard, [*headers, (b"x-request-id", b"run-1.2_a")])
+    assert (b"x-request-id", b"run-1.2_a") in start["headers"]

@@ -105,6 +105,28 @@ def test_questions_are_asked_as_in_the_dataset_that_was_named(tiny_llama):
     assert one.scored.probability == pytest.approx(want.probability, abs=2e-4)
 
 
+def test_a_detector_of_given_answers_lets_the_model_end_its_turn(tiny_llama):
+    detector, text = replace(make(tiny_llama), examples=()), "Where is Cairo?"
+    served = Served(detector, tiny_llama, max_tokens=60)
+    served.warm()
+    ask = Ask(exchange=Exchange(answer="", prompt=text))
+    whole, drawn = served.answer([ask, replace(ask, temperature=1.0, seed=1)])
+    prompt = tiny_llama.tokenizer(text, return_tensors="pt")["input_ids"]
+    ends = stop_ids(tiny_llama, lines=False)
+    assert set(ends) < set(stop_ids(tiny_llama))
+    ids = tiny_llama.lm.generate(
+        prompt, max_new_tokens=60, do_sample=False, pad_token_id=0, eos_token_id=ends
+    )[0, prompt.shape[1] :]
+    assert whole.scored.answer == tiny_llama.tokenizer.decode(ids, skip_special_tokens=True).strip()
+    ended = int(ids[-1]) in ends
+    assert whole.finish == ("stop" if ended else "length")
+    assert len(whole.tokens) == len(ids) - ended
+    given = [Exchange(prompt=text, answer=one.scored.answer) for one in (whole, drawn)]
+    want = detector.score_answers(tiny_llama, given)
+    assert [s.text for s in whole.scored.spans] == [s.text for s in want[0].spans]
+    assert drawn.scored.probability == pytest.approx(want[1].probability, abs=2e-4)
+
+
 class Gated(Served):
     """The real thing behind a gate that a test opens."""
 

@@ -24,7 +24,6 @@ from anchorscope.serve.protocol import (
     Reply,
     ScoreRequest,
     headers_of,
-    models_list,
     score_of,
 )
 from anchorscope.serve.served import Piece, Served
@@ -118,6 +117,7 @@ class _Answers:
             kind="chat.completion" if isinstance(body, ChatRequest) else "text_completion",
             model=body.model,
             detector=self.served.facts,
+            stream=bool(body.stream),
             n=asks[0].n,
             logprobs=logprobs,
             ignored=tuple(body.ignored()),
@@ -157,8 +157,7 @@ class _Answers:
             if event.number not in opened:
                 opened.add(event.number)
                 yield _event(reply.chunk(event.number, "", first=True))
-            running = {"running": event.running}
-            yield _event(reply.chunk(event.number, event.text, anchorscope=running))
+            yield _event(reply.chunk(event.number, event.text, running=event.running))
             event = await job.events.get()
         if isinstance(event, ApiError):
             yield _event(event.body())
@@ -208,15 +207,15 @@ def _event(body: dict[str, Any]) -> str:
 
 
 def _add_models(app: FastAPI, served: Served) -> None:
-    listed = models_list(served.model.name, int(time.time()))
+    one = {"id": served.model.name, "object": "model", "created": int(time.time())}
+    one |= {"owned_by": "anchorscope"}
 
     @app.api_route("/v1/models", methods=_GET)
     async def models() -> dict[str, Any]:
-        return listed
+        return {"object": "list", "data": [one]}
 
     @app.api_route("/v1/models/{name:path}", methods=_GET)
     async def model(name: str) -> dict[str, Any]:
-        (one,) = listed["data"]
         if name != one["id"]:
             raise ApiError(404, f"Unknown model '{name}'. Accepted: {one['id']}.", param="model")
         return one

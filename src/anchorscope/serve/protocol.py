@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import accumulate
 from typing import Any, Literal
@@ -230,6 +230,7 @@ class Reply:
     kind: Literal["chat.completion", "text_completion"]
     model: str
     detector: dict[str, Any]  # id, method and threshold
+    stream: bool = False
     n: int = 1  # answers to each prompt
     logprobs: bool = False
     ignored: tuple[str, ...] = ()
@@ -238,36 +239,30 @@ class Reply:
 
     def whole(self, answers: Sequence[Written]) -> dict[str, Any]:
         """The answers in one piece."""
-        choices = [
-            self._choice(n, {"message": {"role": "assistant", "content": one.scored.answer,
-                                         "refusal": None}}, one.scored.answer, one)
-            for n, one in enumerate(answers)
-        ]  # fmt: skip
+        choices = [self._choice(n, one.scored.answer, one) for n, one in enumerate(answers)]
         score = self.score(answers[0].scored)
-        return self._head() | {
-            "choices": choices,
-            "usage": self.usage(answers),
-            "anchorscope": score,
-        }
+        return self._body(choices, usage=self.usage(answers), anchorscope=score)
 
-    def chunk(self, number: int, text: str, *, first: bool = False, **more: Any) -> dict[str, Any]:
+    def chunk(
+        self,
+        number: int,
+        text: str,
+        *,
+        first: bool = False,
+        running: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
         """A piece of an answer as it grows."""
-        delta = ({"role": "assistant"} if first else {}) | {"content": text}
-        return (
-            self._head(".chunk")
-            | {"choices": [self._choice(number, {"delta": delta}, text)]}
-            | more
-        )
+        more = {"anchorscope": {"running": running}} if running else {}
+        return self._body([self._choice(number, text, first=first)], **more)
 
     def last(self, number: int, one: Written) -> dict[str, Any]:
         """The end of an answer, with its score."""
-        delta = {"content": one.rest} if one.rest else {}
-        choice = self._choice(number, {"delta": delta}, one.rest, one)
-        return self._head(".chunk") | {"choices": [choice], "anchorscope": self.score(one.scored)}
+        score = self.score(one.scored)
+        return self._body([self._choice(number, one.rest, one)], anchorscope=score)
 
     def usage_chunk(self, answers: Sequence[Written]) -> dict[str, Any]:
         """What `stream_options.include_usage` asks for after the last piece."""
-        return self._head(".chunk") | {"choices": [], "usage": self.usage(answers)}
+        return self._body([], usage=self.usage(answers))
 
     def usage(self, answers: Sequence[Written]) -> dict[str, int]:
         """Token counts in OpenAI's names; a prompt with several answers is counted once."""
@@ -281,9 +276,14 @@ class Reply:
         return score_of(scored) | self.detector | {"ignored": list(self.ignored)}
 
     def _choice(
-        self, number: int, chat: dict[str, Any], text: str, one: Written | None = None
+        self, number: int, text: str, one: Written | None = None, *, first: bool = False
     ) -> dict[str, Any]:
-        own = chat if self.kind == "chat.completion" else {"text": text}
+        own: dict[str, Any] = {"text": text}
+        if self.kind == "chat.completion" and self.stream:
+            role = {"role": "assistant"} if first else {}
+            own = {"delta": role | ({"content": text} if text or one is None else {})}
+        elif self.kind == "chat.completion":
+            own = {"message": {"role": "assistant", "content": text, "refusal": None}}
         finish = None if one is None else one.finish
         logprobs = None if one is None else self._log_probs(one)
         return {"index": number, **own, "finish_reason": finish, "logprobs": logprobs}
@@ -315,10 +315,17 @@ class Reply:
             }
         return own | {"anchorscope": self.score(one.scored)}
 
-    def _head(self, part: str = "") -> dict[str, Any]:
-        kind = self.kind + (part if self.kind == "chat.completion" else "")
-        head = {"id": self.id, "object": kind, "created": self.created, "model": self.model}
-        return head | {"system_fingerprint": f"anchorscope-{self.detector['detector']}"}
+    def _body(self, choices: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
+        part = ".chunk" if self.stream and self.kind == "chat.completion" else ""
+        return {
+            "id": self.id,
+            "object": self.kind + part,
+            "created": self.created,
+            "model": self.model,
+            "system_fingerprint": f"anchorscope-{self.detector['detector']}",
+            "choices": choices,
+            **more,
+        }
 
 
 def score_of(scored: Scored) -> dict[str, Any]:
@@ -334,9 +341,3 @@ def headers_of(scores: Sequence[Scored]) -> dict[str, str]:
             f"{one.probability:.4f}" for one in scores
         ),  # or nan
     }
-
-
-def models_list(name: str, created: int) -> dict[str, Any]:
-    """The one model that is served."""
-    one = {"id": name, "object": "model", "created": created, "owned_by": "anchorscope"}
-    return {"object": "list", "data": [one]}

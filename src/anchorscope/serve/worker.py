@@ -13,15 +13,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from anchorscope.detect.deployed.exchanges import Exchange
-from anchorscope.detect.deployed.located import Scored
 from anchorscope.errors import UserError
 from anchorscope.serve.metrics import Metrics
-from anchorscope.serve.protocol import Ask, Written
+from anchorscope.serve.protocol import Ask
 from anchorscope.serve.served import Piece, Served
 from anchorscope.web.guard import ApiError
 
 log = logging.getLogger(__name__)
-Event = Piece | list[Written] | list[Scored] | ApiError
+Event = Piece | list[Any] | ApiError  # a list: of Written, or of Scored, by what was wanted
 
 
 @dataclass(eq=False, kw_only=True)

@@ -43,7 +43,7 @@ from anchorscope.detect.material import Material, from_run, join, surfaces_of
 from anchorscope.detect.method import Calibration, Method
 from anchorscope.detect.threshold import Promise
 from anchorscope.detect.train import Answers, check_method, train
-from anchorscope.engine.decode import OnToken, Prefix
+from anchorscope.engine.decode import Prefix
 from anchorscope.engine.lease import Lease
 from anchorscope.errors import UserError, unknown, user_path
 from anchorscope.models import Model, load_model
@@ -335,14 +335,12 @@ class Detector:
         answer: Sequence[str | None] | None = None,
         dataset: str | None = None,
         progress: Progress | None = None,
-        on_token: OnToken | None = None,
     ) -> list[Scored]: ...
-    def score(self, model, question, *, answer=None, dataset=None, progress=None, on_token=None):
+    def score(self, model, question, *, answer=None, dataset=None, progress=None):
         """The model's own answer with its probability of being wrong, both from the same pass.
 
         With `answer` that answer is scored instead. Lists give lists, in batches. `dataset` says
-        as which of the training datasets the questions are asked, where these differ. `on_token`
-        follows the answer to a single question: it gets each token's id and states [layer, width].
+        as which of the training datasets the questions are asked, where these differ.
 
         Examples:
             >>> scored = detector.score(model, "What is the capital of France?")
@@ -364,7 +362,7 @@ class Detector:
                 zip(question, answer or [None] * len(question), strict=True)
             )
         ]
-        scored = self._read(bound.answerer, bound.prefix, tasks, progress, on_token)
+        scored = self._read(bound.answerer, bound.prefix, tasks, progress)
         return [scored[number] for number in range(len(question))]
 
     def score_answers(
@@ -416,15 +414,12 @@ class Detector:
         prefix_of: Callable[[Lease], Prefix],
         tasks: Sequence[Task],
         progress: Progress | None,
-        on_token: OnToken | None = None,
     ) -> dict[int, Scored]:
         """The scores of the tasks by their numbers."""
         progress, out = progress or Quiet(), {}
         progress.start("scores", len(tasks))
         reads = self.method.reads_tokens
-        for batch in read_answers(
-            answerer, prefix_of, tasks, token_log_probs=reads, on_token=on_token
-        ):
+        for batch in read_answers(answerer, prefix_of, tasks, token_log_probs=reads):
             scored = self.score_located(batch.answers, batch.clean)
             out |= dict(zip(batch.numbers, scored, strict=True))
             progress.advance(len(scored))
