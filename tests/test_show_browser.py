@@ -121,7 +121,7 @@ def test_unfolded_evidence_fits_a_phone_and_a_view_brings_its_own_axis(browser, 
         ("boundary", "path.curve"),
     ):
         place = tab.locator(f"#evidence-{piece}")
-        tab.locator("details", has=place).locator("summary").click()
+        tab.locator("details", has=place).locator("summary").first.click()
         place.locator(mark).first.wait_for(state="attached")
     assert tab.evaluate("document.documentElement.scrollWidth") == 390
     title = tab.locator("#evidence-boundary .label").last

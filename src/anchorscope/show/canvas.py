@@ -6,6 +6,7 @@ import io
 import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -16,10 +17,12 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from anchorscope.run_folder.disk import write_atomic
-from anchorscope.show.curves import FEW, Series
+from anchorscope.show.charts import Chart, View
+from anchorscope.show.curves import CONTROL, FEW, NULL_LABEL, Series
 
 Format = Literal["png", "svg", "pdf"]
 FORMATS: tuple[Format, ...] = ("png", "svg", "pdf")
@@ -28,6 +31,8 @@ PANEL_WIDTH, PANEL_HEIGHT = 3.5, 2.55  # inches: one panel fills a column, two f
 TEXT, SMALL = 8.0, 6.5  # points
 INK, FAINT = "#222222", "#666666"
 _DPI = 200
+_HATCH = "////"
+_CONTROL_LABEL = "Pale: the same under neutral tokens"
 _DIGITS = 9  # of a panel's place, as a share of the figure
 _LINE = 0.155  # inches of height per line of legend or caption
 
@@ -96,6 +101,114 @@ def few_handle() -> Line2D:
         markeredgecolor=FAINT,
         label=f"fewer than {FEW} samples",
     )
+
+
+def plot_chart(
+    chart: Chart, *, caption: str = "", width: float | None = None, height: float | None = None
+) -> Figure:
+    """A panel per view, in the rows and columns that the views name; one legend below."""
+    rows = list(dict.fromkeys(view.row for view in chart.views))
+    columns = list(dict.fromkeys(view.column for view in chart.views))
+    figure, axes = panels(len(rows), len(columns), share_y=chart.share_y, width=width)
+    for ax in axes.flat:
+        ax.set_axis_off()
+    for view in chart.views:
+        ax = axes[rows.index(view.row), columns.index(view.column)]
+        ax.set_axis_on()
+        _draw_view(ax, view, chart)
+        last, first = view.row == rows[-1], view.column == columns[0]
+        ax.set_xlabel(chart.x if last else "", fontsize=TEXT, color=INK)
+        if view.row == rows[0]:
+            title(ax, view.column)
+        if first or not chart.share_y:
+            y = f"{view.y}\n{view.row}" if view.row and first else view.y
+            ax.set_ylabel(y, fontsize=TEXT, color=INK)
+    if chart.share_y:
+        _make_room(axes[0, 0], max(len(view.warnings) for view in chart.views))
+    handles = _handles(chart)
+    footer(
+        figure,
+        handles,
+        columns=_legend_columns(handles, figure.get_figwidth()),
+        notes=_notes(chart),
+        caption=caption,
+        height=height,
+    )
+    return figure
+
+
+def _notes(chart: Chart) -> list[Artist]:
+    """The legend's second part: what is pale, hatched or hollow."""
+    notes: list[Artist] = [*_handles(chart, controls=True)]
+    if any(view.controls for view in chart.views):
+        notes.append(Line2D([], [], color=CONTROL, lw=1.0, label=_CONTROL_LABEL))
+    if any(view.nulls for view in chart.views):
+        look = {"facecolor": "none", "edgecolor": "#888888", "hatch": _HATCH, "linewidth": 0}
+        notes.append(Patch(**look, label=NULL_LABEL))
+    if any(series.few.any() for view in chart.views for series in view.series):
+        notes.append(few_handle())
+    return notes
+
+
+def _draw_view(ax: Axes, view: View, chart: Chart) -> None:
+    if chart.unit == "share" and chart.zero:
+        ax.axhline(chart.zero, color="#888888", linewidth=0.7, linestyle=":")
+    elif chart.zero_line:
+        ax.axhline(chart.zero, color="#444444", linewidth=0.7, zorder=1)
+    for series in view.nulls:
+        ax.fill_between(
+            series.layer, series.low, series.high, facecolor="none", edgecolor=series.color,
+            alpha=0.55, hatch=_HATCH, linewidth=0.6, zorder=0.8, label="_null",
+        )  # fmt: skip
+    for series in view.controls:
+        ax.plot(
+            series.layer, series.value, color=series.color, linewidth=1.0, zorder=1.5,
+            linestyle="--" if series.dashed else "-", label="_control",
+        )  # fmt: skip
+    for series in view.series:
+        if chart.controls_bare and series.dashed:  # five bands on one another hide the curves
+            nothing = np.full(len(series.layer), np.nan)
+            series = replace(series, low=nothing, high=nothing)
+        draw(ax, series)
+    if not any(np.isfinite(series.value).any() for series in view.series):
+        ax.text(0.5, 0.5, "no numbers", ha="center", transform=ax.transAxes, fontsize=8)
+    if view.note:
+        ax.text(0.02, 0.97, view.note, transform=ax.transAxes, fontsize=SMALL,
+                color=FAINT, va="top", parse_math=False)  # fmt: skip
+        low, high = ax.get_ylim()
+        ax.set_ylim(low, high + 0.12 * (high - low))  # the note is above the curves
+    if view.warnings:
+        ax.text(
+            0.02, 0.03, "\n".join(f"⚠ {text}" for text in view.warnings), transform=ax.transAxes,
+            fontsize=6, color="#9a3412", va="bottom", zorder=5, parse_math=False,
+            bbox={"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 1.5},
+        )  # fmt: skip
+
+
+def _make_room(ax: Axes, lines: int) -> None:
+    """Move the lower end of the y axis down, so that warnings do not cover curves."""
+    low, high = ax.get_ylim()
+    ax.set_ylim(low - 0.07 * lines * (high - low), high)
+
+
+def _legend_columns(handles: Sequence[Line2D], width: float) -> int:
+    """As many columns as fit, an even number of rows in each: a dataset's Q is above its A."""
+    longest = max((len(str(handle.get_label())) for handle in handles), default=1)
+    fit = max(1, int(width / (0.5 + 0.055 * longest)))
+    rows = -(-len(handles) // fit)
+    if str(handles[0].get_label() if handles else "").startswith("Q-"):
+        rows += rows % 2
+    return max(1, -(-len(handles) // max(rows, 1)))
+
+
+def _handles(chart: Chart, *, controls: bool = False) -> list[Line2D]:
+    """One handle a label, in order of first appearance; controls apart, as they are grey."""
+    seen = {s.label: s for view in chart.views for s in view.series}
+    chosen = [s for s in seen.values() if (s.color == CONTROL) == controls]
+    return [
+        Line2D([], [], color=s.color, linestyle="--" if s.dashed else "-", lw=1.3, label=s.label)
+        for s in chosen
+    ]
 
 
 def footer(

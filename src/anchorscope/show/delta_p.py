@@ -85,7 +85,7 @@ def plot_delta_p(
         >>> figure.savefig("delta_p.png")
 
     """
-    from anchorscope.show.figures import plot_chart  # needs matplotlib
+    from anchorscope.show.canvas import plot_chart  # needs matplotlib
 
     views = [runs] if isinstance(runs, RunView) else list(runs)
     if not views:
