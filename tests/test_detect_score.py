@@ -245,6 +245,9 @@ def test_a_form_that_was_read_badly_gets_no_firm_outcome(tiny_llama):
     assert stop.outcome == bare.outcome
     assert stop.probability == pytest.approx(bare.probability, abs=2e-4)
     assert lower.outcome == "cannot say" and lower.flagged and "lower-case" in lower.reason
+    several = Exchange(question=QUESTIONS[0], answer="Paris. It is Rome.")
+    (long,) = detector.score_answers(tiny_llama, [several])
+    assert long.outcome == "cannot say" and "several sentences" in long.reason
     own = detector.score(tiny_llama, QUESTIONS)
     assert all("form" not in one.reason for one in own)  # as the model wrote it
 

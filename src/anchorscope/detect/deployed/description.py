@@ -135,7 +135,7 @@ class _Promise(_Part):
     def _kept(self) -> _Promise:
         if not self.wrong <= self.accepted <= self.entities:
             raise ValueError(
-                f"{self.accepted} of {self.entities} answers are accepted, "
+                f"{self.accepted} of {self.entities} entities are accepted, "
                 f"{self.wrong} of them wrong"
             )
         if not Promise(**self.model_dump()).supported:

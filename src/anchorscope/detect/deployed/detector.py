@@ -299,11 +299,13 @@ class Detector:
     ) -> tuple[Outcome, str]:
         """The conclusion about an entity; none in a form that was told apart too badly."""
         form = form_of(one.answer.text, entity.span, entity.sentence)
+        if len({other.sentence for other in one.entities}) > 1:
+            form = "several sentences"  # no detector of short answers was evaluated on these
         if one.own or self.forms is None or form in self.forms:
             return self.outcome(float(probability), float(distance))
         return "cannot say", (
-            f"answers in this form ({form}) were read worse than those that the model wrote, when "
-            "the detector was evaluated"
+            f"answers in this form ({form}) were read worse than those that the model wrote, or "
+            "not at all, when the detector was evaluated"
         )
 
     def _unread(self, one: LocatedAnswer) -> Scored:
