@@ -7,7 +7,7 @@
 # make test-slow  the slow ones alone
 # make test-cited  those of them that are in files which a page cites
 # make test-avx2  the tests of numbers as an older x86 processor rounds them
-# make torture  faults in folders, hundreds, and hostile inputs, thousands (docs/reliability.md)
+# make torture  faults in folders, hundreds, and hostile inputs, thousands (tests/torture)
 PYTHON ?= python3
 BIN := .venv/bin
 

@@ -1,156 +1,109 @@
-"""Seconds that each detector which reads states takes to fit on one outer fold, one core.
+"""How well a detector that learnt from short answers reads long ones whose truth is known.
 
-    python benchmarks/detectors.py [--answers 2000] [--width 1536] [--layers 8] [--out FILE]
-    PYTHONPATH=OLD/src python benchmarks/detectors.py --out old.npz   # another checkout
-    python benchmarks/detectors.py --compare old.npz new.npz          # the same scores?
+    anchorscope detect collect --data atlas --limit 800 --out runs/atlas
+    anchorscope detect train runs/atlas --out detector
+    python benchmarks/detectors.py detector runs/atlas [--answers 60] [--facts 4]
 
-The states are made up: spectra that fall as 1/i, classes in 50 directions of which an answer's
-pathway uses one half, a knockout that turns Q's half round, reweighted states that have one half
-larger and the other smaller. Detectors are fitted in the order of `detect eval` and share what it
-lets them share, so that a row counts what the rows above it did not pay for.
+Every answer is a paragraph of facts of atlas about things that the run did not ask about, each
+of them wrong with probability 0.3: the answer to another question of the same kind.
 """
 
 from __future__ import annotations
 
 import argparse
-import cProfile
-import json
-import os
-import pstats
-import time
-
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
-from anchorscope import parallel
-from anchorscope.detect.evaluate import chosen_by
-from anchorscope.detect.kinds import make_methods
-from anchorscope.detect.material import Arrays, Material, Text
+import anchorscope as anc
+from anchorscope.detect.deployed.located import Scored
+from anchorscope.records import Question
 from anchorscope.stats.ranking import auroc
 
-NAMES = ("question-only", "probe", "combined", "mop", "pr")
-_BETAS = (0.25, 0.5, 1.0, 2.0)
+SENTENCES = {
+    "capital": "The capital of {} is {}.",
+    "currency": "The currency of {} is the {}.",
+    "continent": "{} is in {}.",
+    "country": "{} is in {}.",
+}
+WRONG = 0.3
+ASKED = "Tell me a few facts about countries and cities."
 
 
-def made_up(n: int, layers: int, width: int, *, clearer: float = 1.5, seed: int = 0) -> Material:
-    """Answers on two pathways, with states as a run keeps them (half precision)."""
+@dataclass(frozen=True)
+class Paragraph:
+    """A long answer, and for each of its facts where it is and whether it is wrong."""
+
+    text: str
+    facts: tuple[tuple[int, int, bool], ...]  # characters of the value that is claimed
+
+
+def paragraphs(
+    questions: Sequence[Question], count: int, *, facts: int, seed: int = 0
+) -> list[Paragraph]:
+    """Paragraphs of facts drawn from these questions, some of them wrong."""
     rng = np.random.default_rng(seed)
-    spectrum = 1 / np.sqrt(np.arange(1, width + 1))
-    hidden = rng.standard_normal((n, width))
-    q = hidden[:, 1] > 0
-    halves = np.zeros((2, width))
-    halves[0, 5:30], halves[1, 30:55] = rng.standard_normal((2, 25)) / 5
-    signal = np.where(q, hidden @ halves[1], hidden @ halves[0])
-    z = (4.0 * signal + rng.logistic(size=n) > 0).astype(np.int64)
-    states: dict[tuple[str, int], np.ndarray] = {}
-    size = rng.lognormal(size=width)
-
-    def put(name: str, layer: int, of: np.ndarray, basis: np.ndarray) -> None:
-        states[name, layer] = ((of * spectrum) @ basis * size).astype(np.float16)
-
-    for layer in range(1, layers + 1):
-        basis = (rng.standard_normal((width, width)) / np.sqrt(width)).astype(np.float32)
-        seen = hidden + (0.3 + abs(layer - 0.7 * layers) / layers) * rng.standard_normal((n, width))
-        seen = seen.astype(np.float32)
-        put("clean", layer, seen, basis)
-        knocked = seen.copy()
-        knocked[:, 30:55] *= np.where(q, -1.0, 1.0)[:, None]
-        put("knockout", layer, knocked, basis)
-        put("question-only", layer, 0.5 * seen + rng.standard_normal((n, width)), basis)
-        for beta in (sign * step for step in _BETAS for sign in (1, -1)):
-            moved = seen + 0.1 * abs(beta) * rng.standard_normal((n, width))
-            moved[:, 5:30] *= np.exp(-clearer * beta)
-            moved[:, 30:55] *= np.exp(clearer * beta)
-            put(f"reweight{beta:+}", layer, moved, basis)
-    texts = tuple(
-        Text(
-            id=str(i), question=f"What is thing {i} of kind {i % 11}?", answer="some answer",
-            log_probs=(-1.0 - float(z[i]) * rng.random(), -0.5), exact_answer=(1,),
-            first_entropy=float(rng.random()), dataset="made-up", entity=f"thing {i}",
-        )
-        for i in range(n)
-    )  # fmt: skip
-    return Material(
-        name="made-up", texts=texts, z=z, bank=Arrays(states, layers=layers), rows=np.arange(n)
-    )
+    known = [q for q in questions if q.relation in SENTENCES and q.subjects]
+    made = []
+    for _ in range(count):
+        text, places = "", []
+        for number in rng.choice(len(known), facts, replace=False):
+            question = known[number]
+            value, wrong = question.answers[0], bool(rng.random() < WRONG)
+            if wrong:
+                others = [
+                    q.answers[0]
+                    for q in known
+                    if q.relation == question.relation and q.answers[0] not in question.answers
+                ]
+                value = str(rng.choice(others))
+            sentence = SENTENCES[str(question.relation)].format(question.subjects[0], value)
+            text += (" " if text else "") + sentence
+            places.append((len(text) - 1 - len(value), len(text) - 1, wrong))
+        made.append(Paragraph(text, tuple(places)))
+    return made
 
 
-def fold_of(made: Material, names: tuple[str, ...], profile: str) -> dict[str, dict]:
-    """What each detector took and found, fitted on four fifths and read on the rest."""
-    held = np.arange(len(made)) % 5 == 0
-    train, test = made.take(~held, seed=0), made.take(held)
-    found = {}
-    for name, one in make_methods(names).items():
-        watch = cProfile.Profile() if name in profile.split(",") else None
-        begun = time.process_time()  # other work on the machine does not count
-        if watch:
-            watch.runcall(one.fit, train)
-            pstats.Stats(watch).sort_stats("cumulative").print_stats(35)
-        else:
-            one.fit(train)
-        seconds = time.process_time() - begun
-        score = one.decision_function(test)
-        found[name] = {
-            "seconds": seconds,
-            "chosen": chosen_by(one),
-            "auroc": auroc(test.z, score),
-            "inner_auroc": one.inner_auroc_,
-            "score": score,
-            "inner": one.inner_scores_,
-        }
-        print(f"{name:18} {seconds:7.2f} s  {found[name]['auroc']:.4f}  {found[name]['chosen']}",
-              flush=True)  # fmt: skip
-    print(f"{'all of them':18} {sum(of['seconds'] for of in found.values()):7.2f} s")
-    return found
-
-
-def compare(old: str, new: str) -> None:
-    """One row per detector: seconds of both, their ratio, and how far the scores are apart."""
-    files = [np.load(path) for path in (old, new)]
-    facts = [json.loads(str(file["facts"])) for file in files]
-    print("detector            old s   new s  times  AUROC apart  score apart  same choice")
-    total = np.zeros(2)
-    for name in facts[0]:
-        a, b = (fact[name] for fact in facts)
-        apart = max(float(np.abs(files[0][key] - files[1][key]).max())
-                    for key in (f"{name}/score", f"{name}/inner"))  # fmt: skip
-        auc = max(abs(a[key] - b[key]) for key in ("auroc", "inner_auroc"))
-        seconds = np.array([a["seconds"], b["seconds"]])
-        total += seconds
-        print(f"{name:18} {seconds[0]:6.2f}  {seconds[1]:6.2f}  {seconds[0] / seconds[1]:5.1f}"
-              f"  {auc:11.1e}  {apart:11.1e}  {a['chosen'] == b['chosen']}")  # fmt: skip
-    print(f"{'all of them':18} {total[0]:6.2f}  {total[1]:6.2f}  {total[0] / total[1]:5.1f}")
+def summary(long: Sequence[Paragraph], scored: Sequence[Scored]) -> list[str]:
+    """AUROC of facts and of whole answers, and how many outcomes were firm."""
+    fact: list[tuple[bool, float, str]] = []
+    for paragraph, one in zip(long, scored, strict=True):
+        entities = [span for span in one.spans if span.kind == "entity"]
+        for start, stop, wrong in paragraph.facts:
+            own = [span for span in entities if span.start < stop and start < span.end]
+            if own:
+                worst = max(own, key=lambda span: span.probability)
+                fact.append((wrong, worst.probability, worst.outcome))
+    total = sum(len(paragraph.facts) for paragraph in long)
+    z, p = np.array([f[0] for f in fact]).astype(int), np.array([f[1] for f in fact])
+    whole = np.array([any(wrong for *_, wrong in paragraph.facts) for paragraph in long])
+    worst = np.array([one.probability for one in scored])
+    firm = [f for f in fact if f[2] in ("right", "wrong")]
+    correct = sum(f[0] == (f[2] == "wrong") for f in firm)
+    return [
+        f"{len(fact)} of {total} facts found, {z.sum()} of them wrong",
+        f"facts: AUROC {auroc(z, p):.3f}",
+        f"whole answers: AUROC {auroc(whole.astype(int), worst):.3f}",
+        f"firm outcomes: {len(firm)} of {len(fact)} facts, {correct} of these correct",
+    ]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--answers", type=int, default=2000)
-    parser.add_argument("--width", type=int, default=1536)
-    parser.add_argument("--layers", type=int, default=8)
-    parser.add_argument("--clearer", type=float, default=1.5, help="how much β parts the pathways")
-    parser.add_argument("--names", default=",".join(NAMES))
-    parser.add_argument(
-        "--profile", default="", help="names of detectors whose time is taken apart"
-    )
-    parser.add_argument("--out", help="an .npz of the scores")
-    parser.add_argument("--compare", nargs=2, metavar=("OLD", "NEW"))
-    asked = parser.parse_args()
-    if asked.compare:
-        return compare(*asked.compare)
-    made = made_up(asked.answers, asked.layers, asked.width, clearer=asked.clearer)
-    names = tuple(asked.names.split(","))
-    parallel._inside = True  # as a worker of `detect eval`: one thread, and no workers of its own
-    with threadpool_limits(limits=1, user_api="blas"):
-        found = fold_of(made, names, asked.profile)
-    if asked.out:
-        arrays = {
-            f"{n}/{key}": of.pop(key) for n, of in found.items() for key in ("score", "inner")
-        }
-        np.savez(asked.out, facts=np.array(json.dumps(found)), **arrays)
-    return None
+    parser.add_argument("detector")
+    parser.add_argument("run")
+    parser.add_argument("--answers", type=int, default=60)
+    parser.add_argument("--facts", type=int, default=4)
+    options = parser.parse_args()
+    detector = anc.Detector.load(options.detector)
+    model = anc.load_model(detector.model["source"], dtype=detector.model["dtype"])
+    run = anc.RunView.open(options.run, collected_ok=True)
+    asked = {sample.question.entity.casefold() for sample in run.answers}
+    unseen = [q for q in anc.load_questions("atlas") if q.entity.casefold() not in asked]
+    long = paragraphs(unseen, options.answers, facts=options.facts)
+    exchanges = [anc.Exchange(question=ASKED, answer=paragraph.text) for paragraph in long]
+    print("\n".join(summary(long, detector.score_answers(model, exchanges))))
 
 
 if __name__ == "__main__":

@@ -1,12 +1,13 @@
-"""What the detector costs a server: throughput with it, and of the same server without it.
+"""What the detector and streaming cost a server: processor seconds of an answer.
 
     python benchmarks/serve.py [--model bundled] [--requests 64] [--clients 16] [--repeats 3]
 
-Both servers run in this process on loopback and hold the same model, prompt and queue. They take
-turns, and processor seconds are counted beside the wall's: neighbours on the machine change those
-less. The clients run in the same process and count in both. The detector is a probe with beliefs at
-every layer whose weights are random: they do not change what a score costs. Without it the answers
-are written by the same engine and nothing is read from them.
+Two servers run in this process on loopback and hold the same model, prompt and queue; the second
+writes the same answers by the same engine and reads nothing from them. Whole answers of both and
+streamed ones of the first take turns, and processor seconds are counted beside the wall's:
+neighbours on the machine change those less. The clients run in the same process and count in all.
+The detector is a probe with beliefs at every layer whose weights are random: they do not change
+what a score costs.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ from anchorscope.detect.deployed.detector import Detector
 from anchorscope.detect.deployed.located import Scored
 from anchorscope.detect.kinds import METHODS
 from anchorscope.detect.method import Platt
-from anchorscope.engine.batches import Budget, in_batches
 from anchorscope.engine.lease import Lease
 from anchorscope.models import Model, load_model
 from anchorscope.models.prompts import make_prompt
 from anchorscope.run_folder.identity import weights_hash
 from anchorscope.serve.app import Limits, serve_app
-from anchorscope.serve.served import Served
+from anchorscope.serve.protocol import Ask, Written
+from anchorscope.serve.served import Send, Served
 from anchorscope.web.server import Server, bind, start_listening
 
 MAX_TOKENS = 16
@@ -46,29 +47,27 @@ MAX_TOKENS = 16
 class Unscored(Served):
     """The same answers, and nothing is read from their states."""
 
-    def score(self, questions: Sequence[str]) -> list[Scored]:
-        bound, texts = self.detector.bind(self.model), {}
-        prompts = [(n, bound.prompt(question).ids) for n, question in enumerate(questions)]
+    def answer(
+        self, asks: Sequence[Ask], sends: Sequence[Send | None] | None = None
+    ) -> list[Written]:
+        bound, texts = self.detector.bind(self.model), [ask.exchange.asked for ask in asks]
+        prompts = [bound.prompt(text).ids for text in texts]
         with Lease(self.model) as lease:
-            prefix = bound.prefix(lease)
-
-            def work(batch: list[tuple[int, tuple[int, ...]]]) -> list[str]:
-                names = [str(n) for n, _ in batch]
-                done = bound.answerer.answer(lease, prefix, names, [ids for _, ids in batch])
-                return [answer.text for answer in done.answers]
-
-            budget = Budget.of(self.model)
-            for batch, written in in_batches(
-                prompts, work, length=lambda p: len(p[1]), then=lambda p: p[0], budget=budget
-            ):
-                texts |= {n: text for (n, _), text in zip(batch, written, strict=True)}
-        return [_bare(question, texts[n]) for n, question in enumerate(questions)]
+            done = bound.answerer.answer(lease, bound.prefix(lease), texts, prompts)
+        return [
+            _bare(text, answer.text, len(prompt), answer.token_ids)
+            for text, answer, prompt in zip(texts, done.answers, prompts, strict=True)
+        ]
 
 
-def _bare(question: str, answer: str) -> Scored:
-    return Scored(
+def _bare(question: str, answer: str, prompt: int, ids: Sequence[int]) -> Written:
+    scored = Scored(
         question=question, answer=answer, answer_entity="", probability=math.nan,
-        score=math.nan, flagged=False,
+        score=math.nan, outcome="no answer",
+    )  # fmt: skip
+    return Written(
+        scored=scored, prompt_tokens=prompt, tokens=("",) * len(ids),
+        log_probs=(0.0,) * len(ids), finish="stop",
     )  # fmt: skip
 
 
@@ -118,11 +117,14 @@ def running(served: Served) -> Iterator[str]:
     thread.join(timeout=10)
 
 
-def spent(address: str, name: str, questions: Sequence[str], clients: int) -> np.ndarray:
+def spent(
+    address: str, name: str, questions: Sequence[str], clients: int, *, stream: bool
+) -> np.ndarray:
     """Seconds of an answer [wall, processor], all of them asked at once by these clients."""
 
     def ask(question: str) -> None:
-        body = {"model": name, "messages": [{"role": "user", "content": question}]}
+        messages = [{"role": "user", "content": question}]
+        body = {"model": name, "messages": messages, "stream": stream}
         client.post(address, json=body, timeout=600).raise_for_status()
 
     limits = httpx.Limits(max_connections=clients)
@@ -147,27 +149,25 @@ def main() -> None:
     scored, unscored = Served(detector, model), Unscored(detector, model)
     scored.warm()
     unscored.warm()
-    ratios = []
+    seconds: dict[str, list[np.ndarray]] = {"without": [], "with": [], "streamed": []}
     with running(scored) as with_it, running(unscored) as without_it:
         for turn in range(given.repeats):
-            pair = [(with_it, "with"), (without_it, "without")]
-            seconds = {
-                word: spent(address, model.name, texts, given.clients)
-                for address, word in (pair if turn % 2 else pair[::-1])
-            }
-            ratios.append(seconds["without"] / seconds["with"])
-            print(
-                f"{1 / seconds['with'][0]:.2f} answers/s with the detector, "
-                f"{1 / seconds['without'][0]:.2f} without; processor seconds an answer "
-                f"{seconds['with'][1]:.3f} and {seconds['without'][1]:.3f}; load of the machine "
-                f"{os.getloadavg()[0]:.1f}"
-            )
-    wall, processor = (statistics.median(column) for column in zip(*ratios, strict=True))
+            for word in list(seconds)[:: 1 if turn % 2 else -1]:
+                address = without_it if word == "without" else with_it
+                seconds[word].append(
+                    spent(address, model.name, texts, given.clients, stream=word == "streamed")
+                )
     print(
         f"{model.name}, {given.requests} requests by {given.clients} clients, median of "
-        f"{given.repeats}: {wall:.2f} of the throughput without the detector by the wall's clock, "
-        f"{processor:.2f} by processor time"
+        f"{given.repeats}; load of the machine {os.getloadavg()[0]:.1f}"
     )
+    base = statistics.median(s[1] for s in seconds["without"])
+    for word, rows in seconds.items():
+        wall, processor = (statistics.median(column) for column in zip(*rows, strict=True))
+        print(
+            f"{word:>8}: {1 / wall:.2f} answers/s, {processor:.3f} processor seconds an answer "
+            f"({processor / base:.2f} of those without a detector)"
+        )
 
 
 if __name__ == "__main__":

@@ -24,9 +24,8 @@ OPTIONS: dict = {}  # of anc.Config, such as {"dtype": "bfloat16"}
 # %% [markdown]
 # ## What will it cost?
 #
-# On one H200 with 16 cores 500 questions of each dataset took 31 s for the 1B and 46 s for the 3B model
-# ([a rehearsal](studies.md#a-rehearsal-at-full-size)), downloads not counted. Tokens, FLOPs and bytes:
-# `anchorscope study published --plan`.
+# Tokens, FLOPs and bytes: `anchorscope study published --plan`; once a model has read a shard, the hours that are left
+# ([studies](clusters.md#studies)).
 
 # %%
 # %matplotlib inline

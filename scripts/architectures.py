@@ -1,6 +1,6 @@
-"""Holds every decoder of the installed transformers against stock attention; writes docs/models.md.
+"""Compare every decoder of transformers with stock attention; write the list of a page.
 
-PYTHONPATH=tests python scripts/architectures.py [--only llama,gptj] [--write docs/models.md]
+PYTHONPATH=tests python scripts/architectures.py [--only llama,gptj] [--write docs/own-model.md]
 """
 
 from __future__ import annotations
@@ -14,38 +14,72 @@ from pathlib import Path
 
 import torch
 import transformers
-from kit.architectures import COMPOSITE, DECODERS, build
+from kit.architectures import DECODERS, build
 from kit.held import Outcome, outcome_of
 from kit.tiny import tiny_tokenizer
 
 from anchorscope.errors import UserError
 from anchorscope.models import load_model
 
-HEAD = """# Models
+PART = """Every decoder of transformers {version}, as a tiny random model in float32: first what
+`anchorscope doctor` says of it, then every knockout (all heads and some, before and after the
+softmax, in all blocks and in windows) and reweighting against stock attention, by code that shares
+nothing with the engine. Made by `PYTHONPATH=tests python scripts/architectures.py --write PAGE`.
+{right} agree, {refused} are refused, {wrong} are accepted and disagree, and of {unbuilt} no tiny
+model could be made. A model is checked again, with its own weights, before every run.
 
-*For users who want to know whether their architecture is understood.*
-
-Every decoder of transformers {version}, as a tiny random model in float32: what
-`anchorscope doctor` says of it, and then every knockout (of all heads and of some, before and after
-the softmax, in all blocks and in windows) and reweighting against stock attention, by a way that
-shares no code with the engine. Made by `scripts/architectures.py`; a model is checked again, with
-its own weights, before every run.
-
-| | |
+| common architectures | largest difference from stock attention |
 | --- | --- |
-{counts}
+{common}
 
-*right*: every intervention agrees with stock attention, and the doctor says so. *refused*: the
-doctor says no, and why; nothing is run. *wrong* would be a model that is accepted and disagrees.
-*not built*: no tiny model could be made from its config here. Models of several parts
-({composite})
-are listed by the text decoder inside them. Falcon is read with rotary positions; with ALiBi it is
-refused, because transformers' eager attention adds that bias twice and its fused one once.
+**Also right:** {others}.
 
-| architecture | | largest difference or reason |
-| --- | --- | --- |
-{rows}
+**Refused**, with the reason that the doctor gives:
+
+{reasons}
+
+Encoders and encoder-decoders (BERT, BART, T5, ...) are not listed: they write no answer. Models of
+several parts (gemma3, llama4, qwen3_5, ...) are listed by the text decoder inside them. Falcon is
+read with rotary positions; with ALiBi it is refused.
 """
+START, END = "<!-- architectures -->", "<!-- end of architectures -->"
+COMMON = (
+    *(
+        "llama",
+        "qwen2",
+        "qwen3",
+        "qwen3_moe",
+        "gemma2",
+        "gemma3_text",
+        "gemma4_text",
+        "mistral",
+        "mixtral",
+    ),
+    *(
+        "llama4_text",
+        "phi3",
+        "olmo2",
+        "gpt_oss",
+        "deepseek_v3",
+        "glm4",
+        "smollm3",
+        "gpt2",
+        "gpt_neox",
+    ),
+)
+# Registered as causal language models as well, and asked by nobody for an answer.
+NOT_DECODERS = re.compile(
+    "bart|bert|bird|blenderbot|camembert|data2vec|electra|^ernie$|marian|mvp|pegasus|prophetnet"
+    "|reformer|rembert|roformer|trocr|^xlm|xlnet|xmod|musicgen|git$"
+)
+REASONS = {
+    "its attention is its own code": "its attention is code of its own, which cannot be replaced",
+    "information flows around": "some block has no attention that a knockout could cut (state "
+    "space, convolution, linear attention)",
+    "hands on more than one vector": "a block hands on more than one vector for each token",
+    "attends more than once": "a block attends more than once",
+    "is not understood": "no list of blocks with an output head was found",
+}
 
 
 _SECONDS = 90
@@ -76,17 +110,33 @@ def _line(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
 
 
-def page(outcomes: list[Outcome]) -> str:
-    """The page with the counts and the table."""
-    counts = collections.Counter(one.verdict for one in outcomes)
-    order = ("right", "refused", "wrong", "traceback", "not built")
-    rows = [f"| {o.kind} | {o.verdict} | {re.sub('[|]', '/', o.why)} |" for o in outcomes]
-    return HEAD.format(
+def part(outcomes: list[Outcome]) -> str:
+    """The list of architectures as the page has it: common ones first, the refused by reason."""
+    decoders = [one for one in outcomes if not NOT_DECODERS.search(one.kind)]
+    counts = collections.Counter(one.verdict for one in decoders)
+    right = {one.kind: one.why for one in decoders if one.verdict == "right"}
+    refused: dict[str, list[str]] = collections.defaultdict(list)
+    for one in decoders:
+        if one.verdict == "refused":
+            reasons = (words for part, words in REASONS.items() if part in one.why)
+            refused[next(reasons, "its states are not those of stock attention")].append(one.kind)
+    return PART.format(
         version=transformers.__version__,
-        counts="\n".join(f"| {verdict} | {counts[verdict]} |" for verdict in order),
-        composite=", ".join(sorted(COMPOSITE)),
-        rows="\n".join(rows),
+        right=counts["right"],
+        refused=counts["refused"],
+        wrong=counts["wrong"] + counts["traceback"],
+        unbuilt=counts["not built"],
+        common="\n".join(f"| {kind} | {right[kind]} |" for kind in COMMON if kind in right),
+        others=", ".join(sorted(set(right) - set(COMMON))),
+        reasons="\n".join(f"- {why}: {', '.join(kinds)}" for why, kinds in refused.items()),
     )
+
+
+def write(file: Path, text: str) -> None:
+    """Replace what is between the marks of the page."""
+    before, _, rest = file.read_text(encoding="utf-8").partition(START)
+    _, _, after = rest.partition(END)
+    file.write_text(f"{before}{START}\n{text}{END}{after}", encoding="utf-8")
 
 
 def main() -> None:
@@ -102,7 +152,7 @@ def main() -> None:
         outcomes.append(outcome(kind))
         print(*outcomes[-1], sep=" | ", flush=True)
     if options.write:
-        options.write.write_text(page(outcomes), encoding="utf-8")
+        write(options.write, part(outcomes))
 
 
 if __name__ == "__main__":

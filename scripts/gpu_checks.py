@@ -27,6 +27,7 @@ from kit.engine_samples import PREFIX, SAMPLES, engine_states
 from kit.tiny import tiny_tokenizer
 from transformers import AutoModelForCausalLM, LlamaConfig
 
+from anchorscope.engine import HALVED
 from anchorscope.engine.batches import Budget
 from anchorscope.engine.check import check_model
 from anchorscope.engine.check.stock import distance
@@ -151,12 +152,11 @@ def _take_all_but(spare: int | None) -> torch.Tensor | None:
 def _fill(model: Model) -> None:
     """Rows of every costly kind behind a long prefix, as many as a run would have at once.
 
-    An out-of-memory would halve the batch in silence; here it is a failure.
+    A batch that does not fit is halved; here it is a failure.
     """
     front = PREFIX * 80  # 960 tokens
     samples = [_behind(front, sample, n) for n, sample in enumerate(SAMPLES * 200)]
     budget = Budget.of(model)
-    budget.shrink = _fail  # pyright: ignore[reportAttributeAccessIssue]
     cuts = (
         Intervention(name="knockout"),
         Intervention(name="post", where="post"),
@@ -171,12 +171,11 @@ def _fill(model: Model) -> None:
         trunk = grow_trunk(lease, prefix, prompts, room=0, head=False).trunk
         rows = [row_for(s, n, cut, **how) for cut in cuts for n, s in enumerate(here)]
         often = -(-6 * budget.tokens // sum(len(row.ids) for row in rows))  # full packs of each
+        HALVED.clear()
         for _ in read_rows(lease, trunk, rows * often, budget=budget):
             pass
-
-
-def _fail() -> None:
-    raise RuntimeError("a pack ran out of memory")
+    if HALVED:
+        raise RuntimeError(f"packs ran out of memory: {HALVED} tokens")
 
 
 def _behind(front: tuple[int, ...], sample: TokenPositions, number: int) -> TokenPositions:

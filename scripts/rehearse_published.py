@@ -6,7 +6,7 @@
 
 The models have their real shapes and random weights made on the device; tokenizers and questions
 are real; verdicts are drawn at random, since random weights know nothing. So AUROC must come out
-at about 0.5 and nothing may be shown. Needs neither `datasets` nor plotly. Figures, tables and
+at about 0.5 and nothing may be shown. Does without `datasets`. Figures, tables and
 costs go to --bring; the states stay behind, and --drop-states removes those of each model when its
 run is finished.
 

@@ -14,7 +14,7 @@ pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 from anchorscope.app import state as steps
 from anchorscope.app.state import AppState, Growth
 from anchorscope.inspection.choices import Choices
-from anchorscope.inspection.question import Exchange
+from anchorscope.inspection.question import RecordedAnswer
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
 
@@ -31,7 +31,9 @@ def tab(browser, address):
 def test_the_answer_grows_token_by_token_and_ends_as_it_is_read(app_state: AppState) -> None:
     events = list(app_state.stream(OSLO, "atlas"))
     growths, exchange = events[:-1], events[-1]
-    assert isinstance(exchange, Exchange) and all(isinstance(step, Growth) for step in growths)
+    assert isinstance(exchange, RecordedAnswer) and all(
+        isinstance(step, Growth) for step in growths
+    )
     assert [len(step.tokens) for step in growths] == [1, 2, 3, 4, 5]
     assert "".join(growths[-1].tokens) == exchange.sample.answer.text
     assert all(step.wrong == growths[-1].wrong[: len(step.wrong)] for step in growths)

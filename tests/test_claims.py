@@ -237,25 +237,25 @@ def test_two_pathways_comes_first_and_paper_mode_believes_it():
 
 def test_bands_of_the_four_models():
     bands = reference_bands("meta-llama/Llama-3.2-1B")
-    assert set(bands["reading"]) == {"000", "001", "002"}
-    row = bands[(bands["reading"] == "000") & (bands["part"] == "trough")].iloc[0]
+    assert set(bands["reading"]) == {"a", "b", "c"}
+    row = bands[(bands["reading"] == "a") & (bands["part"] == "trough")].iloc[0]
     assert (row["dataset"], row["layer_low"], row["low"]) == ("PopQA", 10, -55)
-    assert set(reference_bands("Qwen3-32B")["reading"]) == {"003", "004"}
+    assert set(reference_bands("Qwen3-32B")["reading"]) == {"d", "e"}
     assert reference_bands("gpt2").empty
     known = reference_bands("Llama-3.2-3B")
     assert (known["low"] <= known["high"]).all()
 
 
 def test_contradicting_readings_get_verdicts_of_their_own():
-    """A U with A flat: what reading 000 says, and not what reading 002 says."""
+    """A U with A flat: what reading a says, and not what reading c says."""
     deep = {
         name: np.interp(np.arange(1, 17), [1, 10, 16], [-15, -55, -40]) for name in ("PopQA", "NQ")
     }
     table = claims_table([run("Llama-3.2-1B", deep)])
     found = decisions(table)
-    assert found["reading-000-Q-trough", "PopQA"] == "holds"
-    assert found["reading-000-A-all-layers", "NQ"] == "holds"
-    assert found["reading-000-Q-last", "NQ"] == "holds"
-    assert found["reading-000-Q-shape", "PopQA"] == "holds"
-    assert found["reading-002-A-layers-5-to-15", "NQ"] == "fails"
-    assert found["reading-002-Q-shape", "PopQA"] == "fails"
+    assert found["figure-a-Q-trough", "PopQA"] == "holds"
+    assert found["figure-a-A-all-layers", "NQ"] == "holds"
+    assert found["figure-a-Q-last", "NQ"] == "holds"
+    assert found["figure-a-Q-shape", "PopQA"] == "holds"
+    assert found["figure-c-A-layers-5-to-15", "NQ"] == "fails"
+    assert found["figure-c-Q-shape", "PopQA"] == "fails"

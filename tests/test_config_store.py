@@ -74,27 +74,6 @@ def test_a_bad_choice_is_one_sentence(given, said):
     assert "\n" not in str(error.value)
 
 
-def test_a_file_is_there_only_when_whole(tmp_path: Path):
-    store = Store.open(tmp_path / "run", ONE)
-    store.write("a/b.txt", lambda file: file.write(b"whole"))
-    assert Store(tmp_path / "run").has("a/b.txt")
-    (tmp_path / "run/a/b.txt").write_text("whale")  # as long, but another
-    assert not Store(tmp_path / "run").has("a/b.txt")
-    (tmp_path / "run/a/b.txt").unlink()
-    assert not Store(tmp_path / "run").has("a/b.txt")
-
-
-def test_a_torn_marker_costs_one_file(tmp_path: Path):
-    store = Store.open(tmp_path / "run", ONE)
-    for name in ("one", "two"):
-        store.write(name, lambda file: file.write(b"x"))
-    marker = tmp_path / "run/markers/two.json"
-    marker.write_text(marker.read_text()[:-9])
-    again = Store(tmp_path / "run")
-    assert again.has("one")
-    assert not again.has("two")
-
-
 def test_a_failed_write_leaves_nothing(tmp_path: Path):
     store = Store.open(tmp_path / "run", ONE)
 
@@ -129,30 +108,12 @@ def test_a_damaged_run_json_is_refused(tmp_path: Path):
         Store.open(tmp_path / "run", ONE)
 
 
-def test_states_come_back_in_the_order_asked_for(tmp_path: Path):
-    store = Store.open(tmp_path / "run", ONE)
-    states = np.arange(24, dtype=np.float32).reshape(4, 3, 2)
-    save_states(store, shard_name("clean", 0), ["a", "b"], states[:2])
-    save_states(store, shard_name("clean", 1), ["c", "d"], states[2:])
-    found = StateBank(store.path, ["d", "a", "nowhere"]).all_layers("clean")
-    assert np.array_equal(found[:2], states[[3, 0]])
-    assert np.isnan(found[2]).all()
-
-
 def test_half_precision_gives_way_where_the_range_needs_it(tmp_path: Path):
     store = Store.open(tmp_path / "run", ONE)
     wide = torch.tensor([[[1e5, 0.1]]])
     save_states(store, shard_name("clean", 0), ["a"], to_host(wide))
     assert np.array_equal(StateBank(store.path, ["a"]).all_layers("clean"), wide.numpy())
     assert to_host(wide / 2).dtype == np.float16
-
-
-def test_states_that_are_not_finite_are_refused_by_name(tmp_path: Path):
-    store = Store.open(tmp_path / "run", ONE)
-    broken = np.array([[[1.0]], [[np.inf]]], dtype=np.float32)
-    with pytest.raises(UserError, match=r"1 states for states/clean/00000.*first: b"):
-        save_states(store, shard_name("clean", 0), ["a", "b"], broken)
-    assert not (tmp_path / "run/states").exists()
 
 
 def test_run_json_is_readable_json(tmp_path: Path):

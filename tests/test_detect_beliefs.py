@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from kit.plain import plain_states
 from scipy.special import expit
-from test_detect_score import QUESTIONS, SHOTS, WIDTH, generate, make, written_ids
+from test_detect_score import QUESTIONS, SHOTS, WIDTH, make
 
 from anchorscope.answers.generate import answer_offsets
 from anchorscope.detect.deployed.beliefs import Beliefs
@@ -38,8 +38,8 @@ def check_beliefs(model, detector, one, answer_ids) -> None:
     want = expit((states * detector.beliefs.coef).sum(axis=1) + np.arange(4.0))
     assert list(one.belief) == pytest.approx(want.tolist(), abs=5e-3)
     q = expit(states[1] @ detector.beliefs.gate)
-    assert one.pathway == ("Q" if q > 0.5 else "A")
-    assert one.pathway_probability == pytest.approx(max(q, 1 - q), abs=5e-3)
+    assert one.predicted_pathway == ("Q" if q > 0.5 else "A")
+    assert one.predicted_pathway_probability == pytest.approx(max(q, 1 - q), abs=5e-3)
 
 
 def test_belief_and_pathway_are_those_of_a_plain_pass(tiny_llama):
@@ -49,17 +49,3 @@ def test_belief_and_pathway_are_those_of_a_plain_pass(tiny_llama):
         check_beliefs(
             tiny_llama, detector, one, tiny_llama.tokenizer(f" {one.answer}")["input_ids"]
         )
-
-
-@pytest.mark.parametrize("tokens", [1, 8])
-def test_watching_gives_belief_and_pathway_too(tiny_llama, tokens):
-    detector = with_beliefs(tiny_llama)
-    prompts = [make_prompt(tiny_llama, q, shots=SHOTS, style="text").ids for q in QUESTIONS]
-    with detector.watch(tiny_llama) as seen:
-        out = generate(tiny_llama, prompts, tokens)
-    width, read = max(map(len, prompts)), 0
-    for row, one in enumerate(seen.scores(out, QUESTIONS)):
-        if not one.why:
-            check_beliefs(tiny_llama, detector, one, written_ids(tiny_llama, out[row, width:]))
-            read += 1
-    assert read

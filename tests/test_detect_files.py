@@ -130,19 +130,19 @@ def test_few_answers_are_said_in_words_and_in_the_card(tmp_path):
     assert unsure[0] > unsure[1] > 0
     low, high = small.band
     assert low <= small.threshold <= high
-    said = [small.outcome(p) for p in (low - 0.01, (low + high) / 2, high + 0.01, float("nan"))]
+    said = [small.outcome(p)[0] for p in (low - 0.01, (low + high) / 2, high + 0.01, float("nan"))]
     assert said == ["right", "cannot say", "wrong", "cannot say"]
 
 
 def test_a_promised_risk_is_kept_with_the_detector(tmp_path):
     run = RunView.open(write_run(tmp_path / "run", [plain(n=900, strength=1.5)]))
     made = Detector.train(run, method="probe", folds=3, resamples=100, risk=0.1)
-    assert 200 < made.promise.answers < 400  # a third, never learnt from
-    assert made.trained_on["answers"] == 900 - made.promise.answers
+    assert 200 < made.promise.entities < 400  # a third, never learnt from
+    assert made.trained_on["answers"] == 900 - made.promise.entities
     again = Detector.load(made.save(tmp_path / "detector"))
     assert (again.promise, again.band, again.id) == (made.promise, made.band, made.id)
     about = json.loads((tmp_path / "detector" / "detector.json").read_text())
-    assert "at most 10% of the accepted answers" in about["promise"]["says"]
+    assert "at most 10% of the answers let through" in about["promise"]["says"]
     assert str(made.promise) in (tmp_path / "detector" / "README.md").read_text()
     assert again.band[0] == again.threshold  # what is accepted is what is promised
     new = plain(n=900, strength=1.5, seed=5)
@@ -173,7 +173,7 @@ def test_a_warning_is_trained_where_the_run_kept_the_question_and_saved_with_it(
 
 def test_examples_of_every_dataset_are_kept(tmp_path):
     run = RunView.open(write_run(tmp_path / "run", sisters()[:2]))
-    made = Detector.train(run, method="min-log-prob", folds=3, resamples=100)
+    made = Detector.train(run, method="entity-log-prob", folds=3, resamples=100)
     again = Detector.load(made.save(tmp_path / "detector"))
     assert again.datasets == made.datasets == ("d0", "d1")
     assert again.examples == made.examples
@@ -183,12 +183,12 @@ def test_examples_of_every_dataset_are_kept(tmp_path):
 
 def test_too_few_answers_are_counted(tmp_path):
     folder = write_run(tmp_path / "few", [plain(n=24)])
-    said = r"12 wrong and 12 right answers; a detector needs at least 20 of each"
+    said = "24 answers are too few to train a detector on: 60 are needed"
     with pytest.raises(UserError, match=said):
         Detector.train(RunView.open(folder), method="probe")
-    enough = RunView.open(write_run(tmp_path / "enough", [plain(n=40)]))
+    enough = RunView.open(write_run(tmp_path / "enough", [plain(n=60)]))
     made = Detector.train(enough, method="probe", folds=3, resamples=100)
-    assert made.trained_on["answers"] == 40
+    assert made.trained_on["answers"] == 60
 
 
 def test_a_repository_of_the_hub_is_read_through_its_local_copy(saved, tmp_path):

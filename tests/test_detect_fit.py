@@ -5,14 +5,12 @@ from __future__ import annotations
 import pickle
 
 import numpy as np
-import pytest
 from kit.detect_worlds import plain, two_pathways, write_run
 
 from anchorscope import parallel
 from anchorscope.detect.evaluate import fit_all, fit_each
 from anchorscope.detect.material import from_run
 from anchorscope.progress import Quiet
-from anchorscope.run_folder import states
 from anchorscope.run_folder.view import RunView
 
 NAMES = ("min-log-prob", "tfidf-both", "probe", "mop", "pr", "auto")
@@ -42,19 +40,6 @@ def test_fitted_elsewhere_is_fitted_here(tmp_path, monkeypatch):
             np.testing.assert_array_equal(
                 fitted[name].decision_function(whole), here.decision_function(whole), err_msg=name
             )
-
-
-@pytest.mark.parametrize("kept", [0, 3 * 240 * 6 * 4, 2**29])
-def test_states_are_the_same_however_few_are_kept(tmp_path, monkeypatch, kept):
-    monkeypatch.setattr(states, "_KEPT_BYTES", kept)
-    made = plain(n=240, layers=6)
-    read = from_run(RunView.open(write_run(tmp_path / "run", [made])), made.name)
-    for layer in (1, 6, 2, 3, 4, 5, 6, 1, 1):
-        for name in ("clean", "knockout"):
-            np.testing.assert_array_equal(read.layer(name, layer), made.layer(name, layer))
-    held = sum(of.nbytes for of in read.bank._read.values())
-    one = made.layer("clean", 1).nbytes
-    assert held <= max(kept, one)
 
 
 def test_a_bank_travels_without_what_it_read(tmp_path):

@@ -165,7 +165,7 @@ def test_a_forged_distance_is_refused(saved, tmp_path, what):
 @pytest.mark.parametrize("beliefs", [True, False])
 def test_a_small_folder_cannot_ask_for_much_memory(run, tmp_path, beliefs):
     """10,000 layers of width 2^20 would be 42 GB, announced by a few bytes of JSON."""
-    made = Detector.train(run, method="min-log-prob", folds=3, resamples=100)
+    made = Detector.train(run, method="entity-log-prob", folds=3, resamples=100)
     shape = {"model__blocks": 10_000, "model__width": 1 << 20}
     parts = {"distance": None} | ({} if beliefs else {"beliefs": None})
     small = replace(made, **parts).save(tmp_path / "small")

@@ -59,7 +59,7 @@ def test_log_probs_of_given_answers_are_the_models_from_one_pass(architecture):
     assert seen.tokens == len(begun) + sum(map(len, answers))
     first = made["first-entropy"].score(model, questions, answer=GIVEN)
     for prompt, ids, one, entropy in zip(prompts, answers, sums, first, strict=True):
-        if one.why:
+        if one.reason:
             continue
         with torch.no_grad():
             places = range(0, len(ids), max(1, len(ids) // 8))
@@ -72,7 +72,7 @@ def test_log_probs_of_given_answers_are_the_models_from_one_pass(architecture):
         assert one.score == pytest.approx(-float(log_probs[at, ids].sum()), rel=1e-4)
         start = log_probs[len(prompt) - 1]
         assert entropy.score == pytest.approx(-float((start.exp() * start).sum()), rel=1e-4)
-    assert sum(not one.why for one in sums) >= 4
+    assert sum(not one.reason for one in sums) >= 4
 
 
 def test_the_logits_of_long_answers_are_held_a_part_at_a_time(tiny_llama, monkeypatch):

@@ -13,15 +13,11 @@ from sklearn.base import clone
 from anchorscope.detect.evaluate import evaluate, fit_all
 from anchorscope.detect.inner_probes import choose
 from anchorscope.detect.kinds import METHODS, Auto, make_method, short_name
-from anchorscope.detect.kinds.mixture_of_probes import (
-    MixtureOfProbes,
-    MixtureTask,
-    fit_mixtures,
-)
-from anchorscope.detect.kinds.pathway_reweighting import PathwayReweighting, betas
+from anchorscope.detect.kinds.pathways import MixtureOfProbes, PathwayReweighting, betas
 from anchorscope.detect.kinds.probes import SingleProbe
 from anchorscope.detect.material import Arrays
 from anchorscope.errors import UserError
+from anchorscope.probes.linear_probe import LinearProbe
 from anchorscope.stats.ranking import auroc
 
 
@@ -70,6 +66,7 @@ def test_token_baselines_by_hand():
     expected = {
         "mean-log-prob": [1.55, 1.1],
         "min-log-prob": [3.0, 2.0],
+        "entity-log-prob": [3.0, 0.2],  # E_A is the second token
         "sum-log-prob": [3.1, 2.2],
     }
     for name, values in expected.items():
@@ -114,9 +111,8 @@ def test_where_reweighting_says_nothing_pr_is_the_single_probe():
 def test_the_gate_learns_the_planted_pathway():
     made = two_pathways()
     fitted = MixtureOfProbes().fit(made)
-    gate = fitted.mixture_.expert_logits(made.layer("clean", 1))[:, 2]
+    gate = made.layer("clean", 1) @ fitted.gate_[0]
     assert auroc(made.memo["q"].astype(int), gate) > 0.95
-    assert fitted.mixture_.own.all()
 
 
 def test_pathway_reweighting_picks_the_sign_by_pathway_and_the_stronger_beta():
@@ -168,15 +164,19 @@ def test_mop_beats_the_probe_where_there_are_two_pathways():
     assert found["mop"] > found["probe"] + 0.05
 
 
-def test_a_group_without_enough_answers_has_no_expert_of_its_own():
-    rng = np.random.default_rng(0)
-    x, z = rng.standard_normal((100, 4)), np.arange(100) % 2
-    few = np.where(np.arange(100) < 6, 1.0, 0.0)
-    rows = np.arange(100)
-    tasks = [MixtureTask(rows, z, groups, 3.0) for groups in (few, np.zeros(100))]
-    fitted, alone = fit_mixtures(x, tasks)
-    assert fitted.own.tolist() == [True, False]
-    assert np.isfinite(alone.logits(x)).all()
+def test_a_group_without_enough_answers_has_no_expert_of_its_own(monkeypatch):
+    made = plain(n=180, layers=1)
+    few = np.where(np.arange(180) < 6, 1.0, 0.0)
+    monkeypatch.setattr("anchorscope.detect.kinds.pathways.pathway_groups", lambda *a, **k: few)
+    fitted = MixtureOfProbes().fit(made)
+    x, z = made.layer("clean", 1), made.z
+    everyone = LinearProbe(C=fitted.C_, balance="none").fit(x, z)
+    np.testing.assert_allclose(fitted.experts_[1][0], everyone.coef_[0])
+    monkeypatch.undo()
+    monkeypatch.setattr(
+        "anchorscope.detect.kinds.pathways.pathway_groups", lambda *a, **k: np.zeros(180)
+    )
+    assert np.isfinite(MixtureOfProbes().fit(made).decision_function(made)).all()
 
 
 def with_inner_scores(name, scores, z):
@@ -190,7 +190,7 @@ def test_auto_takes_what_held_out_training_answers_favour():
     made = plain()
     assert fit_all(made, ("length", "auto"))["auto"].best_.name == "combined"
     # The truth is in the token probabilities alone, and the states only add noise.
-    sure = [(-3.0 + 0.1 * i % 1, -0.1) if wrong else (-0.2, -0.1) for i, wrong in enumerate(made.z)]
+    sure = [(-0.1, -3.0 + 0.1 * i % 1) if wrong else (-0.1, -0.2) for i, wrong in enumerate(made.z)]
     told = noise(layers=1)
     texts = tuple(replace(t, log_probs=sure[i]) for i, t in enumerate(told.texts))
     told = replace(told, texts=texts, z=made.z)

@@ -82,8 +82,8 @@ def test_each_kind_of_file_is_read_and_written(places, score, tmp_path, start, e
     for row, own, one in zip(done, ROWS, want, strict=True):
         assert row["answer"] == (own["answer"] or one.answer)
         assert row["question"] == one.question
-        if one.why:
-            assert row["probability"] is None and row["why"] == one.why
+        if one.reason:
+            assert row["probability"] is None and row["reason"] == one.reason
         else:
             assert float(row["probability"]) == pytest.approx(one.probability, abs=2e-4)
             assert str(row["flagged"]) == str(one.flagged)

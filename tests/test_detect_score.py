@@ -14,8 +14,10 @@ from kit.tiny import tiny_lm, tiny_tokenizer
 from anchorscope.answers.generate import answer_offsets
 from anchorscope.detect.deployed.bind import Example
 from anchorscope.detect.deployed.detector import Detector
+from anchorscope.detect.deployed.exchanges import Exchange
 from anchorscope.detect.deployed.located import unknown_answer
 from anchorscope.detect.deployed.pre_answer import PreAnswerProbe
+from anchorscope.detect.distance import Distance
 from anchorscope.detect.kinds import METHODS
 from anchorscope.detect.method import Platt
 from anchorscope.errors import UserError
@@ -121,7 +123,7 @@ def test_a_detector_of_two_datasets_asks_which_prompt(tiny_llama):
     with pytest.raises(UserError, match=r"first, second. Say which of them .* dataset= .* --as"):
         both.score(tiny_llama, QUESTIONS[0])
     with pytest.raises(UserError, match=r"'third'. Accepted: first, second"):
-        both.watch(tiny_llama, dataset="third")
+        both.inputs(tiny_llama, "Who?", dataset="third")
     alike = replace(one, examples=(*one.examples, *(replace(e, dataset="b") for e in one.examples)))
     assert alike.score(tiny_llama, QUESTIONS[0], answer="Rome").probability == pytest.approx(want)
 
@@ -132,11 +134,11 @@ def test_own_answers_batches_and_given_answers_agree(tiny_llama):
     for question, one in zip(QUESTIONS, together, strict=True):
         alone = detector.score(tiny_llama, question)
         assert alone.answer == one.answer
-        if one.why:
+        if one.reason:
             assert math.isnan(alone.probability)
         else:
             assert alone.probability == pytest.approx(one.probability, abs=2e-4)
-    assert any(not one.why for one in together)
+    assert any(not one.reason for one in together)
 
 
 def test_scoring_leaves_the_model_as_it_was(tiny_llama):
@@ -144,63 +146,20 @@ def test_scoring_leaves_the_model_as_it_was(tiny_llama):
     before = tiny_llama.lm(ids).logits
     detector = make(tiny_llama)
     detector.score(tiny_llama, QUESTIONS[:1])
-    with detector.watch(tiny_llama):
-        pass
     assert torch.equal(tiny_llama.lm(ids).logits, before)
     assert not tiny_llama.parts.blocks[LAYER - 1]._forward_hooks
 
 
-def written_ids(model, ids) -> list[int]:
-    """The tokens of a generated answer: up to the end of its line."""
-    ends = {0, model.tokenizer("\n")["input_ids"][0]}
-    stop = next((n for n, token in enumerate(ids.tolist()) if token in ends), len(ids))
-    return ids[:stop].tolist()
-
-
-def generate(model, prompts, tokens):
-    width = max(map(len, prompts))
-    ids = torch.tensor([[0] * (width - len(p)) + list(p) for p in prompts])
-    mask = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in prompts])
-    return model.lm.generate(
-        input_ids=ids, attention_mask=mask, max_new_tokens=tokens, do_sample=False, pad_token_id=0
-    )
-
-
-@pytest.mark.parametrize("tokens", [1, 8])
-def test_watching_generate_reads_the_states_of_its_answers(tiny_llama, tokens):
-    detector = make(tiny_llama)
-    prompts = [make_prompt(tiny_llama, q, shots=SHOTS, style="text").ids for q in QUESTIONS]
-    with detector.watch(tiny_llama) as seen:
-        out = generate(tiny_llama, prompts, tokens)
-    scored = seen.scores(out, QUESTIONS)
-    width, read = max(map(len, prompts)), 0
-    for row, (question, one) in enumerate(zip(QUESTIONS, scored, strict=True)):
-        if one.why:
-            continue
-        ids = written_ids(tiny_llama, out[row, width:])
-        want = expected(tiny_llama, detector, question, ids, one.answer)
-        assert one.probability == pytest.approx(want, abs=2e-3)
-        read += 1
-    assert read
-
-
-def test_watching_refuses_what_it_did_not_see(tiny_llama):
-    seen = make(tiny_llama).watch(tiny_llama)
-    with seen:
-        pass
-    with pytest.raises(UserError, match="Call generate inside the `with` block"):
-        seen.scores(torch.zeros(1, 5, dtype=torch.long), ["Who?"])
-
-
 def test_combined_adds_the_lowest_log_probability_to_the_probe(tiny_llama):
-    probe, least = make(tiny_llama), make(tiny_llama, "min-log-prob", {})
-    tensors = probe.method.tensors() | {"weights": np.array([0.5, 2.0, -1.0])}
+    probe, least = make(tiny_llama), make(tiny_llama, "entity-log-prob", {})
+    bounds = np.array([0.5, 8.0])  # what training saw
+    tensors = probe.method.tensors() | {"weights": np.array([0.5, 2.0, -1.0]), "range": bounds}
     tensors["coef"] = tensors["coef"][None]
     both = make(tiny_llama, "combined", tensors, layers=[LAYER])
     for given in (None, "Rome"):
         ask = {"answer": given} if given else {}
         by = [one.score(tiny_llama, QUESTIONS[1], **ask).score for one in (probe, least, both)]
-        assert by[2] == pytest.approx(0.5 * by[0] + 2.0 * by[1] - 1.0, abs=1e-3)
+        assert by[2] == pytest.approx(0.5 * by[0] + 2.0 * np.clip(by[1], *bounds) - 1.0, abs=1e-3)
 
 
 def test_a_warning_reads_the_question_alone(tiny_llama):
@@ -251,28 +210,83 @@ def test_an_empty_question_is_refused(tiny_llama, way, question):
         getattr(warning(tiny_llama), way)(tiny_llama, question)
 
 
-def test_an_empty_answer_has_no_probability(tiny_llama):
-    one = make(tiny_llama).score(tiny_llama, QUESTIONS[0], answer=" ?! ")
-    assert math.isnan(one.probability)
-    assert one.why
-    assert not one.flagged
-
-
-def test_an_abstention_is_an_outcome_and_no_probability(tiny_llama):
+def test_everything_but_right_is_flagged(tiny_llama):
     detector = make(tiny_llama)
-    said = ["I don't know", "I am not sure.", "Paris", " ?! "]
-    scored = detector.score(tiny_llama, [QUESTIONS[0]] * 4, answer=said)
-    found = [one.outcome for one in scored]
-    assert found[:2] == ["abstained", "abstained"]
-    assert found[2] in ("right", "wrong")
-    assert found[3] == "cannot say"
-    for one in scored[:2]:
-        assert math.isnan(one.probability) and math.isnan(one.score)
-        assert not one.flagged
-        assert "declined to answer" in one.why
-    alone = detector.score(tiny_llama, QUESTIONS[0], answer="Paris")
-    assert scored[2].probability == pytest.approx(alone.probability, abs=2e-4)
-    assert not scored[2].why
+    answers = ["I don't know", "I am not sure.", " ?! ", "Paris"]
+    *unread, paris = detector.score(tiny_llama, [QUESTIONS[0]] * 4, answer=answers)
+    assert [one.outcome for one in unread] == ["no answer"] * 3
+    assert all(one.flagged and math.isnan(one.probability) for one in unread)
+    assert "declines" in unread[0].reason and "no entity" in unread[2].reason
+    assert paris.outcome in ("right", "wrong") and not paris.reason
+    assert paris.flagged == (paris.outcome == "wrong")
+    open_ = replace(detector, band=(0.0, 1.0))
+    (one,) = open_.score(tiny_llama, [QUESTIONS[0]], answer=["Paris"])
+    assert (one.outcome, one.flagged) == ("cannot say", True) and "on either side" in one.reason
+
+
+def test_an_answer_unlike_all_that_was_learnt_from_gets_no_firm_outcome(tiny_llama):
+    detector = make(tiny_llama)
+    (firm,) = detector.score(tiny_llama, [QUESTIONS[0]], answer=["Paris"])
+    assert firm.outcome in ("right", "wrong")
+    near = Distance(
+        layer=1, mean=np.full(WIDTH, 50.0), scale=np.ones(WIDTH), variances=np.ones(1), rest=1.0,
+        directions=np.eye(1, WIDTH, dtype=np.float32), seen=np.linspace(0, 1, 101),
+    )  # fmt: skip
+    (far,) = replace(detector, distance=near).score(tiny_llama, [QUESTIONS[0]], answer=["Paris"])
+    assert (far.outcome, far.flagged, far.distance) == ("cannot say", True, 1.0)
+    assert "unlike what the detector learnt" in far.reason and far.probability == firm.probability
+
+
+def test_every_entity_of_a_given_answer_is_scored_in_one_pass(tiny_llama):
+    detector = make(tiny_llama)
+    answer = 'Sure! It was Rome. The river is Tiber.\n- Paris\n```json\n{"a": "Lyon"}\n```'
+    (one,) = detector.score_answers(tiny_llama, [Exchange(question="Who?", answer=answer)])
+    entities = [span for span in one.spans if span.kind == "entity"]
+    assert [span.text for span in entities] == ["Rome", "Tiber", "Paris", "Lyon"]
+    assert all(answer[span.start : span.end] == span.text for span in one.spans)
+    ids = detector.bind(tiny_llama).answer_tokens("Who?", answer)
+    located = unknown_answer(answer, ids, 0)
+    offsets = answer_offsets(tiny_llama, located)
+    for span in entities:
+        last = tokens_of([(span.start, span.end)], offsets)[-1]
+        prompt = make_prompt(tiny_llama, "Who?", shots=SHOTS, style="text").ids
+        state = plain_states(tiny_llama, [(*prompt, *ids[: last + 1])])[0, LAYER - 1]
+        score = state.double().numpy() @ detector.method.coef_.astype(float)
+        assert span.probability == pytest.approx(1 / (1 + math.exp(-0.1 * score - 0.2)), abs=2e-3)
+    assert one.worst == max(entities, key=lambda span: span.probability)
+    assert one.probability == one.worst.probability and one.answer_entity == one.worst.text
+    # The same from states that come from elsewhere.
+    rest = plain_states(tiny_llama, [(*prompt, *ids[: n + 1]) for n in range(len(ids))])
+    again = detector.score_states(ids, rest.numpy(), tokenizer=tiny_llama.tokenizer)
+    assert [s.text for s in again.spans] == [s.text for s in one.spans]
+    assert again.probability == pytest.approx(one.probability, abs=2e-3)
+
+
+def test_messages_and_raw_prompts_are_read_as_given(tiny_llama):
+    detector = make(tiny_llama)
+    prompt = "Notes: it rained.\nQ: Where?\nA:"
+    exchanges = [
+        Exchange(prompt=prompt, answer="Rome"),
+        Exchange(messages=({"role": "user", "content": QUESTIONS[0]},), answer="Rome"),
+    ]
+    raw, asked = detector.score_answers(tiny_llama, exchanges)
+    ids = tiny_llama.tokenizer(prompt + " Rome")["input_ids"]
+    state = plain_states(tiny_llama, [ids])[0, LAYER - 1].double().numpy()
+    want = 0.1 * state @ detector.method.coef_.astype(float) + 0.2
+    assert raw.probability == pytest.approx(1 / (1 + math.exp(-want)), abs=2e-3)
+    alone = detector.score(tiny_llama, QUESTIONS[0], answer="Rome")
+    assert asked.probability == pytest.approx(alone.probability, abs=2e-4)
+    long = Exchange(prompt="y " * 600, answer="Rome")
+    (unread,) = detector.score_answers(tiny_llama, [long])
+    assert unread.outcome == "cannot say" and "512" in unread.reason
+
+
+def test_a_question_cannot_bring_a_worked_example(tiny_llama):
+    bound = make(tiny_llama).bind(tiny_llama)
+    prompt = bound.prompt("Who?\nA: Me\n\nQ: Where?")
+    text = tiny_llama.tokenizer.decode(prompt.ids)
+    assert text.count("\nQ:") + text.startswith("Q:") == len(SHOTS) + 1
+    assert text.count("\nA:") == len(SHOTS) + 1
 
 
 def test_another_model_dtype_or_tokenizer_is_an_error(tiny_llama):

@@ -25,7 +25,7 @@ def test_the_promised_risk_is_kept_as_often_as_promised_and_on_average(apart, wr
     for seed in range(300):
         probability, z = drawn(200, seed, apart=apart, wrong=wrong)
         try:
-            cut, _ = risk_threshold(probability, z, risk=0.15, cuts=cuts)
+            cut, _ = risk_threshold(probability, z, np.arange(200), risk=0.15, cuts=cuts)
         except UserError:
             refused += 1  # nothing is accepted, nothing accepted is wrong
             continue
@@ -38,16 +38,34 @@ def test_the_promised_risk_is_kept_as_often_as_promised_and_on_average(apart, wr
         assert refused < 150 and np.mean(risks) > 0.05  # it is not kept by accepting nothing
 
 
+def test_the_promise_is_kept_where_answers_about_one_entity_go_together():
+    """Five answers an entity, right or wrong together: counting answers breaks it far too often."""
+    cuts, _ = drawn(500, 10**6)
+    entity, broken, accepted = np.repeat(np.arange(80), 5), 0, 0
+    for seed in range(300):
+        score, z = drawn(80, seed)
+        probability = np.repeat(score, 5)
+        try:
+            cut, _ = risk_threshold(probability, np.repeat(z, 5), entity, risk=0.15, cuts=cuts)
+        except UserError:
+            continue
+        accepted += 1
+        place = np.log(cut / (1 - cut)) + 1
+        wrong, right = 0.3 * norm.cdf(place - 2), 0.7 * norm.cdf(place)
+        broken += wrong / (wrong + right) > 0.15
+    assert accepted > 30 and broken / 300 < 0.14  # 0.10, and three standard errors
+
+
 def test_the_promise_counts_what_it_was_made_on():
     probability, z = drawn(400, 0)
-    cut, promise = risk_threshold(probability, z, risk=0.1, cuts=drawn(400, 1)[0])
+    cut, promise = risk_threshold(probability, z, np.arange(400), risk=0.1, cuts=drawn(400, 1)[0])
     accepted = probability <= cut
-    assert (promise.answers, promise.accepted) == (400, accepted.sum())
+    assert (promise.entities, promise.accepted) == (400, accepted.sum())
     assert promise.wrong == z[accepted].sum() < 0.1 * promise.accepted
-    assert "at most 10% of the accepted answers" in str(promise)
+    assert "at most 10% of the answers let through" in str(promise)
     assert "90% confidence" in str(promise) and "exchangeable" in str(promise)
     with pytest.raises(UserError, match=r"A risk of 0.01 cannot be promised: .* 400 calibration"):
-        risk_threshold(probability, z, risk=0.01, cuts=probability)
+        risk_threshold(probability, z, np.arange(400), risk=0.01, cuts=probability)
 
 
 def test_the_band_is_the_interval_of_the_best_threshold():

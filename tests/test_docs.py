@@ -167,7 +167,7 @@ def test_files_named_in_sentences_exist(page: Path) -> None:
         )
 
 
-@pytest.mark.parametrize("name", ["docs/guarantees.md", "docs/reliability.md", "SECURITY.md"])
+@pytest.mark.parametrize("name", ["docs/run-folder.md", "SECURITY.md"])
 def test_cited_tests_exist(name: str) -> None:
     """A promise names the file of its test, or the test in it."""
     text = (ROOT / name).read_text(encoding="utf-8")
@@ -202,13 +202,13 @@ def test_errors_are_said_as_the_page_has_them(
         assert (stopped.value.code, capfd.readouterr().err.strip()) == (2, shown), command
 
 
-def test_python_of_own_states_runs(tmp_path: Path, monkeypatch) -> None:
-    code = "\n".join(blocks(ROOT / "docs" / "own-states.md", "python"))
+def test_python_of_own_data_runs(tmp_path: Path, monkeypatch) -> None:
+    code = "\n".join(blocks(ROOT / "docs" / "own-data.md", "python"))
     small = 'out="runs/states", config=anc.Config(resamples=100, folds=3, fold_seeds=1))'
     assert 'out="runs/states")' in code
     monkeypatch.chdir(tmp_path)
     made: dict[str, Any] = {}
-    exec(compile(code.replace('out="runs/states")', small), "own-states.md", "exec"), made)
+    exec(compile(code.replace('out="runs/states")', small), "own-data.md", "exec"), made)
     assert len(made["run"].findings) == 1
     assert (tmp_path / "runs" / "states" / "report.html").stat().st_size > 10_000
 
@@ -256,7 +256,7 @@ def test_quick_start_of_serving_runs(tmp_path: Path, monkeypatch, cli, request, 
             typed = line.replace("http://127.0.0.1:8000", there)
             assert subprocess.run(shlex.split(typed), check=True, capture_output=True).stdout
     assert made["score"]["probability"] == made["answer"].anchorscope["probability"]
-    assert len(curls) == 4
+    assert len(curls) == 5
 
 
 def test_ci_runs_every_test_that_pages_cite_and_every_mutant():

@@ -75,5 +75,5 @@ def test_no_decoder_is_accepted_and_wrong(kind):
         model = load_model(lm, tokenizer=tiny_tokenizer())
     except UserError:
         return
-    if all(check.ok for check in check_model(model, pack=128)):
+    if all(check.ok for check in check_model(model)):
         assert largest_difference(model) < CLOSE

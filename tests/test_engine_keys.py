@@ -11,7 +11,7 @@ from kit.engine_samples import CLOSE, PREFIX, SAMPLES, SEED, cut_of, engine_stat
 from kit.plain import eager_mass, plain_states
 
 from anchorscope.engine.batches import Budget
-from anchorscope.engine.decode import grow_trunk, read_prefix, write_answers
+from anchorscope.engine.decode import grow_trunk, read_prefix
 from anchorscope.engine.interventions import Intervention, TokenPositions, keys_of
 from anchorscope.engine.layout import UnsupportedModel, require_rule
 from anchorscope.engine.lease import Lease
@@ -111,34 +111,6 @@ def test_attention_mass_is_that_of_eager_attention(tiny):
         found = with_mass(lease, trunk, SAMPLES, budget=Budget(20))
     for sample, given in zip(SAMPLES, found, strict=True):
         assert given.mass == pytest.approx(eager_mass(tiny, sample.ids), abs=1e-5)
-
-
-def test_and_so_it_is_where_it_is_read_while_answers_are_written(tiny):
-    """At every token of answers that end at different steps; nothing else changes by a bit."""
-    prompts = [s.ids[: s.answer_at] for s in SAMPLES]
-    found = []
-    with Lease(tiny) as lease:
-        known = read_prefix(lease, PREFIX)
-        how = {"stop_ids": torch.tensor([-1]), "limit": 4}
-        free = write_answers(lease, known, prompts, **how)
-        # The first answer's third token ends it, so that its row leaves the batch.
-        how["stop_ids"] = torch.tensor([free.answers[0].token_ids[2]])
-        plain, seen = (write_answers(lease, known, prompts, **how, mass=m) for m in (False, True))
-        answers = [line.token_ids for line in plain.answers]
-        for length in range(1, 5):
-            pairs = zip(SAMPLES, answers, strict=True)
-            marks = [_written(s, a[:length]) if len(a) >= length else None for s, a in pairs]
-            found += with_mass(lease, seen.trunk, marks, budget=Budget(20), known=seen.mass)
-    assert plain.answers == seen.answers and len(answers[0]) < 3
-    for one, other, answer in zip(plain.states, seen.states, answers, strict=True):
-        assert torch.equal(one[: len(answer)], other[: len(answer)])
-    for mark in filter(None, found):
-        assert mark.mass == pytest.approx(eager_mass(tiny, mark.ids), abs=1e-5)
-    assert len([mark for mark in found if mark]) == sum(map(len, answers))
-
-
-def _written(sample: TokenPositions, answer: tuple[int, ...]) -> TokenPositions:
-    return replace(sample, ids=(*sample.ids[: sample.answer_at], *answer))
 
 
 def test_neutral_keys_get_as_much_attention_as_exact_ones():

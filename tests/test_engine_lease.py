@@ -5,12 +5,9 @@ from __future__ import annotations
 import threading
 
 import pytest
-import torch
-from kit.tiny import tiny_lm, tiny_tokenizer
 
 from anchorscope.engine.lease import Lease
 from anchorscope.errors import UserError
-from anchorscope.models import load_model
 
 
 def test_two_leases_of_one_thread_are_an_error(tiny_llama):
@@ -51,17 +48,3 @@ def test_each_part_comes_back_as_it_was(tiny_llama):
         assert not any(module.training for module in lm.modules())
     assert before == [module.training for module in lm.modules()]
     assert lm.config._attn_implementation == "eager"
-
-
-def test_a_compiled_model_is_taken_for_what_it_wraps(tiny_llama):
-    wrapped = torch.compile(tiny_llama.lm)
-    assert load_model(wrapped, tokenizer=tiny_tokenizer()).lm is tiny_llama.lm
-
-
-def test_a_model_compiled_in_place_and_a_module_that_is_none_are_refused():
-    lm = tiny_lm("llama")
-    lm.compile()
-    with pytest.raises(UserError, match="are compiled"):
-        load_model(lm, tokenizer=tiny_tokenizer())
-    with pytest.raises(UserError, match="A Linear is not a causal language model"):
-        load_model(torch.nn.Linear(2, 2), tokenizer=tiny_tokenizer())

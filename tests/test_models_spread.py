@@ -14,8 +14,7 @@ from anchorscope.engine.check import check_model
 from anchorscope.engine.decode import grow_trunk, read_prefix, write_answers
 from anchorscope.engine.interventions import Intervention
 from anchorscope.engine.lease import Lease
-from anchorscope.engine.read import read_from_clean, with_mass
-from anchorscope.engine.rows import row_for
+from anchorscope.engine.read import with_mass
 from anchorscope.models import load_model
 from anchorscope.models.device import read_spread, spread_out
 from anchorscope.run_folder.identity import weights_hash
@@ -70,24 +69,6 @@ def test_answers_and_their_states_too(pair):
     for line, one, other in zip(whole.answers, whole.states, split.states, strict=True):
         n = len(line.token_ids)
         assert torch.equal(one[:n], other[:n])
-
-
-def test_rows_begun_at_their_first_cut_block_too(pair):
-    """Passing a block by must not lose what accelerate put on it."""
-    cuts = [Intervention(name=n, heads=h) for n, h in (("clean", ()), ("cut", ((3, 1),)))]
-    found = []
-    for model in pair:
-        forwards = [block.__dict__.get("forward") for block in model.parts.blocks]
-        with Lease(model) as lease:
-            prompts = [s.ids[: s.answer_at] for s in SAMPLES]
-            known = read_prefix(lease, PREFIX)
-            trunk = grow_trunk(lease, known, prompts, room=0, head=False).trunk
-            how = {"blocks": 4, "turn_at": len(PREFIX), "seed": 0}
-            rows = [row_for(s, n, cut, **how) for n, s in enumerate(SAMPLES) for cut in cuts]
-            batches = read_from_clean(lease, trunk, rows, budget=Budget(64), depth=4)
-            found.append(torch.cat([states for _, states in batches]))
-        assert forwards == [block.__dict__.get("forward") for block in model.parts.blocks]
-    assert torch.equal(*found)
 
 
 def test_the_fingerprint_reads_weights_on_disk(pair):

@@ -16,7 +16,7 @@ from safetensors.torch import save_file as save_tensors
 from scipy.special import expit
 
 import anchorscope as anc
-from anchorscope.cli import main
+from anchorscope.cli import app
 from anchorscope.config import Config
 from anchorscope.pipeline.own_states import arrays as reading
 from anchorscope.pipeline.own_states.analyse import facts_of
@@ -39,15 +39,9 @@ def made() -> dict[str, np.ndarray]:
     return states | {"answer_only": world.states["answer-only"], "z": world.z, "entity": ENTITY}
 
 
-def said(monkeypatch, capfd, *words: object) -> tuple[int, str]:
+def last_line(result: tuple[int, str, str]) -> tuple[int, str]:
     """Exit code and last line of a command."""
-    monkeypatch.setattr("sys.argv", ["anchorscope", *map(str, words)])
-    code = 0
-    try:
-        main()
-    except SystemExit as stopped:
-        code = int(stopped.code or 0)
-    out, error = capfd.readouterr()
+    code, out, error = result
     return code, (error if code else out).strip().splitlines()[-1]
 
 
@@ -66,12 +60,8 @@ def own(tmp_path_factory) -> anc.RunView:
              "answer": np.array(["Paris"] * N), "kind": kind, "relation": relation,
              "popularity": np.arange(N) + 1.0, "length": np.arange(N) % 7 + 8.0}  # fmt: skip
     np.savez(home / "my states.npz", **made(), **texts, note=np.zeros(3))
-    with pytest.MonkeyPatch.context() as patch:
-        words = ["analyse", str(home / "my states.npz"), "--out", str(home / "run")]
-        patch.setattr("sys.argv", ["anchorscope", *words, "--title", "Mine", "--seed", "3", *QUICK])
-        with pytest.raises(SystemExit) as stopped:
-            main()
-        assert not stopped.value.code
+    words = ["analyse", str(home / "my states.npz"), "--out", str(home / "run")]
+    app([*words, "--title", "Mine", "--seed", "3", *QUICK], standalone_mode=False)
     return anc.RunView.open(home / "run")
 
 
@@ -134,21 +124,21 @@ def test_the_folder_is_a_whole_run(own):
     assert again[:2] == ["anchorscope", "analyse"] and "--folds" in again
 
 
-def test_the_same_command_again_takes_no_work(own, monkeypatch, capfd):
+def test_the_same_command_again_takes_no_work(own, cli):
     before = (own.path / "report.html").stat().st_mtime_ns
-    code, line = said(monkeypatch, capfd, *shlex.split(own.info["command"])[1:])
-    assert (code, line) == (0, f"Report: {own.path / 'report.html'}")
+    code, line = last_line(cli(*shlex.split(own.info["command"])[1:]))
+    assert code == 0 and line.startswith("Next: ")
     assert (own.path / "report.html").stat().st_mtime_ns == before
     other = [*shlex.split(own.info["command"])[1:], "--C", "0.5"]
-    code, line = said(monkeypatch, capfd, *other)
+    code, line = last_line(cli(*other))
     assert code == 2 and "holds another run" in line
 
 
-def test_other_commands_read_the_folder_but_detectors_need_answers(own, monkeypatch, capfd):
+def test_other_commands_read_the_folder_but_detectors_need_answers(own, cli):
     home = own.path.parent
-    code, line = said(monkeypatch, capfd, "view", own.path, "--no-open", "--out", home / "v.html")
+    code, line = last_line(cli("view", own.path, "--no-open", "--out", home / "v.html"))
     assert code == 0 and (home / "v.html").stat().st_size > 10_000
-    code, line = said(monkeypatch, capfd, "detect", "eval", own.path, "--out", home / "detectors")
+    code, line = last_line(cli("detect", "eval", own.path, "--out", home / "detectors"))
     assert code == 2 and "was made from states alone" in line
 
 
@@ -240,15 +230,15 @@ WRONG = {
 
 
 @pytest.mark.parametrize("mistake", WRONG)
-def test_a_mistake_is_one_sentence_and_leaves_no_table(mistake, tmp_path, monkeypatch, capfd):
+def test_a_mistake_is_one_sentence_and_leaves_no_table(mistake, tmp_path, cli):
     arrays, expected = WRONG[mistake]
     np.savez(tmp_path / "x.npz", **arrays)
-    code, line = said(monkeypatch, capfd, "analyse", tmp_path / "x.npz", "--out", tmp_path / "run")
+    code, line = last_line(cli("analyse", tmp_path / "x.npz", "--out", tmp_path / "run"))
     assert (code, line) == (2, f"Error {expected}")
     assert not (tmp_path / "run" / "tables").exists()
 
 
-def test_what_is_no_file_of_arrays_is_said(tmp_path, monkeypatch, capfd):
+def test_what_is_no_file_of_arrays_is_said(tmp_path, cli):
     np.savez(tmp_path / "objects.npz", **made(), kind=np.array([{}] * N, dtype=object))
     whole = tmp_path / "whole.npz"
     np.savez(whole, **made())
@@ -261,9 +251,9 @@ def test_what_is_no_file_of_arrays_is_said(tmp_path, monkeypatch, capfd):
         ("x.pt", "Accepted: .npz or .safetensors"),
         ("none.npz", "There is no file"),
     ):
-        code, line = said(monkeypatch, capfd, "analyse", tmp_path / name, "--out", tmp_path / "run")
+        code, line = last_line(cli("analyse", tmp_path / name, "--out", tmp_path / "run"))
         assert code == 2 and words in line
-    code, line = said(monkeypatch, capfd, "analyse", whole, "--evidence", "patching,boundary")
+    code, line = last_line(cli("analyse", whole, "--evidence", "patching,boundary"))
     assert (code, line) == (
         2,
         "Error patching cannot be read from states alone: the model is needed. Accepted as "

@@ -10,8 +10,7 @@ import pandas as pd
 import pytest
 import torch
 from kit.plain import plain_logits, plain_states
-from kit.rivers import anchorscope_in, finish, half_right, rivers
-from safetensors import safe_open
+from kit.rivers import anchorscope_in, finish, half_right, rivers, stored_states
 
 from anchorscope.datasets.source import GENERAL_AGAIN
 from anchorscope.evidence.output import associated_table, output_table
@@ -52,15 +51,6 @@ def samples(place: Path) -> pd.DataFrame:
     return frame.loc[frame["exact_answer"].map(len) > 0]
 
 
-def read_states(run: Path, name: str) -> dict[str, np.ndarray]:
-    found = {}
-    for path in sorted((run / "states" / name).glob("*.safetensors")):
-        with safe_open(path, framework="numpy") as file:
-            ids, states = json.loads(file.metadata()["ids"]), file.get_tensor("states")
-        found |= dict(zip(ids, states, strict=True))
-    return found
-
-
 def read_outputs(run: Path, name: str) -> pd.DataFrame:
     files = sorted((run / "outputs" / name).glob("*.parquet"))
     return pd.concat([pd.read_parquet(file) for file in files]).set_index("id")
@@ -86,7 +76,7 @@ def plain_output(logits: torch.Tensor, ids: list[int], answer_at: int) -> list[f
 def test_every_pass_has_its_states_and_its_output(place, samples):
     run = place / "run"
     for name in PASSES:
-        states, outputs = read_states(run, name), read_outputs(run, name)
+        states, outputs = stored_states(run, name), read_outputs(run, name)
         assert list(states) == list(outputs.index) and set(states) <= set(samples.index)
         if name != "content":
             assert len(states) == len(samples)
@@ -94,7 +84,7 @@ def test_every_pass_has_its_states_and_its_output(place, samples):
 
 def test_a_question_without_other_content_words_has_no_such_state(place, samples):
     """Said, not faked: sixteen of the questions ask for nothing but the river's end."""
-    found = read_states(place / "run", "content")
+    found = stored_states(place / "run", "content")
     for id, sample in samples.iterrows():
         others = set(sample["content_tokens"]) - set(sample["exact_question"])
         assert (id in found) == bool(others) == (" the river " in sample["question"])
@@ -107,7 +97,7 @@ def test_a_question_without_other_content_words_has_no_such_state(place, samples
 
 def test_content_cuts_the_river_and_nothing_else(place, samples, model):
     """The one word beside subject and property."""
-    states = read_states(place / "run", "content")
+    states = stored_states(place / "run", "content")
     for id in list(states)[:3]:
         sample = samples.loc[id]
         prompt = list(sample["prompt_ids"])
@@ -138,7 +128,7 @@ def retest_prompt(question: str) -> str:
 
 def test_retest_states_are_those_of_a_plain_pass_behind_the_other_prompt(place, samples, model):
     run = place / "run"
-    clean, knocked = read_states(run, "retest"), read_states(run, "retest-knockout")
+    clean, knocked = stored_states(run, "retest"), stored_states(run, "retest-knockout")
     outputs = read_outputs(run, "retest")
     for id in list(clean)[:3]:
         sample = samples.loc[id]

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import copy
-import json
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from kit.rivers import stored_states
 from kit.tiny import tiny_lm, tiny_tokenizer
-from safetensors import safe_open
 
 from anchorscope.config import Config
 from anchorscope.engine.passes import passes_of
@@ -18,10 +17,10 @@ from anchorscope.models import Model, load_model
 from anchorscope.pipeline import variants
 from anchorscope.pipeline.executor import open_reader
 from anchorscope.pipeline.read_states import read_states
-from anchorscope.pipeline.request import resolve
-from anchorscope.pipeline.stages import Run, stored_answers
+from anchorscope.pipeline.request import Run, resolve
 from anchorscope.pipeline.variants import WORDINGS, Rephrasing, Variant, read_reworded, row_of
 from anchorscope.records import Question
+from anchorscope.run_folder.samples import stored_answers
 from anchorscope.run_folder.store import Store
 
 CITIES = ("Lyon", "Kyoto", "Quito", "Perth", "Cusco", "Turku", "Gent")
@@ -67,15 +66,6 @@ def choices(model: Model, run: Run) -> dict[str, Variant]:
     return {choice.name: choice for choice in asked(model, run, otherwise=True)}
 
 
-def states(folder: Path, name: str) -> dict[str, np.ndarray]:
-    by_id = {}
-    for path in sorted((folder / "states" / name).glob("*.safetensors")):
-        with safe_open(path, framework="numpy") as file:
-            ids, of = json.loads(file.metadata()["ids"]), file.get_tensor("states")
-        by_id |= dict(zip(ids, of, strict=True))
-    return by_id
-
-
 def test_every_choice_is_there_with_the_questions_of_the_run(choices):
     assert list(choices) == VARIANTS
     for choice in choices.values():
@@ -104,7 +94,9 @@ def test_asked_again_is_a_run_of_questions_written_so(
         ids = [sample.prompt_ids[i] for i in sample.exact_question]
         assert model.tokenizer.decode(ids) == sample.question.entity
     for name in ("clean", "knockout", "neutral"):
-        here, there = (states(at, name) for at in (choices[variant].folder, other.store.path))
+        here, there = (
+            stored_states(at, name) for at in (choices[variant].folder, other.store.path)
+        )
         assert here.keys() == there.keys() and len(here) > 0
         assert all(np.array_equal(here[id], there[id]) for id in here)
 
@@ -112,7 +104,7 @@ def test_asked_again_is_a_run_of_questions_written_so(
 def test_another_finder_reads_the_same_answers(choices, run):
     choice = choices["finder=all"]
     assert choice.folder == run.store.path
-    cut, own = (states(choice.folder, name) for name in (choice.knockout, "knockout"))
+    cut, own = (stored_states(choice.folder, name) for name in (choice.knockout, "knockout"))
     assert cut.keys() == own.keys()
     assert not any(np.array_equal(cut[id][-1], own[id][-1]) for id in own)
 

@@ -93,5 +93,6 @@ def test_states_in_several_arrays_are_those_in_one(tmp_path):
     assert one == several
     broken = of.copy()
     broken[3, 1, 2] = np.nan
-    with pytest.raises(UserError, match=r"1 states .*first: d"):
+    with pytest.raises(UserError, match=r"1 states for broken.*first: d"):
         save_states(store, "broken.safetensors", list("abcde"), [broken[:2], broken[2:]])
+    assert not store.file("broken.safetensors").exists()

@@ -1,7 +1,8 @@
-"""A real server process, asked by the real `openai` client, against `Detector.score`."""
+"""A real server process, asked by the real `openai` client, against the detector offline."""
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 from concurrent.futures import ThreadPoolExecutor
@@ -9,26 +10,42 @@ from dataclasses import replace
 from pathlib import Path
 
 import httpx
+import numpy as np
 import openai
 import pytest
+import torch
 from kit.serve_fixture import NAME, make_served, questions, server_process, serving
 
+import anchorscope as anc
 from anchorscope.detect.deployed.detector import Detector
 from anchorscope.models import load_model
+from anchorscope.serve.metrics import PATHS
 
 QUESTION = "Where is Oslo 0?"
 KEY = "a-key-of-more-than-sixteen"
+USER = {"role": "user", "content": QUESTION}
+TALK = [
+    {"role": "developer", "content": "Answer in Latin."},
+    {"role": "user", "content": "Where is Oslo?"},
+    {"role": "assistant", "content": "In Norway."},
+    {
+        "role": "user",
+        "content": [{"type": "text", "text": "And "}, {"type": "text", "text": "Rome?"}],
+    },
+]
+WORDS = ["--model", NAME, "--port", 0, "--device", "cpu"]
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    return make_served(tmp_path_factory.mktemp("serve"), "probe")
+    return make_served(tmp_path_factory.mktemp("serve"), "probe", "combined")
 
 
 @pytest.fixture(scope="module")
 def address(folder):
-    words = ["probe", "--model", NAME, "--port", 0, "--device", "cpu", "--question-chars", 900]
-    with serving(*words, cwd=folder, OMP_NUM_THREADS="1") as where:
+    with serving(
+        "probe", *WORDS, "--question-chars", 900, cwd=folder, OMP_NUM_THREADS="1"
+    ) as where:
         yield where
 
 
@@ -38,62 +55,162 @@ def client(address) -> openai.OpenAI:
 
 
 @pytest.fixture(scope="module")
-def offline(folder):
-    """The scored answers by `Detector.score` in this process."""
-    model = load_model(str(folder / NAME), device="cpu", dtype="float32")
-    detector = Detector.load(folder / "probe")
-    return lambda texts: detector.score(model, texts)
+def model(folder):
+    return load_model(str(folder / NAME), device="cpu", dtype="float32")
+
+
+@pytest.fixture(scope="module")
+def detector(folder) -> Detector:
+    return Detector.load(folder / "probe")
 
 
 def ask(client, text=QUESTION, **options):
-    messages = [{"role": "user", "content": text}]
+    messages = options.pop("messages", [{"role": "user", "content": text}])
     return client.chat.completions.create(model=NAME, messages=messages, **options)
 
 
-def test_an_answer_carries_the_score_that_the_detector_gives_offline(client, offline):
-    (want,) = offline([QUESTION])
-    got = ask(client)
-    assert got.choices[0].message.content == want.answer
-    assert (got.model, got.object) == (NAME, "chat.completion")
-    said = got.anchorscope
-    assert said["probability"] == pytest.approx(want.probability, abs=2e-4)
-    assert said["belief"] == pytest.approx(list(want.belief), abs=2e-4)
-    assert (said["flagged"], said["answer_entity"]) == (want.flagged, want.answer_entity)
-    assert said["method"] == "probe"
-    assert (said["question"], said["answer"]) == (QUESTION, want.answer)
-    assert "own prompt was used" in said["prompt"]
-    assert got.usage.total_tokens == got.usage.prompt_tokens + got.usage.completion_tokens
-    assert got.usage.prompt_tokens == len(f"Q: {QUESTION}\nA:")  # a token a byte
-    assert 1 <= got.usage.completion_tokens <= 8
+def streamed(chunks) -> tuple[str, list]:
+    """The text of a stream, and its chunks."""
+    chunks = list(chunks)
+    parts = [c.choices[0].delta.content or "" for c in chunks if c.choices]
+    return "".join(parts), chunks
 
 
-def test_what_has_no_effect_is_said(client):
-    system = {"role": "system", "content": "Answer in Latin."}
-    user = {"role": "user", "content": [{"type": "text", "text": QUESTION}]}
-    got = client.chat.completions.create(
-        model=NAME, messages=[system, user], temperature=0.7, max_tokens=3
+def test_answer_carries_the_score_that_the_detector_gives_offline(address, model, detector):
+    want = detector.score(model, QUESTION)
+    body = {"model": NAME, "messages": [USER], "temperature": 0, "top_p": 0.5}
+    got = httpx.post(f"{address}/chat/completions", json=body, headers={"x-request-id": "mine-1"})
+    answer = got.json()
+    score, (choice,) = answer["anchorscope"], answer["choices"]
+    assert choice["message"]["content"] == want.answer
+    assert score["probability"] == pytest.approx(want.probability, abs=2e-4)
+    assert score["belief"] == pytest.approx(list(want.belief), abs=2e-4)
+    assert (score["outcome"], score["flagged"]) == (want.outcome, want.flagged)
+    assert (score["detector"], score["method"]) == (detector.id, "probe")
+    assert score["ignored"] == ["top_p"]
+    # LangChain keeps these two and drops the field.
+    assert choice["logprobs"]["anchorscope"] == score
+    assert got.headers["x-anchorscope-outcome"] == want.outcome
+    assert float(got.headers["x-anchorscope-probability"]) == pytest.approx(
+        want.probability, abs=3e-4
     )
-    assert got.anchorscope["ignored"] == ["max_tokens", "system message", "temperature"]
-    assert got.choices[0].message.content == ask(client).choices[0].message.content
+    assert got.headers["x-request-id"] == "mine-1"
+    assert answer["usage"]["prompt_tokens"] == len(f"Q: {QUESTION}\nA:")  # a token a byte
+    assert answer["usage"]["completion_tokens"] <= 8
 
 
-def test_a_stream_is_the_same_answer_with_a_flag_beside_each_piece(client, offline):
-    for text in [q.text for q in questions()[:6]]:
-        (want,) = offline([text])
-        chunks = list(ask(client, text, stream=True, stream_options={"include_usage": True}))
+def test_conversation_goes_through_the_chat_template(client, model, detector):
+    text = "[system] Answer in Latin.\n[user] Where is Oslo?\n[assistant] In Norway.\n"
+    text += "[user] And Rome?\n[assistant]"
+    prompt = model.tokenizer(text, add_special_tokens=False, return_tensors="pt")["input_ids"]
+    ids = model.lm.generate(prompt, max_new_tokens=8, do_sample=False, pad_token_id=0)
+    got = ask(client, messages=TALK, logprobs=True)
+    assert got.usage.prompt_tokens == prompt.shape[1]
+    content = got.choices[0].logprobs.content
+    log_probs = torch.log_softmax(model.lm(ids).logits[0].detach().double(), dim=-1)
+    own = ids[0, prompt.shape[1] :][: len(content)]
+    want = [float(log_probs[prompt.shape[1] - 1 + n, token]) for n, token in enumerate(own)]
+    assert [one.logprob for one in content] == pytest.approx(want, abs=1e-3)
+    assert got.choices[0].message.content == model.tokenizer.decode(own).strip()
+    turns = tuple({"role": t["role"], "content": t["content"]} for t in TALK[:3])
+    turns = ({**turns[0], "role": "system"}, *turns[1:], {"role": "user", "content": "And Rome?"})
+    exchange = anc.Exchange(messages=turns, answer=got.choices[0].message.content)
+    (offline,) = detector.score_answers(model, [exchange])
+    assert got.anchorscope["question"] == "And Rome?"
+    assert got.anchorscope["outcome"] == offline.outcome
+
+
+def test_given_answers_are_scored_in_their_order(address, model, detector):
+    answers = ["It is in Norway.", "", "Peru, not Chile"]
+    turns = ({"role": "system", "content": "Be brief."}, USER)
+    exchanges = [anc.Exchange(question=QUESTION, answer=text) for text in answers]
+    exchanges += [anc.Exchange(messages=turns, answer="Peru"), anc.Exchange(prompt="x", answer="y")]
+    want = detector.score_answers(model, exchanges)
+    given = [{"messages": [USER], "answer": text} for text in answers]
+    given += [{"messages": turns, "answer": "Peru"}, {"prompt": "x", "answer": "y"}]
+    got = httpx.post(f"{address}/score", json={"model": NAME, "exchanges": given}, timeout=60)
+    assert [one["outcome"] for one in got.json()["data"]] == [one.outcome for one in want]
+    assert got.headers["x-anchorscope-outcome"] == ", ".join(one.outcome for one in want)
+    for mine, one in zip(got.json()["data"], want, strict=True):
+        numbers = np.array([mine["probability"], one.probability], dtype=float)
+        assert numbers[0] == pytest.approx(numbers[1], abs=2e-4, nan_ok=True)
+        assert [s["text"] for s in mine["spans"]] == [s.text for s in one.spans]
+    assert got.json()["data"][1]["outcome"] == "no answer"
+    alone = {"model": NAME, "messages": [USER], "answer": answers[0]}
+    (one,) = httpx.post(f"{address}/score", json=alone, timeout=60).json()["data"]
+    assert one["probability"] == pytest.approx(want[0].probability, abs=2e-4)
+
+
+def test_drawn_answers_repeat_with_their_seed(client):
+    def texts(seed: int, **more) -> list[str]:
+        got = ask(client, n=3, seed=seed, **more)
+        assert [choice.index for choice in got.choices] == [0, 1, 2]
+        assert all(c.logprobs.anchorscope["answer"] == c.message.content for c in got.choices)
+        assert got.usage.prompt_tokens == len(f"Q: {QUESTION}\nA:")
+        return [choice.message.content for choice in got.choices]
+
+    first = texts(1)
+    assert len(set(first)) == 3 and texts(1) == first != texts(2)
+    greedy = ask(client).choices[0].message.content
+    assert texts(1, temperature=0) == [greedy] * 3
+    text, chunks = streamed(ask(client, seed=1, temperature=1, stream=True))
+    assert text == first[0] == chunks[-1].anchorscope["answer"]
+
+
+def test_stop_and_most_tokens_cut_the_answer_that_is_scored(client, model, detector):
+    whole = ask(client, logprobs=True)
+    text, tokens = whole.choices[0].message.content, whole.choices[0].logprobs.content
+    few = ask(client, max_completion_tokens=3)
+    assert few.usage.completion_tokens == 3 and few.choices[0].finish_reason == "length"
+    assert text.startswith(few.choices[0].message.content)
+    stop = text[len(text) // 2]
+    cut = ask(client, stop=[stop, "never"], logprobs=True)
+    assert cut.choices[0].message.content == text[: text.index(stop)].strip()
+    assert cut.choices[0].finish_reason == "stop"
+    assert len(cut.choices[0].logprobs.content) < len(tokens)
+    (want,) = detector.score_answers(
+        model, [anc.Exchange(question=QUESTION, answer=cut.choices[0].message.content)]
+    )
+    assert cut.anchorscope["outcome"] == want.outcome
+    assert streamed(ask(client, stop=stop, stream=True))[0] == cut.choices[0].message.content
+
+
+def test_completions_continue_a_raw_text(client):
+    prompts = [f"Q: {QUESTION}\nA:", "Once upon"]
+    got = client.completions.create(model=NAME, prompt=prompts, n=2, temperature=0, logprobs=0)
+    assert got.object == "text_completion" and len(got.choices) == 4
+    assert got.choices[0].text == got.choices[1].text == ask(client).choices[0].message.content
+    assert got.usage.prompt_tokens == sum(map(len, prompts))
+    assert len(got.choices[3].logprobs.tokens) == len(got.choices[3].logprobs.token_logprobs) <= 8
+    chunks = list(client.completions.create(model=NAME, prompt=prompts[1], stream=True))
+    assert "".join(chunk.choices[0].text for chunk in chunks) == got.choices[2].text
+
+
+def test_streams_are_the_same_answers_with_a_flag_beside_each_piece(client, model, detector):
+    for one in questions()[:4]:
+        want = detector.score(model, one.text)
+        options = {"stream": True, "stream_options": {"include_usage": True}}
+        text, chunks = streamed(ask(client, one.text, **options))
         *pieces, last, counts = chunks
-        assert "".join(c.choices[0].delta.content or "" for c in [*pieces, last]) == want.answer
-        assert pieces[0].choices[0].delta.role == "assistant"
-        assert len(pieces) > 1
+        assert text == want.answer
+        assert pieces[0].choices[0].delta.role == "assistant" and len(pieces) > 1
         for piece in pieces[1:]:
             running = piece.anchorscope["running"]
             assert running["by"] == "detector probe"
-            threshold = last.anchorscope["threshold"]
-            assert running["flagged"] == (running["probability"] > threshold)
+            assert running["flagged"] == (running["probability"] > detector.threshold)
         assert last.choices[0].finish_reason in ("stop", "length")
         assert last.anchorscope["probability"] == pytest.approx(want.probability, abs=2e-4)
-        assert not counts.choices and counts.usage.prompt_tokens == len(f"Q: {text}\nA:")
+        assert last.choices[0].logprobs.anchorscope == last.anchorscope
+        assert not counts.choices and counts.usage.prompt_tokens == len(f"Q: {one.text}\nA:")
         assert len({chunk.id for chunk in chunks}) == 1
+
+
+def test_a_detector_that_reads_token_probabilities_serves_what_it_says_offline(folder, model):
+    offline = Detector.load(folder / "combined")
+    with serving("combined", *WORDS, cwd=folder, OMP_NUM_THREADS="1") as where:
+        client = openai.OpenAI(base_url=where, api_key="none", max_retries=0)
+        got, want = ask(client), offline.score(model, QUESTION)
+        assert got.anchorscope["probability"] == pytest.approx(want.probability, abs=2e-4)
 
 
 def test_the_one_model_is_listed(client):
@@ -103,96 +220,114 @@ def test_the_one_model_is_listed(client):
         client.models.retrieve("gpt-5")
 
 
-TWO = [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "He."},
-       {"role": "user", "content": "Where?"}]  # fmt: skip
 ONE = [{"role": "user", "content": "Who?"}]
 PICTURE = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]
+TOOL = [{"type": "function", "function": {"name": "f"}}]
 BAD = [
-    ({"model": "gpt-5", "messages": ONE}, "Unknown model 'gpt-5'. Accepted: tiny.", "model"),
-    ({"messages": TWO}, "The turns were: user, assistant, user.", "messages"),
+    ({"model": "gpt-5"}, "Unknown model 'gpt-5'. Accepted: tiny.", "model"),
+    ({"messages": TALK[:3]}, "The turns were: system, user, assistant.", "messages"),
     ({"messages": []}, "The turns were: none.", "messages"),
     ({"messages": [{"role": "user", "content": "  "}]}, "message is empty", "messages"),
     ({"messages": PICTURE}, "parts of type text", "messages"),
     ({"messages": [{"role": "king", "content": "x"}]}, "messages.0.role", "messages.0.role"),
-    ({"messages": ONE, "n": 2}, "n is 2. Accepted: 1", "n"),
-    ({"messages": ONE, "logprobs": True}, "'logprobs' is not served", "logprobs"),
-    ({"messages": ONE, "tools": [{"type": "function", "function": {"name": "f"}}]},
-     "'tools' is not served", "tools"),
-    ({"messages": ONE, "response_format": {"type": "json_object"}}, "text", "response_format"),
+    ({"n": 17}, "n: Input should be less than or equal to 16", "n"),
+    ({"temperature": -1}, "temperature: Input should be greater", "temperature"),
+    ({"logprobs": True, "top_logprobs": 2}, "top_logprobs: Input should be less", "top_logprobs"),
+    ({"tools": TOOL}, "'tools' is not served", "tools"),
+    ({"response_format": {"type": "json_object"}}, "text", "response_format"),
     ({"messages": [{"role": "user", "content": "a" * 901}]}, "901 characters", "messages"),
+    ({"messages": [*ONE, *TALK[2:3], {"role": "user", "content": "a" * 890}]}, "904", "messages"),
     ({"messages": [{"role": "user", "content": "a" * 600}]}, "tiny reads 512", "messages"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("given", "said", "param"), BAD, ids=[said for _, said, _ in BAD])
+@pytest.mark.parametrize(("given", "sentence", "param"), BAD, ids=[words for _, words, _ in BAD])
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_mistake_is_a_400_in_the_shape_of_openai(client, given, said, param, stream):
+def test_a_mistake_is_a_400_in_the_shape_of_openai(client, given, sentence, param, stream):
     with pytest.raises(openai.BadRequestError) as error:
-        client.chat.completions.create(**{"model": NAME, "stream": stream} | given)
-    assert said in error.value.message
+        client.chat.completions.create(**{"model": NAME, "messages": ONE, "stream": stream} | given)
+    assert sentence in error.value.message
     assert error.value.param == param
     assert error.value.type == "invalid_request_error"
 
 
-SURROGATES = [
-    r'{"model": "tiny", "messages": [{"role": "user", "content": "Where is \ud800?"}]}',
-    r'{"model": "tiny", "messages": [{"role": "user", "content": [{"text": "a\udfffb"}]}]}',
-    r'{"model": "\ud800", "messages": [{"role": "user", "content": "Where?"}]}',
-    r'{"model": "tiny", "\ud800": 1, "messages": [{"role": "user", "content": "Where?"}]}',
+BODIES = [
+    ("score", '{"model": "tiny", "answer": "x"}', "either `messages` or `prompt`"),
+    ("score", '{"model": "tiny", "messages": [{"role": "user", "content": "x"}]}', "`exchanges`"),
+    ("completions", '{"model": "tiny", "prompt": ""}', "The prompt is empty"),
+    ("completions", '{"model": "tiny", "prompt": ["a", "b", "c"], "n": 16}', "48 answers at once"),
+    ("completions", '{"model": "tiny", "prompt": "a", "echo": true}', "'echo' is not served"),
+    ("chat/completions", "{", "JSON decode error"),
+    *(
+        ("chat/completions", body, "half of a surrogate pair")
+        for body in (
+            r'{"model": "tiny", "messages": [{"role": "user", "content": "Where is \ud800?"}]}',
+            r'{"model": "\ud800", "messages": [{"role": "user", "content": "Where?"}]}',
+            r'{"model": "tiny", "\ud800": 1, "messages": [{"role": "user", "content": "W"}]}',
+        )
+    ),
 ]
 
 
-@pytest.mark.parametrize("body", SURROGATES)
-def test_lone_surrogate_is_a_400(address, body):
-    answer = httpx.post(
-        f"{address}/chat/completions", content=body, headers={"content-type": "application/json"}
-    )
+@pytest.mark.parametrize(("path", "body", "sentence"), BODIES)
+def test_a_body_that_is_no_request_is_a_400(address, path, body, sentence):
+    headers = {"content-type": "application/json"}
+    answer = httpx.post(f"{address}/{path}", content=body, headers=headers)
     assert answer.status_code == 400
-    assert "half of a surrogate pair" in answer.json()["error"]["message"]
+    assert sentence in answer.json()["error"]["message"]
 
 
 def test_health_answers_head(address):
     root = address.removesuffix("/v1")
     for path in ("/healthz", "/readyz"):
-        assert (httpx.head(f"{root}{path}").status_code, httpx.get(f"{root}{path}").json()) == (
-            200,
-            {"status": "ok"},
-        )
+        assert httpx.head(f"{root}{path}").status_code == 200
+        assert httpx.get(f"{root}{path}").json() == {"status": "ok"}
 
 
-def test_forty_at_once_get_what_each_gets_alone(client, address, offline):
+def test_forty_at_once_get_what_each_gets_alone(client, address, model, detector):
+    """Questions, streams and given answers, of which the server makes batches."""
     texts = [f"Where is Cairo {n}?" for n in range(40)]
+    want = detector.score(model, texts)
 
-    def answer(number: int) -> tuple[str, float]:
-        if number % 4:
-            got = ask(client, texts[number])
-            return got.choices[0].message.content, got.anchorscope["probability"]
-        chunks = list(ask(client, texts[number], stream=True))
-        text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
-        return text, chunks[-1].anchorscope["probability"]
+    def probability(number: int) -> float:
+        if number % 4 == 0:
+            text, chunks = streamed(ask(client, texts[number], stream=True))
+            assert text == want[number].answer
+            return chunks[-1].anchorscope["probability"]
+        if number % 4 == 1:
+            messages = [{"role": "user", "content": texts[number]}]
+            body = {"model": NAME, "messages": messages, "answer": want[number].answer}
+            got = httpx.post(f"{address}/score", json=body, timeout=120).json()["data"]
+            return got[0]["spans"] and got[0]["probability"]
+        got = ask(client, texts[number])
+        assert got.choices[0].message.content == want[number].answer
+        return got.anchorscope["probability"]
 
     before = counts(address)
     with ThreadPoolExecutor(40) as pool:
-        got = list(pool.map(answer, range(40)))
-    for (text, probability), want in zip(got, offline(texts), strict=True):
-        assert text == want.answer
-        # Batches of other sizes: their products round otherwise, on some processors by 2e-5.
-        assert probability == pytest.approx(want.probability, abs=2e-4)
+        got = list(pool.map(probability, range(40)))
+    for number, (one, offline) in enumerate(zip(got, want, strict=True)):
+        if number % 4 != 1:  # of a given answer every entity is read
+            # Batches of other sizes: their products round otherwise, on some processors by 2e-5.
+            assert one == pytest.approx(offline.probability, abs=2e-4)
     after = counts(address)
-    flagged = sum(one.flagged for one in offline(texts))
-    name = "anchorscope_flagged_total"
-    assert after[name] - before[name] == flagged
+    for name in ONCE_EACH:
+        assert after[name] - before.get(name, 0) == 40, name
+    answers = [name for name in after if name.startswith("anchorscope_answers_total")]
+    assert len(answers) == 4 and sum(after[name] - before[name] for name in answers) == 40
     assert after["anchorscope_queue_length"] == 0
-    for name in (*ONCE_EACH, CHAT):
-        assert after[name] - before.get(name, 0) == 40
+    assert after["anchorscope_batch_size_count"] - before["anchorscope_batch_size_count"] < 40
+    info = f'anchorscope_detector_info{{detector="{detector.id}",method="probe"}}'
+    assert after[info] == 1
 
 
 ONCE_EACH = (
-    "anchorscope_answers_total",
     "anchorscope_request_seconds_count",
+    "anchorscope_queue_seconds_count",
     "anchorscope_batch_size_sum",
+    "anchorscope_probability_count",
+    "anchorscope_distance_count",
 )
-CHAT = 'anchorscope_requests_total{path="/v1/chat/completions",status="200"}'
 
 
 def counts(address: str) -> dict[str, float]:
@@ -207,8 +342,8 @@ def test_a_request_that_is_too_large_is_a_413(client, address):
         ask(client, "a" * 70_000)
     assert error.value.status_code == 413
     assert error.value.body["code"] == "request_too_large"
-    streamed = httpx.post(f"{address}/chat/completions", content=iter([b"a" * 40_000] * 2))
-    assert streamed.status_code == 413
+    chunked = httpx.post(f"{address}/chat/completions", content=iter([b"a" * 40_000] * 2))
+    assert chunked.status_code == 413
 
 
 def test_pages_of_other_sites_are_refused(address):
@@ -218,12 +353,10 @@ def test_pages_of_other_sites_are_refused(address):
     assert httpx.get(url, headers={"host": "evil.example"}).status_code == 421
     missing = httpx.get(f"{address}/nothing")
     assert missing.status_code == 404 and missing.json()["error"]["code"] == "not_found"
-    broken = httpx.post(f"{address}/chat/completions", json="{")
-    assert broken.status_code == 400 and broken.json()["error"]["message"]
 
 
 def test_another_address_is_served_to_those_who_have_the_key(folder):
-    words = ["probe", "--model", NAME, "--port", 0, "--device", "cpu", "--listen", "127.0.0.2"]
+    words = ["probe", *WORDS, "--listen", "127.0.0.2"]
     with serving(*words, cwd=folder, ANCHORSCOPE_API_KEY=KEY, OMP_NUM_THREADS="1") as where:
         assert where.startswith("http://127.0.0.2:")
         for key in ("wrong", f"{KEY}x", KEY[:-1]):
@@ -236,24 +369,43 @@ def test_another_address_is_served_to_those_who_have_the_key(folder):
         assert httpx.get(f"{root}/metrics").status_code == 401
 
 
-def test_requests_under_way_are_answered_after_sigterm(folder):
-    """One question a call, so that most of the forty wait when the signal comes."""
-    words = ["probe", "--model", NAME, "--port", 0, "--device", "cpu", "--batch", 1]
+def test_nothing_is_lost_at_sigterm_and_every_request_has_a_line(folder, tmp_path):
+    """64 clients of four kinds, one answer a call, so that most wait when the signal comes."""
     long = " ".join(["Where is Cairo?"] * 24)
+
+    def request(client, number: int) -> bool:
+        text = f"{long} {number}?"
+        if number % 4 == 0:
+            return streamed(ask(client, text, stream=True))[1][-1].anchorscope["outcome"] != ""
+        if number % 4 == 1:
+            return len(ask(client, text, n=2, seed=number).choices) == 2
+        if number % 4 == 2:
+            body = {"model": NAME, "prompt": text, "answer": "Egypt"}
+            return client.post("/score", body=body, cast_to=httpx.Response).is_success
+        return ask(client, text).choices[0].finish_reason in ("stop", "length")
+
+    words = ["probe", *WORDS, "--batch", 2, "--drain", 300]
+    log = tmp_path / "log"
     with (
-        server_process(*words, "--drain", 300, cwd=folder, OMP_NUM_THREADS="1") as (process, where),
-        ThreadPoolExecutor(40) as pool,
+        log.open("w") as errors,
+        server_process(*words, cwd=folder, errors=errors, OMP_NUM_THREADS="1") as (process, where),
+        ThreadPoolExecutor(64) as pool,
         openai.OpenAI(base_url=where, api_key="none", max_retries=0, timeout=300) as client,
     ):
-        asked = [pool.submit(ask, client, f"{long} {n}?") for n in range(40)]
-        while (now := counts(where)).get(CHAT, 0) + now["anchorscope_queue_length"] < 39:
-            pass  # one more is at the model
+        pending = [pool.submit(request, client, number) for number in range(64)]
+        while (now := counts(where))["anchorscope_queue_seconds_count"] + now[
+            "anchorscope_queue_length"
+        ] < 64:
+            pass
         assert now["anchorscope_queue_length"] > 0
         process.send_signal(signal.SIGTERM)
-        assert [one.result().choices[0].finish_reason in ("stop", "length") for one in asked] == (
-            [True] * 40
-        )
+        assert [one.result() for one in pending] == [True] * 64
         assert process.wait(timeout=60) == 0
+    lines = [json.loads(line) for line in log.read_text().splitlines() if line[:1] == "{"]
+    served = [line["request"] for line in lines if line["request"]["method"] == "POST"]
+    assert len(served) == len({one["id"] for one in served}) == 64
+    assert all(one["status"] == 200 and one["outcome"] for one in served)
+    assert sum("," in one["outcome"] for one in served) == 16  # two answers each
 
 
 REFUSED = [
@@ -267,17 +419,18 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("words", "said"), REFUSED)
-def test_what_cannot_be_served_does_not_start(cli, tmp_path, words, said):
+@pytest.mark.parametrize(("words", "sentence"), REFUSED)
+def test_what_cannot_be_served_does_not_start(cli, tmp_path, words, sentence):
     code, _, error = cli("detect", "serve", tmp_path / "none", "--port", 0, *words)
     assert code == 2
-    assert said in error
+    assert sentence in error
     assert "Traceback" not in error
 
 
 @pytest.mark.parametrize("words", [[], ["--as", "rivers"]])
-def test_dataset_of_the_prompt_is_checked_before_the_model_is_loaded(cli, folder, tmp_path, words):
-    detector = Detector.load(folder / "probe")
+def test_dataset_of_the_prompt_is_checked_before_the_model_is_loaded(
+    cli, detector, tmp_path, words
+):
     examples = (*detector.examples, replace(detector.examples[0], dataset="other"))
     replace(detector, examples=examples).save(tmp_path / "two")
     code, _, error = cli("detect", "serve", tmp_path / "two", "--model", "no/model", *words)
@@ -286,16 +439,24 @@ def test_dataset_of_the_prompt_is_checked_before_the_model_is_loaded(cli, folder
     assert "rivers" in error if words else "--as made" in error
 
 
-def test_ctrl_c_is_how_it_ends(cli, folder, monkeypatch):
-    def interrupted(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
+def test_the_container_starts_what_is_there_and_nothing_without_a_key(cli, tmp_path):
+    root = Path(__file__).parents[1]
+    text = (root / "Dockerfile").read_text(encoding="utf-8")
+    sources = " ".join(re.findall(r"^COPY (.*) \S+$", text, re.MULTILINE)).split()
+    assert sources and all((root / name).exists() for name in sources)
+    (address,) = re.findall(r"http://127.0.0.1:8000(/\w+)", text)
+    assert address in PATHS
+    words = json.loads(re.findall(r"^ENTRYPOINT (.*)$", text, re.MULTILINE)[0])
+    assert words[:3] == ["anchorscope", "detect", "serve"]
+    code, _, error = cli(*words[1:], tmp_path / "none")
+    assert code == 2 and "--listen 0.0.0.0 lets others in. Set an API key" in error
 
-    monkeypatch.setattr("uvicorn.Server.run", interrupted)
-    monkeypatch.chdir(folder)
-    code, out, error = cli("detect", "serve", "probe", "--model", NAME, "--port", "0")
-    assert code == 0, error
-    assert "http://" in out
-    assert "Stopped" not in error
+
+def test_ctrl_c_is_how_it_ends(folder):
+    with server_process("probe", *WORDS, cwd=folder, OMP_NUM_THREADS="1") as (process, where):
+        assert httpx.get(where.replace("/v1", "/healthz"), timeout=60).is_success
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=60) == 0
 
 
 def test_a_missing_extra_is_named(cli, monkeypatch):

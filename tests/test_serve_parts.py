@@ -1,4 +1,4 @@
-"""The parts of the server: what a stream hears, its running flag, a full queue, failures."""
+"""The server in a thread: pieces of streams, a full queue, failures, deadlines, the end."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from test_detect_score import LAYER, QUESTIONS, SHOTS, WIDTH, make
 
 from anchorscope.detect.deployed.beliefs import Beliefs
 from anchorscope.detect.deployed.bind import Example
-from anchorscope.detect.deployed.located import Scored
-from anchorscope.detect.rows.files import plain
+from anchorscope.detect.deployed.exchanges import Exchange
 from anchorscope.errors import UserError
 from anchorscope.models.prompts import make_prompt, stop_ids
 from anchorscope.records import Shot
-from anchorscope.serve.served import Deltas, Piece, Served
+from anchorscope.serve.protocol import Ask
+from anchorscope.serve.served import Piece, Served
 
 
 def generated(model, question) -> list[int]:
@@ -39,28 +39,29 @@ def generated(model, question) -> list[int]:
     return out[:-1] if out[-1] in stop_ids(model) else out
 
 
-def pieces_of(served: Served, question: str) -> list[Piece]:
-    heard: list[Piece] = []
-    done = served.stream(question, heard.append)
-    assert "".join(piece.text for piece in heard) + done.rest == done.scored.answer
-    return heard
+def asked(text: str, **options) -> Ask:
+    return Ask(exchange=Exchange(answer="", question=text), **options)
 
 
-def test_a_stream_hears_each_token_once_with_the_score_of_an_answer_that_ends_there(tiny_llama):
+def test_each_stream_of_a_batch_hears_its_tokens_with_the_score_of_an_answer_that_ends_there(
+    tiny_llama,
+):
     detector = make(tiny_llama)
     served = Served(detector, tiny_llama)
-    served.warm()
+    texts = [*QUESTIONS, *(f"Where is Cairo {n}?" for n in range(8))]
+    heard: list[list[Piece]] = [[] for _ in texts]
+    written = served.answer([asked(text) for text in texts], [pieces.append for pieces in heard])
     lengths = set()
-    for question in [*QUESTIONS, *(f"Where is Cairo {n}?" for n in range(12))]:
-        heard, ids = pieces_of(served, question), generated(tiny_llama, question)
-        assert len(heard) == len(ids)
+    for text, pieces, one in zip(texts, heard, written, strict=True):
+        ids = generated(tiny_llama, text)
+        assert len(pieces) == len(one.tokens) == len(ids)
+        assert "".join(piece.text for piece in pieces) + one.rest == one.scored.answer
         lengths.add(len(ids))
-        prompt = make_prompt(tiny_llama, question, shots=SHOTS, style="text").ids
-        for n, piece in enumerate(heard):
+        prompt = make_prompt(tiny_llama, text, shots=SHOTS, style="text").ids
+        for n, piece in enumerate(pieces):
             state = plain_states(tiny_llama, [[*prompt, *ids[: n + 1]]])[0, LAYER - 1]
             logit = state.double().numpy() @ detector.method.coef_.astype(float)
             want = 1 / (1 + math.exp(-(0.1 * float(logit) + 0.2)))
-            assert piece.running is not None
             assert piece.running["probability"] == pytest.approx(want, abs=2e-3)  # float16
             assert piece.running["flagged"] == (piece.running["probability"] > 0.5)
     assert len(lengths) > 1  # some ended before the limit: those have a stop token unheard
@@ -71,15 +72,15 @@ def test_a_detector_of_tokens_runs_on_the_belief_of_its_layer(tiny_llama):
     coef = rng.standard_normal((4, WIDTH)).astype(np.float32) / 8
     beliefs = Beliefs(coef=coef, intercept=np.zeros(4), gate_layer=2)
     detector = make(tiny_llama, "mean-log-prob", {})
+    heard: list[Piece] = []
     served = Served(replace(detector, beliefs=beliefs), tiny_llama)
-    served.warm()
-    (first, *_) = pieces_of(served, QUESTIONS[0])
+    served.answer([asked(QUESTIONS[0])], [heard.append])
     prompt = make_prompt(tiny_llama, QUESTIONS[0], shots=SHOTS, style="text").ids
     ids = generated(tiny_llama, QUESTIONS[0])
     state = plain_states(tiny_llama, [[*prompt, ids[0]]])[0, 1].double().numpy()
     want = 1 / (1 + math.exp(-float(state @ coef[1].astype(float))))
-    assert first.running is not None and first.running["by"] == "probe of layer 2"
-    assert first.running["probability"] == pytest.approx(want, abs=2e-3)
+    assert heard[0].running["by"] == "probe of layer 2"
+    assert heard[0].running["probability"] == pytest.approx(want, abs=2e-3)
 
 
 def test_questions_are_asked_as_in_the_dataset_that_was_named(tiny_llama):
@@ -95,32 +96,13 @@ def test_questions_are_asked_as_in_the_dataset_that_was_named(tiny_llama):
     ]
     of_two = replace(make(tiny_llama), examples=tuple(examples))
     with pytest.raises(UserError, match="asked in 2 ways"):
-        Served(of_two, tiny_llama).warm()
-    done = Served(of_two, tiny_llama, "second").stream(QUESTIONS[0], lambda piece: None)
+        Served(of_two, tiny_llama)
+    (one,) = Served(of_two, tiny_llama, "second").answer([asked(QUESTIONS[0])])
     prompt = make_prompt(tiny_llama, QUESTIONS[0], shots=other, style="text").ids
-    assert done.usage["prompt_tokens"] == len(prompt)
+    assert one.prompt_tokens == len(prompt)
     want = of_two.score(tiny_llama, QUESTIONS[0], dataset="second")
-    assert done.scored.answer == want.answer
-    assert done.scored.probability == pytest.approx(want.probability, abs=2e-4)
-
-
-def test_listening_leaves_no_hook(tiny_llama):
-    served = Served(make(tiny_llama), tiny_llama)
-    with pytest.raises(ZeroDivisionError):
-        served.stream(QUESTIONS[0], lambda piece: 1 / 0)
-    assert not any(
-        module._forward_hooks or module._forward_pre_hooks for module in tiny_llama.lm.modules()
-    )
-
-
-def test_half_a_character_waits_for_the_other_half(tiny_llama):
-    tokenizer = tiny_llama.tokenizer
-    ids = tokenizer(" né à 東 ")["input_ids"]  # a token a byte
-    deltas = Deltas(tokenizer)
-    said = [deltas.add(token) for token in ids]
-    assert "".join(said) == "né à 東"
-    assert "\ufffd" not in "".join(said)
-    assert deltas.rest("né à 東") == ""
+    assert one.scored.answer == want.answer
+    assert one.scored.probability == pytest.approx(want.probability, abs=2e-4)
 
 
 class Gated(Served):
@@ -131,11 +113,11 @@ class Gated(Served):
         self.reached, self.gate = threading.Event(), threading.Event()
         self.asked: list[str] = []
 
-    def score(self, questions, *, on_token=None) -> list[Scored]:
-        self.asked += questions
+    def answer(self, asks, sends=None):
+        self.asked += [ask.exchange.asked for ask in asks]
         self.reached.set()
         assert self.gate.wait(60)
-        return super().score(questions, on_token=on_token)
+        return super().answer(asks, sends)
 
 
 def post(address: str, question: str, **more) -> httpx.Response:
@@ -237,12 +219,6 @@ def test_half_sent_requests_are_closed(tiny_llama):
                 got = replies.read()  # to the end: the server closes
                 assert got.count(b"HTTP/1.1 408") == (half != "")
                 assert got.count(b"HTTP/1.1 200") == (whole in half)
-        assert post(address, QUESTIONS[0]).status_code == 200
-
-
-def test_request_that_drips_is_closed(tiny_llama):
-    with server_here(Served(make(tiny_llama), tiny_llama), request_seconds=1) as (_, address):
-        host, port = address.removeprefix("http://").split(":")
         with socket.create_connection((host, int(port)), timeout=0.2) as dripping:
             dripping.sendall(b"GET /healthz HTTP/1.1\r\nHost: ")
             got = None
@@ -251,51 +227,38 @@ def test_request_that_drips_is_closed(tiny_llama):
                 with suppress(TimeoutError):
                     got = dripping.recv(100)
             assert got.startswith(b"HTTP/1.1 408")
+        assert post(address, QUESTIONS[0]).status_code == 200
 
 
 class Fragile(Served):
-    """A model that cannot answer one question, and fails on another."""
+    """A model that cannot answer one question, and fails on another, when words are out already."""
 
-    def score(self, questions, *, on_token=None) -> list[Scored]:
-        if QUESTIONS[0] in questions:
-            raise UserError("Its state overflows in this dtype. Use float32.")
-        if QUESTIONS[1] in questions:
-            raise KeyError("a fault of ours, with /secret/paths in it")
-        return super().score(questions, on_token=on_token)
+    def answer(self, asks, sends=None):
+        for ask, send in zip(asks, sends or [None] * len(asks), strict=True):
+            if ask.exchange.asked == QUESTIONS[0]:
+                raise UserError("Its state overflows in this dtype. Use float32.")
+            if ask.exchange.asked == QUESTIONS[1]:
+                if send:
+                    send(Piece(0, "half", {}))
+                raise KeyError("a fault of ours, with /secret/paths in it")
+        return super().answer(asks, sends)
 
 
-@pytest.mark.parametrize("stream", [False, True])
-def test_a_failure_is_a_500_of_its_own_request(tiny_llama, stream):
+def test_a_failure_is_of_its_own_request(tiny_llama):
     served = Fragile(make(tiny_llama), tiny_llama)
     with served_here(served) as address, ThreadPoolExecutor(4) as pool:
-        got = list(pool.map(lambda q: post(address, q, stream=stream), QUESTIONS))
+        got = list(pool.map(lambda q: post(address, q), QUESTIONS))
         assert [one.status_code for one in got] == [500, 500, 200, 200]
         assert "Use float32" in got[0].json()["error"]["message"]
         assert "Its log says why" in got[1].json()["error"]["message"]
         assert "secret" not in got[1].text
-        assert post(address, QUESTIONS[2]).status_code == 200
-
-
-class Breaking(Served):
-    """Fails when the first words are out already."""
-
-    def stream(self, question, tell):
-        tell(Piece("half"))
-        raise UserError("The model broke.")
-
-
-def test_a_stream_that_breaks_ends_with_an_error(tiny_llama):
-    with served_here(Breaking(make(tiny_llama), tiny_llama)) as address:
+        assert post(address, QUESTIONS[0], stream=True).status_code == 500
         client = openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0)
-        messages: list = [{"role": "user", "content": "Who?"}]
         stream = client.chat.completions.create(
-            model="LlamaForCausalLM", messages=messages, stream=True
-        )
+            model="LlamaForCausalLM", messages=[{"role": "user", "content": QUESTIONS[1]}],
+            stream=True,
+        )  # fmt: skip
         assert [next(stream).choices[0].delta.content for _ in range(2)] == ["", "half"]
-        with pytest.raises(openai.APIError, match="The model broke"):
+        with pytest.raises(openai.APIError, match="Its log says why"):
             next(stream)
-
-
-def test_what_is_not_known_is_null():
-    given = {"a": math.nan, "b": (math.inf, 1.0), "c": "x", "d": {"e": -math.inf}}
-    assert plain(given) == {"a": None, "b": [None, 1.0], "c": "x", "d": {"e": None}}
+        assert post(address, QUESTIONS[2]).status_code == 200

@@ -183,7 +183,7 @@ def test_every_row_of_two_models_is_in_one_cell() -> None:
     table = claims_table(runs)
     single = [Column(r.model, d) for d in data for r in runs]
     blocks = grouped_claims(table, single)
-    assert [b.kind for b in blocks] == ["dataset", "datasets", "models", "reading", "reading"]
+    assert [b.kind for b in blocks] == ["dataset", "datasets", "models", "figure", "figure"]
     assert blocks[0].columns == tuple(single)
     assert {c.model for c in blocks[3].columns} == {"Llama-3.2-1B"}
     cells = [

@@ -24,7 +24,7 @@ from anchorscope.claims.table import claims_table
 from anchorscope.evidence.pieces import evidence_tables
 from anchorscope.run_folder.table_columns import EVIDENCE
 from anchorscope.run_folder.view import RunView, where
-from anchorscope.show.charts import plotly_chart
+from anchorscope.show.charts import chart_data
 from anchorscope.show.evidence import PIECES, pieces_of
 from anchorscope.show.evidence.shapes import head_map, summed_logs
 from anchorscope.show.evidence.shown import chosen_layer
@@ -214,15 +214,16 @@ def test_figures_are_drawn_where_their_table_exists(run: RunView, bare: RunView)
 
 
 def test_charts_show_the_numbers_of_the_tables(run: RunView) -> None:
-    chart = plotly_chart(PIECES["patching"].chart(run))
+    chart = chart_data(PIECES["patching"].chart(run))
     assert [view["label"] for view in chart["views"]] == ["Strict mode", "Paper mode"]
-    lines = {t["name"]: t for t in chart["views"][0]["data"] if "meta" in t}
+    lines = {curve["label"]: curve for curve in chart["views"][0]["curves"]}
     rows = where(run.evidence["patching"], intervention="patch-matched", mode="strict",
                  subset="all", pathway="Q")  # fmt: skip
-    assert lines["Q-Anchored (Simulated)"]["y"] == pytest.approx((100 * rows["flip_rate"]).tolist())
-    (heads,) = plotly_chart(PIECES["heads"].chart(run))["views"]
+    q = lines["Q-Anchored (Simulated)"]
+    assert q["value"] == pytest.approx((100 * rows["flip_rate"]).tolist())
+    (heads,) = chart_data(PIECES["heads"].chart(run))["views"]
     assert np.unravel_index(np.argmin(head_map(run, "simulated")), (4, 3)) == (1, 1)
-    assert heads["data"][0]["z"][1][1] == pytest.approx(np.min(head_map(run, "simulated")))
+    assert heads["cells"][1][1] == pytest.approx(np.min(head_map(run, "simulated")))
 
 
 def test_densities_are_of_one_value_a_sample(run: RunView) -> None:

@@ -75,7 +75,7 @@ def test_the_check_fails_where_text_becomes_markup(browser, run, tmp_path, monke
 
     def careless(name: str) -> str:
         text = own(name)
-        if name == "view/text.js":
+        if name == "text.js":
             safe = 'element("bdi", { dir: "auto", ...attributes }, ...visible(text));'
             assert safe in text
             text = text.replace(safe, "Object.assign(element('bdi'), { innerHTML: text });")

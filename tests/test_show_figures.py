@@ -13,9 +13,9 @@ from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.patches import Rectangle
 
 from anchorscope.errors import UserError
+from anchorscope.records import MODES
 from anchorscope.run_folder.view import RunView, where
 from anchorscope.show import (
     plot_controls,
@@ -51,6 +51,9 @@ def test_colours_styles_and_legend_follow_the_published_order(runs: list[RunView
     figure = plot_delta_p(runs, mode="paper")
     expected = [f"{p}-Anchored ({title})" for title in FOUR.values() for p in "QA"]
     assert legend(figure) == expected
+    handles = figure.legends[0].get_lines()
+    assert [to_hex(handle.get_color()) for handle in handles] == PAIRS[:8]
+    assert [handle.get_linestyle() for handle in handles] == ["-", "--"] * 4
     assert [ax.get_title() for ax in figure.axes] == ["Llama-3.2-1B", "Llama-3.2-3B"]
     for ax in figure.axes:
         lines = curves(ax)
@@ -58,14 +61,8 @@ def test_colours_styles_and_legend_follow_the_published_order(runs: list[RunView
         assert [to_hex(lines[name].get_color()) for name in expected] == PAIRS[:8]
         assert [lines[name].get_linestyle() for name in expected] == ["-", "--"] * 4
         assert ax.get_xlabel() == "Layer"
-    assert figure.axes[0].get_ylabel() == "ΔP"
+    assert figure.axes[0].get_ylabel() == "ΔP (points)"
     assert figure.axes[0].get_ylim() == figure.axes[1].get_ylim()
-
-
-def test_legend_handles_are_drawn_like_the_lines(runs: list[RunView]) -> None:
-    handles = plot_delta_p(runs).legends[0].get_lines()
-    assert [to_hex(handle.get_color()) for handle in handles] == PAIRS[:8]
-    assert [handle.get_linestyle() for handle in handles] == ["-", "--"] * 4
 
 
 @pytest.mark.parametrize("mode", ["paper", "strict"])
@@ -97,11 +94,13 @@ def test_control_is_its_own_q_and_a_in_a_pale_tone(runs: list[RunView]) -> None:
     assert any(list(line.get_ydata()) == [0, 0] for line in ax.lines)  # the line at zero
 
 
-def test_both_modes_are_two_rows_on_one_scale(runs: list[RunView]) -> None:
-    figure = plot_delta_p(runs[0], mode="both")
-    assert [ax.get_ylabel() for ax in figure.axes] == ["ΔP (paper mode)", "ΔP (strict mode)"]
-    assert figure.axes[0].get_ylim() == figure.axes[1].get_ylim()
-    assert len(figure.legends[0].get_texts()) == 8
+def test_both_modes_are_on_one_scale(runs: list[RunView]) -> None:
+    one, two = plot_delta_p(runs[0], mode="both"), plot_delta_p(runs, mode="both")
+    assert [ax.get_title() for ax in one.axes] == [f"Llama-3.2-1B, {m} mode" for m in MODES]
+    assert [ax.get_ylabel() for ax in two.axes[::2]] == [f"ΔP (points)\n{m} mode" for m in MODES]
+    for figure in (one, two):
+        assert len({ax.get_ylim() for ax in figure.axes}) == 1
+        assert len(figure.legends[0].get_texts()) == 8
 
 
 def test_the_caption_says_mode_and_counts(runs: list[RunView]) -> None:
@@ -196,7 +195,7 @@ def test_dollar_signs_are_text(tmp_path: Path) -> None:
 
 
 def test_probe_and_control_figures_show_the_tables_numbers(runs: list[RunView]) -> None:
-    (ax, _) = plot_probes(runs).axes
+    (ax,) = plot_probes(runs[0]).axes
     drawn = {line.get_label(): line for line in ax.lines}
     rows = runs[0].probes.query("dataset == 'nq'")
     np.testing.assert_array_equal(drawn["NQ"].get_ydata(), rows["auroc"])
@@ -219,23 +218,3 @@ def test_style_agrees_with_run_json_titles(tmp_path: Path) -> None:
     info = json.loads((folder / "run.json").read_text())
     (title,) = [d["title"] for d in info["datasets"]]
     assert legend(plot_delta_p(RunView.open(folder)))[0] == f"Q-Anchored ({title})"
-
-
-def test_what_the_published_figure_is_said_to_show_lies_behind_the_curves(
-    runs: list[RunView], tmp_path: Path
-) -> None:
-    figure = plot_delta_p(runs, mode="strict")
-    boxes = [p for p in figure.axes[0].patches if isinstance(p, Rectangle)]
-    seen = {(round(b.get_x() + 0.4), b.get_y(), b.get_y() + b.get_height()) for b in boxes}
-    assert {(1, -10.0, 0.0), (6, -45.0, -30.0)} <= seen  # A at all layers; Q at the last of six
-    dotted = [b for b in boxes if b.get_linestyle() == ":"]
-    assert 0 < len(dotted) < len(boxes)
-    lines = curves(figure.axes[0])
-    assert max(b.get_zorder() for b in boxes) < min(line.get_zorder() for line in lines.values())
-    assert "Descriptions of the published figure" in notes_of(figure)
-    other = RunView.open(make_run(tmp_path / "other", layers=4, n=40))
-    assert not [p for p in plot_delta_p(other).axes[0].patches if isinstance(p, Rectangle)]
-
-
-def notes_of(figure: Figure) -> list[str]:
-    return [text.get_text() for legend in figure.legends for text in legend.get_texts()]

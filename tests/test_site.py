@@ -1,7 +1,7 @@
 """The site: its figures show what the tables hold, its pages say for whom they are.
 
-`make docs` builds it strictly and checks every link. Whether a browser really asks no other host
-is tested by `pytest -m slow tests/test_site.py`.
+`make docs` builds it strictly and checks every link. What a browser does with it is tested by
+`pytest -m slow tests/test_site.py`.
 """
 
 from __future__ import annotations
@@ -9,10 +9,6 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pandas as pd
@@ -25,56 +21,41 @@ sys.path.insert(0, str(ROOT / "scripts" / "site"))
 import site_check  # noqa: E402
 import site_figures  # noqa: E402
 
-
-def test_the_figure_of_gaps_has_the_numbers_of_the_study() -> None:
-    study = pd.read_csv(DOCS / "replication" / "study.csv")
-    band, paper, strict = site_figures.gaps().data
-    assert list(paper.x) == study["paper_gap"].tolist()
-    assert list(strict.x) == study["strict_gap"].tolist()
-    assert [left + wide for left, wide in zip(band.base, band.x, strict=True)] == pytest.approx(
-        study["null_high"].tolist()
-    )
+PAGES = [page for page in sorted(DOCS.rglob("*.md")) if page.parent != DOCS / "detection"]
 
 
-def test_the_figure_of_claims_has_a_cell_for_every_claim_with_its_decision() -> None:
-    claims = pd.read_csv(DOCS / "replication" / "claims.csv")
-    names = list(site_figures.DECISIONS)
-    maps = [trace for trace in site_figures.claims().data if trace.type == "heatmap"]
-    for mode, trace in zip(("paper", "strict"), maps, strict=True):
-        cells = pd.Series(trace.z.ravel()).dropna().astype(int).map(names.__getitem__)
-        assert cells.value_counts().to_dict() == claims[f"{mode}_verdict"].value_counts().to_dict()
+def test_results_are_those_of_their_table_wherever_they_stand() -> None:
+    for page in (ROOT / "README.md", DOCS / "results.md"):
+        text = page.read_text(encoding="utf-8")
+        (shown,) = re.findall(r"<!-- results -->\n(.+)\n<!-- end of results -->", text, re.DOTALL)
+        assert shown == site_figures.results_table()
 
 
-def test_the_figures_of_worlds_and_detectors_have_every_row_of_their_tables() -> None:
-    worlds = pd.read_csv(DOCS / "worlds.csv")
-    paper, strict = site_figures.worlds().data
-    assert list(strict.x) == pytest.approx((100 * worlds["strict_holds"]).tolist())
-    assert len(set(paper.y)) == len(worlds)
-    shown = {(trace.name, *pair) for trace in site_figures.detectors().data
-             for pair in zip(trace.y, trace.x, strict=True)}  # fmt: skip
-    for file in ("qwen2.5-coder-1.5b", "smollm2-135m"):
-        table = pd.read_csv(DOCS / "detection" / f"{file}.csv").query("split == 'entity'")
-        rows = zip(table["dataset"].map(site_figures.TITLES), table["title"], table["auroc"],
-                   strict=True)  # fmt: skip
-        assert set(rows) <= shown
+def test_the_sentence_of_the_result_counts_the_table() -> None:
+    table = pd.read_csv(DOCS / "results.csv")
+    found = table["finding"].value_counts()
+    numbers = {4: "four", 5: "5", 12: "12"}
+    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    assert "two-pathways" not in found and (table["paper_gap"] < -10).all()
+    all_, unknown = numbers[len(table)], numbers[found["cannot-tell"]]
+    assert f"appears in {all_} of {all_} pairs" in readme
+    assert f"found in none of them, and in {unknown} this run cannot tell" in readme
 
 
-def test_every_figure_that_a_page_asks_for_is_there_and_every_one_is_asked_for() -> None:
-    pages = "\n".join(page.read_text(encoding="utf-8") for page in DOCS.glob("*.md"))
-    assert set(re.findall(r"^<!-- figure: (\w+) -->$", pages, re.MULTILINE)) == set(
-        site_figures.FIGURES
-    )
-
-
-ORDER = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
-TABLES = DOCS / "detection"  # as `detect eval` writes them
-PAGES = [page for page in sorted(DOCS.rglob("*.md")) if page.parent != TABLES
-         and f" {page.relative_to(DOCS)}\n" in ORDER]  # fmt: skip
+def test_the_figure_of_gaps_says_every_number_of_the_table() -> None:
+    drawn = site_figures.gaps()
+    for row in pd.read_csv(DOCS / "results.csv").to_dict("records"):
+        assert (
+            f"{row['model']} · {row['dataset']}: paper mode {row['paper_gap']}, strict mode "
+            f"{row['strict_gap']} ({row['strict_low']} to {row['strict_high']}), {row['finding']}"
+        ) in drawn
+    marks = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
+    wanted = re.findall(r"^<!-- figure: (\w+) -->$", marks, re.MULTILINE)
+    assert set(wanted) == set(site_figures.FIGURES)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_a_page_that_has_its_place_says_for_whom_it_is(page: Path) -> None:
-    assert len(PAGES) > 30
+def test_a_page_says_for_whom_it_is(page: Path) -> None:
     title, _, rest = page.read_text(encoding="utf-8").partition("\n\n")
     assert title.startswith("# ")
     assert rest.startswith("*For ")
@@ -94,52 +75,24 @@ def test_the_link_checker_finds_what_is_wrong(tmp_path: Path) -> None:
     ]
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of the site, built strictly and served on this machine."""
-    folder = tmp_path_factory.mktemp("site")
-    words = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", folder]
+@pytest.mark.slow  # about half a minute: pytest -m slow tests/test_site.py
+def test_the_site_opened_as_files_draws_searches_and_asks_no_other_host(tmp_path, browser) -> None:
+    words = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", tmp_path]
     subprocess.run([str(word) for word in words], cwd=ROOT, check=True)
-    assert site_check.wrong_in(folder) == []
-    handler = partial(SimpleHTTPRequestHandler, directory=str(folder))
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-
-
-@pytest.mark.slow  # about a minute: pytest -m slow tests/test_site.py
-def test_a_browser_asks_no_other_host_and_draws_the_figures(site: str, browser) -> None:
+    assert site_check.wrong_in(tmp_path) == []
     page, elsewhere, errors = browser.new_page(), [], []
-
-    def route(route) -> None:
-        if route.request.url.startswith((site, "data:", "blob:")):
-            route.continue_()
-        else:
-            elsewhere.append(route.request.url)
-            route.abort()
-
-    page.route("**/*", route)
+    page.on("request", lambda r: None if r.url.startswith("file:") else elsewhere.append(r.url))
     page.on("pageerror", lambda error: errors.append(str(error)))
-    for name in ("index", "results", "replication", "tutorial", "api/runs", "help"):
-        page.goto(f"{site}/{name}.html")
-        page.wait_for_load_state("networkidle")
-        marks = 4 * (name == "results") + 2 * (name == "replication")
-        assert page.locator(".figure .main-svg").count() >= marks
-        assert page.locator(".figure").count() == marks
-    assert (elsewhere, errors) == ([], [])
-
-
-@pytest.mark.slow  # with the test above
-def test_what_a_stranger_looks_for_is_two_clicks_away(site: str, browser) -> None:
-    page = browser.new_page()
     wanted = {
-        "The published figure": 'img[src="figures/replication_qwen.png"]',
-        "The replication": 'img[src="figures/replication_qwen_strict.png"]',
-        "Run your own model": "text=anchorscope run --model meta-llama/Llama-3.2-1B",
-        "What each finding and verdict means": "text=cannot-tell",
+        "Tutorial": "img[alt=png]",
+        "Results": ".figure svg",
+        "What a finding means": "text=cannot-tell",
+        "Your model": "text=anchorscope run --model meta-llama/Llama-3.2-1B",
     }
-    for link, seen in wanted.items():
-        page.goto(f"{site}/index.html")
+    for link, seen in wanted.items():  # what a stranger looks for is one click away
+        page.goto((tmp_path / "index.html").as_uri())
         page.locator(".cards").get_by_role("link", name=link).click()
-        page.locator(seen).first.wait_for(state="visible")  # an image has no size before it is here
+        page.locator(seen).first.wait_for(state="visible")
+    page.locator(".md-search__input").fill("knockout")
+    page.locator(".md-search-result__item").first.wait_for(state="attached")
+    assert (elsewhere, errors) == ([], [])

@@ -73,3 +73,15 @@ def test_all_text_goes_to_the_terminal_through_one_place():
                 assert called not in ("typer.echo", "print", "Console", "click.echo"), (
                     f"{file}:{node.lineno}"
                 )
+
+
+def test_without_a_terminal_a_line_now_and_then_says_how_far_the_stage_is(capsys):
+    from anchorscope.cli.terminal import Bar
+
+    with Bar(seconds=0.01) as bar:
+        bar.start("answers and states", 120)
+        bar.advance(64)
+        error = ""
+        while "minutes so far" not in error:  # printed by a thread of its own
+            error += capsys.readouterr().err
+    assert "answers and states (64/120), 0.0 minutes so far" in error

@@ -1,4 +1,4 @@
-"""What mkdocs does beyond its plugins: notebooks as pages, interactive figures, the root's pages.
+"""What mkdocs does beyond its plugins: notebooks as pages, figures, the root's pages.
 
 Sources stay readable where they lie: a page on the code host links to `tutorial.ipynb` and
 `../CONTRIBUTING.md`, and the site turns these into pages of its own.
@@ -17,9 +17,7 @@ import nbformat
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
-from mkdocs.utils import get_relative_url
 from nbconvert import MarkdownExporter
-from plotly.offline import get_plotlyjs
 
 from anchorscope.config import Config
 
@@ -33,7 +31,7 @@ ROOT_PAGES = {
     "CHANGELOG.md": "changelog.md",
 }
 NOTEBOOKS = ("tutorial", "tutorial_gpu")
-PLOTLY = "assets/plotly.min.js"
+GALLERY = ROOT / "docs" / "gallery"
 _MARK = re.compile(r"^<!-- figure: (\w+) -->$", re.MULTILINE)
 
 
@@ -53,14 +51,13 @@ def _pages_of(nav: Any) -> Iterator[str]:
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
-    """The files of docs/, and those that are made: notebooks, pages of the root, plotly."""
+    """The files of docs/, and those that are made: notebooks and pages of the root."""
     for name, page in ROOT_PAGES.items():
         text = (ROOT / name).read_text(encoding="utf-8")
         files.append(File.generated(config, page, content=text.replace("](docs/", "](")))
     for name in NOTEBOOKS:
         for made in notebook_files(config, ROOT / "docs" / f"{name}.ipynb"):
             files.append(made)
-    files.append(File.generated(config, PLOTLY, content=get_plotlyjs()))
     return files
 
 
@@ -86,12 +83,18 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
         for name in NOTEBOOKS:
             markdown = markdown.replace(f"({name}.ipynb)", f"({name}.md)")
     markdown = markdown.replace("<!-- table: config -->", config_table())
-    marks = _MARK.findall(markdown)
-    if not marks:
-        return markdown
-    script = f'<script src="{get_relative_url(PLOTLY, page.file.url)}"></script>\n\n'
-    drawn = _MARK.sub(lambda mark: figure_html(mark[1]), markdown)
-    return drawn.replace('<div class="figure">', script + '<div class="figure">', 1)
+    markdown = markdown.replace("<!-- gallery -->", gallery_list())
+    return _MARK.sub(lambda mark: f'<div class="figure">{FIGURES[mark[1]]()}</div>', markdown)
+
+
+def gallery_list() -> str:
+    """Links to the finished reports that `scripts/gallery.py` left in docs/gallery."""
+    reports = sorted(GALLERY.glob("*/report.html"))
+    return "\n".join(
+        f"- {report.parent.name}: [report](gallery/{report.parent.name}/report.html), "
+        f"[every sample](gallery/{report.parent.name}/view.html)"
+        for report in reports
+    )
 
 
 def config_table() -> str:
@@ -103,14 +106,3 @@ def config_table() -> str:
     ]
     head = ["| field | default | what it is | changes results |", "| --- | --- | --- | --- |"]
     return "\n".join([*head, *rows])
-
-
-def figure_html(name: str) -> str:
-    """The figure's own element and the data in it; plotly itself is loaded once by the page."""
-    html = FIGURES[name]().to_html(
-        full_html=False,
-        include_plotlyjs=False,
-        div_id=f"figure-{name}",
-        config={"displaylogo": False, "responsive": True},
-    )
-    return f'<div class="figure">{html}</div>'.replace("\n\n", "\n")

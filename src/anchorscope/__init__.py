@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from anchorscope.config import Config
     from anchorscope.datasets import load_questions
     from anchorscope.detect.deployed.detector import Detector
-    from anchorscope.detect.watching.watch import ScoreStreamer, StopWhenWrong
+    from anchorscope.detect.deployed.exchanges import Exchange
     from anchorscope.engine.check import check_model
     from anchorscope.errors import UserError
     from anchorscope.inspection.inspect import inspect
@@ -40,13 +40,12 @@ if TYPE_CHECKING:
 _HOME = {
     "Config": "config",
     "Detector": "detect.deployed.detector",
+    "Exchange": "detect.deployed.exchanges",
     "LinearProbe": "probes.linear_probe",
     "Model": "models",
     "Question": "records",
     "QuestionSet": "records",
     "RunView": "run_folder.view",
-    "ScoreStreamer": "detect.watching.watch",
-    "StopWhenWrong": "detect.watching.watch",
     "UserError": "errors",
     "analyse": "pipeline.own_states.analyse",
     "check_model": "engine.check",
@@ -61,13 +60,12 @@ _HOME = {
 __all__ = [
     "Config",
     "Detector",
+    "Exchange",
     "LinearProbe",
     "Model",
     "Question",
     "QuestionSet",
     "RunView",
-    "ScoreStreamer",
-    "StopWhenWrong",
     "UserError",
     "analyse",
     "check_model",

@@ -153,7 +153,7 @@ class Config:
     shard: int | None = _field(
         None,
         changes=False,
-        help="Questions saved together; None: 64 to 512, on a GPU 1024 to 4096.",
+        help="Questions saved together; None: 4 to 64, on a GPU 1024 to 4096.",
     )
     batch_tokens: int | None = _field(
         None, changes=False, help="Tokens in one forward pass; None: chosen by the device's memory."

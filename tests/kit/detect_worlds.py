@@ -118,7 +118,7 @@ def two_sources(
     clean[:, 0, direction] += strength * (2 * z - 1)
     clean[:, 0, 5] += shift
     least = -5 - 0.8 * (2 * z - 1) - rng.standard_normal(n)
-    log_probs = [(float(value), -0.01) for value in least]
+    log_probs = [(-0.01, float(value)) for value in least]
     entities = [f"{name}/{i}" for i in range(n)]
     return material(
         z, {"clean": clean}, name=name, entities=entities, log_probs=log_probs, seed=seed, **more

@@ -12,7 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
+from safetensors import safe_open
 
 import anchorscope
 from anchorscope.config import Config
@@ -117,6 +119,16 @@ def finish(process: subprocess.Popen[str], code: int = 0) -> str:
     out, error = process.communicate(timeout=600)
     assert process.returncode == code, error
     return out + error
+
+
+def stored_states(run: Path, intervention: str) -> dict[str, np.ndarray]:
+    """States [layer, width] by id, by nothing but safetensors."""
+    found = {}
+    for path in sorted((run / "states" / intervention).glob("*.safetensors")):
+        with safe_open(path, framework="numpy") as file:
+            ids, states = json.loads(file.metadata()["ids"]), file.get_tensor("states")
+        found |= dict(zip(ids, states, strict=True))
+    return found
 
 
 def contents(run: Path) -> dict[str, bytes]:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 from anchorscope.config import Config
 from anchorscope.datasets import load_questions
@@ -24,6 +25,10 @@ from anchorscope.web.server import REQUEST_SECONDS, Server, bind, start_listenin
 from kit.tiny import tiny_lm, tiny_tokenizer
 
 NAME, ASKED = "tiny", 72
+TEMPLATE = (
+    "{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}"
+    "{% if add_generation_prompt %}[assistant]{% endif %}"
+)
 SUBJECTS = ("Oslo", "Kyoto", "Lima", "Cairo", "Quito", "Turin")
 
 
@@ -45,7 +50,9 @@ def questions(datasets: Sequence[str] = ("made",)) -> list[Question]:
 def make_served(folder: Path, *methods: str, datasets: Sequence[str] = ("made",)) -> Path:
     """The folder with the model in `tiny/` and a detector in a folder named after its method."""
     tiny_lm("llama").save_pretrained(folder / NAME)
-    tiny_tokenizer().save_pretrained(folder / NAME)
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = TEMPLATE
+    tokenizer.save_pretrained(folder / NAME)
     verdicts, asked = folder / "verdicts.jsonl", questions(datasets)
     rows = [{"id": q.id, "right": n // 2 % 2} for n, q in enumerate(asked)]
     verdicts.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -63,13 +70,14 @@ def make_served(folder: Path, *methods: str, datasets: Sequence[str] = ("made",)
 
 @contextmanager
 def server_process(
-    *words: object, cwd: Path, **environment: str
+    *words: object, cwd: Path, errors: IO[str] | None = None, **environment: str
 ) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A process of `anchorscope detect serve ...`, and the address that it prints."""
     command = [sys.executable, "-m", "anchorscope", "detect", "serve", *map(str, words)]
     process = subprocess.Popen(
-        command, cwd=cwd, env=os.environ | environment, text=True, stdout=subprocess.PIPE
-    )
+        command, cwd=cwd, env=os.environ | environment, text=True, stdout=subprocess.PIPE,
+        stderr=errors,
+    )  # fmt: skip
     try:
         assert process.stdout is not None
         line = process.stdout.readline()

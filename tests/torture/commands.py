@@ -35,7 +35,7 @@ Hook = Callable[[], object]  # run in the child before the command begins
 CALLS = ("fsync", "replace", "rename", "link", "unlink", "mkdir", "rmdir", "truncate", "utime")
 _QUESTIONS = 72
 _TIMEOUT = 300.0  # seconds until a command counts as one that hangs
-_IMPORTED = ("anchorscope", "transformers", "sklearn", "scipy", "pandas", "matplotlib", "plotly")
+_IMPORTED = ("anchorscope", "transformers", "sklearn", "scipy", "pandas", "matplotlib")
 _MODEL = (
     "--model model --data rivers.jsonl --verdicts verdicts.jsonl --max-tokens 4 --shard 18 "
     "--device cpu --dtype float32 --threads 1 --prompt text"

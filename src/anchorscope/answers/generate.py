@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from anchorscope.engine.decode import (
-    AttentionMass,
     DecodedAnswer,
     OnToken,
     Prefix,
@@ -40,15 +39,17 @@ class Answered:
     states: Tensor  # [row, token, layer, width]
     trunk: Trunk
     extra: Tensor | None = None  # [row, layer, width] at the extra position of each prompt
-    mass: AttentionMass | None = None  # at every token of the answers
 
 
 class Answerer:
-    """Writes answers for one model; knows once and for all which tokens end one."""
+    """Writes answers for one model; knows once and for all which tokens end one.
 
-    def __init__(self, model: Model, *, max_tokens: int) -> None:
+    With `lines` an answer ends with its line, else where the model ends its turn.
+    """
+
+    def __init__(self, model: Model, *, max_tokens: int, lines: bool = True) -> None:
         self.model, self.max_tokens = model, max_tokens
-        self._stop = torch.tensor(stop_ids(model), device=model.device)
+        self._stop = torch.tensor(stop_ids(model, lines=lines), device=model.device)
 
     def answer(
         self,
@@ -58,7 +59,6 @@ class Answerer:
         prompts: Sequence[Sequence[int]],
         *,
         extra_position: Sequence[int] | None = None,
-        mass: bool = False,
         on_token: OnToken | None = None,
     ) -> Answered:
         """The answers to the questions with these ids and prompts; see `write_answers`."""
@@ -69,12 +69,11 @@ class Answerer:
             stop_ids=self._stop,
             limit=self.max_tokens,
             extra_position=extra_position,
-            mass=mass,
             on_token=on_token,
         )
         pairs = zip(ids, written.answers, strict=True)
         answers = tuple(self._record(id, answer) for id, answer in pairs)
-        return Answered(answers, written.states, written.trunk, written.extra, written.mass)
+        return Answered(answers, written.states, written.trunk, written.extra)
 
     def sample(
         self,
@@ -83,11 +82,13 @@ class Answerer:
         ids: Sequence[str],
         prompts: Sequence[Sequence[int]],
         sampling: Sampling,
+        on_token: OnToken | None = None,
     ) -> list[list[Answer]]:
         """The drawn answers to each of the questions with these ids and prompts."""
         written = write_samples(
-            lease, prefix, prompts, stop_ids=self._stop, limit=self.max_tokens, sampling=sampling
-        )
+            lease, prefix, prompts, stop_ids=self._stop, limit=self.max_tokens, sampling=sampling,
+            on_token=on_token,
+        )  # fmt: skip
         pairs = zip(ids, written, strict=True)
         return [[self._record(id, answer) for answer in answers] for id, answers in pairs]
 

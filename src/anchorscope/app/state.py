@@ -14,7 +14,7 @@ from anchorscope.detect.deployed.detector import Detector
 from anchorscope.errors import UserError
 from anchorscope.inspection.choices import Choices, cut_positions, heads_in
 from anchorscope.inspection.inspect import Inspector
-from anchorscope.inspection.question import Exchange, with_subject
+from anchorscope.inspection.question import RecordedAnswer, with_subject
 from anchorscope.inspection.result import Inspection, message, panel, streamed
 from anchorscope.models import Model
 from anchorscope.pipeline.run import run
@@ -77,7 +77,7 @@ class AppState:
                 inspector = self.inspector(dataset)
                 inspector.read(inspector.ask(inspector.prompts.samples[0].question.text))
 
-    def stream(self, question: str, dataset: str) -> Iterator[Growth | Exchange]:
+    def stream(self, question: str, dataset: str) -> Iterator[Growth | RecordedAnswer]:
         """The answer as it grows, then the whole of it.
 
         The model works in a thread of its own, so that a visitor who leaves does not block it.
@@ -94,7 +94,7 @@ class AppState:
 
         threading.Thread(target=work, daemon=True).start()
         tokens, wrong = [], []
-        while not isinstance(item := events.get(), Exchange):
+        while not isinstance(item := events.get(), RecordedAnswer):
             if isinstance(item, Exception):
                 raise item
             token, states = item
@@ -104,13 +104,13 @@ class AppState:
             yield Growth(tuple(tokens), tuple(wrong))
         yield item
 
-    def read(self, exchange: Exchange, choices: Choices, mode: Mode) -> Inspection:
+    def read(self, exchange: RecordedAnswer, choices: Choices, mode: Mode) -> Inspection:
         """What the probes read in an answer under these choices."""
         with self._lock:
             inspector = self.inspector(exchange.sample.question.dataset)
             return inspector.read(exchange, choices, mode=mode)
 
-    def cut(self, exchange: Exchange, chosen: tuple[int, ...] | None) -> tuple[int, ...]:
+    def cut(self, exchange: RecordedAnswer, chosen: tuple[int, ...] | None) -> tuple[int, ...]:
         """The tokens that are cut: the chosen ones, or the run's own choice."""
         config = self.inspector(exchange.sample.question.dataset).config
         return cut_positions(Choices(cut=chosen), config, exchange.sample)
@@ -136,7 +136,7 @@ class Switches:
 class Visit:
     """The one or two questions of a visitor, and the tokens they chose to cut in each."""
 
-    exchanges: tuple[Exchange | None, Exchange | None] = (None, None)
+    exchanges: tuple[RecordedAnswer | None, RecordedAnswer | None] = (None, None)
     cut: tuple[tuple[int, ...] | None, tuple[int, ...] | None] = (None, None)
     panels: tuple[str, str] = (message(WELCOME), message(BESIDE))  # their HTML
 

@@ -1,9 +1,10 @@
 """Claims about ΔP curves: of one dataset, between datasets, between models, and of the figures.
 
-Each is a number of the curves and a region for it. Five descriptions of the published figures of
-four models contradict each other. published_figures.csv holds their numbers as they are, one row a
-number: the reading, whether it fits the paper's own text, pathway, dataset, the part of the curve,
-and the range of ΔP (or of layers, where the part is `trough-layers`).
+Each is a number of the curves and a region for it. The published figures of four
+models were read by eye, several times each, and the readings contradict one another.
+published_figures.csv holds their numbers, one row a number: the reading, whether it fits the
+paper's own text, pathway, dataset, the part of the curve, and the range of ΔP (or of layers, where
+the part is `trough-layers`).
 """
 
 from __future__ import annotations
@@ -278,9 +279,9 @@ def reading_claims(run: ClaimInputs) -> Iterator[DatasetClaim]:
     for row in cast("list[dict[str, Any]]", reference_bands(run.model).to_dict("records")):
         fits = "fits the paper's text" if row["fits_text"] else "does not fit the paper's text"
         yield DatasetClaim(
-            claim=f"reading-{row['reading']}-{row['pathway']}-{row['part'].replace(' ', '-')}",
+            claim=f"figure-{row['reading']}-{row['pathway']}-{row['part'].replace(' ', '-')}",
             statement=_statement(row),
-            source=f"reading {row['reading']} of the figure ({fits})",
+            source=f"the published figure, reading {row['reading']} ({fits})",
             measure=partial(_measure_reading, row),
         )
 

@@ -47,12 +47,13 @@ def app(
     It shows the answer as it grows with its probability of being wrong, the pathway, and the
     belief by layer, clean and with any tokens cut. It listens on 127.0.0.1 alone.
     """
-    password = _password(listen)
     _require_gradio()
     from anchorscope.app.page import guarded_app
     from anchorscope.cli.show import open_in_browser
-    from anchorscope.web.server import Server, bind, start_listening
+    from anchorscope.web.server import LOCAL, Server, bind, check_listener, start_listening
 
+    password = None if listen == LOCAL else os.environ.get(_PASSWORD, "")
+    check_listener(listen, password, what="password", variable=_PASSWORD, least=8, one_address=True)
     bound = bind(listen, port)
     with Bar() as bar:
         state = _open(run, model, revision, adapter, detector, device, bar)
@@ -94,24 +95,6 @@ def _open(
     state = AppState(loaded, view, trained)
     state.warm()
     return state
-
-
-def _password(listen: str) -> str | None:
-    """The password of the page; None where only this machine can reach it."""
-    if listen == "127.0.0.1":
-        return None
-    if listen in ("0.0.0.0", "::", ""):  # nosec B104: this refuses it
-        raise UserError(
-            f"--listen '{listen}' is every address. Accepted: one address of this machine, "
-            "the one that visitors type, so that no other name can be used to reach it."
-        )
-    password = os.environ.get(_PASSWORD, "")
-    if len(password) < 8:
-        raise UserError(
-            f"--listen {listen} lets others in. Set a password of 8 characters or more in the "
-            f"environment variable {_PASSWORD} first."
-        )
-    return password
 
 
 def _require_gradio() -> None:

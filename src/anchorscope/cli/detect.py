@@ -92,7 +92,7 @@ def evaluate(
 def train(
     run: Annotated[Path, typer.Argument(help="A finished run.")],
     out: Annotated[Path, typer.Option(help="The detector's folder.")],
-    method: Annotated[str, typer.Option(help="auto, combined, probe, min-log-prob, ...")] = "auto",
+    method: Annotated[str, typer.Option(help="auto, combined, probe or entity-log-prob.")] = "auto",
     data: Annotated[str, typer.Option(help="Some datasets, joined by commas; default: all.")] = "",
     folds: _Folds = 5,
     seed: _Seed = 0,
@@ -100,12 +100,15 @@ def train(
         float | None,
         typer.Option(help="Keep wrong answers below the threshold to at most this share."),
     ] = None,
+    calibration: Annotated[str, typer.Option(help="platt or isotonic.")] = "platt",
     licence: Annotated[str, typer.Option(help="Licence of the detector.")] = "other",
     model_licence: Annotated[str, typer.Option(help="Licence of the model.")] = "not recorded",
     data_licence: Annotated[str, typer.Option(help="Licence of the data.")] = "not recorded",
 ) -> None:
     """Train a detector on a run's answers and save it with its evaluation and model card."""
     _at_least("folds", folds, 3)
+    if calibration not in ("platt", "isotonic"):
+        raise UserError(f"--calibration is {calibration!r}. Accepted: platt, isotonic.")
 
     from anchorscope.detect.deployed.detector import Detector
     from anchorscope.detect.deployed.saved import check_place
@@ -116,7 +119,7 @@ def train(
     with Bar() as bar:
         detector = Detector.train(
             run, method=method, datasets=names, folds=folds, seed=seed, risk=risk,
-            licence=licences, progress=bar,
+            calibration=calibration, licence=licences, progress=bar,
         )  # fmt: skip
     detector.save(out)
     echo(_summary(detector))
@@ -128,7 +131,9 @@ def score(
     detector: Annotated[str, typer.Argument(help="A detector's folder, or a hub repository.")],
     file: Annotated[
         Path | None,
-        typer.Argument(help="Rows with `question`, and `answer` if given: JSONL, CSV, parquet."),
+        typer.Argument(
+            help="Rows with `question`, or with `answer` and `messages` or `prompt`; - for stdin."
+        ),
     ] = None,
     question: Annotated[str | None, typer.Option(help="One question instead of a file.")] = None,
     answer: Annotated[
@@ -158,6 +163,7 @@ def score(
     from anchorscope.detect.deployed.detector import Detector
     from anchorscope.detect.deployed.located import Scored
     from anchorscope.detect.deployed.pre_answer import Warned
+    from anchorscope.detect.rows.exchanges import exchange_of
     from anchorscope.detect.rows.files import check_names, check_out, joined, json_line
     from anchorscope.detect.rows.score_file import maker_of, score_file, score_portions
 
@@ -171,9 +177,14 @@ def score(
             loaded.model, detector, model=model, revision=revision, adapter=adapter, device=device
         )
 
-        def scores(questions: Any, answers: Any, progress: Any) -> Any:
+        def scores(part: Any, progress: Any) -> Any:
+            if any("question" not in row for row in part) and not before:
+                given = [exchange_of(row, "A row") for row in part]
+                return loaded.score_answers(lm, given, dataset=as_dataset, progress=progress)
+            questions = [row["question"] for row in part]
             if before:
                 return loaded.warn(lm, questions, dataset=as_dataset)
+            answers = [row.get("answer") for row in part]
             return loaded.score(
                 lm, questions, answer=answers, dataset=as_dataset, progress=progress
             )
@@ -235,9 +246,20 @@ def _summary(detector: Any) -> str:
         f"Flags above {detector.threshold:.3f}; cannot say between {low:.3f} and {high:.3f} "
         f"({numbers['cannot_say']:.0%} of held-out answers).",
         f"Promised: {detector.promise}." if detector.promise else "",
+        *_surface_lines(numbers),
         detector.caution,
     ]
     return "\n".join(line for line in lines if line)
+
+
+def _surface_lines(numbers: Any) -> list[str]:
+    """How well answers in each form were told apart, held out; and how many right ones flagged."""
+    names = [key.removeprefix("auroc ") for key in numbers if key.startswith("auroc ")]
+    return [
+        f"{name}: AUROC {numbers[f'auroc {name}']:.3f}, "
+        f"{numbers[f'right flagged {name}']:.0%} of the right ones above the threshold."
+        for name in names
+    ]
 
 
 def _print_table(table: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import sys
 from collections.abc import Sequence
@@ -17,8 +18,6 @@ from anchorscope.config import help_of
 from anchorscope.errors import UserError, unknown
 
 _KEY = "ANCHORSCOPE_API_KEY"
-_LOCAL = "127.0.0.1"
-_LEAST = 16  # characters of an API key
 
 
 def serve(
@@ -29,14 +28,22 @@ def serve(
     port: Annotated[int, typer.Option(help="The port; 0 is any free one.")] = 8000,
     listen: Annotated[
         str, typer.Option(help="Another address of this machine; needs an API key.")
-    ] = _LOCAL,
+    ] = "127.0.0.1",
     api_key: Annotated[
         str | None,
         typer.Option(envvar=_KEY, help=f"The key that clients send; better in {_KEY}."),
     ] = None,
     queue: Annotated[int, typer.Option(help="Requests that may wait; more are refused.")] = 64,
-    batch: Annotated[int, typer.Option(help="Most questions in one batch.")] = 32,
-    question_chars: Annotated[int, typer.Option(help="Most characters of a question.")] = 2000,
+    batch: Annotated[int, typer.Option(help="Most answers in one batch, and in one request.")] = 32,
+    question_chars: Annotated[
+        int, typer.Option(help="Most characters of a prompt with its history.")
+    ] = 2000,
+    max_tokens: Annotated[
+        int,
+        typer.Option(
+            help="Most tokens of an answer, where the detector was trained on given ones."
+        ),
+    ] = 256,
     request_bytes: Annotated[int, typer.Option(help="Most bytes of a request.")] = 1 << 16,
     request_seconds: Annotated[
         float, typer.Option(help="Most seconds until a request has arrived whole.")
@@ -50,38 +57,41 @@ def serve(
         str | None,
         typer.Option("--as", help="Use the prompt of this training dataset, if it had several."),
     ] = None,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", help="Write no line for each request to standard error.")
+    ] = False,
 ) -> None:
     """Serve a model's answers with their scores to OpenAI's clients, until Ctrl-C or SIGTERM.
 
-    The last user message is asked with the detector's own prompt, as the detector was evaluated.
+    A single question is asked with the detector's own prompt, as the detector was evaluated; a
+    conversation goes through the model's chat template. /v1/score scores answers written elsewhere.
     It listens on 127.0.0.1 alone unless --listen and an API key are given.
     """
-    _check_key(listen, api_key)
-    for name, value in (("queue", queue), ("batch", batch), ("question-chars", question_chars),
-                        ("request-bytes", request_bytes)):  # fmt: skip
-        if value < 1:
-            raise UserError(f"--{name} is {value}. Accepted: 1 or more.")
-    if not 0 < request_seconds < math.inf:
-        raise UserError(f"--request-seconds is {request_seconds}. Accepted: more than 0.")
-    if not 0 <= drain < math.inf:
-        raise UserError(f"--drain is {drain}. Accepted: 0 or more seconds.")
+    _check_numbers(queue, batch, question_chars, request_bytes, request_seconds, drain)
     _require_extra()
-    from anchorscope.serve.app import Limits, serve_app
-    from anchorscope.web.server import Server, bind, start_listening
+    from anchorscope.serve.app import Limits, requests, serve_app
+    from anchorscope.web.server import LOCAL, Server, bind, check_listener, start_listening
 
+    check_listener(listen, api_key, what="API key", variable=_KEY, least=16)
     limits = Limits(queue=queue, batch=batch, characters=question_chars, bytes=request_bytes)
     bound = bind(listen, port)
-    served = _served(detector, model, revision, adapter, device, as_dataset)
+    served = _served(detector, model, revision, adapter, device, as_dataset, max_tokens)
     taken = bound.getsockname()[1]
-    hosts = [f"{_LOCAL}:{taken}", f"localhost:{taken}"]
+    hosts = [f"{LOCAL}:{taken}", f"localhost:{taken}"]
     guard = serve_app(served, limits=limits, key=api_key, hosts=hosts)
     server = Server(guard, drain=drain, request_seconds=request_seconds)
+    if not quiet:
+        lines = logging.StreamHandler()
+        lines.setFormatter(logging.Formatter('{"time": "%(asctime)s", "request": %(message)s}'))
+        requests.addHandler(lines)
+        requests.setLevel(logging.INFO)
+        requests.propagate = False
     address = start_listening(bound)
     echo(
         f"{served.model.name} with the detector '{served.detector.name}' at {address}v1. "
         "Ctrl-C ends it."
     )
-    if listen != _LOCAL:
+    if listen != LOCAL:
         echo("The key and all text travel in the clear: put TLS in front.")
     with suppress(KeyboardInterrupt):  # which is how it ends
         server.run(sockets=[bound])
@@ -94,6 +104,7 @@ def _served(
     adapter: str | None,
     device: str,
     dataset: str | None,
+    max_tokens: int,
 ) -> Any:
     """Model and detector, loaded and proved on one question."""
     from anchorscope.detect.deployed.detector import Detector
@@ -107,7 +118,7 @@ def _served(
             loaded.model, detector, model=model, revision=revision, adapter=adapter, device=device
         )
         bar.note("Proving the detector on the model with one question ...")
-        served = Served(loaded, lm, dataset)
+        served = Served(loaded, lm, dataset, max_tokens=max_tokens)
         served.warm()
     return served
 
@@ -123,19 +134,17 @@ def _check_dataset(known: Sequence[str], dataset: str | None) -> None:
         raise unknown("dataset of the detector", dataset, known)
 
 
-def _check_key(listen: str, key: str | None) -> None:
-    if key is None and listen == _LOCAL:
-        return
-    if key is None:
-        raise UserError(
-            f"--listen {listen} lets others in. Set an API key of {_LEAST} characters or more in "
-            f"the environment variable {_KEY} first."
-        )
-    if len(key) < _LEAST or not key.isascii() or not key.isprintable() or " " in key:
-        raise UserError(
-            f"The API key has {len(key)} characters. Accepted: {_LEAST} or more printable ASCII "
-            "characters without spaces."
-        )
+def _check_numbers(
+    queue: int, batch: int, chars: int, size: int, seconds: float, drain: float
+) -> None:
+    for name, value in (("queue", queue), ("batch", batch), ("question-chars", chars),
+                        ("request-bytes", size)):  # fmt: skip
+        if value < 1:
+            raise UserError(f"--{name} is {value}. Accepted: 1 or more.")
+    if not 0 < seconds < math.inf:
+        raise UserError(f"--request-seconds is {seconds}. Accepted: more than 0.")
+    if not 0 <= drain < math.inf:
+        raise UserError(f"--drain is {drain}. Accepted: 0 or more seconds.")
 
 
 def _require_extra() -> None:

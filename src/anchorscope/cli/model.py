@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
+from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -30,12 +31,21 @@ def doctor(
     trust_remote_code: Annotated[
         bool, typer.Option("--trust-remote-code", help=help_of("trust_remote_code"))
     ] = False,
+    states: Annotated[
+        str | None,
+        typer.Option(
+            help="Also check a folder of hidden states, in vLLM's layout, for this model."
+        ),
+    ] = None,
 ) -> None:
     """Check that the knockout is exact on a model, line by line; exit code 2 if a check fails.
 
+    With --states, also whether states that another program wrote are this model's: rows mixed up,
+    positions or layers shifted, the final norm applied, BOS missing, another dtype.
+
     Example: `anchorscope doctor --model Qwen/Qwen3-8B`
     """
-    from anchorscope.engine.check import check_model
+    from anchorscope.engine.check import check_model, check_states
     from anchorscope.models import load_model
 
     quiet_libraries()
@@ -45,15 +55,15 @@ def doctor(
     )  # fmt: skip
     console = Terminal(soft_wrap=True)
     console.print(f"{loaded.name}: {loaded.why}", markup=False)
-    seen, failed = 0, 0
-    for check in check_model(loaded):
-        seen, failed = seen + 1, failed + (not check.ok)
+    count = failed = 0
+    for check in chain(check_model(loaded), check_states(loaded, states) if states else ()):
+        count, failed = count + 1, failed + (not check.ok)
         console.print("[green]  ok [/]" if check.ok else "[red]  no [/]", end="")
         console.print(f" {check.name} ({check.seen})", markup=False)
     if failed:
-        console.print(f"{failed} of {seen} checks failed: this model cannot be run.")
+        console.print(f"{failed} of {count} checks failed: see the lines that begin with no.")
         raise typer.Exit(2)
-    console.print(f"{seen} checks passed: this model can be run.")
+    console.print(f"{count} checks passed: this model can be run.")
 
 
 def get(

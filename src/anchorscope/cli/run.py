@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from anchorscope.cli.terminal import Bar, echo
 from anchorscope.config import EVIDENCE, Config, default_of, help_of
 from anchorscope.errors import UserError
+
+if TYPE_CHECKING:
+    from anchorscope.run_folder.view import RunView
 
 # The group of each option in `--help`; the others stand in front of them.
 PANELS = {
@@ -103,8 +107,7 @@ def run(
         echo(view.ablation.round(2).to_string(index=False))
     if robust:
         echo(view.robust.round(2).to_string(index=False))
-    report = view.path / "report.html"
-    echo(f"Report: {report}" if report.is_file() else f"Tables: {view.path / 'tables'}")
+    conclude(view)
 
 
 def analyse(
@@ -136,7 +139,7 @@ def analyse(
 ) -> None:
     """Analyse states that you extracted yourself, with the results of `run`; needs no model.
 
-    The arrays of the file: docs/own-states.md.
+    The arrays of the file, and how to write them: docs/own-data.md.
 
     Example: `anchorscope analyse states.npz --out runs/mine`
     """
@@ -148,11 +151,17 @@ def analyse(
         view = analyse_states(
             file, out=out, title=title, limit=limit_of(limit), config=config, progress=bar
         )
-    echo(f"Report: {view.path / 'report.html'}")
+    conclude(view)
 
 
 def collect(
     out: Out,
+    answers: Annotated[
+        str | None,
+        typer.Option(
+            help="Your own rows with messages, prompt or question, answer and label: a file, or -."
+        ),
+    ] = None,
     model: Annotated[str, option("model")] = default_of("model"),
     data: Data = DATA,
     limit: Limit = LIMIT,
@@ -189,9 +198,9 @@ def collect(
 
     Example: `anchorscope detect collect --model Qwen/Qwen3-8B --data nq --out runs/material`
     """
-    config = config_of(_without(locals(), "out", "samples", "temperature"))
+    config = config_of(_without(locals(), "out", "answers", "samples", "temperature"))
 
-    from anchorscope.pipeline.collect import add_samples, check_sampling
+    from anchorscope.pipeline.collect import add_samples, check_sampling, collect_answers
     from anchorscope.pipeline.collect import collect as collect_states
 
     if samples is not None:
@@ -199,7 +208,10 @@ def collect(
         if rank is not None:
             raise UserError("--samples needs all answers: leave out --rank, when all are there.")
     with Bar() as bar:
-        folder = collect_states(out=out, config=config, progress=bar)
+        if answers is not None:
+            folder = collect_answers(answers, out=out, config=config, progress=bar)
+        else:
+            folder = collect_states(out=out, config=config, progress=bar)
         if samples is not None:
             add_samples(
                 folder, samples=samples, temperature=temperature, config=config, progress=bar
@@ -252,6 +264,26 @@ def simulate(
     if robust:
         echo(view.robust.round(2).to_string(index=False))
     echo(f"Report: {view.path / 'report.html'}")
+
+
+def conclude(view: RunView) -> None:
+    """Print each dataset's finding in a sentence, where the report is, and what to do next."""
+    from anchorscope.run_folder.view import records
+    from anchorscope.show.report.findings import MEANINGS
+
+    rows = records(view.findings)
+    for row in rows:
+        name, meaning = MEANINGS[row["finding"]]
+        echo(f"{view.titles[row['dataset']]}: {name.lower()}: {row['why'] or meaning}.")
+    report = view.path / "report.html"
+    echo(f"Report: {report}" if report.is_file() else f"Tables: {view.path / 'tables'}")
+    found, folder = {row["finding"] for row in rows}, shlex.quote(str(view.path))
+    if "too-few" in found:
+        echo("Next: ask more questions, with a larger --limit (or file) and another --out.")
+    elif "cannot-tell" in found:
+        echo(f"Next: anchorscope power {folder}   # how many questions would decide")
+    else:
+        echo(f"Next: anchorscope view {folder}   # every question, in the browser")
 
 
 # --- Options to a config ---

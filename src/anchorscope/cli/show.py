@@ -273,7 +273,7 @@ def legend(blocks: Sequence[Block]) -> Table:
     table = Table.grid(padding=(0, GAP - 1, 0, 0), pad_edge=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column(style="dim")
-    figures = [block for block in blocks if block.kind == "reading"]
+    figures = [block for block in blocks if block.kind == "figure"]
     for block in blocks:
         if block in figures and len(figures) > 1:  # each model has a figure of its own
             table.add_row("", Text(block.columns[0].model, style="italic"))

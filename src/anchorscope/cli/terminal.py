@@ -9,6 +9,8 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import threading
+import time
 from collections.abc import Iterable
 from types import TracebackType
 from typing import Any
@@ -56,9 +58,9 @@ class Terminal(Console):
 
 
 class Bar:
-    """Progress on standard error: one bar a stage, or plain lines where there is no terminal."""
+    """Progress on standard error: one bar a stage; without a terminal a line every 30 seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, seconds: float = 30.0) -> None:
         self.console = Terminal(stderr=True)
         self._rich = Progress(
             TextColumn("{task.description:<22}"),
@@ -70,10 +72,13 @@ class Bar:
             disable=not self.console.is_terminal,
         )
         self._task = None
+        self._seconds, self._ended = seconds, threading.Event()
 
     def __enter__(self) -> Bar:
         quiet_libraries()
         self._rich.start()
+        if not self.console.is_terminal:
+            threading.Thread(target=self._print_lines, daemon=True).start()
         return self
 
     def __exit__(
@@ -82,7 +87,17 @@ class Bar:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._ended.set()
         self._rich.stop()
+
+    def _print_lines(self) -> None:
+        """Print how far the stage is, again and again: a log then shows that work goes on."""
+        begun = time.monotonic()
+        while not self._ended.wait(self._seconds):
+            if self._task is not None:
+                task, minutes = self._rich.tasks[self._task], (time.monotonic() - begun) / 60
+                done = f"{task.completed:.0f}/{task.total:.0f}"
+                self.note(f"{task.description} ({done}), {minutes:.1f} minutes so far")
 
     def start(self, stage: str, total: int) -> None:
         if not self.console.is_terminal:

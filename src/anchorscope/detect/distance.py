@@ -14,6 +14,17 @@ from anchorscope.detect.material import Material
 DIRECTIONS = 64  # of largest spread; the others share one variance, as in probabilistic PCA
 _PER_DIRECTION = 4  # training answers at least, or the variances are luck
 _STEPS = 101  # quantiles kept
+FAR = 0.95  # share of held-out training answers that are nearer: beyond it nothing is concluded
+
+
+def far_reason(distance: float) -> str:
+    """Why nothing is concluded at this distance; empty where it is near enough, or not known."""
+    if not distance >= FAR:
+        return ""
+    return (
+        f"it is unlike what the detector learnt from: {distance:.0%} of the held-out training "
+        f"answers are nearer to the others, and from {FAR:.0%} on nothing is concluded"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,19 +54,19 @@ class Distance:
         """The share of held-out training answers that are nearer than each state, [question]."""
         return np.searchsorted(self.seen, self.distances(states)) / len(self.seen)
 
-    def tensors(self) -> dict[str, np.ndarray]:
+    def tensors(self, prefix: str = "distance.") -> dict[str, np.ndarray]:
         """The arrays that make it up, ready for safetensors."""
         names = ("mean", "scale", "directions", "variances", "seen")
-        arrays = {f"distance.{name}": getattr(self, name) for name in names}
-        return arrays | {"distance.at": np.array([self.layer, self.rest])}
+        arrays = {f"{prefix}{name}": getattr(self, name) for name in names}
+        return arrays | {f"{prefix}at": np.array([self.layer, self.rest])}
 
     @classmethod
-    def restore(cls, tensors: dict[str, np.ndarray]) -> Distance | None:
+    def restore(cls, tensors: dict[str, np.ndarray], prefix: str = "distance.") -> Distance | None:
         """What `tensors` gave; None where a folder holds none."""
         own = {
-            name.removeprefix("distance."): array
+            name.removeprefix(prefix): array
             for name, array in tensors.items()
-            if name.startswith("distance.")
+            if name.startswith(prefix)
         }
         if not own:
             return None
@@ -64,10 +75,12 @@ class Distance:
         return cls(layer=int(layer) if layer == int(layer) else layer, rest=rest, **own)
 
 
-def learn_distance(material: Material, *, layer: int | None = None) -> Distance:
+def learn_distance(
+    material: Material, *, states: str = "clean", layer: int | None = None
+) -> Distance:
     """The distance from these answers at the layer of the single probe, or the one given."""
-    layer = choose(material).layer if layer is None else layer
-    x = material.layer("clean", layer).astype(np.float64)
+    layer = choose(material, states=states).layer if layer is None else layer
+    x = material.layer(states, layer).astype(np.float64)
     held_out = np.empty(len(x))
     for fold in np.unique(material.inner):
         held = material.inner == fold

@@ -79,30 +79,25 @@ class Inner(NamedTuple):
     logits: dict[str, np.ndarray]  # by states, [question]
 
 
-class Part(NamedTuple):
-    """Answers among those of a larger material."""
-
-    rows: np.ndarray  # numbers, [question of the part]
-    material: Material
-
-
 def fit_inner(
     material: Material, layer: int, strengths: Sequence[float], *, states: str = "clean"
 ) -> dict[float, Inner]:
     """The inner probes of each strength; those that are not known yet are fitted at once."""
-    whole = Part(np.arange(len(material)), material)
-    _fit_together(material, [whole], layer, strengths, states)
+    new = [C for C in strengths if _inner_key(states, layer, C) not in material.memo]
+    if new:
+        every = np.arange(len(material))
+        tasks = [FoldTask(every, material.z, material.inner, C) for C in new]
+        x = material.layer(states, layer).astype(np.float64)
+        probes = fit_fold_tasks(x, tasks)
+        read = {"clean": task_logits(probes, tasks, x)}
+        if any(np.isnan(logits).any() for logits in read["clean"]):
+            raise UserError("All answers of some inner folds are of one class; a probe needs both.")
+        if states == "clean" and material.has("knockout"):
+            read["knockout"] = task_logits(probes, tasks, material.layer("knockout", layer))
+        for place, C in enumerate(new):
+            logits = {name: by_task[place] for name, by_task in read.items()}
+            material.memo[_inner_key(states, layer, C)] = Inner(probes[place], logits)
     return {C: material.memo[_inner_key(states, layer, C)] for C in strengths}
-
-
-def rests(material: Material) -> list[Part]:
-    """What is learnt from when an inner fold is held out, fold by fold."""
-    return [Part(np.flatnonzero(~held), rest) for held, rest, _ in material.inner_parts()]
-
-
-def fit_rests(material: Material, layer: int, strengths: Sequence[float]) -> None:
-    """Put the inner probes of every inner fold's rest into its memo, fitted in one batch."""
-    _fit_together(material, rests(material), layer, strengths, "clean")
 
 
 def whole_probe(
@@ -134,31 +129,6 @@ def _aurocs(material: Material, states: str, layers: Sequence[int]) -> list[floa
     for layer, inner in zip(layers, by_layer, strict=True):
         material.memo[_inner_key(states, layer, DEFAULT_C)] = inner
     return [auroc(material.z, inner.logits["clean"]) for inner in by_layer]
-
-
-def _fit_together(
-    whole: Material, parts: Sequence[Part], layer: int, strengths: Sequence[float], states: str
-) -> None:
-    """Fit what the parts' memos do not hold yet, in one batch, and put it there."""
-    wanted = [
-        (part, _inner_key(states, layer, C), C)
-        for part in parts
-        for C in strengths
-        if _inner_key(states, layer, C) not in part.material.memo
-    ]
-    if not wanted:
-        return
-    tasks = [FoldTask(p.rows, p.material.z, p.material.inner, C) for p, _, C in wanted]
-    x = whole.layer(states, layer).astype(np.float64)
-    probes = fit_fold_tasks(x, tasks)
-    read = {"clean": task_logits(probes, tasks, x)}
-    if any(np.isnan(logits).any() for logits in read["clean"]):
-        raise UserError("All answers of some inner folds are of one class; a probe needs both.")
-    if states == "clean" and whole.has("knockout"):
-        read["knockout"] = task_logits(probes, tasks, whole.layer("knockout", layer))
-    for place, (part, key, _) in enumerate(wanted):
-        logits = {name: by_task[place] for name, by_task in read.items()}
-        part.material.memo[key] = Inner(probes[place], logits)
 
 
 def _inner_key(states: str, layer: int, C: float) -> tuple:

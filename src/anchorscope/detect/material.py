@@ -18,7 +18,7 @@ from anchorscope.errors import UserError
 from anchorscope.probes.folds import MIN_PER_CLASS, entity_folds, random_folds
 from anchorscope.records import Sample
 from anchorscope.run_folder.states import StateBank, require_whole_states
-from anchorscope.run_folder.view import RunView
+from anchorscope.run_folder.view import RunView, records
 
 INNER_FOLDS = 3
 FoldsBy = Literal["entity", "random", "dataset"]
@@ -68,6 +68,7 @@ class Text:
     p_true: float = np.nan
     entropies: tuple[float, ...] = ()  # of each answer token's distribution; none: not kept
     sampled: SampledAnswers | None = None  # other answers to the question, drawn
+    surface: str = ""  # how it is written, where that is not as the model wrote it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +95,11 @@ class Material:
     @property
     def entities(self) -> tuple[str, ...]:
         return tuple(text.entity for text in self.texts)
+
+    @cached_property
+    def surfaces(self) -> np.ndarray:
+        """The surface of each answer, [question]; "" as the model wrote it."""
+        return np.array([text.surface for text in self.texts], dtype=object)
 
     @cached_property
     def datasets(self) -> np.ndarray:
@@ -241,6 +247,49 @@ def from_run(run: RunView, dataset: str, *, seed: int = 0, limit: int | None = N
         rows=np.arange(len(used)),
         seed=seed,
     )
+
+
+def surfaces_of(run: RunView, material: Material) -> Material | None:
+    """The answers of a material on other surfaces; None where the run has not read them."""
+    parts, place = [], {text.id: n for n, text in enumerate(material.texts)}
+    answers: dict[str, dict[str, list[dict]]] = {}  # by surface and id: a row for each token
+    for row in records(run.surfaces):
+        if row["id"] in place:
+            answers.setdefault(row["surface"], {}).setdefault(row["id"], []).append(row)
+    for surface, own in answers.items():
+        numbers = np.array([place[id] for id in own])
+        texts = tuple(
+            replace(
+                material.texts[n],
+                id=f"{id}#{surface}",
+                answer=str(tokens[0]["text"]),
+                log_probs=tuple(row["log_prob"] for row in tokens),
+                exact_answer=tuple(n for n, row in enumerate(tokens) if row["exact"]),
+                first_entropy=float(tokens[0]["first_entropy"]),
+                entropies=(),
+                sampled=None,
+                p_true=np.nan,
+                surface=surface,
+            )
+            for n, (id, tokens) in zip(numbers, own.items(), strict=True)
+        )
+        bank = _CleanOnly(StateBank(run.path, list(own)), f"surface-{surface}")
+        part = replace(material, texts=texts, z=material.z[numbers], bank=bank, memo={})
+        parts.append(replace(part, rows=np.arange(len(texts))))
+    return join(parts) if parts else None
+
+
+class _CleanOnly:
+    """The states of a surface, as clean ones."""
+
+    names = frozenset({"clean"})
+
+    def __init__(self, bank: StateBank, name: str) -> None:
+        self.bank, self.name, self.layers = bank, name, bank.layers
+
+    def layer(self, name: str, layer: int) -> np.ndarray:
+        """The states [question, width] of one layer."""
+        return self.bank.layer(self.name, layer)
 
 
 def _text(sample: Sample, p_true: float, sampled: SampledAnswers | None) -> Text:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
-from scipy.special import expit
+from scipy.special import expit, logit
 from sklearn.base import BaseEstimator
+from sklearn.isotonic import IsotonicRegression
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
@@ -19,6 +20,9 @@ from anchorscope.stats.ranking import auroc
 
 _FREE = 1e6  # so weak a penalty that two numbers fitted to hundreds of answers do not feel it
 _LEAST = 1e-6  # log-odds for one spread of the scores
+
+
+Calibration = Literal["platt", "isotonic"]
 
 
 class Cost(NamedTuple):
@@ -41,7 +45,7 @@ class Method(BaseEstimator):
     reads_tokens: ClassVar[bool] = False  # needs the log-probability of every answer token
     single: ClassVar[bool] = False  # a baseline that others are to beat out of domain too
     extra_passes: ClassVar[float] = 0.0  # forward passes beside those that wrote the answer
-    calibration_: Platt
+    calibration_: Platt | Isotonic
     inner_auroc_: float  # on held-out training answers
     inner_scores_: np.ndarray  # [question], of the training answers, held out
 
@@ -188,3 +192,38 @@ class Platt:
     def probability(self, score: np.ndarray) -> np.ndarray:
         """The calibrated probability of z = 1, [question]."""
         return expit(self.log_odds(score))
+
+
+@dataclass(frozen=True)
+class Isotonic:
+    """P(z = 1) rises with the score by steps, with a straight line between their ends."""
+
+    scores: tuple[float, ...]  # rising
+    probabilities: tuple[float, ...]
+    prior: float = 0.0  # log-odds of z = 1 among the answers it was fitted on
+
+    @classmethod
+    def fit(cls, score: np.ndarray, z: np.ndarray) -> Isotonic:
+        """The rising steps that fit scores [question] to classes; never 0 or 1."""
+        share = float(np.clip(np.mean(z), 1e-6, 1 - 1e-6))
+        edge = 1 / (len(z) + 2)
+        steps = IsotonicRegression(y_min=edge, y_max=1 - edge, out_of_bounds="clip").fit(score, z)
+        return cls(
+            tuple(steps.X_thresholds_.tolist()),
+            tuple(steps.y_thresholds_.tolist()),
+            float(np.log(share / (1 - share))),
+        )
+
+    def probability(self, score: np.ndarray) -> np.ndarray:
+        """The calibrated probability of z = 1, [question]."""
+        score = np.asarray(score, dtype=np.float64)
+        return np.interp(score, self.scores, self.probabilities)
+
+    def evidence(self, score: np.ndarray) -> np.ndarray:
+        """The log-odds less the prior's, [question]."""
+        return logit(self.probability(score)) - self.prior
+
+
+def calibrate(kind: Calibration, score: np.ndarray, z: np.ndarray) -> Platt | Isotonic:
+    """The calibration of this kind, fitted to held-out scores [question]."""
+    return Isotonic.fit(score, z) if kind == "isotonic" else Platt.fit(score, z)

@@ -24,8 +24,8 @@ class Promise:
 
     risk: float
     confidence: float
-    answers: int  # of the calibration set
-    accepted: int  # of these, up to the threshold
+    entities: int  # of the calibration set; one answer about each is counted
+    accepted: int  # answers of these, up to the threshold
     wrong: int  # of the accepted ones
 
     @property
@@ -36,10 +36,11 @@ class Promise:
 
     def __str__(self) -> str:
         return (
-            f"at most {self.risk:.0%} of the accepted answers (probability up to the threshold) "
-            f"are wrong, with {self.confidence:.0%} confidence over draws of the {self.answers} "
-            f"calibration answers ({self.accepted} accepted, {self.wrong} of them wrong), provided "
-            "that new answers are exchangeable with these: same model, prompt and kind of question"
+            f"at most {self.risk:.0%} of the answers let through (outcome right) are wrong, with "
+            f"{self.confidence:.0%} confidence over draws of the {self.entities} calibration "
+            f"entities, one answer each ({self.accepted} accepted, {self.wrong} of them wrong). It "
+            "holds for new answers that are exchangeable with these: same model, prompt and kind "
+            "of question. On other traffic nothing is promised"
         )
 
 
@@ -60,16 +61,16 @@ def choose_cut(
     entity: np.ndarray,
     seed: int,
     risk: float | None = None,
-    calibration: tuple[np.ndarray, np.ndarray] | None = None,
+    calibration: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None,
 ) -> Cut:
     """The best threshold on held-out probabilities, or the one that keeps a promised risk.
 
-    `calibration` has the probabilities and classes of the answers that were set aside for it.
+    `calibration` has probability, class and entity of the answers that were set aside for it.
     """
     threshold, promise = best_threshold(held_out, z), None
     low, high = threshold_band(held_out, z, entity=entity, seed=seed)
     if calibration is not None and risk is not None:
-        threshold, promise = risk_threshold(*calibration, risk=risk, cuts=held_out)
+        threshold, promise = risk_threshold(*calibration, risk=risk, cuts=held_out, seed=seed)
         low, high = threshold, max(threshold, high)
     unsure = float(np.mean((held_out > low) & (held_out <= high)))
     return Cut(threshold=threshold, band=(low, high), promise=promise, cannot_say=unsure)
@@ -119,26 +120,34 @@ def _best_places(falling: np.ndarray, z: np.ndarray, times: np.ndarray) -> np.nd
 
 
 def risk_threshold(
-    probability: np.ndarray, z: np.ndarray, *, risk: float, cuts: np.ndarray
+    probability: np.ndarray,
+    z: np.ndarray,
+    entity: np.ndarray,
+    *,
+    risk: float,
+    cuts: np.ndarray,
+    seed: int = 0,
 ) -> tuple[float, Promise]:
     """The highest of the cuts up to which at most `risk` of the answers are wrong, and the promise.
 
     Learn then Test (Angelopoulos et al., 2021): an exact binomial test of each cut, from the most
     trusted answers on, up to the first that is not rejected. `cuts` must not come from these
-    answers. Conformal risk control in expectation is for losses that rise with the threshold; the
-    share of wrong answers among the accepted ones need not, and where scores are weak it would
-    promise too much.
+    answers. Answers about one entity are right or wrong together, so one of each entity is drawn
+    and counted. Conformal risk control in expectation is for losses that rise with the threshold;
+    the share of wrong answers among the accepted ones need not.
     """
-    cuts = np.quantile(cuts, np.linspace(0, 1, _CUTS))
+    shuffled = np.random.default_rng(seed).permutation(len(z))
+    one_each = shuffled[np.unique(entity[shuffled], return_index=True)[1]]
+    probability, z = probability[one_each], z[one_each]
     fewest = max(math.log(1 - CONFIDENCE) / math.log(1 - risk), len(z) / 10)
     found = None
-    for cut in np.unique(cuts):
+    for cut in np.unique(np.quantile(cuts, np.linspace(0, 1, _CUTS))):
         accepted = probability <= cut
         count, wrong = int(accepted.sum()), int(z[accepted].sum())
         if count < fewest:  # by their number alone, so that no test is spent on them
             continue
         promise = Promise(
-            risk=risk, confidence=CONFIDENCE, answers=len(z), accepted=count, wrong=wrong
+            risk=risk, confidence=CONFIDENCE, entities=len(z), accepted=count, wrong=wrong
         )
         if not promise.supported:
             break
@@ -146,7 +155,7 @@ def risk_threshold(
     if found is None:
         raise UserError(
             f"A risk of {risk:g} cannot be promised: no threshold keeps the share of wrong answers "
-            f"below it with {CONFIDENCE:.0%} confidence on {len(z)} calibration answers "
-            f"({int(z.sum())} wrong). Collect more answers, or allow a higher risk."
+            f"below it with {CONFIDENCE:.0%} confidence on {len(z)} calibration entities, one "
+            f"answer each ({int(z.sum())} wrong). Collect more answers, or allow a higher risk."
         )
     return found

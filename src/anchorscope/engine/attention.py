@@ -8,11 +8,11 @@ model's own rule about positions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -34,16 +34,36 @@ _HARMLESS = {
 }  # fmt: skip
 
 
-class InputEdit(Protocol):
-    """Change the inputs of blocks, so that a window's rows start from the clean rows."""
+@dataclass(frozen=True)
+class WindowSlots:
+    """Windows of `width` blocks in one pass: clean rows first, then as many rows for each slot.
 
-    def __call__(self, block: int, hidden: Tensor) -> Tensor:
-        """The packed input [1, token, width] that a block (from 0) gets."""
-        ...
+    Before each block one slot is set back to the clean rows: its window begins there. So the clean
+    rows and every slot have the same number of packed `tokens`.
+    """
+
+    tokens: int
+    width: int
+
+    def begin(self, block: int, hidden: Tensor) -> Tensor:
+        """The packed hidden states [1, token, width] that a block (from 0) is given."""
+        return self._cleaned(hidden, [1 + block % self.width], dim=1)
 
     def keys(self, block: int, donor: int, packed: Tensor) -> Tensor:
-        """A donor block's packed keys or values [1, key head, token, width], as seen here."""
-        ...
+        """The donor's packed keys or values [1, key head, token, width] as a block sees them.
+
+        A slot whose window began after the donor ran must find the clean rows' keys there.
+        """
+        begun = range(max(donor + 1, block - self.width + 1), block + 1)
+        return self._cleaned(packed, [1 + start % self.width for start in begun], dim=2)
+
+    def _cleaned(self, packed: Tensor, slots: Sequence[int], dim: int) -> Tensor:
+        """The same packed things, with the clean rows' in the place of these slots'."""
+        packed = packed.clone()
+        clean = packed.narrow(dim, 0, self.tokens)
+        for slot in slots:
+            packed.narrow(dim, self.tokens * slot, self.tokens).copy_(clean)
+        return packed
 
 
 @dataclass
@@ -53,10 +73,7 @@ class View:
     layout: Layout
     memory: KVCache
     watch: WeightObserver | None = None
-    side_observer: WeightObserver | None = (
-        None  # shown the weights too, while the values stay fused
-    )
-    input_edit: InputEdit | None = None
+    slots: WindowSlots | None = None
     block: int = -1  # the block that runs now, from 0
     called: list[int] = field(default_factory=list)  # the blocks whose attention was ours
 
@@ -91,8 +108,8 @@ def attend(
         raise UnsupportedModel("a block attends more than once, and one cut would not be all of it")
     view.called.append(block)
     donor = _donor(module)
-    if donor is not None and view.input_edit is not None:
-        key, value = (view.input_edit.keys(block, donor, packed) for packed in (key, value))
+    if donor is not None and view.slots is not None:
+        key, value = (view.slots.keys(block, donor, packed) for packed in (key, value))
     rule = require_rule(attention_mask, module)
     bias = layout.bias(block, rule, query.dtype)
     if alibi is not None:
@@ -102,10 +119,9 @@ def attend(
     special = any(option is not None for option in (kept, softcap, s_aux, alibi))
     if not (view.watch or special):
         return _fused(view, layout, query, key, value, bias, scale, rule), None
-    watch = view.watch or view.side_observer
     query, key, value = (layout.in_rows(packed) for packed in (query, key, value))
     pair = view.memory.join(block, key, value)
-    out, weights = _written_out(query * scale, pair, bias, softcap, s_aux, kept, watch)
+    out, weights = _written_out(query * scale, pair, bias, softcap, s_aux, kept, view.watch)
     return layout.pack(out.transpose(1, 2)), weights
 
 
@@ -130,8 +146,6 @@ def _fused(
         return attend_segments(query, segments, bias, open_prefix, layout, scale)
     query, key, value = (layout.in_rows(packed) for packed in (query, key, value))
     pair = memory.join(view.block, key, value)
-    if view.side_observer is not None:
-        view.side_observer(_weights(query * scale, pair[0], bias))
     # Faster on CPU and GPU alike than repeating the keys for grouped queries.
     out = scaled_dot_product_attention(
         query, *pair, attn_mask=bias, scale=scale, enable_gqa=query.shape[1] != key.shape[1]

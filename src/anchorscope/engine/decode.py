@@ -7,9 +7,8 @@ have ended, and keeps the state of each token as it is fed; `write_samples` draw
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
@@ -26,8 +25,19 @@ from anchorscope.models import Model
 # Rows are taken out of the batch when this share of them has finished: a copy of the memory for
 # every row that ends would cost more than it saves.
 _COMPACT_AT = 0.25
-# Called with each answer token as it is fed: its id, and its states [layer, width].
-OnToken = Callable[[int, Tensor], None]
+
+
+@dataclass(frozen=True)
+class Step:
+    """The next token of every answer that is still being written, as it is fed."""
+
+    number: int  # of the token in its answer, from 0
+    rows: tuple[int, ...]  # whose token it is
+    tokens: tuple[int, ...]
+    states: Tensor  # [row, layer, width]
+
+
+OnToken = Callable[[Step], None]
 
 
 # --- Prefix and trunk: the clean part that everything shares ---
@@ -128,13 +138,10 @@ def grow_trunk(
     stretches = (Stretch(turn, range(len(turn))) for turn in turns)
     distinct = None if lease.fused else distinct_tokens(stretches)
     layout = Layout(at, at, prefix_length=len(prefix), sizes=sizes, distinct=distinct)
-    more = None if extra_position is None else to_device(extra_position, lease.model.device)
-
-    def alone(row: int) -> Tensor:
-        return grow_trunk(lease, prefix, [prompts[row]], room=0, head=False).last.states[0]
-
-    several = alone if len(prompts) > 1 else None
-    last = lease.run(tokens, layout, memory, head=head, extra_position=more, alone=several)
+    more = None
+    if extra_position is not None:
+        more = layout.token_at(to_device(extra_position, lease.model.device))
+    last = lease.run(tokens, layout, memory, head=head, states_at=more)
     # Copies, small beside the prefix in every row of the memory, which can then be let go.
     own = (memory.own(block, at.shape[1]) for block in range(lease.model.blocks))
     pairs = tuple((key.clone(), value.clone()) for key, value in own)
@@ -150,51 +157,6 @@ def pad_left(rows: Sequence[Sequence[int]], fill: int, device: torch.device) -> 
     numbers = np.fromiter(chain.from_iterable(rows), np.int64, int(sizes.sum()))
     table[np.arange(width) >= (width - sizes)[:, None]] = numbers
     return to_device(table, device)
-
-
-# --- Attention mass: how much each answer token attends to every position ---
-
-
-class AttentionSum:
-    """The weights of each row's last query [row, key], mean over heads, summed over blocks."""
-
-    def __init__(self) -> None:
-        self._total: Tensor | None = None
-
-    def add(self, weights: Tensor) -> None:
-        """Add those of a block, [row, head, query, key]."""
-        now = weights[:, :, -1].float().mean(dim=1)
-        self._total = now if self._total is None else self._total + now.to(self._total.device)
-
-    def mean(self, lease: Lease) -> np.ndarray:
-        """The mean over blocks, [row, key]."""
-        assert self._total is not None
-        return (self._total / lease.model.blocks).cpu().numpy()
-
-
-@dataclass(frozen=True)
-class AttentionMass:
-    """The attention mass at each token of a batch of answers, recorded step by step."""
-
-    # The rows fed in a step, and their weights [row, key]: of the prefix, of the trunk's columns,
-    # and of the answer's tokens so far.
-    _steps: list[tuple[list[int], np.ndarray]] = field(default_factory=list)
-
-    @contextmanager
-    def record(self, lease: Lease, rows: Tensor) -> Iterator[None]:
-        """A `with` block in which the next token of these rows is fed."""
-        total = AttentionSum()
-        lease.side_observer = total.add
-        try:
-            yield
-        finally:
-            lease.side_observer = None
-        self._steps.append((rows.tolist(), total.mean(lease)))
-
-    def at(self, row: int, token: int) -> np.ndarray:
-        """The mass [key] at a token of a row's answer, from 0."""
-        rows, mean = self._steps[token]
-        return mean[rows.index(row)]
 
 
 # --- Answers ---
@@ -219,7 +181,6 @@ class DecodedBatch:
     states: Tensor  # [row, token, layer, width], on the model's device
     trunk: Trunk
     extra: Tensor | None  # [row, layer, width] at the extra position of the prompts, if given
-    mass: AttentionMass | None  # at every token, with `mass`
 
 
 @dataclass(frozen=True)
@@ -246,15 +207,13 @@ def write_answers(
     stop_ids: Tensor,
     limit: int,
     extra_position: Sequence[int] | None = None,
-    mass: bool = False,
     on_token: OnToken | None = None,
 ) -> DecodedBatch:
     """Each prompt's greedy answer up to a stop token (left out) or the limit.
 
-    `extra_position` is one more position of each prompt whose states are kept. `mass` records the
-    attention mass at every token. `on_token` follows the answer to a single prompt.
+    `extra_position` is one more position of each prompt whose states are kept. `on_token` is called
+    with each step of the answers.
     """
-    assert on_token is None or len(prompts) == 1, "only one answer at a time can be followed"
     grown = grow_trunk(lease, prefix, prompts, room=limit, head=True, extra_position=extra_position)
     decoder = _Decoder(lease, prefix, grown, limit)
     decoder.states = torch.empty(
@@ -262,11 +221,9 @@ def write_answers(
         dtype=lease.model.dtype,
         device=lease.model.device,
     )
-    decoder.mass, decoder.on_token = AttentionMass() if mass else None, on_token
+    decoder.on_token = on_token
     decoder.run(grown.last.logits, stop_ids)
-    return DecodedBatch(
-        decoder.answers(), decoder.states, grown.trunk, grown.last.extra, decoder.mass
-    )
+    return DecodedBatch(decoder.answers(), decoder.states, grown.trunk, grown.last.extra)
 
 
 def write_samples(
@@ -277,15 +234,19 @@ def write_samples(
     stop_ids: Tensor,
     limit: int,
     sampling: Sampling,
+    on_token: OnToken | None = None,
 ) -> list[tuple[DecodedAnswer, ...]]:
-    """Several drawn answers to each prompt, which is read once for all of them."""
+    """Several drawn answers to each prompt, which is read once for all of them.
+
+    `on_token` is called with each step but the last one allowed, whose tokens are not fed.
+    """
     each = sampling.uniforms.shape[1]
     grown = grow_trunk(lease, prefix, prompts, room=limit, head=True)
     assert grown.last.logits is not None
     index = torch.arange(len(prompts), device=lease.model.device).repeat_interleave(each)
     grown.memory.keep(index)
     decoder = _Decoder(lease, prefix, grown, limit, at=grown.trunk.at[index])
-    decoder.sampling = sampling
+    decoder.sampling, decoder.on_token = sampling, on_token
     decoder.run(grown.last.logits[index], stop_ids)
     answers = decoder.answers()
     return [answers[start : start + each] for start in range(0, len(answers), each)]
@@ -295,7 +256,6 @@ class _Decoder:
     """A batch of answers under way: the rows still being written, and what is written so far."""
 
     states: Tensor | None = None  # [row, token, layer, width]; None: nothing reads them
-    mass: AttentionMass | None = None
     sampling: Sampling | None = None
     on_token: OnToken | None = None
 
@@ -377,13 +337,18 @@ class _Decoder:
         self.next_at = self.next_at + 1
         sizes = [1] * len(query_at)
         layout = Layout(query_at, self.at, prefix_length=len(self.prefix), sizes=sizes)
-        with self.mass.record(self.lease, self.rows) if self.mass else nullcontext():
-            read = self.lease.run(chosen[:, None], layout, self.memory, head=head)
+        read = self.lease.run(chosen[:, None], layout, self.memory, head=head)
         if self.states is not None:
             self.states[self.rows, step] = read.states
         if self.on_token is not None:
-            self.on_token(int(chosen[0]), read.states[0])
+            self.on_token(self._step(chosen, step, read.states))
         return read.logits
+
+    def _step(self, chosen: Tensor, step: int, states: Tensor) -> Step:
+        """The tokens fed, of the rows that have not ended."""
+        going = (self.length[self.rows] < 0).nonzero()[:, 0]
+        rows, tokens = self.rows[going].tolist(), chosen[going].tolist()
+        return Step(step, tuple(rows), tuple(tokens), states[going])
 
     def answers(self) -> tuple[DecodedAnswer, ...]:
         """The answers in the order of the prompts."""

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -16,16 +14,16 @@ from torch import Tensor, nn
 
 from anchorscope.engine.attention import (
     CURRENT,
-    InputEdit,
     View,
     WeightObserver,
+    WindowSlots,
     attention_named,
     replace_own_attention,
 )
 from anchorscope.engine.fused import can_fuse, install_kernels
 from anchorscope.engine.kv_cache import KVCache
 from anchorscope.engine.layout import NAME, Layout, UnsupportedModel, first_position
-from anchorscope.engine.limits import Alone, PackTrial, facts_of
+from anchorscope.engine.limits import facts_of, prove_length
 from anchorscope.engine.on_cpu import cpu_fast_paths
 from anchorscope.errors import UserError
 from anchorscope.models import Model
@@ -53,7 +51,7 @@ class Read(NamedTuple):
 
     states: Tensor  # [row, layer, width]
     logits: Tensor | None  # [row or token of `logits_at`, vocabulary]; None without `head`
-    extra: Tensor | None = None  # [row, layer, width] at the extra position, where one is given
+    extra: Tensor | None = None  # [token of `states_at`, layer, width]
 
 
 class Lease:
@@ -66,15 +64,11 @@ class Lease:
 
     def __init__(self, model: Model) -> None:
         self.model = model
-        self.observer: WeightObserver | None = (
-            None  # shown every block's weights, without gradients
-        )
-        # The same, while the values come from fused attention as if nothing looked; not on a GPU.
-        self.side_observer: WeightObserver | None = None
+        # Shown every block's weights, without gradients.
+        self.observer: WeightObserver | None = None
         self._pass: _Pass | None = None
         self._back = ExitStack()
-        self._packs = PackTrial(self)
-        self._tuples = False  # whether a block hands on a tuple, as seen in the last pass
+        self.trying = False  # whether made-up packs are under way
         forward = inspect.signature(model.lm.forward).parameters
         self._picks = "logits_to_keep" in forward
         self._first = first_position(model.parts.decoder)
@@ -100,12 +94,7 @@ class Lease:
             self._back = back.pop_all()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._back.close()
 
     def run(
@@ -115,25 +104,19 @@ class Lease:
         memory: KVCache,
         *,
         head: bool = False,
-        input_edit: InputEdit | None = None,
+        slots: WindowSlots | None = None,
         watch: WeightObserver | None = None,
         logits_at: Tensor | None = None,
         depth: int | None = None,
-        extra_position: Tensor | None = None,
-        start: int = 0,
-        alone: Alone | None = None,
+        states_at: Tensor | None = None,
     ) -> Read:
         """The states of every layer at each row's last token, and its logits if `head` is wanted.
 
-        `ids` are [row, query], padded as the layout says. `input_edit` may change the input of a
-        block. `watch` is shown every block's attention weights; with it alone gradients can be
+        `ids` are [row, query], padded as the layout says. `slots` read windows of
+        blocks. `watch` is shown every block's attention weights; with it alone gradients can be
         taken. `logits_at` are the packed tokens whose logits are wanted instead of the last ones.
         After `depth` blocks the pass ends: what comes later cannot change their layers.
-        `extra_position` is one more position of each row [row] whose states are kept. The first
-        `start` blocks are skipped: `input_edit` must give the next one its input, and their layers
-        mean nothing.
-        `alone` reads one of several rows by itself, which a longer pack than any before is held
-        against.
+        `states_at` are packed tokens whose states are kept beside the last ones.
 
         Example:
             at = torch.arange(ids.shape[1])[None]  # one row, all positions from 0
@@ -143,15 +126,13 @@ class Lease:
 
         """
         self._check_positions(layout)
-        longest = self._packs.untried_length(layout)
-        if longest and alone is None:
-            self._packs.try_made_up(longest)
+        prove_length(self, layout)
         last = layout.last()
         assert depth is None or not head, "the head reads the last block"
         kept = last
-        if extra_position is not None:
-            kept = torch.cat([last, layout.token_at(extra_position)])
-        view = View(layout, memory, watch or self.observer, self.side_observer, input_edit)
+        if states_at is not None:
+            kept = torch.cat([last, states_at])
+        view = View(layout, memory, watch or self.observer, slots)
         now = self._pass = _Pass(view, kept, depth)
         tokens = layout.pack(ids)
         given = {
@@ -163,17 +144,15 @@ class Lease:
         }
         token = CURRENT.set(view)
         try:
-            with self._gradients(wanted=watch is not None), self._skipping(start):
+            with self._gradients(wanted=watch is not None):
                 logits = self._forward(given, last if logits_at is None else logits_at, head)
-            self._check_called(now, start)
+            self._check_called(now)
             with torch.set_grad_enabled(watch is not None):
                 states = torch.stack(now.states, dim=1)
-            more = None if extra_position is None else states[len(last) :]
+            more = None if states_at is None else states[len(last) :]
         finally:
             CURRENT.reset(token)
             self._pass = None
-        if longest and alone is not None:
-            self._packs.compare(last, longest, states, alone)
         return Read(states[: len(last)], logits, more)
 
     def _check_positions(self, layout: Layout) -> None:
@@ -205,10 +184,10 @@ class Lease:
             self.model.parts.decoder(**given)
         return None
 
-    def _check_called(self, now: _Pass, start: int) -> None:
+    def _check_called(self, now: _Pass) -> None:
         """Every block must have attended through us, once: else something flows around the cut."""
-        blocks = list(range(start, self.model.blocks if now.depth is None else now.depth))
-        if now.view.called == blocks and len(now.states) == start + len(blocks):
+        blocks = list(range(self.model.blocks if now.depth is None else now.depth))
+        if now.view.called == blocks and len(now.states) == len(blocks):
             return
         without = [n + 1 for n in blocks if n not in now.view.called]
         if len(without) == len(blocks):
@@ -228,34 +207,15 @@ class Lease:
         def hook(module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
             assert self._pass is not None
             view = self._pass.view
-            view.block, change = block, view.input_edit
-            if not change:
+            view.block = block
+            if view.slots is None:
                 return None
             if args:
-                return (change(block, args[0]), *args[1:]), kwargs
-            return args, {**kwargs, "hidden_states": change(block, kwargs["hidden_states"])}
+                return (view.slots.begin(block, args[0]), *args[1:]), kwargs
+            hidden = view.slots.begin(block, kwargs["hidden_states"])
+            return args, {**kwargs, "hidden_states": hidden}
 
         return module.register_forward_pre_hook(hook, with_kwargs=True)
-
-    @contextmanager
-    def _skipping(self, start: int) -> Iterator[None]:
-        """A `with` block in which the first blocks hand on their input."""
-
-        def hand_on(*args: Any, **kwargs: Any) -> Any:
-            hidden = args[0] if args else kwargs["hidden_states"]
-            return (hidden,) if self._tuples else hidden
-
-        blocks = self.model.parts.blocks[:start]
-        before = [block.__dict__.get("forward") for block in blocks]  # accelerate puts one there
-        try:
-            for block in blocks:
-                block.forward = hand_on
-            yield
-        finally:
-            for block, forward in zip(blocks, before, strict=True):
-                del block.forward
-                if forward is not None:
-                    block.forward = forward
 
     def _to_first_device(self, module: nn.Module, args: tuple, output: Any) -> None:
         """The last states on the first device, where the tokens whose logits are kept are named."""
@@ -270,7 +230,6 @@ class Lease:
         if hidden.dim() != 3:
             raise UnsupportedModel("a block hands on more than one vector for each token")
         # States go to the first device, wherever their block is.
-        self._tuples = isinstance(output, tuple | list)
         kept = hidden[0].index_select(0, now.kept.to(hidden.device))
         now.states.append(kept.to(now.kept.device))
         if len(now.states) == now.depth:

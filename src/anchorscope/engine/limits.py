@@ -5,21 +5,19 @@ bounds are powers of two, which a little more or less of free memory does not ch
 written into run.json, and a continued run takes them from there.
 
 A model that looks at places in a pack is right only where they and positions are few. The checks
-on load try a short pack. In each pack of the run that is longer than any before, the row that ends
-last is read once more, alone.
+on load try a full pack; where a run brings a longer one, made-up rows of that length are tried.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import psutil
-from torch import Tensor, nn
+from torch import nn
 
 from anchorscope.engine.layout import Layout
 from anchorscope.errors import UserError
@@ -54,7 +52,6 @@ class PackProof(NamedTuple):
 
     tokens: int
     limit: float  # what rounding may move a state by
-    near: Callable[[Tensor, Tensor], bool]  # whether states are the same but for rounding
     more: Callable[[Any, int], bool]  # whether made-up packs of a lease are right up to so many
 
 
@@ -136,9 +133,6 @@ def bounds_within(free: int, token: float, *, most: int = TOKENS["cuda"]) -> Bou
 # --- Packs longer than any before ---
 
 
-Alone = Callable[[int], Tensor]  # reads a row of a pack by itself: its states [layer, width]
-
-
 class PackTooLong(UserError):
     """The model looks at places in a pack, and is right up to so many tokens."""
 
@@ -150,86 +144,42 @@ class PackTooLong(UserError):
         self.tokens = right
 
 
-class PackTrial:
-    """Compare a pack that is longer than any before with one of its rows read alone."""
+def prove_length(lease: Any, layout: Layout) -> None:
+    """Try a made-up pack as long as this one, where none so long was tried yet.
 
-    def __init__(self, lease: Any) -> None:
-        self._lease, self._model = lease, lease.model
-        self._trying = False
+    A pack is as long as its tokens or as their positions. PackTooLong where its rows change one
+    another.
+    """
+    facts = facts_of(lease.model.lm)
+    proof = facts.pack_proof
+    # The columns bound the positions, and counting them makes no GPU wait.
+    if proof is None or lease.trying or max(len(layout.place), layout.keys) <= proof.tokens:
+        return
+    longest = max(len(layout.place), int(layout.query_at.max()) + 1)
+    if longest <= proof.tokens:
+        return
+    observer, lease.observer, lease.trying = lease.observer, None, True
+    try:
+        right = proof.tokens if facts.largest else _right_up_to(lease, proof, longest)
+    finally:
+        lease.observer, lease.trying = observer, False
+    largest = right if right < longest else facts.largest
+    proof = proof._replace(tokens=right)
+    set_facts(lease.model.lm, replace(facts, pack_proof=proof, largest=largest))
+    if right < longest:
+        raise PackTooLong(lease.model, right=right, given=longest)
 
-    @property
-    def _proof(self) -> PackProof | None:
-        return facts_of(self._model.lm).pack_proof
 
-    def untried_length(self, layout: Layout) -> int | None:
-        """How long a pack is, by its tokens or their positions, where none so long was tried."""
-        proof = self._proof
-        # The columns bound the positions, and counting them makes no GPU wait.
-        if proof is None or self._trying or max(len(layout.place), layout.keys) <= proof.tokens:
-            return None
-        longest = max(len(layout.place), int(layout.query_at.max()) + 1)
-        return longest if longest > proof.tokens else None
+def _right_up_to(lease: Any, proof: PackProof, longest: int) -> int:
+    """The most tokens of a pack that are right: `longest` or more, or else fewer.
 
-    def compare(self, last: Tensor, longest: int, states: Tensor, alone: Alone) -> None:
-        """Compare a row of a pack with that row alone; `states` are [row, layer, width].
-
-        It is the row whose last token is furthest in the pack: of tokens that rows share only the
-        first is packed, so the pack's last row may be anywhere. `last` is where each row's last
-        token is. A row that rounding moves further than the checks allow proves nothing, and
-        neither do positions beyond its place: made-up rows are tried then.
-        """
-        proof, row = self._proof, int(last.argmax())
-        assert proof is not None
-        tokens = int(last[row]) + 1
-        with self._trial():
-            same = proof.near(states[row], alone(row))
-        if same:
-            self._extend(max(proof.tokens, tokens))
-        if not same or longest > tokens:
-            self.try_made_up(longest)
-
-    def try_made_up(self, longest: int) -> None:
-        """Try made-up rows in a pack of this length; an error where they change one another."""
-        facts = facts_of(self._model.lm)
-        proof = facts.pack_proof
-        assert proof is not None
-        if longest <= proof.tokens:
-            return
-        with self._trial():
-            right = proof.tokens if facts.largest else self._right(proof, longest)
-        self._extend(right)
-        if right < longest:
-            set_facts(self._model.lm, replace(facts_of(self._model.lm), largest=right))
-            raise PackTooLong(self._model, right=right, given=longest)
-
-    def _right(self, proof: PackProof, longest: int) -> int:
-        """The most tokens of a pack that are right: this many or more, or else fewer.
-
-        Powers of two, so that batches of like size come to the same end.
-        """
-        power = 1 << (longest - 1).bit_length()
-        for tokens in (power, longest):
-            if proof.more(self._lease, tokens):
-                return tokens
-        while (power := power // 2) > proof.tokens:
-            if proof.more(self._lease, power):
-                return power
-        return proof.tokens
-
-    def _extend(self, tokens: int) -> None:
-        """Remember that packs of so many tokens are right."""
-        facts = facts_of(self._model.lm)
-        assert facts.pack_proof is not None
-        proof = facts.pack_proof._replace(tokens=tokens)
-        set_facts(self._model.lm, replace(facts, pack_proof=proof))
-
-    @contextmanager
-    def _trial(self) -> Iterator[None]:
-        """A `with` block whose passes are not tried themselves, and not observed."""
-        lease = self._lease
-        observers, self._trying = (lease.observer, lease.side_observer), True
-        lease.observer = lease.side_observer = None
-        try:
-            yield
-        finally:
-            (lease.observer, lease.side_observer), self._trying = observers, False
+    Powers of two, so that batches of like size come to the same end.
+    """
+    power = 1 << (longest - 1).bit_length()
+    for tokens in (power, longest):
+        if proof.more(lease, tokens):
+            return tokens
+    while (power := power // 2) > proof.tokens:
+        if proof.more(lease, power):
+            return power
+    return proof.tokens

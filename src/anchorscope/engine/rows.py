@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from anchorscope.engine.attention import InputEdit
+from anchorscope.engine.attention import WindowSlots
 from anchorscope.engine.decode import Trunk, pad_left
 from anchorscope.engine.interventions import Intervention, TokenPositions, keys_of
 from anchorscope.engine.kv_cache import ForkedCache
@@ -96,15 +96,11 @@ def read_batch(
     lease: Lease,
     trunk: Trunk,
     batch: Sequence[Row],
-    input_edit: InputEdit | None = None,
+    slots: WindowSlots | None = None,
     depth: int | None = None,
-    start: int = 0,
 ) -> Tensor:
-    """States [row, layer, width] at the probe position of each row, of `depth` layers or all.
-
-    The first `start` blocks are passed by; see `Lease.run`.
-    """
-    return _read(lease, trunk, batch, input_edit, depth, start)[0]
+    """States [row, layer, width] at the probe position of each row, of `depth` layers or all."""
+    return _read(lease, trunk, batch, slots, depth)[0]
 
 
 def read_with_output(lease: Lease, trunk: Trunk, batch: Sequence[Row]) -> tuple[Tensor, Tensor]:
@@ -121,21 +117,15 @@ def _read(
     lease: Lease,
     trunk: Trunk,
     batch: Sequence[Row],
-    input_edit: InputEdit | None = None,
+    slots: WindowSlots | None = None,
     depth: int | None = None,
-    start: int = 0,
     head: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
     # What is set back is set back row by row; our kernels for a GPU take whole rows as well.
     stretches = (_stretch(trunk, row, place) for place, row in enumerate(batch))
-    distinct = None if input_edit or lease.fused else distinct_tokens(stretches)
+    distinct = None if slots or lease.fused else distinct_tokens(stretches)
     tokens, layout, number = lay_out(lease, trunk, batch, distinct=distinct)
     memory = ForkedCache(trunk.pairs, number, trunk.prefix.pairs, segmented=lease.fused)
-
-    def alone(row: int) -> Tensor:
-        return read_batch(lease, trunk, [batch[row]], depth=depth)[0]
-
-    several = None if input_edit or len(batch) == 1 else alone
     answers = AnswerTokens.of(batch, layout) if head else None
     read = lease.run(
         tokens,
@@ -143,10 +133,8 @@ def _read(
         memory,
         head=head,
         logits_at=answers and answers.contexts,
-        input_edit=input_edit,
+        slots=slots,
         depth=depth,
-        start=start,
-        alone=several,
     )
     if answers is None or read.logits is None:
         return read.states, None

@@ -20,7 +20,7 @@ from anchorscope.engine.decode import Prefix, Trunk
 from anchorscope.engine.interventions import Intervention, positions_of
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.passes import CLEAN
-from anchorscope.engine.read import read_from_clean
+from anchorscope.engine.read import read_rows
 from anchorscope.engine.rows import Row, row_for
 from anchorscope.errors import UserError
 from anchorscope.evidence.patching import generator
@@ -188,7 +188,7 @@ def _logits(
 ) -> dict[tuple[int, str], float]:
     """The logit of each row, by the sample's number in the trunk and the intervention's name."""
     logits: dict[tuple[int, str], float] = {}
-    for done, states in read_from_clean(lease, trunk, rows, budget=budget, depth=held_out.layer):
+    for done, states in read_rows(lease, trunk, rows, budget=budget, depth=held_out.layer):
         found = held_out.logits([ids[row.number] for row in done], states).tolist()
         logits |= {
             (row.number, row.intervention.name): logit

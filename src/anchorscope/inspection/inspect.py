@@ -35,8 +35,8 @@ from anchorscope.inspection.choices import (
     passes_of_choices,
 )
 from anchorscope.inspection.question import (
-    Exchange,
     OnToken,
+    RecordedAnswer,
     RunPrompts,
     ask,
     prompts_of_run,
@@ -188,12 +188,12 @@ class Inspector:
         sample = self.prompts.by_text.get(question.strip())
         return None if sample is None else self.answers.folds.get(sample.id)
 
-    def ask(self, question: str, on_token: OnToken | None = None) -> Exchange:
+    def ask(self, question: str, on_token: OnToken | None = None) -> RecordedAnswer:
         """The model's answer; `on_token` is called with each token as it is fed."""
         return ask(self.prompts, question, on_token)
 
     def read(
-        self, exchange: Exchange, choices: Choices | None = None, *, mode: Mode = "strict"
+        self, exchange: RecordedAnswer, choices: Choices | None = None, *, mode: Mode = "strict"
     ) -> Inspection:
         """The answer with what the probes read in it, under the changes that were chosen."""
         choices, sample = choices or Choices(), exchange.sample
@@ -221,7 +221,7 @@ class Inspector:
             return about
         return self._measured(about, exchange, self._states(exchange, choices, chosen))
 
-    def _measured(self, about: Inspection, exchange: Exchange, states: States) -> Inspection:
+    def _measured(self, about: Inspection, exchange: RecordedAnswer, states: States) -> Inspection:
         """The inspection with beliefs, bands, P(wrong) and pathway read from these states."""
         answers, mode = self.answers, about.mode
         stacked = np.stack(list(states.values()))
@@ -242,7 +242,9 @@ class Inspector:
             pathway=pathway_of(answers, mode, states, fold=fold),
         )
 
-    def _states(self, exchange: Exchange, choices: Choices, chosen: tuple[int, ...]) -> States:
+    def _states(
+        self, exchange: RecordedAnswer, choices: Choices, chosen: tuple[int, ...]
+    ) -> States:
         """The states [layer, width] at the probe position, clean and under each choice."""
         assert exchange.clean is not None
         passes = passes_of_choices(choices, self.config)
@@ -278,7 +280,7 @@ class Inspector:
             for row, state in zip(batch, to_host(read), strict=True)
         }
 
-    def _patched(self, exchange: Exchange, subject: str) -> tuple[int, ...]:
+    def _patched(self, exchange: RecordedAnswer, subject: str) -> tuple[int, ...]:
         """The prompt about another subject, with the sample's own answer after it."""
         other = self.prompts.prompted(with_subject(exchange.sample, subject), own=False)
         return other.prompt_ids + written(exchange.sample)

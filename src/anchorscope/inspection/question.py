@@ -8,18 +8,15 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-from torch import Tensor
 
 from anchorscope.config import Config
 from anchorscope.detect.deployed.bind import Bound, Example, bind_prompts
-from anchorscope.engine.decode import Prefix, shared_prefix
+from anchorscope.engine.decode import Prefix, Step, shared_prefix
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.transfer import to_host
 from anchorscope.errors import UserError
 from anchorscope.evidence.patching import subject_span
 from anchorscope.models import Model
-from anchorscope.models.parts import longest_row
-from anchorscope.models.prompts import Prompt
 from anchorscope.pipeline.prepare import Prompted
 from anchorscope.pipeline.read_states import mark_answer
 from anchorscope.records import Question, Sample, Span
@@ -53,20 +50,14 @@ class RunPrompts:
         """The question as the model will see it; one of the run's keeps its id and its spans."""
         text = _checked(text)
         sample = self.by_text.get(text) if own else None
-        prompt = self.bound.prompt(text)
+        prompt = self.bound.checked_prompt(text)
         question = sample.question if sample else _new(text, self.samples[0].question.dataset)
-        whole = tokens_of([prompt.question], prompt.offsets)
-        if not whole:
-            raise UserError(
-                "The tokenizer drops every character of this question. Ask in other letters."
-            )
-        self._check_length(prompt)
         spans = self._spans(question, sample)
         return Prompted(
             question=question,
             spans=spans,
             prompt_ids=prompt.ids,
-            question_tokens=whole,
+            question_tokens=tokens_of([prompt.question], prompt.offsets),
             exact_question=tokens_of(spans.spans, prompt.offsets, start=prompt.question.start),
             content_tokens=tokens_of(
                 content_words(text), prompt.offsets, start=prompt.question.start
@@ -97,15 +88,6 @@ class RunPrompts:
         spans = [Span(at, at + len(part)) for at in starts]
         prompt = self.bound.prompt(text)
         return tokens_of(spans, prompt.offsets, start=prompt.question.start)
-
-    def _check_length(self, prompt: Prompt) -> None:
-        most = longest_row(self.model.lm)
-        needed = len(prompt.ids) + self.bound.answerer.max_tokens
-        if most is not None and needed > most:
-            raise UserError(
-                f"With its examples the question takes {needed} tokens; {self.model.name} reads "
-                f"{most}. Ask a shorter one."
-            )
 
 
 def with_subject(sample: Sample, subject: str) -> str:
@@ -174,7 +156,7 @@ def _new(text: str, dataset: str) -> Question:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Exchange:
+class RecordedAnswer:
     """A question with the model's answer to it, and the states that were caught on the way."""
 
     prompt: Prompted
@@ -193,15 +175,15 @@ class Exchange:
         return self.states[exact[-1] - len(self.sample.prompt_ids)] if exact else None
 
 
-def ask(prompts: RunPrompts, text: str, on_token: OnToken | None = None) -> Exchange:
+def ask(prompts: RunPrompts, text: str, on_token: OnToken | None = None) -> RecordedAnswer:
     """The model's greedy answer to a question, marked as a run marks it."""
     prompt, model = prompts.prompted(text), prompts.model
     states: list[np.ndarray] = []
 
-    def keep(token: int, state: Tensor) -> None:
-        states.append(to_host(state[None])[0].astype(np.float32))
+    def keep(step: Step) -> None:
+        states.append(to_host(step.states)[0].astype(np.float32))
         if on_token is not None:
-            on_token(token, states[-1])
+            on_token(step.tokens[0], states[-1])
 
     with Lease(model) as lease:
         prefix = prompts.prefix(lease, prompt.prompt_ids)
@@ -213,4 +195,4 @@ def ask(prompts: RunPrompts, text: str, on_token: OnToken | None = None) -> Exch
     if not prompt.question.answers:  # no judge: the sample is neither right nor wrong
         prompt = replace(prompt, verdict="abstain")
     sample = mark_answer(model, prompt, answer)
-    return Exchange(prompt=prompt, sample=sample, states=stacked)
+    return RecordedAnswer(prompt=prompt, sample=sample, states=stacked)

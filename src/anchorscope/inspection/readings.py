@@ -16,7 +16,7 @@ from anchorscope.detect.deployed.detector import Detector
 from anchorscope.detect.deployed.located import Scored, locate_answer
 from anchorscope.engine.passes import CLEAN, KNOCKOUT
 from anchorscope.errors import unknown
-from anchorscope.inspection.question import Exchange
+from anchorscope.inspection.question import RecordedAnswer
 from anchorscope.models import Model
 from anchorscope.pathways.effects import ROLES
 from anchorscope.probes.probe_set import ProbeSet
@@ -184,13 +184,15 @@ def wrong_by_probe(answers: RunAnswers, mode: Mode, probability: float) -> Wrong
     return Wrong(probability=probability, by=by, calibration=words)
 
 
-def wrong_by_detector(detector: Detector, model: Model, bound: Bound, exchange: Exchange) -> Wrong:
+def wrong_by_detector(
+    detector: Detector, model: Model, bound: Bound, exchange: RecordedAnswer
+) -> Wrong:
     """What the detector says of this very answer, and how well it was calibrated."""
     scored = _scored(detector, model, bound, exchange)
     evaluation = detector.evaluation
     words = [f"Calibrated by {detector.calibrated_on}."]
-    if scored.why:
-        words.insert(0, f"No probability: {scored.why}.")
+    if scored.reason:
+        words.insert(0, f"{scored.outcome.capitalize()}: {scored.reason}.")
     if evaluation.get("ece") is not None:
         words.append(
             f"On {evaluation.get('n')} answers about unseen entities its probabilities were off by "
@@ -202,14 +204,15 @@ def wrong_by_detector(detector: Detector, model: Model, bound: Bound, exchange: 
     return Wrong(probability=scored.probability, by=by, calibration=" ".join(words), scored=scored)
 
 
-def _scored(detector: Detector, model: Model, bound: Bound, exchange: Exchange) -> Scored:
+def _scored(detector: Detector, model: Model, bound: Bound, exchange: RecordedAnswer) -> Scored:
     dataset = detector_dataset(detector, exchange.sample.question.dataset)
     own, clean = detector.bind(model, dataset=dataset), exchange.clean
     text, answer = exchange.sample.question.text, exchange.sample.answer
     same = (own.before, own.after) == (bound.before, bound.after)
     if not (same and detector.reads_states_alone) or clean is None:
         return detector.score(model, text, answer=answer.text, dataset=dataset)
-    return detector.score_states([locate_answer(model, text, answer)], clean[None])[0]
+    located = locate_answer(model, text, answer)
+    return detector.score_located([located], clean[None][: len(located.entities)])[0]
 
 
 def pathway_of(

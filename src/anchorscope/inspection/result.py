@@ -1,15 +1,14 @@
-"""What the probes read in one question: as a value, a matplotlib figure, and HTML."""
+"""What the probes read in one question: as a value, a chart, and HTML."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from anchorscope.engine.passes import ANSWER_ONLY, CLEAN, KNOCKOUT, NEUTRAL
 from anchorscope.inspection.choices import HEADS, PATCH, WINDOW, Choices
-from anchorscope.inspection.question import Exchange
+from anchorscope.inspection.question import RecordedAnswer
 from anchorscope.inspection.readings import PathwayVote, Wrong
 from anchorscope.models import Model
 from anchorscope.notebook import Band, Line, belief_chart, line_sample, visible
@@ -17,9 +16,6 @@ from anchorscope.records import Mode
 from anchorscope.show.curves import INTERVENTIONS
 from anchorscope.show.explore.token_texts import piece
 from anchorscope.show.html import render, web_file
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 # Colour and dashes: colour is never the only sign.
 _STYLE = {
@@ -31,7 +27,6 @@ _STYLE = {
     WINDOW: ("#17a2b8", "4 2"),
     HEADS: ("#a9725f", "1 3 6 3"),
 }
-_DASHES = {"": "solid", "2 3": (0, (1, 1.5)), "7 3": (0, (4, 2))}  # the same for matplotlib
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,27 +76,9 @@ class Inspection:
     wrong: Wrong | None = None
     pathway: PathwayVote | None = None
 
-    def figure(self) -> Figure:
-        """The belief by layer over the run's bands, as a matplotlib figure."""
-        from matplotlib.figure import Figure
-
-        figure = Figure(figsize=(6.4, 3.4), layout="constrained")
-        axes = figure.subplots()
-        layers = range(1, 1 + max((len(line.values) for line in self._lines()), default=1))
-        for band in self._run_bands():
-            axes.fill_between(
-                layers, band.low, band.high, color=band.color, alpha=0.17, label=band.label
-            )
-        for line in self._lines():
-            color = "black" if line.color == "currentColor" else line.color
-            dash = _DASHES.get(line.dash, "dashdot")
-            axes.plot(layers, line.values, color=color, linestyle=dash, label=_plain(line.label))
-        axes.axvline(self.layer, color="0.5", linewidth=0.8, linestyle="dotted")
-        axes.axhline(0.5, color="0.7", linewidth=0.8)
-        axes.set(ylim=(0, 1), xlabel="layer", ylabel="P(wrong)")
-        axes.set_title(_plain(f"{self.question} {self.answer}"), fontsize="medium", wrap=True)
-        axes.legend(fontsize="small", frameon=False)
-        return figure
+    def chart(self) -> str:
+        """P(wrong) by layer over the run's bands, as an SVG picture."""
+        return belief_chart(self._lines(), self._run_bands(), layer=self.layer)
 
     def _repr_html_(self) -> str:
         """The panel with its own style: a notebook has none."""
@@ -148,7 +125,7 @@ class Inspection:
         return labels[name]
 
 
-def tokens_of_answer(model: Model, exchange: Exchange, *, start: int) -> tuple[Token, ...]:
+def tokens_of_answer(model: Model, exchange: RecordedAnswer, *, start: int) -> tuple[Token, ...]:
     """The tokens from position `start` on: the question's own turn, then the answer."""
     sample = exchange.sample
     ids = (*sample.prompt_ids, *sample.answer.token_ids)
@@ -168,11 +145,6 @@ def tokens_of_answer(model: Model, exchange: Exchange, *, start: int) -> tuple[T
     )
 
 
-def _plain(text: str) -> str:
-    """The text without meaning to matplotlib, which reads $ as mathematics and _ as hidden."""
-    return text.replace("$", r"\$").lstrip("_")
-
-
 def panel(result: Inspection, *, live: bool = False) -> str:
     """The HTML of one question; where it is live, each prompt token is a button."""
     lines, bands = result._lines(), result._run_bands()
@@ -185,7 +157,7 @@ def panel(result: Inspection, *, live: bool = False) -> str:
         cautions=" ".join(_cautions(result)),
         lines=[(line, line_sample(line)) for line in lines],
         bands=bands,
-        chart=belief_chart(lines, bands, layer=result.layer) if lines else "",
+        chart=result.chart() if lines else "",
     )
 
 
@@ -209,9 +181,9 @@ def _cautions(result: Inspection) -> list[str]:
     if result.finding:
         cautions.append(f"The run's finding on {result.title}: {result.finding} ({result.why}).")
     scored = result.wrong.scored if result.wrong else None
-    if scored is not None and scored.pathway:
-        chance = f"{scored.pathway_probability:.0%}"
+    if scored is not None and scored.predicted_pathway:
+        pathway, chance = scored.predicted_pathway, scored.predicted_pathway_probability
         cautions.append(
-            f"From the clean state alone the detector says {scored.pathway} ({chance})."
+            f"From the clean state alone the detector predicts {pathway} ({chance:.0%})."
         )
     return cautions

@@ -216,16 +216,16 @@ def _named(tokenizer: Any) -> bool | None:
     return getattr(tokenizer, "init_kwargs", {}).get("add_bos_token")
 
 
-def stop_ids(model: Model) -> list[int]:
-    """The tokens that end an answer: every end-of-text token, and every token with a line end."""
+def stop_ids(model: Model, *, lines: bool = True) -> list[int]:
+    """The tokens that end an answer: every end-of-text token, and those with an end of `lines`."""
     tokenizer = model.tokenizer
     vocabulary: dict[str, int] = tokenizer.get_vocab()
-    lines = {i for token, i in vocabulary.items() if "Ċ" in token or "\n" in token}
-    lines |= {i for token, i in vocabulary.items() if token == "<0x0A>"}
+    ends_line = {i for token, i in vocabulary.items() if "Ċ" in token or "\n" in token}
+    ends_line |= {i for token, i in vocabulary.items() if token == "<0x0A>"}
     ends = getattr(model.lm.generation_config, "eos_token_id", None)
     ends = ends if isinstance(ends, list) else [ends]
     named = (tokenizer.eos_token_id, *(vocabulary.get(name) for name in _TURN_ENDS))
-    return sorted(lines | {i for i in (*ends, *named) if i is not None})
+    return sorted((ends_line if lines else set()) | {i for i in (*ends, *named) if i is not None})
 
 
 def _chat(tokenizer: Any, question: str, shots: Sequence[Shot], instruction: str) -> str:

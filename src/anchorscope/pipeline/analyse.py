@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -32,7 +31,7 @@ from anchorscope.evidence.shards import evidence_name, stored_rows
 from anchorscope.parallel import in_parallel
 from anchorscope.pathways.band import READ
 from anchorscope.pathways.dataset import DatasetInputs, pathway_tables
-from anchorscope.pipeline.stages import Run, count_answers, stored_answers, stored_samples
+from anchorscope.pipeline.request import Run
 from anchorscope.pipeline.variants import ablation_table, read_layers
 from anchorscope.probes.labelled import Labelled, labelled
 from anchorscope.probes.probe_set import ProbeSet
@@ -40,7 +39,13 @@ from anchorscope.probes.readings import Readings, read_abstained
 from anchorscope.records import Sample
 from anchorscope.run_folder import table_columns
 from anchorscope.run_folder.identity import git_revision, versions
-from anchorscope.run_folder.samples import load_outputs, to_frame
+from anchorscope.run_folder.samples import (
+    count_answers,
+    load_outputs,
+    stored_answers,
+    stored_samples,
+    to_frame,
+)
 from anchorscope.run_folder.states import StateBank, StoredStates
 from anchorscope.run_folder.store import Store
 from anchorscope.run_folder.view import RunView
@@ -255,9 +260,6 @@ def publish(run: Run, **extras: list[str]) -> RunView:
     with run.stage("report"):
         view = RunView.open(run.store.path, unfinished_ok=True)
         write_figures(view)
-        if find_spec("plotly") is None:
-            run.progress.note("report.html needs the package plotly, which is not here: left out")
-        else:
-            write_report(view)
+        write_report(view)
     run.store.save_info({"finished": True, **extras})
     return RunView.open(run.store.path)

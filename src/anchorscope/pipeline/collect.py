@@ -5,26 +5,45 @@ Answers drawn beside the greedy ones are a stage of their own: they cost as much
 
 from __future__ import annotations
 
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from anchorscope.answers.generate import Answerer
 from anchorscope.config import Config
 from anchorscope.datasets import remarks
+from anchorscope.detect.deployed.exchanges import Exchange, common_prefix, task_of, too_long
+from anchorscope.detect.deployed.read_answers import read_answers
 from anchorscope.detect.draw import draw_answers
+from anchorscope.detect.rows.exchanges import exchange_of, is_right, rows_of_file
+from anchorscope.detect.surfaces import read_surfaces
 from anchorscope.engine.interventions import Intervention
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.passes import CAUGHT, knockout_of
 from anchorscope.errors import UserError
 from anchorscope.evidence.pieces import piece_of
 from anchorscope.evidence.shards import Shards
-from anchorscope.pipeline.executor import check_spread, open_reader, threads_of_run
-from anchorscope.pipeline.model import load_again
+from anchorscope.models import Model
+from anchorscope.pipeline.executor import check_spread, open_reader
+from anchorscope.pipeline.model import load, load_again, threads_of_run
 from anchorscope.pipeline.read_evidence import read_pieces
 from anchorscope.pipeline.read_states import read_states
-from anchorscope.pipeline.request import Questions, check_place, command_of, resolve
-from anchorscope.pipeline.stages import Run, count_answers, stored_answers, stored_samples
+from anchorscope.pipeline.request import Questions, Run, check_place, command_of, resolve
 from anchorscope.progress import Progress, Quiet
-from anchorscope.run_folder.samples import to_frame
+from anchorscope.records import Question, QuestionSet, Sample
+from anchorscope.run_folder.samples import (
+    answers_name,
+    count_answers,
+    stored_answers,
+    stored_samples,
+    to_frame,
+)
+from anchorscope.run_folder.states import save_states, shard_name
 from anchorscope.run_folder.store import Store
 from anchorscope.run_folder.view import RunView
 
@@ -74,6 +93,121 @@ def _read(run: Run, model: Any) -> None:
     with open_reader(run, model) as reader:
         read_states(run, reader, collected_passes(run.config))
         read_pieces(run, reader, COLLECTED)
+    if run.config.rank is None:
+        shards = [stored_answers(run.store, number) for number in range(count_answers(run.store))]
+        with run.stage("surfaces"), threads_of_run(run.config, run.store.info):
+            read_surfaces(
+                load_again(run, model),
+                run.store,
+                shards,
+                max_tokens=run.config.max_tokens,
+                progress=run.progress,
+            )
+
+
+ROWS = 256  # own rows that are read and stored together
+
+
+def collect_answers(
+    place: str | Path,
+    *,
+    out: str | Path,
+    model: Any = None,
+    config: Config | None = None,
+    progress: Progress | None = None,
+) -> Path:
+    """The folder `out` with what detectors need of rows of your own; continued if it is there.
+
+    Each row has `messages`, `prompt` or `question`, an `answer` and a `label`. The answers are
+    read in one pass and nothing is written by the model. A row's `entity` keeps rows about one
+    thing in one fold; without one, what was asked does.
+    """
+    config, rows = config or Config(), rows_of_file(place)
+    name = "stdin" if str(place) == "-" else Path(place).stem
+    where = [f"Row {number} of {name}" for number in range(1, len(rows) + 1)]
+    given = [_from_row(row, at) for row, at in zip(rows, where, strict=True)]
+    questions = tuple(
+        Question(
+            id=f"{name}:all:{number}", dataset=name, text=exchange.asked, answers=(),
+            entity=str(row.get("entity") or exchange.asked),
+        )
+        for number, (row, (exchange, _)) in enumerate(zip(rows, given, strict=True))
+    )  # fmt: skip
+    source = config.model if model is None else model.source
+    digest = hashlib.sha256(json.dumps(rows, sort_keys=True, default=str).encode()).hexdigest()
+    identity = {"model": source, "answers": digest[:16], "data": [name], "only": "detectors"}
+    sets = [QuestionSet(name=name, title=name, questions=questions, shots=())]
+    run = Run.open(out, identity, replace(config, shard=ROWS), sets, progress)
+    store = run.store
+    with store.owned(withdraw=True), threads_of_run(config, store.info):
+        lm = load(run, model)
+        store.save_info({"given_prompts": True})
+        run.progress.start("answers and states", len(rows))
+        for number, start in enumerate(range(0, len(rows), ROWS)):
+            part = slice(start, start + ROWS)
+            files = [answers_name(number), shard_name("clean", number)]
+            if not all(map(store.has, files)):
+                _read_rows(run, lm, number, questions[part], given[part])
+            run.progress.advance(len(rows[part]))
+        samples = [s for n in range(-(-len(rows) // ROWS)) for s in stored_answers(store, n)]
+        store.write("samples.parquet", to_frame(samples).to_parquet)
+        store.save_info({"finished": True})
+    return store.path
+
+
+def _from_row(row: dict[str, Any], where: str) -> tuple[Exchange, bool]:
+    exchange = exchange_of(row, where)
+    if exchange.question:  # as a user's turn: no detector has a prompt of its own yet
+        turn = {"role": "user", "content": exchange.question}
+        exchange = Exchange(messages=(turn,), answer=exchange.answer)
+    return exchange, is_right(row.get("label"), where)
+
+
+def _read_rows(
+    run: Run,
+    model: Model,
+    number: int,
+    questions: Sequence[Question],
+    given: Sequence[tuple[Exchange, bool]],
+) -> None:
+    """Read and store one shard of own rows; those without an entity to read are not usable."""
+    tasks = [
+        replace(task_of(model, None, exchange, place), every=False)
+        for place, (exchange, _) in enumerate(given)
+    ]
+    reasons = [too_long(model, task) for task in tasks]
+    for question, reason in zip(questions, reasons, strict=True):
+        if reason:
+            run.progress.note(f"{question.id} is left out: {reason}")
+    fitting = [task for task, reason in zip(tasks, reasons, strict=True) if not reason]
+    samples, states = {}, {}
+    for batch in read_answers(
+        Answerer(model, max_tokens=1), common_prefix(fitting), fitting, token_log_probs=True
+    ):
+        ends = np.cumsum([len(one.entities) for one in batch.answers])
+        for place, one, end in zip(batch.numbers, batch.answers, ends, strict=True):
+            task, question, (_, right) = tasks[place], questions[place], given[place]
+            entity, before = one.entities[0] if one.entities else None, len(task.prompt_ids)
+            samples[place] = Sample(
+                question=question,
+                answer=replace(one.answer, id=question.id),
+                verdict="right" if right else "wrong",
+                finder="given",
+                spans=(),
+                answer_span=entity.span if entity else None,
+                prompt_ids=task.prompt_ids,
+                question_tokens=(),
+                exact_question=(before - 1,),  # nothing is cut: the last token stands for it
+                exact_answer=tuple(before + n for n in entity.tokens) if entity else (),
+            )
+            if entity:
+                states[place] = batch.clean[end - 1].astype(np.float16)
+    shape = (len(states), model.blocks, model.parts.width)
+    stacked = np.array([states[n] for n in sorted(states)], dtype=np.float16).reshape(shape)
+    ids = [samples[n].id for n in sorted(states)]
+    save_states(run.store, shard_name("clean", number), ids, stacked)
+    frame = to_frame([samples[n] for n in sorted(samples)])
+    run.store.write(answers_name(number), frame.to_parquet)
 
 
 def add_samples(

@@ -14,43 +14,30 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import joblib
-import numpy as np
 import torch
 from loky import BrokenProcessPool, ProcessPoolExecutor
-from safetensors.numpy import load as load_arrays
-from safetensors.numpy import save as save_arrays
 
 from anchorscope.config import Config
 from anchorscope.engine import HALVED
-from anchorscope.engine.batches import Budget
-from anchorscope.engine.decode import Prefix
-from anchorscope.engine.lease import Lease
 from anchorscope.engine.passes import CAUGHT, passes_of
 from anchorscope.errors import UserError
 from anchorscope.evidence.pieces import Tables, passes_of_pieces, pieces_of
-from anchorscope.evidence.shards import read_ends
 from anchorscope.parallel import begin_own_process, default_workers, end_workers
 from anchorscope.pipeline.analyse import analyse_dataset, stored_dataset, train_probes
-from anchorscope.pipeline.model import load
+from anchorscope.pipeline.model import leased
 from anchorscope.pipeline.prepare import Shard, prepare
 from anchorscope.pipeline.read_states import Reader, Task, Worker
-from anchorscope.pipeline.stages import Run, answers_name
-from anchorscope.records import QuestionSet
-from anchorscope.run_folder.remote import remote_of
+from anchorscope.pipeline.request import Run
+from anchorscope.run_folder.samples import answers_name
 from anchorscope.run_folder.states import shard_name
-from anchorscope.run_folder.store import Busy, Store
+from anchorscope.run_folder.store import Busy
 
 LOST = 3  # workers in a row that may end before any task is done
-FIXED_PROMPT = "fixed-prompt.safetensors"
-_PROMPT = "The river that flows through the largest city of the country is called"
-# Of a layer's own length. Rounding alone stays far below; another kernel in half precision near it.
-_ROUNDING = {"torch.float32": 1e-4, "torch.float16": 1e-2, "torch.bfloat16": 5e-2}
 _ON_GPUS = ("auto", "cuda", "balanced")
 _SPARED = 2  # cores for the threads that feed a GPU and write files
 _LOOK = 0.2  # seconds of waiting before Python looks for Ctrl-C again
@@ -76,12 +63,8 @@ def open_reader(run: Run, model: Any) -> Iterator[Reader]:
         return
     if config.rank is not None:
         model = _describe_once(run, model)
-        # A rank owns nothing but its shards.
-        store = Store(run.store.path, info=run.store.info, remote=run.store.remote)
-        run = replace(run, store=store)
-    with threads_of_run(config, run.store.info), Lease(load(run, model)) as lease:
-        if config.rank is not None:
-            compare_fixed_prompt(run.store, lease)
+        run = replace(run, store=run.store.borrowed())  # a rank owns nothing but its shards
+    with leased(run, model, compare=config.rank is not None) as lease:
         shards = prepare(run, lease)
         yield Reader(
             folder=run.store.path,
@@ -135,10 +118,9 @@ def _describe_once(run: Run, model: Any) -> Any:
         try:
             with run.store.owned():
                 if not described():
-                    with threads_of_run(run.config, run.store.info):
-                        model = load(run, model)
-                        with Lease(model) as lease:
-                            prepare(run, lease)
+                    with leased(run, model) as lease:
+                        prepare(run, lease)
+                    return lease.model
         except Busy:
             time.sleep(_PAUSE)
     return model
@@ -172,9 +154,8 @@ def analysed_meanwhile(run: Run, reader: Reader) -> Iterator[dict[str, Tables]]:
         env={"LOKY_MAX_CPU_COUNT": str(max(1, default_workers() - _SPARED))},
     )
     try:
-        job, info = _job(run), run.store.info
         futures = {
-            name: pool.submit(partial(_analyse_when_read, job, info, name, numbers))
+            name: pool.submit(partial(_analyse_when_read, run, name, numbers))
             for name, numbers in shards.items()
         }
         yield tables
@@ -191,9 +172,8 @@ def _cores_are_idle(run: Run) -> bool:
     return run.store.info["model"]["device"] != "cpu" and default_workers() >= 2 * _SPARED
 
 
-def _analyse_when_read(job: Job, info: dict[str, Any], name: str, shards: Sequence[int]) -> Tables:
+def _analyse_when_read(run: Run, name: str, shards: Sequence[int]) -> Tables:
     """The tables of a dataset, made when all of its shards are on disk."""
-    run = _run_of(job, info)
     passes = (*CAUGHT, *(cut.name for cut in passes_of(run.config)))
     files = [answers_name(number) for number in shards]
     files += [shard_name(cut, number) for cut in passes for number in shards]
@@ -204,30 +184,6 @@ def _analyse_when_read(job: Job, info: dict[str, Any], name: str, shards: Sequen
 
 
 # Workers: processes that load the model each, here or under Ray.
-
-
-@dataclass(frozen=True, kw_only=True)
-class Job:
-    """The run that a worker takes part in."""
-
-    out: str  # the run folder, or the URL that it is a copy of
-    config: Config
-    sets: Sequence[QuestionSet]
-    working_folder: str  # in which a relative path of the config is meant
-
-
-def _job(run: Run) -> Job:
-    store = run.store
-    out = str(store.path.absolute()) if store.remote is None else store.remote.url
-    return Job(out=out, config=run.config, sets=run.sets, working_folder=os.getcwd())
-
-
-def _run_of(job: Job, info: dict[str, Any]) -> Run:
-    """The run as a process sees it that does not own the folder."""
-    remote = remote_of(job.out)
-    folder = Path(job.out) if remote is None else remote.local
-    store = Store(folder, info=dict(info), remote=remote)
-    return Run(store=store, config=job.config, sets=job.sets)
 
 
 class Done(NamedTuple):
@@ -241,12 +197,12 @@ class Done(NamedTuple):
 class ModelProcess:
     """The worker's side: the model is loaded for the first task, and compared with the run's."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, run: Run, working_folder: str) -> None:
         from transformers.utils import logging as transformers_logging
 
-        self._job, self._worker = job, None
+        self._run, self._worker = run, None
         with suppress(OSError):  # another machine may not have it
-            os.chdir(job.working_folder)
+            os.chdir(working_folder)  # in which a relative path of the config is meant
         transformers_logging.disable_progress_bar()  # the run has its own
         transformers_logging.set_verbosity_error()
 
@@ -256,12 +212,9 @@ class ModelProcess:
     def do(self, info: dict[str, Any], task: Task) -> Done:
         """Do a task; `info` is run.json as the driver has it."""
         if self._worker is None:
-            run = _run_of(self._job, info)
-            set_threads(run.config, info)
-            lease = Lease(load(run, None))
-            lease.__enter__()  # until the process ends
-            compare_fixed_prompt(run.store, lease)
-            self._worker = Worker(run, lease)
+            self._run.store.save_info(info)
+            self._model = leased(self._run, None, compare=True)  # until the process ends
+            self._worker = Worker(self._run, self._model.__enter__())
         halved, result = len(HALVED), task.work(self._worker)
         self._worker.finish()
         return Done(result, HALVED[halved:], os.getpid())
@@ -279,8 +232,8 @@ class LocalWorker:
     lost = BrokenProcessPool  # raised where the process ended
     tries = LOST  # such errors in a row, until the run stops
 
-    def __init__(self, job: Job, environment: dict[str, str]) -> None:
-        self._begin, self._environment = partial(_begin_process, job), environment
+    def __init__(self, run: Run, environment: dict[str, str]) -> None:
+        self._begin, self._environment = partial(_begin_process, run, os.getcwd()), environment
 
     def start(self) -> Future[int]:
         """Start the process; its id comes when it has begun."""
@@ -299,14 +252,14 @@ class RayWorker:
 
     tries = 1
 
-    def __init__(self, ray: Any, job: Job, options: dict[str, Any]) -> None:
+    def __init__(self, ray: Any, run: Run, options: dict[str, Any]) -> None:
         self.lost = ray.exceptions.RayActorError  # raised where restarts did not help
-        self._ray, self._job = ray, job
+        self._ray, self._run = ray, run
         self._actor_class = ray.remote(ModelProcess).options(**options)
 
     def start(self) -> Future[int]:
         """Start the actor; the id of its process comes when it has begun."""
-        self._actor = self._actor_class.remote(self._job)
+        self._actor = self._actor_class.remote(self._run, os.getcwd())
         return self._actor.process_id.remote().future()
 
     def submit(self, info: dict[str, Any], task: Task) -> Future[Done]:
@@ -392,10 +345,10 @@ class WorkerPool:
 _process: ModelProcess | None = None  # of a local worker
 
 
-def _begin_process(job: Job) -> None:
+def _begin_process(run: Run, working_folder: str) -> None:
     global _process
     begin_own_process(os.getppid())
-    _process = ModelProcess(job)
+    _process = ModelProcess(run, working_folder)
 
 
 def _do_in_process(info: dict[str, Any], task: Task) -> Done:
@@ -407,9 +360,8 @@ def _do_in_process(info: dict[str, Any], task: Task) -> Done:
 
 
 def _local_workers(run: Run) -> list[LocalWorker]:
-    config, job = run.config, _job(run)
-    count = config.workers or 1
-    return [LocalWorker(job, worker_environment(config, place, count)) for place in range(count)]
+    count = run.config.workers or 1
+    return [LocalWorker(run, worker_environment(run.config, n, count)) for n in range(count)]
 
 
 def worker_environment(config: Config, place: int, count: int) -> dict[str, str]:
@@ -459,7 +411,7 @@ def _ray_workers(run: Run) -> list[RayWorker]:
         "max_task_retries": -1,  # until restarts are used up: a lost machine is noticed late
         "runtime_env": {"env_vars": variables},
     }
-    return [RayWorker(ray, _job(run), options) for _ in range(count)]
+    return [RayWorker(ray, run, options) for _ in range(count)]
 
 
 def _connect(config: Config) -> Any:
@@ -489,49 +441,3 @@ def _connect(config: Config) -> Any:
             "Accepted: local (starts one here), auto (the one of this machine), or an address."
         ) from error
     return ray
-
-
-def set_threads(config: Config, info: dict[str, Any]) -> None:
-    """Take as many threads as the config names, else as the run began with."""
-    threads = config.threads or info.get("model", {}).get("threads")
-    if threads:
-        torch.set_num_threads(int(threads))
-
-
-@contextmanager
-def threads_of_run(config: Config, info: dict[str, Any]) -> Iterator[None]:
-    """Take as many threads as the run began with: the order of sums depends on it."""
-    before = torch.get_num_threads()
-    set_threads(config, info)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-# Processes that share a run must compute the same states.
-
-
-def compare_fixed_prompt(store: Store, lease: Lease) -> None:
-    """Raise a UserError where this process's states are not the first worker's, but for rounding.
-
-    Another kind of GPU, another version of torch, a broken kernel: weights and settings agree, and
-    the states do not.
-    """
-    ids = tuple(lease.model.tokenizer(_PROMPT)["input_ids"])
-    budget = Budget.of(lease.model)
-    states = read_ends(lease, Prefix((), None), {"fixed": ids}, budget=budget)["fixed"]
-    states = np.ascontiguousarray(states, dtype=np.float32)  # [layer, width]
-    store.create(FIXED_PROMPT, save_arrays({"states": states}))
-    first = load_arrays(store.file(FIXED_PROMPT).read_bytes())["states"]
-    most, distance = _ROUNDING.get(str(lease.model.dtype), 1e-4), float("inf")
-    if states.shape == first.shape:
-        lengths = np.linalg.norm(first, axis=1)
-        distance = float((np.linalg.norm(states - first, axis=1) / lengths).max())
-    if not distance <= most:
-        raise UserError(
-            f"This worker's states of a fixed prompt are not those in {store.file(FIXED_PROMPT)}: "
-            f"they differ by {distance:.1g} of their length, and rounding explains {most:g}. Its "
-            "device or its versions of torch and transformers are others. Use like machines, or "
-            "another --out for this one."
-        )

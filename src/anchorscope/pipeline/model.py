@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from typing import Any
 
+import numpy as np
 import torch
+from safetensors.numpy import load as load_arrays
+from safetensors.numpy import save as save_arrays
 
+from anchorscope.config import Config
+from anchorscope.engine.batches import Budget
 from anchorscope.engine.check import require_understood
+from anchorscope.engine.decode import Prefix
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.limits import (
     Bounds,
@@ -21,20 +29,50 @@ from anchorscope.engine.limits import (
 from anchorscope.engine.passes import CAUGHT, passes_of
 from anchorscope.errors import UserError
 from anchorscope.evidence.pieces import passes_of_pieces
+from anchorscope.evidence.shards import read_ends
 from anchorscope.models import Model, load_model
 from anchorscope.pathways.effects import check_grouping
-from anchorscope.pipeline.request import command_of
-from anchorscope.pipeline.stages import Run
+from anchorscope.pipeline.request import Run, command_of
 from anchorscope.run_folder.disk import check_room, disk_bytes
 from anchorscope.run_folder.identity import git_revision, versions, weights_hash
+from anchorscope.run_folder.store import Store
 
-_SHARD = {"cpu": 512, "cuda": 4096}  # questions between two saves, at most
+FIXED_PROMPT = "fixed-prompt.safetensors"
+_PROMPT = "The river that flows through the largest city of the country is called"
+# Of a layer's own length. Rounding alone stays far below; another kernel in half precision near it.
+_ROUNDING = {"torch.float32": 1e-4, "torch.float16": 1e-2, "torch.bfloat16": 5e-2}
+_SHARD = {"cpu": 64, "cuda": 4096}  # questions between two saves, at most
 # On a GPU the next token of many answers takes hardly longer than that of few, and their states
 # under one pass may take so many bytes of main memory. Not by who computes: one process and
 # several must make the same batches.
 _LEAST_GPU, _STATES = 1024, 1 << 28
-_LEAST, _OPERATIONS = 64, 1 << 43  # of a shard on a CPU: one to two minutes there
+# Of a shard on a CPU: half a minute on two cores, so that a stop loses no more than a minute.
+_LEAST, _OPERATIONS = 4, 1 << 41
 _TOKENS = 64  # of a question with its answer and interventions, about
+
+
+@contextmanager
+def leased(run: Run, model: Any, *, compare: bool = False) -> Iterator[Lease]:
+    """Load the run's model, ready to read with; `compare` its states with those of other processes.
+
+    `model` is what `load` takes.
+    """
+    with threads_of_run(run.config, run.store.info), Lease(load(run, model)) as lease:
+        if compare:
+            compare_fixed_prompt(run.store, lease)
+        yield lease
+
+
+@contextmanager
+def threads_of_run(config: Config, info: dict[str, Any]) -> Iterator[None]:
+    """Take as many threads as the run began with: the order of sums depends on it."""
+    before = torch.get_num_threads()
+    threads = config.threads or info.get("model", {}).get("threads")
+    torch.set_num_threads(int(threads or before))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def load(run: Run, model: Any) -> Model:
@@ -145,3 +183,28 @@ def shard_of(model: Model) -> int:
     while size > _LEAST and size * _TOKENS * 2 * weights > _OPERATIONS:
         size //= 2
     return size
+
+
+def compare_fixed_prompt(store: Store, lease: Lease) -> None:
+    """Raise a UserError where this process's states are not the first worker's, but for rounding.
+
+    Another kind of GPU, another version of torch, a broken kernel: weights and settings agree, and
+    the states do not.
+    """
+    ids = tuple(lease.model.tokenizer(_PROMPT)["input_ids"])
+    budget = Budget.of(lease.model)
+    states = read_ends(lease, Prefix((), None), {"fixed": ids}, budget=budget)["fixed"]
+    states = np.ascontiguousarray(states, dtype=np.float32)  # [layer, width]
+    store.create(FIXED_PROMPT, save_arrays({"states": states}))
+    first = load_arrays(store.file(FIXED_PROMPT).read_bytes())["states"]
+    most, distance = _ROUNDING.get(str(lease.model.dtype), 1e-4), float("inf")
+    if states.shape == first.shape:
+        lengths = np.linalg.norm(first, axis=1)
+        distance = float((np.linalg.norm(states - first, axis=1) / lengths).max())
+    if not distance <= most:
+        raise UserError(
+            f"This worker's states of a fixed prompt are not those in {store.file(FIXED_PROMPT)}: "
+            f"they differ by {distance:.1g} of their length, and rounding explains {most:g}. Its "
+            "device or its versions of torch and transformers are others. Use like machines, or "
+            "another --out for this one."
+        )

@@ -26,7 +26,7 @@ from anchorscope.evidence.pieces import PromptMaker
 from anchorscope.models import Model
 from anchorscope.models.parts import check_row
 from anchorscope.models.prompts import RETEST, USUAL, Prompt, Wording, has_chat, make_prompts
-from anchorscope.pipeline.stages import Run
+from anchorscope.pipeline.request import Run
 from anchorscope.records import Question, QuestionSet, Verdict
 from anchorscope.spans.answer import answer_span
 from anchorscope.spans.characters import content_words, tokens_of

@@ -11,10 +11,11 @@ from anchorscope.evidence.shards import HeldOut, Shards
 from anchorscope.pathways.band import best_layer
 from anchorscope.pipeline.prepare import prompt_maker
 from anchorscope.pipeline.read_states import Reader, Task, Worker, read_states
-from anchorscope.pipeline.stages import Run, answers_name, stored_answers
+from anchorscope.pipeline.request import Run
 from anchorscope.probes.labelled import labelled
 from anchorscope.probes.probe_set import ProbeSet
 from anchorscope.probes.readings import Readings
+from anchorscope.run_folder.samples import answers_name, stored_answers
 
 
 def read_evidence(run: Run, reader: Reader) -> None:

@@ -21,7 +21,6 @@ from anchorscope.answers.generate import Answered, Answerer, answer_offsets
 from anchorscope.answers.judge import judge
 from anchorscope.engine.batches import Budget, in_batches
 from anchorscope.engine.decode import (
-    AttentionMass,
     Prefix,
     Trunk,
     grow_trunk,
@@ -36,15 +35,15 @@ from anchorscope.engine.interventions import (
 )
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.passes import CAUGHT, passes_of
-from anchorscope.engine.read import read_rows_with_output, reads_mass_while_decoding, with_mass
+from anchorscope.engine.read import read_rows_with_output, with_mass
 from anchorscope.engine.rows import COLUMNS, Row, row_for, unchanged_row
 from anchorscope.engine.transfer import HostCopy, to_device
 from anchorscope.evidence.shards import Shards
 from anchorscope.models import Model
 from anchorscope.pipeline.prepare import Prompted, Shard
-from anchorscope.pipeline.stages import Run, answers_name, stored_answers
+from anchorscope.pipeline.request import Run
 from anchorscope.records import Answer, Question, Sample, Verdict
-from anchorscope.run_folder.samples import output_name, to_frame
+from anchorscope.run_folder.samples import answers_name, output_name, stored_answers, to_frame
 from anchorscope.run_folder.states import save_states, shard_name
 from anchorscope.run_folder.store import Store, Writer
 from anchorscope.spans.answer import answer_span, kind_of_answer
@@ -233,7 +232,7 @@ class ShardReader:
         # The very batches that answers on disk came from: a continued run equals an unbroken one.
         for batch, (trunk, answered) in in_batches(
             prompts,
-            self._answer if stored is None or self._watches() else regrow,
+            self._answer if stored is None else regrow,
             length=self._own,
             then=lambda p: p.question.id,
             budget=self.budget,
@@ -248,7 +247,7 @@ class ShardReader:
                 by_id |= {sample.id: sample for sample in samples}
                 self._keep(first, caught(samples, answered))
             positions = [self._positions(sample) for sample in samples]
-            self._intervene(trunk, positions, passes, states, _mass(answered, samples))
+            self._intervene(trunk, positions, passes, states)
             del trunk, answered  # before the next batch has its own
         return [by_id[p.question.id] for p in prompts], first, states
 
@@ -280,19 +279,9 @@ class ShardReader:
         ids = [p.question.id for p in batch]
         prompts = [p.prompt_ids for p in batch]
         ends = [p.question_tokens[-1] for p in batch]
-        out = self.answerer.answer(
-            self.lease, self.prefix, ids, prompts, extra_position=ends, mass=self._watches()
-        )
+        out = self.answerer.answer(self.lease, self.prefix, ids, prompts, extra_position=ends)
         self.tokens += sum(map(self._own, batch)) + sum(len(a.token_ids) for a in out.answers)
         return out.trunk, out
-
-    def _watches(self) -> bool:
-        """Whether answers are watched while they are written, for the mass of attention.
-
-        Those on disk are then written once more: mass that was read otherwise would be rounded
-        otherwise, and a continued run equals an unbroken one.
-        """
-        return _matches(self.passes) and reads_mass_while_decoding(self.lease)
 
     def _regrow(self, prefix: Prefix, batch: Sequence[Prompted]) -> Trunk:
         """The trunk of prompts whose answers are on disk."""
@@ -306,11 +295,10 @@ class ShardReader:
         positions: Sequence[TokenPositions | None],
         passes: Sequence[Intervention],
         states: Blocks,
-        mass: AttentionMass | None,
     ) -> None:
         """Read these samples under each pass, and add their states and outputs to `states`."""
         if _matches(passes):
-            positions = with_mass(self.lease, trunk, positions, budget=self.budget, known=mass)
+            positions = with_mass(self.lease, trunk, positions, budget=self.budget)
         rows = [
             row
             for number, places in enumerate(positions)
@@ -346,7 +334,7 @@ class ShardReader:
             rows=rows,
         ):
             positions = [retest_positions(by_id[p.question.id], p) for p in batch]
-            self._intervene(trunk, positions, passes, states, None)
+            self._intervene(trunk, positions, passes, states)
 
     def _positions(self, sample: Sample) -> TokenPositions | None:
         own = sample.exact_question
@@ -397,18 +385,6 @@ class ShardReader:
 def _matches(passes: Sequence[Intervention]) -> bool:
     """Whether a pass cuts keys that are matched in attention mass."""
     return any(cut.keys == "neutral" for cut in passes)
-
-
-def _mass(answered: Answered | None, samples: Sequence[Sample]) -> AttentionMass | None:
-    """The mass of attention at these answers; None where others were written this time.
-
-    Another machine rounds otherwise, and may choose another token.
-    """
-    if answered is None:
-        return None
-    pairs = zip(answered.answers, samples, strict=True)
-    same = all(now.token_ids == then.answer.token_ids for now, then in pairs)
-    return answered.mass if same else None
 
 
 class Block(NamedTuple):

@@ -1,4 +1,4 @@
-"""Resolve what a run is asked for, and check it before anything slow starts.
+"""A run as a value, what it is asked for, and what is checked before anything slow starts.
 
 Whether there are enough right and wrong answers is known at the end alone. But 30 questions cannot
 give 20 of each, questions about two things fill no five folds, and a full disk is full already.
@@ -7,8 +7,10 @@ give 20 of each, questions about two things fill no five folds, and a full disk 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,20 +18,90 @@ from typing import Any
 from anchorscope.answers.verdicts import count_verdicts, read_verdicts, verdicts_hash
 from anchorscope.config import Config
 from anchorscope.datasets import load_questions
+from anchorscope.engine import HALVED
 from anchorscope.engine.passes import CAUGHT, passes_of
 from anchorscope.errors import UserError, user_path
 from anchorscope.evidence.pieces import passes_of_pieces
 from anchorscope.models import Model
 from anchorscope.models.locate import read_shape
 from anchorscope.probes.folds import MIN_OVERALL, entity_folds
+from anchorscope.progress import Progress, Quiet
 from anchorscope.records import Question, QuestionSet, Verdict
 from anchorscope.run_folder.disk import check_room, check_writable, disk_bytes
 from anchorscope.run_folder.identity import questions_hash
+from anchorscope.run_folder.manifest import MARKERS, check_files
 from anchorscope.run_folder.remote import remote_of
+from anchorscope.run_folder.store import Store
 from anchorscope.spans.question import entity_of, find_spans, load_pipeline
 
 _FROM_TEXT = ("auto", "given", "rules", "all")  # the finders that need no model and no parser
 Questions = str | Path | QuestionSet | Sequence[Question] | Sequence[QuestionSet]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """A run under way."""
+
+    store: Store
+    config: Config
+    sets: Sequence[QuestionSet] = ()
+    progress: Progress = field(default_factory=Quiet)
+
+    @classmethod
+    def open(
+        cls,
+        out: str | Path,
+        identity: dict[str, Any],
+        config: Config,
+        sets: Sequence[QuestionSet] = (),
+        progress: Progress | None = None,
+    ) -> Run:
+        """The run of this identity in folder `out`; another run's folder is refused."""
+        store = Store.open(out, identity)
+        return cls(store=store, config=config, sets=sets, progress=progress or Quiet())
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What another process gets: all but the progress, which is shown here."""
+        return self.__dict__ | {"progress": Quiet()}
+
+    @property
+    def model_name(self) -> str:
+        return str(self.store.info["model"]["name"])
+
+    def whole(self) -> bool:
+        """Whether every file of a finished run is as it was written; what is not is named.
+
+        Markers follow from the files: they are written at once.
+        """
+        damaged = {name: wrong for name, wrong in check_files(self.store.path) if wrong}
+        for name, wrong in damaged.items():
+            self.progress.note(f"{name} is made again: {wrong}")
+        if damaged and all(MARKERS in name.split("/") for name in damaged):
+            self.store.relist()
+            return True
+        return not damaged
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[dict[str, float]]:
+        """Add the seconds and tokens of a stage to run.json, also where it breaks off.
+
+        Batches for which memory ran out are noted as well, since smaller ones round otherwise.
+        """
+        begun, spent, before = time.monotonic(), {"tokens": 0.0}, len(HALVED)
+        try:
+            yield spent
+        finally:
+            stages = self.store.info.get("stages", {})
+            stage = {"seconds": 0.0, "tokens": 0} | stages.get(name, {})
+            stage["seconds"] = round(stage["seconds"] + time.monotonic() - begun, 2)
+            stage["tokens"] = int(stage["tokens"] + spent["tokens"])
+            if halved := HALVED[before:]:
+                stage["halved"] = [*stage.get("halved", []), *halved]
+                self.progress.note(
+                    f"memory ran out {len(halved)} times; batches of {min(halved)} tokens and more "
+                    "were made smaller, which run.json notes"
+                )
+            self.store.save_info({"stages": stages | {name: stage}})
 
 
 def resolve(

@@ -12,9 +12,9 @@ from anchorscope.datasets import remarks
 from anchorscope.pipeline import analyse, executor, variants
 from anchorscope.pipeline.read_evidence import read_evidence, read_with_probes
 from anchorscope.pipeline.read_states import Reader, read_states
-from anchorscope.pipeline.request import Questions, check_run, resolve
-from anchorscope.pipeline.stages import Run, stored_samples
+from anchorscope.pipeline.request import Questions, Run, check_run, resolve
 from anchorscope.progress import Progress
+from anchorscope.run_folder.samples import stored_samples
 from anchorscope.run_folder.view import RunView
 
 

@@ -31,7 +31,7 @@ from anchorscope.pathways.dataset import DatasetInputs, whole_finding
 from anchorscope.pathways.effects import delta_p, flips
 from anchorscope.pipeline.prepare import Shard, cut_into_shards, prompts_by, prompts_of
 from anchorscope.pipeline.read_states import Reader, Worker, judged, read_states
-from anchorscope.pipeline.stages import Run, answers_name, stored_answers, stored_samples
+from anchorscope.pipeline.request import Run
 from anchorscope.probes.cross_fit import probes_of_layer, stacked
 from anchorscope.probes.labelled import Labelled, labelled
 from anchorscope.probes.probe_set import ProbeSet
@@ -39,7 +39,13 @@ from anchorscope.probes.readings import Readings
 from anchorscope.records import Question, Sample, Span
 from anchorscope.run_folder import table_columns
 from anchorscope.run_folder.disk import refuse_unsafe
-from anchorscope.run_folder.samples import output_name, to_frame
+from anchorscope.run_folder.samples import (
+    answers_name,
+    output_name,
+    stored_answers,
+    stored_samples,
+    to_frame,
+)
 from anchorscope.run_folder.states import StateBank, shard_name
 from anchorscope.run_folder.store import Store, read_info
 from anchorscope.spans.question import QuestionSpans

@@ -97,6 +97,30 @@ def _spans(cells: Mapping[str, Any], kind: str) -> list[Span]:
     return [Span(int(start), int(stop)) for start, stop in zip(starts, stops, strict=True)]
 
 
+def answers_name(number: int) -> str:
+    """The name of a shard's samples in the run folder."""
+    return f"answers/{number:05d}.parquet"
+
+
+def stored_answers(store: Store, number: int) -> list[Sample]:
+    """The samples of a shard that are on disk."""
+    return from_frame(pd.read_parquet(store.file(answers_name(number))))
+
+
+def stored_samples(store: Store) -> dict[str, list[Sample]]:
+    """All samples on disk by dataset, in the order of their shards."""
+    samples: dict[str, list[Sample]] = {}
+    for number in range(count_answers(store)):
+        shard = stored_answers(store, number)
+        samples.setdefault(shard[0].question.dataset, []).extend(shard)
+    return samples
+
+
+def count_answers(store: Store) -> int:
+    """The number of shards whose answers are on disk."""
+    return len(list(store.file("answers").glob("*.parquet")))
+
+
 def output_name(intervention: str, number: int) -> str:
     """The name of the file of a shard's outputs in the run folder."""
     return f"outputs/{intervention}/{number:05d}.parquet"

@@ -189,6 +189,14 @@ class Store:
             with suppress(Busy), self.owned():
                 self.save_info({"finished": True})
 
+    def borrowed(self) -> Store:
+        """The same folder for a process that does not own it, with run.json as it is now."""
+        return Store(self.path, info=self.info, remote=self.remote)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        place = str(self.path.absolute()) if self.remote is None else self.remote.url
+        return _borrowed_at, (place, self.info)
+
     def file(self, name: str) -> Path:
         return self.path / name
 
@@ -228,6 +236,12 @@ class Store:
                 kept = self._before.get(file) == _stamp(file) and name in before.derived
                 derived[name] = before.derived[name] if kept else describe(file)
         return Listing(files, derived)
+
+
+def _borrowed_at(place: str, info: dict[str, Any]) -> Store:
+    """The folder in a process that another one has sent it to."""
+    remote = remote_of(place)
+    return Store(Path(place) if remote is None else remote.local, info=info, remote=remote)
 
 
 def _stamp(file: Path) -> tuple[int, int]:

@@ -149,6 +149,7 @@ PATCHING_MORE = _names("floor")
 DONOR_MORE = _names("whole")
 P_TRUE_ROWS = _names("id p_true")
 SAMPLED_ROWS = _names("id number text log_prob tokens passes ms")
+SURFACE_ROWS = _names("id surface text token log_prob exact first_entropy")  # a row a token
 
 # Columns that hold text in every table that has them: a dataset called 'NA' is a name.
 TEXT = frozenset(
@@ -156,6 +157,6 @@ TEXT = frozenset(
         "model dataset mode pathway intervention finder_a finder_b id finding why within collapse "
         "variant subset loss measure term predictor set layers dataset_a dataset_b claim "
         "statement source paper_decision strict_decision road control kind less donor text by "
-        "untested"
+        "untested surface"
     )
 )

@@ -19,7 +19,6 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from anchorscope.errors import UserError, beside, did_you_mean, in_a_line
-from anchorscope.notebook import card
 from anchorscope.records import Sample
 from anchorscope.run_folder import table_columns
 from anchorscope.run_folder.disk import refuse_unsafe
@@ -81,6 +80,7 @@ class RunView:
     saliency = _rows("saliency", table_columns.SALIENCY_ROWS)
     donors = _rows("donors", table_columns.DONOR_ROWS)  # of each patch
     sampled = _rows("sampled", table_columns.SAMPLED_ROWS)  # drawn answers to each question
+    surfaces = _rows("surfaces", table_columns.SURFACE_ROWS)  # the answers in other forms
     _p_true_rows = _rows("ptrue", table_columns.P_TRUE_ROWS)
 
     @classmethod
@@ -236,6 +236,8 @@ class RunView:
 
     def _repr_html_(self) -> str:
         """HTML for notebooks: the model, the folder, and the finding of each dataset."""
+        from anchorscope.notebook import card
+
         rows = records(self.findings) if self.has_strict else []
         findings = {row["dataset"]: f"finding: {row['finding']} ({row['why']})" for row in rows}
         facts = [("folder", str(self.path))]

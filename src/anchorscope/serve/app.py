@@ -1,11 +1,12 @@
-"""The routes of `detect serve` behind their guard: chat completions, models, health, metrics."""
+"""The routes of `detect serve` behind their guard: answers, scores, models, health, metrics."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import time
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -13,19 +14,25 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response, StreamingResponse
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from starlette.exceptions import HTTPException
 
 from anchorscope.detect.deployed.located import Scored
-from anchorscope.serve.protocol import ChatRequest, Reply, models_list, question_of
-from anchorscope.serve.queue import Event, Job, Work
-from anchorscope.serve.served import Done, Piece, Served
-from anchorscope.web.guard import Access, ApiError, Guard
+from anchorscope.serve.metrics import Metrics
+from anchorscope.serve.protocol import (
+    ChatRequest,
+    CompletionRequest,
+    Reply,
+    ScoreRequest,
+    headers_of,
+    models_list,
+    score_of,
+)
+from anchorscope.serve.served import Piece, Served
+from anchorscope.serve.worker import Event, Job, Worker
+from anchorscope.web.guard import Access, ApiError, Finished, Guard
 
+requests = logging.getLogger("anchorscope.requests")  # a line of JSON for each
 _GET = ["GET", "HEAD"]
-PATHS = ("/v1/chat/completions", "/v1/models", "/healthz", "/readyz", "/metrics")
-_SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
-_SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,8 +40,8 @@ class Limits:
     """Limits of requests: how many wait, are batched, and how large they are."""
 
     queue: int = 64  # requests that wait
-    batch: int = 32  # questions in one call of the model
-    characters: int = 2000  # of a question
+    batch: int = 32  # answers in one call of the model, and in one request
+    characters: int = 2000  # of a prompt, and of an answer to score
     bytes: int = 1 << 16  # of a request
 
 
@@ -42,111 +49,153 @@ def serve_app(
     served: Served, *, limits: Limits, key: str | None = None, hosts: Collection[str] = ()
 ) -> Guard:
     """The routes behind their guard; the worker lives as long as the server does."""
-    work = Work(served, longest=limits.queue, batch=limits.batch)
-    metrics = Metrics(work.length)
-    work.batches = metrics.called
+    metrics = Metrics(served.facts)
+    worker = Worker(served, metrics, longest=limits.queue, batch=limits.batch)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        work.start()
+        worker.start()
         yield
-        await asyncio.to_thread(work.stop)
+        await asyncio.to_thread(worker.stop)
+
+    def finished(one: Finished) -> None:
+        metrics.finished(one.path, one.method, one.status, one.seconds)
+        requests.info(one.line())
 
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, lifespan=lifespan)
     keyless = ("/healthz", "/readyz")  # they reveal nothing, and monitors hold no key
     access = Access(hosts=hosts, key=key, keyless=keyless, max_bytes=limits.bytes)
-    guard = Guard(app, access, metrics.finished)
+    guard = Guard(app, access, finished)
     _add_errors(app)
-    _add_monitoring(app, guard, work, metrics)
+    _add_monitoring(app, guard, worker, metrics)
     _add_models(app, served)
-    chat = _Chat(served, work, metrics, limits)
-    app.post("/v1/chat/completions", response_model=None)(chat.complete)
+    answers = _Answers(served, worker, metrics, limits)
+    for path in ("chat", "completions", "score"):
+        route = "chat/completions" if path == "chat" else path
+        app.post(f"/v1/{route}", response_model=None)(getattr(answers, path))
     return guard
 
 
 @dataclass(frozen=True)
-class _Chat:
+class _Answers:
+    """The three routes that ask the model."""
+
     served: Served
-    work: Work
+    worker: Worker
     metrics: Metrics
     limits: Limits
 
-    async def complete(self, body: ChatRequest, request: Request) -> Response:
-        """The answer whole, or as server-sent events."""
-        question = question_of(body, model=self.served.model.name)
-        if len(question) > self.limits.characters:
-            message = (
-                f"The question has {len(question)} characters. Accepted: "
-                f"{self.limits.characters} at most."
-            )
-            raise ApiError(400, message, param="messages", code="context_length_exceeded")
+    async def chat(self, body: ChatRequest, request: Request) -> Response:
+        return await self._write(body, request, bool(body.logprobs))
+
+    async def completions(self, body: CompletionRequest, request: Request) -> Response:
+        return await self._write(body, request, body.logprobs is not None)
+
+    async def score(self, body: ScoreRequest, request: Request) -> Response:
+        """The scores of given answers, in their order."""
+        self._check_model(body.model)
+        given = body.given()
+        for one in given:
+            turns = sum(len(message["content"]) for message in one.messages)
+            self._check_length(max(len(one.prompt) + turns, len(one.answer)))
+        self._check_count(len(given))
+        scores = await self._first(Job(given=given), request)
+        assert isinstance(scores, list)
+        data = [{"index": n, "object": "score", **score_of(s)} for n, s in enumerate(scores)]
+        content = {"object": "list", "model": body.model, "data": data} | self.served.facts
+        return JSONResponse(content, headers=self._count(scores, request))
+
+    async def _write(
+        self, body: ChatRequest | CompletionRequest, request: Request, logprobs: bool
+    ) -> Response:
+        """The answers whole, or as server-sent events."""
+        self._check_model(body.model)
+        asks = body.asks()
+        for ask in asks:
+            self._check_length(ask.characters)
+        self._check_count(sum(ask.n for ask in asks))
         reply = Reply(
-            model=self.served.model.name,
+            kind="chat.completion" if isinstance(body, ChatRequest) else "text_completion",
+            model=body.model,
             detector=self.served.facts,
+            n=asks[0].n,
+            logprobs=logprobs,
             ignored=tuple(body.ignored()),
         )
-        events: asyncio.Queue[Event] = asyncio.Queue()
-        job = self._put(question, bool(body.stream), events)
-        first = await _first_event(request, job, events)
-        if isinstance(first, ApiError):
-            raise first
+        job = Job(asks=asks, stream=bool(body.stream))
+        first = await self._first(job, request)
         if body.stream:
             usage = body.stream_options is not None and body.stream_options.include_usage
-            lines = self._lines(reply, first, events, usage)
+            lines = self._lines(reply, first, job, request, usage)
             return StreamingResponse(lines, media_type="text/event-stream")
-        assert isinstance(first, Done)
-        self.metrics.answered(first.scored)
-        return JSONResponse(reply.whole(first.scored, first.usage, first.finish))
+        assert isinstance(first, list)
+        headers = self._count([one.scored for one in first], request)
+        return JSONResponse(reply.whole(first), headers=headers)
 
-    def _put(self, question: str, stream: bool, events: asyncio.Queue[Event]) -> Job:
-        loop = asyncio.get_running_loop()
-
-        def send(event: Event) -> None:
-            if not loop.is_closed():  # the server may have ended meanwhile
-                loop.call_soon_threadsafe(events.put_nowait, event)
-
-        job = Job(question, stream, send)
-        self.work.put(job)
-        return job
+    async def _first(self, job: Job, request: Request) -> Event:
+        """The first event of a job; one whose client leaves before is not begun."""
+        self.worker.put(job)
+        event, left = asyncio.ensure_future(job.events.get()), asyncio.ensure_future(_left(request))
+        try:
+            await asyncio.wait({event, left}, return_when=asyncio.FIRST_COMPLETED)
+            if not event.done():
+                job.gone = True
+                raise ApiError(499, "The client left.")
+            if isinstance(result := event.result(), ApiError):
+                raise result
+            return result
+        finally:
+            event.cancel()
+            left.cancel()
 
     async def _lines(
-        self, reply: Reply, first: Event, events: asyncio.Queue[Event], usage: bool
+        self, reply: Reply, first: Event, job: Job, request: Request, usage: bool
     ) -> AsyncIterator[str]:
-        """The server-sent events of an answer."""
-        yield _event(reply.chunk({"role": "assistant", "content": ""}))
-        event = first
+        """The server-sent events of an answer: its pieces, then the scores."""
+        event, opened = first, set()
         while isinstance(event, Piece):
+            if event.number not in opened:
+                opened.add(event.number)
+                yield _event(reply.chunk(event.number, "", first=True))
             running = {"running": event.running}
-            yield _event(reply.chunk({"content": event.text}, anchorscope=running))
-            event = await events.get()
+            yield _event(reply.chunk(event.number, event.text, anchorscope=running))
+            event = await job.events.get()
         if isinstance(event, ApiError):
             yield _event(event.body())
             return
-        for line in self._last(reply, event, usage):
-            yield line
+        self._count([one.scored for one in event], request)
+        for number, one in enumerate(event):
+            if number not in opened:  # an answer without a token
+                yield _event(reply.chunk(number, "", first=True))
+            yield _event(reply.last(number, one))
+        if usage:
+            yield _event(reply.usage_chunk(event))
+        yield "data: [DONE]\n\n"
 
-    def _last(self, reply: Reply, done: Done, usage: bool) -> list[str]:
-        """The end of a stream: the score with the last piece, the counts if they were wanted."""
-        self.metrics.answered(done.scored)
-        score = reply.score(done.scored)
-        delta = {"content": done.rest} if done.rest else {}
-        lines = [_event(reply.chunk(delta, finish=done.finish, anchorscope=score))]
-        lines += [_event(reply.usage_chunk(done.usage))] if usage else []
-        return [*lines, "data: [DONE]\n\n"]
+    def _count(self, scores: Sequence[Scored], request: Request) -> dict[str, str]:
+        """Count these answers, note them for the log; the headers that tell their outcomes."""
+        for one in scores:
+            self.metrics.scored(one)
+        headers = headers_of(scores)
+        outcomes, probabilities = headers.values()
+        request.scope["facts"] |= {"outcome": outcomes, "probability": probabilities}
+        return headers | {"x-anchorscope-detector": self.served.detector.id}
 
+    def _check_model(self, name: str) -> None:
+        if name != self.served.model.name:
+            message = f"Unknown model '{name}'. Accepted: {self.served.model.name}."
+            raise ApiError(400, message, param="model", code="model_not_found")
 
-async def _first_event(request: Request, job: Job, events: asyncio.Queue[Event]) -> Event:
-    """The first event of a job; a job whose client leaves before is not begun."""
-    event, left = asyncio.ensure_future(events.get()), asyncio.ensure_future(_left(request))
-    try:
-        await asyncio.wait({event, left}, return_when=asyncio.FIRST_COMPLETED)
-        if event.done():
-            return event.result()
-        job.gone = True
-        raise ApiError(499, "The client left.")
-    finally:
-        event.cancel()
-        left.cancel()
+    def _check_length(self, characters: int) -> None:
+        most = self.limits.characters
+        if characters > most:
+            message = f"The text has {characters} characters. Accepted: {most} at most."
+            raise ApiError(400, message, param="messages", code="context_length_exceeded")
+
+    def _check_count(self, answers: int) -> None:
+        if answers > self.limits.batch:
+            message = f"{answers} answers at once. Accepted: {self.limits.batch} a request."
+            raise ApiError(400, message, param="n")
 
 
 async def _left(request: Request) -> None:
@@ -173,14 +222,14 @@ def _add_models(app: FastAPI, served: Served) -> None:
         return one
 
 
-def _add_monitoring(app: FastAPI, guard: Guard, work: Work, metrics: Metrics) -> None:
+def _add_monitoring(app: FastAPI, guard: Guard, worker: Worker, metrics: Metrics) -> None:
     @app.api_route("/healthz", methods=_GET)
     async def healthz() -> JSONResponse:
-        return _status("ok" if work.alive() else "dead")
+        return _status("ok" if worker.alive() else "dead")
 
     @app.api_route("/readyz", methods=_GET)
     async def readyz() -> JSONResponse:
-        return _status("draining" if guard.draining else "ok" if work.alive() else "dead")
+        return _status("draining" if guard.draining else "ok" if worker.alive() else "dead")
 
     @app.api_route("/metrics", methods=_GET)
     async def read_metrics() -> Response:
@@ -209,42 +258,3 @@ def _add_errors(app: FastAPI) -> None:
     async def unknown(request: Request, error: HTTPException) -> JSONResponse:
         words = f"{request.method} {request.url.path}: {error.detail}."
         return JSONResponse(ApiError(error.status_code, words).body(), error.status_code)
-
-
-class Metrics:
-    """Counts for Prometheus: requests, flagged answers, how many wait, and seconds.
-
-    The registry is its own: two servers in one process do not mix.
-    """
-
-    def __init__(self, waiting: Callable[[], int]) -> None:
-        own = self._registry = CollectorRegistry()
-        common: Any = {"namespace": "anchorscope", "registry": own}
-        self._requests = Counter("requests", "Requests.", ("path", "status"), **common)
-        self._answers = Counter("answers", "Answers that were scored.", **common)
-        self._flagged = Counter("flagged", "Answers flagged as wrong.", **common)
-        self._seconds = Histogram(
-            "request_seconds", "Seconds of a chat request, to its last byte.",
-            buckets=_SECONDS, **common,
-        )  # fmt: skip
-        self._sizes = Histogram("batch_size", "Questions in one call.", buckets=_SIZES, **common)
-        Gauge("queue_length", "Requests that wait.", **common).set_function(waiting)
-
-    def answered(self, scored: Scored) -> None:
-        """Count an answer."""
-        self._answers.inc()
-        self._flagged.inc(int(scored.flagged))
-
-    def called(self, size: int) -> None:
-        """Count a call of the model with this many questions."""
-        self._sizes.observe(size)
-
-    def finished(self, path: str, status: int, seconds: float) -> None:
-        """Count a request; a path that does not exist is `other`, or scanners would fill memory."""
-        self._requests.labels(path if path in PATHS else "other", str(status)).inc()
-        if path == PATHS[0] and status == 200:
-            self._seconds.observe(seconds)
-
-    def text(self) -> bytes:
-        """What Prometheus reads."""
-        return generate_latest(self._registry)

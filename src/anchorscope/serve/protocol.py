@@ -1,8 +1,7 @@
-"""OpenAI's chat completions as far as a detector can serve them: requests in, answers out.
+"""OpenAI's chat completions and completions, and /v1/score: requests in, scored answers out.
 
-A detector was evaluated with its own prompt: worked examples, then one question. So the last user
-message is the question, nothing else of the conversation reaches the model, and every answer
-says so.
+One user's turn alone is asked with the detector's own prompt, as the detector was evaluated. A
+conversation goes through the model's chat template, and a `prompt` of /v1/completions as it is.
 """
 
 from __future__ import annotations
@@ -10,46 +9,48 @@ from __future__ import annotations
 import json
 import time
 import uuid
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import accumulate
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from anchorscope.detect.deployed.exchanges import Exchange
 from anchorscope.detect.deployed.located import Scored
 from anchorscope.detect.rows.files import plain
 from anchorscope.web.guard import ApiError
 
-PROMPT = (
-    "The detector's own prompt was used: its worked examples, then the last user message. "
-    "Nothing else of the conversation was read."
-)
+MOST = 16  # answers to one prompt
 # They ask for answers of another shape, which would be missing without a word.
-_REFUSED = {"tools", "tool_choice", "functions", "function_call", "logprobs", "audio", "modalities"}
-_READ = {"model", "messages", "stream", "stream_options", "n", "user", "store", "metadata"}
+_REFUSED = {
+    *("tools", "tool_choice", "functions", "function_call", "audio", "modalities"),
+    *("echo", "suffix", "best_of"),
+}
+_READ = {"user", "store", "metadata"}  # accepted without a word: they change no answer
 
 
 class Message(BaseModel):
-    """One message of the conversation; its content is a text, or parts that are texts."""
+    """One message of a conversation; its content is a text, or parts that are texts."""
 
-    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: str | list[dict[str, Any]] | None = None
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | list[dict[str, Any]]
+
+    @property
+    def text(self) -> str:
+        if isinstance(self.content, str):
+            return self.content
+        if any(not isinstance(part.get("text"), str) for part in self.content):
+            raise ApiError(400, "Accepted in a message: parts of type text.", param="messages")
+        return "".join(part["text"] for part in self.content)
 
 
-class StreamOptions(BaseModel):
-    include_usage: bool = False
-
-
-class ChatRequest(BaseModel):
-    """The body of a request; what is not named here is kept in `model_extra`."""
+class Request(BaseModel):
+    """What every request has; what is not named in a class is kept in `model_extra`."""
 
     model_config = ConfigDict(extra="allow")
-
     model: str
-    messages: list[Message]
-    stream: bool | None = False
-    stream_options: StreamOptions | None = None
-    n: int | None = 1
 
     @model_validator(mode="before")
     @classmethod
@@ -64,76 +65,274 @@ class ChatRequest(BaseModel):
             ) from error
         return data
 
+
+class StreamOptions(BaseModel):
+    include_usage: bool = False
+
+
+class Generation(Request):
+    """What chat completions and completions have in common."""
+
+    stream: bool | None = False
+    stream_options: StreamOptions | None = None
+    n: int | None = Field(None, ge=1, le=MOST)
+    temperature: float | None = Field(None, ge=0, le=2)
+    seed: int | None = None
+    max_tokens: int | None = Field(None, ge=1)
+    max_completion_tokens: int | None = Field(None, ge=1)
+    stop: str | list[str] | None = None
+
+    def exchanges(self) -> list[Exchange]:
+        """What is to be answered, a prompt each."""
+        raise NotImplementedError
+
+    def asks(self) -> list[Ask]:
+        """The prompts with the options that all of them share."""
+        extra = self.model_extra or {}
+        for name in sorted(_REFUSED & extra.keys()):
+            harmless = extra[name] in (None, False, [], ["text"], "none", "")
+            if not harmless and (name, extra[name]) != ("best_of", 1):
+                message = f"'{name}' is not served. Accepted: answers in text."
+                raise ApiError(400, message, param=name, code="unsupported_parameter")
+        kind = extra.get("response_format")
+        if isinstance(kind, dict) and kind.get("type") != "text":
+            raise ApiError(400, "Accepted for response_format: text.", param="response_format")
+        stops = [self.stop] if isinstance(self.stop, str) else self.stop or []
+        limits = [k for k in (self.max_tokens, self.max_completion_tokens) if k is not None]
+        several = self.n or 1
+        # Several greedy answers would be one: they are drawn as OpenAI draws them.
+        usual = 1.0 if several > 1 else 0.0
+        return [
+            Ask(
+                exchange=exchange,
+                first=number * several,
+                n=several,
+                temperature=usual if self.temperature is None else self.temperature,
+                seed=self.seed,
+                most=min(limits) if limits else None,
+                stops=tuple(stop for stop in stops if stop),
+            )
+            for number, exchange in enumerate(self.exchanges())
+        ]
+
     def ignored(self) -> list[str]:
         """The names of what was asked for and has no effect, so that the answer can say it."""
-        names = {name for name, value in (self.model_extra or {}).items() if value is not None}
-        roles = {f"{m.role} message" for m in self.messages if m.role in ("system", "developer")}
-        return sorted(roles | names - _READ)
+        given = {name for name, value in (self.model_extra or {}).items() if value is not None}
+        return sorted(given - _READ - _REFUSED - {"response_format"})
+
+
+class ChatRequest(Generation):
+    """The body of /v1/chat/completions."""
+
+    messages: list[Message]
+    logprobs: bool | None = None
+    top_logprobs: int | None = Field(None, ge=0, le=0)
+
+    def exchanges(self) -> list[Exchange]:
+        return [Exchange(answer="", messages=conversation(self.messages))]
+
+
+class CompletionRequest(Generation):
+    """The body of /v1/completions; `logprobs` gives those of the tokens that were chosen."""
+
+    prompt: str | list[str]
+    logprobs: int | None = Field(None, ge=0, le=1)
+
+    def exchanges(self) -> list[Exchange]:
+        prompts = [self.prompt] if isinstance(self.prompt, str) else self.prompt
+        if not prompts or any(not prompt.strip() for prompt in prompts):
+            raise ApiError(400, "The prompt is empty. Give a text.", param="prompt")
+        return [Exchange(answer="", prompt=prompt) for prompt in prompts]
+
+
+class GivenAnswer(BaseModel):
+    """An answer to be scored, and the messages or the raw text that it answers."""
+
+    model_config = ConfigDict(extra="forbid")
+    answer: str
+    messages: list[Message] = Field(default_factory=list)
+    prompt: str = ""
+
+    @property
+    def exchange(self) -> Exchange:
+        if bool(self.messages) == bool(self.prompt.strip()):
+            raise ApiError(400, "Give either `messages` or `prompt` with an answer.")
+        messages = conversation(self.messages) if self.messages else ()
+        return Exchange(answer=self.answer, messages=messages, prompt=self.prompt)
+
+
+class ScoreRequest(Request):
+    """The body of /v1/score: one answer, or a list of them in `exchanges`."""
+
+    answer: str | None = None
+    messages: list[Message] = Field(default_factory=list)
+    prompt: str = ""
+    exchanges: list[GivenAnswer] = Field(default_factory=list)
+
+    def given(self) -> list[Exchange]:
+        """The answers with what they answer."""
+        if (self.answer is None) == (not self.exchanges):
+            raise ApiError(400, "Give `answer` with `messages` or `prompt`, or `exchanges`.")
+        if self.answer is None:
+            return [one.exchange for one in self.exchanges]
+        one = GivenAnswer(answer=self.answer, messages=self.messages, prompt=self.prompt)
+        return [one.exchange]
+
+
+def conversation(messages: Sequence[Message]) -> tuple[dict[str, str], ...]:
+    """The messages as a chat template takes them; an error where no user has the last word."""
+    turns = tuple(
+        {"role": m.role.replace("developer", "system"), "content": m.text} for m in messages
+    )
+    if not turns or turns[-1]["role"] != "user":
+        roles = ", ".join(turn["role"] for turn in turns) or "none"
+        message = f"The turns were: {roles}. Accepted: a conversation that ends with a user's turn."
+        raise ApiError(400, message, param="messages")
+    if not turns[-1]["content"].strip():
+        raise ApiError(400, "The last user message is empty. Give a question.", param="messages")
+    return turns
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ask:
+    """A prompt to be answered, and how."""
+
+    exchange: Exchange  # its answer is empty
+    first: int = 0  # number of its first answer in the request
+    n: int = 1
+    temperature: float = 0.0  # 0: greedy
+    seed: int | None = None  # of what is drawn; None: another one each time
+    most: int | None = None  # tokens, where fewer than the detector's limit are wanted
+    stops: tuple[str, ...] = ()
+
+    @property
+    def characters(self) -> int:
+        """The length of the prompt."""
+        return len(self.exchange.prompt) + sum(len(m["content"]) for m in self.exchange.messages)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written:
+    """An answer that the model wrote, with its score and its tokens."""
+
+    scored: Scored
+    prompt_tokens: int
+    tokens: tuple[str, ...]  # as text; half characters are marks
+    log_probs: tuple[float, ...]  # of each, at temperature 1
+    finish: Literal["stop", "length"]
+    rest: str = ""  # what a stream has not sent yet
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reply:
     """An answer on its way to a client: the same id, time and model in each of its chunks."""
 
+    kind: Literal["chat.completion", "text_completion"]
     model: str
-    detector: dict[str, Any]  # its method and threshold
+    detector: dict[str, Any]  # id, method and threshold
+    n: int = 1  # answers to each prompt
+    logprobs: bool = False
     ignored: tuple[str, ...] = ()
     id: str = field(default_factory=lambda: f"chatcmpl-{uuid.uuid4().hex}")
     created: int = field(default_factory=lambda: int(time.time()))
 
-    def whole(self, scored: Scored, usage: dict[str, int], finish: str) -> dict[str, Any]:
-        """The answer in one piece."""
-        message = {"role": "assistant", "content": scored.answer, "refusal": None}
-        choice = {"index": 0, "message": message, "finish_reason": finish, "logprobs": None}
-        head = self._head("chat.completion")
-        return head | {"choices": [choice], "usage": usage, "anchorscope": self.score(scored)}
+    def whole(self, answers: Sequence[Written]) -> dict[str, Any]:
+        """The answers in one piece."""
+        choices = [
+            self._choice(n, {"message": {"role": "assistant", "content": one.scored.answer,
+                                         "refusal": None}}, one.scored.answer, one)
+            for n, one in enumerate(answers)
+        ]  # fmt: skip
+        score = self.score(answers[0].scored)
+        return self._head() | {
+            "choices": choices,
+            "usage": self.usage(answers),
+            "anchorscope": score,
+        }
 
-    def chunk(
-        self, delta: dict[str, Any], *, finish: str | None = None, **more: Any
-    ) -> dict[str, Any]:
-        """A piece of the answer as it grows."""
-        choice = {"index": 0, "delta": delta, "finish_reason": finish, "logprobs": None}
-        return self._head("chat.completion.chunk") | {"choices": [choice]} | more
+    def chunk(self, number: int, text: str, *, first: bool = False, **more: Any) -> dict[str, Any]:
+        """A piece of an answer as it grows."""
+        delta = ({"role": "assistant"} if first else {}) | {"content": text}
+        return (
+            self._head(".chunk")
+            | {"choices": [self._choice(number, {"delta": delta}, text)]}
+            | more
+        )
 
-    def usage_chunk(self, usage: dict[str, int]) -> dict[str, Any]:
+    def last(self, number: int, one: Written) -> dict[str, Any]:
+        """The end of an answer, with its score."""
+        delta = {"content": one.rest} if one.rest else {}
+        choice = self._choice(number, {"delta": delta}, one.rest, one)
+        return self._head(".chunk") | {"choices": [choice], "anchorscope": self.score(one.scored)}
+
+    def usage_chunk(self, answers: Sequence[Written]) -> dict[str, Any]:
         """What `stream_options.include_usage` asks for after the last piece."""
-        return self._head("chat.completion.chunk") | {"choices": [], "usage": usage}
+        return self._head(".chunk") | {"choices": [], "usage": self.usage(answers)}
+
+    def usage(self, answers: Sequence[Written]) -> dict[str, int]:
+        """Token counts in OpenAI's names; a prompt with several answers is counted once."""
+        prompt = sum(one.prompt_tokens for one in answers[:: self.n])
+        written = sum(len(one.tokens) for one in answers)
+        total = prompt + written
+        return {"prompt_tokens": prompt, "completion_tokens": written, "total_tokens": total}
 
     def score(self, scored: Scored) -> dict[str, Any]:
         """The `anchorscope` field: all that the detector says, NaN as null."""
-        fields = {name: plain(value) for name, value in asdict(scored).items()}
-        return fields | self.detector | {"prompt": PROMPT, "ignored": list(self.ignored)}
+        return score_of(scored) | self.detector | {"ignored": list(self.ignored)}
 
-    def _head(self, kind: str) -> dict[str, Any]:
-        return {"id": self.id, "object": kind, "created": self.created, "model": self.model}
+    def _choice(
+        self, number: int, chat: dict[str, Any], text: str, one: Written | None = None
+    ) -> dict[str, Any]:
+        own = chat if self.kind == "chat.completion" else {"text": text}
+        finish = None if one is None else one.finish
+        logprobs = None if one is None else self._log_probs(one)
+        return {"index": number, **own, "finish_reason": finish, "logprobs": logprobs}
+
+    def _log_probs(self, one: Written) -> dict[str, Any]:
+        """The tokens' log-probabilities, where they were wanted, and the score.
+
+        Of all that a choice may hold, LangChain keeps this field alone as it is.
+        """
+        pairs = list(zip(one.tokens, one.log_probs, strict=True)) if self.logprobs else []
+        texts = [text for text, _ in pairs]
+        if self.kind == "chat.completion":
+            content = [
+                {
+                    "token": text,
+                    "logprob": log_prob,
+                    "bytes": None if "\ufffd" in text else list(text.encode()),
+                    "top_logprobs": [],
+                }
+                for text, log_prob in pairs
+            ]
+            own: dict[str, Any] = {"content": content, "refusal": None}
+        else:
+            own = {
+                "tokens": texts,
+                "token_logprobs": [log_prob for _, log_prob in pairs],
+                "top_logprobs": None,
+                "text_offset": list(accumulate(map(len, texts), initial=0))[:-1],
+            }
+        return own | {"anchorscope": self.score(one.scored)}
+
+    def _head(self, part: str = "") -> dict[str, Any]:
+        kind = self.kind + (part if self.kind == "chat.completion" else "")
+        head = {"id": self.id, "object": kind, "created": self.created, "model": self.model}
+        return head | {"system_fingerprint": f"anchorscope-{self.detector['detector']}"}
 
 
-def question_of(request: ChatRequest, *, model: str) -> str:
-    """The question to be answered; a refusal where a detector could not score the answer."""
-    if request.model != model:
-        message = f"Unknown model '{request.model}'. Accepted: {model}."
-        raise ApiError(400, message, param="model", code="model_not_found")
-    _check_shape(request)
-    turns = [m for m in request.messages if m.role not in ("system", "developer")]
-    if [m.role for m in turns] != ["user"]:
-        roles = ", ".join(m.role for m in turns) or "none"
-        message = (
-            f"The turns were: {roles}. Accepted: one user message. The detector was evaluated on "
-            "single questions and cannot score a conversation; put all that is needed into one."
-        )
-        raise ApiError(400, message, param="messages", code="unsupported_conversation")
-    question = _text(turns[0]).strip()
-    if not question:
-        raise ApiError(400, "The user message is empty. Give a question.", param="messages")
-    return question
+def score_of(scored: Scored) -> dict[str, Any]:
+    """A scored answer as JSON, NaN as null."""
+    return {name: plain(value) for name, value in asdict(scored).items()}
 
 
-def usage_of(prompt: int, answer: int) -> dict[str, int]:
-    """Token counts in OpenAI's names."""
+def headers_of(scores: Sequence[Scored]) -> dict[str, str]:
+    """The outcome and the probability of each answer, joined by commas where there are several."""
     return {
-        "prompt_tokens": prompt,
-        "completion_tokens": answer,
-        "total_tokens": prompt + answer,
+        "x-anchorscope-outcome": ", ".join(one.outcome for one in scores),
+        "x-anchorscope-probability": ", ".join(
+            f"{one.probability:.4f}" for one in scores
+        ),  # or nan
     }
 
 
@@ -141,25 +340,3 @@ def models_list(name: str, created: int) -> dict[str, Any]:
     """The one model that is served."""
     one = {"id": name, "object": "model", "created": created, "owned_by": "anchorscope"}
     return {"object": "list", "data": [one]}
-
-
-def _check_shape(request: ChatRequest) -> None:
-    extra = request.model_extra or {}
-    kind = extra.get("response_format")
-    if isinstance(kind, dict) and kind.get("type") != "text":
-        raise ApiError(400, "Accepted for response_format: text.", param="response_format")
-    if request.n not in (None, 1):
-        raise ApiError(400, f"n is {request.n}. Accepted: 1; the answer is greedy.", param="n")
-    for name in sorted(_REFUSED & extra.keys()):
-        if extra[name] not in (None, False, [], ["text"], "none"):
-            message = f"'{name}' is not served. Accepted: one question, answered in text."
-            raise ApiError(400, message, param=name, code="unsupported_parameter")
-
-
-def _text(message: Message) -> str:
-    """The text of a message; its parts follow each other."""
-    if isinstance(message.content, list):
-        if any(not isinstance(part.get("text"), str) for part in message.content):
-            raise ApiError(400, "Accepted in a message: parts of type text.", param="messages")
-        return "".join(part["text"] for part in message.content)
-    return message.content or ""

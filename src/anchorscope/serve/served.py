@@ -1,24 +1,34 @@
-"""The model and the detector behind the server: one question checked, many scored, one streamed.
+"""The model and the detector behind the server: prompts answered, answers scored, in batches.
 
-Streaming does not generate in a way of its own: `Detector.score` writes and scores the answer as it
-does for an unstreamed request, and reports each token. So both give the same answer.
+Streaming does not generate in a way of its own: the same call writes and scores, and reports each
+token of the answers that are streamed. So both give the same answers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from torch import Tensor
+import numpy as np
+import torch
 
+from anchorscope.answers.generate import Answerer
+from anchorscope.detect.deployed.bind import Bound, check_made_for
 from anchorscope.detect.deployed.detector import Detector
+from anchorscope.detect.deployed.exchanges import Exchange, common_prefix, task_of
 from anchorscope.detect.deployed.located import Scored, on_host
+from anchorscope.detect.deployed.read_answers import Task, read_answers
 from anchorscope.detect.deployed.running import RunningScore
-from anchorscope.engine.decode import OnToken
+from anchorscope.engine.batches import Budget, in_batches
+from anchorscope.engine.decode import OnToken, Prefix, Sampling, Step
+from anchorscope.engine.lease import Lease
+from anchorscope.errors import UserError
 from anchorscope.models import Model
-from anchorscope.models.parts import longest_row
-from anchorscope.serve.protocol import usage_of
+from anchorscope.models.prompts import window_of
+from anchorscope.records import Answer
+from anchorscope.serve.protocol import Ask, Written
+from anchorscope.show.explore.token_texts import piece
 from anchorscope.web.guard import ApiError
 
 _HALF = "\ufffd"  # what half a character decodes to
@@ -28,18 +38,12 @@ _HALF = "\ufffd"  # what half a character decodes to
 class Piece:
     """What a new token adds to an answer: text, and the belief so far."""
 
+    number: int  # of the answer in its request
     text: str
-    running: dict[str, Any] | None = None
+    running: dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Done:
-    """A whole answer: its score, its token counts, why it ended, and text not yet streamed."""
-
-    scored: Scored
-    usage: dict[str, int]
-    finish: str  # stop, or length: the detector's limit of tokens
-    rest: str = ""
+Send = Callable[[Piece], Any]
 
 
 @dataclass
@@ -49,85 +53,214 @@ class Served:
     detector: Detector
     model: Model
     dataset: str | None = None  # of the detector's, as which questions are asked, where they differ
+    max_tokens: int = 256  # of an answer, where the detector asks no questions itself
+    _bound: Bound | None = field(init=False, repr=False)
+    _answerer: Answerer = field(init=False, repr=False)
     _running: RunningScore = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         self._running = RunningScore(self.detector)
+        if self.detector.examples:
+            self._bound = self.detector.bind(self.model, dataset=self.dataset)
+            self._answerer = self._bound.answerer
+        else:
+            check_made_for(self.detector.model, self.model)
+            self._bound = None
+            self._answerer = Answerer(self.model, max_tokens=self.max_tokens, lines=False)
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The detector's name and threshold, which every answer carries."""
-        return {"method": self.detector.name, "threshold": self.detector.threshold}
+        """The detector's id, name and threshold, which every answer carries."""
+        detector = self.detector
+        return {
+            "detector": detector.id, "method": detector.name, "threshold": detector.threshold,
+        }  # fmt: skip
 
     def warm(self) -> None:
-        """Score one question, so that a model and a detector that do not fit fail now."""
-        self.score([self.detector.examples[0].question])
+        """Answer and score one prompt, so that a model and a detector that do not fit fail now."""
+        texts = [example.question for example in self.detector.examples[:1]]
+        first = Exchange(answer="", question=texts[0]) if texts else Exchange(answer="", prompt="A")
+        self.answer([Ask(exchange=first)])
 
-    def check(self, question: str) -> None:
-        """Raise an ApiError for a question that does not fit the model's window with its answer."""
-        prompt, limit = len(self._bound.prompt(question).ids), self._bound.answerer.max_tokens
-        window = longest_row(self.model.lm)
-        if window is not None and prompt + limit > window:
+    def check(self, exchange: Exchange) -> None:
+        """Raise an ApiError where a prompt is refused, or leaves no room for an open answer."""
+        try:
+            prompt = len(task_of(self.model, self._bound, exchange, 0).prompt_ids)
+        except UserError as error:
+            raise ApiError(400, str(error), param="messages") from error
+        window, limit = window_of(self.model), self._answerer.max_tokens
+        if not exchange.answer and window is not None and prompt + limit > window:
             message = (
                 f"The prompt has {prompt} tokens and the answer may have {limit}; {self.model.name}"
                 f" reads {window}. Ask a shorter question."
             )
             raise ApiError(400, message, param="messages", code="context_length_exceeded")
 
-    def score(self, questions: Sequence[str], *, on_token: OnToken | None = None) -> list[Scored]:
-        """The model's own answers with their scores, in batches; see `Detector.score`."""
-        return self.detector.score(
-            self.model, list(questions), dataset=self.dataset, on_token=on_token
+    def score(self, exchanges: Sequence[Exchange]) -> list[Scored]:
+        """The scores of given answers; see `Detector.score_answers`."""
+        return self.detector.score_answers(self.model, exchanges, dataset=self.dataset)
+
+    def answer(
+        self, asks: Sequence[Ask], sends: Sequence[Send | None] | None = None
+    ) -> list[Written]:
+        """The answers to the prompts with their scores, in batches.
+
+        `sends` get a piece for each token of a prompt's answers, as it is fed.
+        """
+        rows: list[_Row] = []
+        for ask, send in zip(asks, sends or [None] * len(asks), strict=True):
+            for n in range(ask.n):
+                task = self._task(len(rows), ask)
+                rows.append(_Row(self.model.tokenizer, ask, task, ask.first + n, send))
+        self._write([row for row in rows if not row.ask.temperature], rows)
+        self._draw([row for row in rows if row.ask.temperature])
+        # What was drawn or cut short has been scored by nothing yet.
+        unscored = [row for row in rows if row.scored is None or row.end()[0] != row.answer.text]
+        exchanges = [replace(row.ask.exchange, answer=row.end()[0]) for row in unscored]
+        for row, scored in zip(unscored, self.score(exchanges) if exchanges else [], strict=True):
+            row.scored = scored
+        return [row.written() for row in rows]
+
+    def _task(self, number: int, ask: Ask) -> Task:
+        """The prompt as tokens, its answer open.
+
+        Of an answer to a question the one entity is read that the detector was evaluated on.
+        """
+        task, exchange = task_of(self.model, self._bound, ask.exchange, number), ask.exchange
+        question = bool(exchange.question) or len(exchange.messages) == 1
+        every = self._bound is None or not question
+        return replace(task, answer=None, answer_ids=(), every=every)
+
+    def _write(self, greedy: Sequence[_Row], rows: Sequence[_Row]) -> None:
+        """Greedy answers, scored by the states that were computed on the way."""
+        shared = self._bound.shared if self._bound else ()
+        own = [row.task for row in greedy if row.task.prompt_ids[: len(shared)] == shared]
+        others = [row.task for row in greedy if row.task.prompt_ids[: len(shared)] != shared]
+        for tasks in (own, others):
+            prefix_of = self._bound.prefix if self._bound and tasks is own else common_prefix(tasks)
+            for batch in read_answers(
+                self._answerer, prefix_of, tasks, token_log_probs=self.detector.method.reads_tokens,
+                on_token=self._follow(rows),
+            ):  # fmt: skip
+                scored = self.detector.score_located(batch.answers, batch.clean)
+                for number, located, one in zip(batch.numbers, batch.answers, scored, strict=True):
+                    rows[number].answer, rows[number].scored = located.answer, one
+
+    def _draw(self, rows: Sequence[_Row]) -> None:
+        """Answers drawn at a temperature each; the same seed draws the same again."""
+        limit = self._answerer.max_tokens
+        for temperature in sorted({row.ask.temperature for row in rows}):
+            drawn = [row for row in rows if row.ask.temperature == temperature]
+            with Lease(self.model) as lease:
+
+                def work(
+                    batch: list[_Row], lease: Lease = lease, temperature: float = temperature
+                ) -> list[list[Answer]]:
+                    prompts = [row.task.prompt_ids for row in batch]
+                    prefix = self._bound.prefix(lease) if self._bound else Prefix((), None)
+                    if any(
+                        p[: len(prefix)] != prefix.ids or len(p) <= len(prefix) for p in prompts
+                    ):
+                        prefix = Prefix((), None)
+                    numbers = torch.from_numpy(np.stack([row.uniforms(limit) for row in batch]))
+                    return self._answerer.sample(
+                        lease, prefix, [""] * len(batch), prompts, Sampling(temperature, numbers),
+                        on_token=self._follow(batch),
+                    )  # fmt: skip
+
+                for batch, answers in in_batches(
+                    drawn,
+                    work,
+                    length=lambda row: len(row.task.prompt_ids) + limit,
+                    then=lambda row: row.task.number,
+                    budget=Budget.of(self.model),
+                ):
+                    for row, (answer,) in zip(batch, answers, strict=True):
+                        row.answer = answer
+
+    def _follow(self, rows: Sequence[_Row]) -> OnToken | None:
+        """What sends the pieces of these rows' answers; None where none of them is streamed."""
+        if not any(row.send for row in rows):
+            return None
+
+        def on_token(step: Step) -> None:
+            heard = [at for at, number in enumerate(step.rows) if rows[number].send]
+            if not heard:
+                return
+            layers = torch.tensor([layer - 1 for layer in self._running.layers])
+            states = step.states[torch.tensor(heard)[:, None], layers]
+            for at, state in zip(heard, on_host(states), strict=True):
+                rows[step.rows[at]].hear(step.number, step.tokens[at], self._running.fields(state))
+
+        return on_token
+
+
+@dataclass(eq=False)
+class _Row:
+    """One answer under way: what was asked, what is written, what was sent."""
+
+    tokenizer: Any
+    ask: Ask
+    task: Task
+    number: int  # of the answer in its request
+    send: Send | None
+    answer: Answer = field(init=False)
+    scored: Scored | None = None
+    _ids: list[int] = field(default_factory=list)
+    _sent: str = ""
+    _drawn: np.ndarray | None = None
+
+    def uniforms(self, steps: int) -> np.ndarray:
+        """The numbers in [0, 1) that decide the tokens, [1, step]."""
+        seed = None if self.ask.seed is None else [abs(self.ask.seed), self.number]
+        if self._drawn is None:
+            self._drawn = np.random.default_rng(seed).random((1, steps))
+        return self._drawn
+
+    def hear(self, step: int, token: int, running: dict[str, Any]) -> None:
+        """Send what a token adds to the text; spaces and half characters wait for what follows."""
+        del self._ids[step:]  # a batch that ran out of memory begins again
+        self._ids.append(token)
+        if self.send is None or len(self._ids) > (self.ask.most or len(self._ids)):
+            return
+        text, stopped = _cut(self._decode(self._ids).lstrip(), self.ask.stops)
+        if not stopped:  # the next tokens may complete a stop
+            text = text[: len(text) - max(map(len, self.ask.stops), default=1) + 1]
+        self.send(Piece(self.number, self._beyond(text.rstrip(_HALF).rstrip()), running))
+
+    def end(self) -> tuple[str, tuple[int, ...], bool]:
+        """Text and tokens up to the first stop or the most tokens, and whether the answer ended."""
+        ids = self.answer.token_ids[: self.ask.most]
+        text, stopped = _cut(self._decode(ids), self.ask.stops)
+        while stopped and _cut(self._decode(ids[:-1]), self.ask.stops)[1]:
+            ids = ids[:-1]
+        whole = self.answer.finished and len(ids) == len(self.answer.token_ids)
+        return text.strip(), ids, stopped or whole
+
+    def written(self) -> Written:
+        """The answer with its score, and what a stream has not sent yet."""
+        text, ids, ended = self.end()
+        assert self.scored is not None
+        return Written(
+            scored=self.scored,
+            prompt_tokens=len(self.task.prompt_ids),
+            tokens=tuple(piece(self.tokenizer.backend_tokenizer, token) for token in ids),
+            log_probs=self.answer.log_probs[: len(ids)],
+            finish="stop" if ended else "length",
+            rest=self._beyond(text),
         )
 
-    def stream(self, question: str, send: Callable[[Piece], None]) -> Done:
-        """The answer as `score` gives it; `send` gets each token as it is fed."""
-        deltas = Deltas(self.model.tokenizer)
-        layers = [layer - 1 for layer in self._running.layers]
-
-        def on_token(token: int, states: Tensor) -> None:
-            running = self._running.fields(on_host(states[layers][None])[0])
-            send(Piece(deltas.add(token), running))
-
-        (scored,) = self.score([question], on_token=on_token)
-        return self.done(scored, rest=deltas.rest(scored.answer))
-
-    def done(self, scored: Scored, *, rest: str = "") -> Done:
-        """A scored answer with its token counts, which are those of its text."""
-        bound, limit = self._bound, self._bound.answerer.max_tokens
-        prompt = len(bound.prompt(scored.question).ids)
-        # Text that is coded again may have more tokens than were written; those have a limit.
-        answer = min(len(bound.answer_tokens(scored.question, scored.answer)), limit)
-        finish = "length" if answer == limit else "stop"
-        return Done(scored, usage_of(prompt, answer), finish, rest)
-
-    @property
-    def _bound(self) -> Any:
-        # Found once, then kept by the detector.
-        return self.detector.bind(self.model, dataset=self.dataset)
-
-
-class Deltas:
-    """What each new token adds to the text; spaces and half characters wait for what follows."""
-
-    def __init__(self, tokenizer: Any) -> None:
-        self._tokenizer = tokenizer
-        self._ids: list[int] = []
-        self._sent = ""
-
-    def add(self, token: int) -> str:
-        """The text that this token adds; may be empty."""
-        self._ids.append(token)
-        text = self._tokenizer.decode(self._ids, skip_special_tokens=True).lstrip()
-        # An answer is stripped at its end, and the next token may complete a character.
-        return self._beyond(text.rstrip(_HALF).rstrip())
-
-    def rest(self, answer: str) -> str:
-        """What is missing when the whole answer is known."""
-        return self._beyond(answer)
+    def _decode(self, ids: Sequence[int]) -> str:
+        return self.tokenizer.decode(ids, skip_special_tokens=True)
 
     def _beyond(self, text: str) -> str:
         if not text.startswith(self._sent):
             return ""
         new, self._sent = text[len(self._sent) :], text
         return new
+
+
+def _cut(text: str, stops: Sequence[str]) -> tuple[str, bool]:
+    """The text up to the first stop in it, and whether there is one."""
+    places = [place for stop in stops if (place := text.find(stop)) >= 0]
+    return (text[: min(places)], True) if places else (text, False)

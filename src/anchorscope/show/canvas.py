@@ -19,7 +19,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from anchorscope.run_folder.disk import write_atomic
-from anchorscope.show.curves import CONTROL, FEW, Series
+from anchorscope.show.curves import FEW, Series
 
 Format = Literal["png", "svg", "pdf"]
 FORMATS: tuple[Format, ...] = ("png", "svg", "pdf")
@@ -96,10 +96,6 @@ def few_handle() -> Line2D:
         markeredgecolor=FAINT,
         label=f"fewer than {FEW} samples",
     )
-
-
-def control_handle() -> Line2D:
-    return Line2D([], [], color=CONTROL, linewidth=1.0, label="Pale: the same under neutral tokens")
 
 
 def footer(

@@ -1,40 +1,21 @@
-"""The ΔP figure in the manner of the published picture, with its controls in grey."""
+"""The ΔP figure in the manner of the published picture, with its controls in pale tones."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-import numpy as np
 import pandas as pd
-from matplotlib.artist import Artist
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.patches import Patch, Rectangle
 
-from anchorscope.claims.about_curves import reference_bands
 from anchorscope.errors import UserError, unknown
 from anchorscope.records import MODES, Mode
 from anchorscope.run_folder.view import RunView, records, where
-from anchorscope.show import canvas
-from anchorscope.show.curves import (
-    NULL_LABEL,
-    Series,
-    all_titles,
-    collapse_notes,
-    color_of,
-    has_band,
-    null_series,
-    pathway_series,
-)
+from anchorscope.show.charts import Chart, View
+from anchorscope.show.curves import all_titles, collapse_notes, null_series, pathway_series
 
-HATCH = "////"
-_WITHOUT_POINTS = ("shape", "trough-layers")  # parts of a description that name no range of ΔP
-_READING_COLOR = "#6b5b95"  # ranges that a description gives for all datasets
-_THIN = 2.0  # points: a single value read off a picture is drawn this wide
-_READINGS_LABEL = "Descriptions of the published figure"
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 MODE_TITLES: Mapping[Mode, str] = {
     "paper": "Paper mode: groups and effects from the same probe, so some of the gap is built in",
@@ -85,6 +66,8 @@ def plot_delta_p(
 ) -> Figure:
     """Draw ΔP by layer: a column of panels per model, a row per mode, one legend below.
 
+    The two modes of one model are side by side.
+
     Args:
         runs: One finished run or several.
         mode: strict, paper, or both.
@@ -97,46 +80,51 @@ def plot_delta_p(
     Examples:
         >>> import anchorscope as anc
         >>> figure = anc.plot_delta_p(anc.RunView.open("runs/atlas"), mode="both")
-        >>> [axes.get_ylabel() for axes in figure.axes]
-        ['ΔP (paper mode)', 'ΔP (strict mode)']
+        >>> len(figure.axes)
+        2
         >>> figure.savefig("delta_p.png")
 
     """
+    from anchorscope.show.figures import plot_chart  # needs matplotlib
+
     views = [runs] if isinstance(runs, RunView) else list(runs)
     if not views:
         raise UserError("There is no run to draw. Give at least one finished run folder.")
     if mode not in (*MODES, "both"):
         raise unknown("mode", mode, (*MODES, "both"))
     modes: tuple[Mode, ...] = MODES if mode == "both" else (mode,)
-    titles, columns = all_titles(views), group_by_model(views)
-    width, height = (style.width, style.height) if style else (None, None)
-    figure, axes = canvas.panels(len(modes), len(columns), share_y=True, width=width)
-    few, described = False, False
-    for row, each in enumerate(modes):
-        for column, panel in enumerate(columns):
-            described |= style is None and _draw_readings(axes[row, column], panel)
-            few |= _draw_panel(axes[row, column], panel, titles, each)
-    _make_room(axes[0, 0], max(len(collapse_notes(p.runs, titles)) for p in columns))
-    _name_axes(axes, columns, modes)
-    notes: list[Artist] = [canvas.control_handle(), *([canvas.few_handle()] if few else [])]
-    notes += [_null_handle()] if any(map(has_band, views)) else []
-    notes += [_readings_handle()] if described else []
-    canvas.footer(
-        figure,
-        _legend_handles(titles),
-        columns=_legend_columns(titles, len(columns), style),
-        notes=notes,
-        caption="" if style else caption(columns, titles, modes),
-        height=height,
-    )
-    return figure
+    chart = delta_p_chart(views, modes)
+    if style is None:
+        return plot_chart(chart, caption=_caption(group_by_model(views), all_titles(views), modes))
+    return plot_chart(chart, width=style.width, height=style.height)
+
+
+def delta_p_chart(runs: Sequence[RunView], modes: Sequence[Mode] = MODES) -> Chart:
+    """ΔP by layer: a view per mode and model, all on one y range so that they compare."""
+    titles, panels = all_titles(runs), group_by_model(runs)
+    beside = len(panels) == 1 and len(modes) > 1
+    views = [
+        View(
+            row="" if beside or len(modes) == 1 else f"{mode} mode",
+            column=f"{panel.title}, {mode} mode" if beside else panel.title,
+            switch=f"{mode.capitalize()} mode",
+            y=f"ΔP ({runs[0].unit})",
+            series=pathway_series(where(panel.layers(), mode=mode), titles),
+            nulls=null_series(panel.runs, titles, mode),
+            controls=pathway_series(where(panel.control_layers(), mode=mode), titles, control=True),
+            warnings=collapse_notes(panel.runs, titles),
+        )
+        for mode in modes
+        for panel in panels
+    ]
+    return Chart(views=views)
 
 
 def caption_of(runs: Sequence[RunView], mode: Literal["paper", "strict", "both"]) -> str:
     """The caption of the figure of these runs, for the text around it."""
     modes: tuple[Mode, ...] = MODES if mode == "both" else (mode,)
     start = "Solid: question-anchored (Q). Dashed: answer-anchored (A). "
-    return start + caption(group_by_model(runs), all_titles(runs), modes).replace("\u00a0", " ")
+    return start + _caption(group_by_model(runs), all_titles(runs), modes).replace("\u00a0", " ")
 
 
 def group_by_model(runs: Sequence[RunView]) -> list[Panel]:
@@ -155,149 +143,9 @@ def group_by_model(runs: Sequence[RunView]) -> list[Panel]:
     return panels
 
 
-def _draw_panel(ax: Axes, panel: Panel, titles: Mapping[str, str], mode: Mode) -> bool:
-    """Draw one model's curves in one mode; whether a point has few samples."""
-    ax.axhline(0, color="#444444", linewidth=0.7, zorder=1)
-    for series in null_series(panel.runs, titles, mode):
-        _draw_null(ax, series)
-    _draw_notes(ax, collapse_notes(panel.runs, titles))
-    for series in pathway_series(where(panel.control_layers(), mode=mode), titles, control=True):
-        _draw_control(ax, series)
-    drawn = pathway_series(where(panel.layers(), mode=mode), titles)
-    for series in drawn:
-        canvas.draw(ax, series)
-    if not any(np.isfinite(series.value).any() for series in drawn):
-        ax.text(0.5, 0.5, "no group has a sample", ha="center", transform=ax.transAxes, fontsize=8)
-    return any(series.few.any() for series in drawn)
-
-
-def _draw_control(ax: Axes, series: Series) -> None:
-    """Draw a control as a thin pale curve, without an interval."""
-    ax.plot(
-        series.layer, series.value, color=series.color, linewidth=1.0, zorder=1.5,
-        linestyle="--" if series.dashed else "-", label="_control",
-    )  # fmt: skip
-
-
-def _draw_null(ax: Axes, series: Series) -> None:
-    """Draw the band of one mechanism, hatched, behind everything else."""
-    ax.fill_between(
-        series.layer, series.low, series.high, facecolor="none", edgecolor=series.color,
-        alpha=0.55, hatch=HATCH, linewidth=0.6, zorder=0.8, label="_null",
-    )  # fmt: skip
-
-
-def _null_handle() -> Patch:
-    return Patch(facecolor="none", edgecolor="#888888", hatch=HATCH, linewidth=0, label=NULL_LABEL)
-
-
-def _make_room(ax: Axes, lines: int) -> None:
-    """Move the lower end of the y axis down, so that notes do not cover curves."""
-    low, high = ax.get_ylim()
-    ax.set_ylim(low - 0.07 * lines * (high - low), high)
-
-
-def _draw_notes(ax: Axes, notes: Sequence[str]) -> None:
-    """Write the warnings into the lower left of the panel."""
-    if notes:
-        ax.text(
-            0.02, 0.03, "\n".join(f"⚠ {note}" for note in notes), transform=ax.transAxes,
-            fontsize=6, color="#9a3412", va="bottom", zorder=5, parse_math=False,
-            bbox={"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 1.5},
-        )  # fmt: skip
-
-
-def _draw_readings(ax: Axes, panel: Panel) -> bool:
-    """Draw what descriptions of the model's published figure say; whether there are any.
-
-    Five descriptions contradict one another (`claims/published_figures.csv`). Each range they give
-    is a box of its layers and points, dotted where it does not fit the paper's own text.
-    """
-    titles = {name: title for run in panel.runs for name, title in run.titles.items()}
-    layers = max(int(row["layer"]) for row in records(panel.layers()))
-    named = {"all": _READING_COLOR}
-    for position, (name, title) in enumerate(titles.items()):
-        named |= {name: color_of(position), title: color_of(position)}
-    rows = reference_bands(panel.runs[0].model_name).to_dict("records")
-    shown = [r for r in rows if r["part"] not in _WITHOUT_POINTS and r["dataset"] in named]
-    for row in shown:
-        _box(ax, row, named[row["dataset"]], layers)
-    return bool(shown)
-
-
-def _box(ax: Axes, row: Mapping, color: str, layers: int) -> None:
-    first, last = (min(max(row[f"layer_{end}"], 1), layers) for end in ("low", "high"))
-    low, high = (row["low"], row["high"])
-    if low == high:
-        low, high = low - _THIN / 2, high + _THIN / 2
-    fits = bool(row["fits_text"])
-    ax.add_patch(
-        Rectangle(
-            (first - 0.4, low),
-            last - first + 0.8,
-            high - low,
-            facecolor=(color, 0.10),
-            edgecolor=(color, 0.5),
-            linewidth=0.6,
-            linestyle="-" if fits else ":",
-            zorder=0.6,
-            label="_reading",
-        )
-    )
-    ax.text(
-        first - 0.3, high, f"{row['pathway']} {row['reading']}", fontsize=3.8, color=color,
-        alpha=0.8, va="top", zorder=0.7, clip_on=True,
-    )  # fmt: skip
-
-
-def _readings_handle() -> Patch:
-    return Patch(
-        facecolor=(_READING_COLOR, 0.10),
-        edgecolor=(_READING_COLOR, 0.5),
-        linewidth=0.6,
-        label=_READINGS_LABEL,
-    )
-
-
-def _name_axes(axes: np.ndarray, columns: Sequence[Panel], modes: Sequence[Mode]) -> None:
-    for ax, panel in zip(axes[0], columns, strict=True):
-        canvas.title(ax, panel.title)
-    for ax in axes[:-1].flat:
-        ax.set_xlabel("")
-    for row, mode in zip(axes, modes, strict=True):
-        label = "ΔP" if len(modes) == 1 else f"ΔP ({mode} mode)"
-        row[0].set_ylabel(label, fontsize=canvas.TEXT, color=canvas.INK)
-
-
-def _legend_handles(titles: Mapping[str, str]) -> list[Line2D]:
-    """Handles in the published order, also of groups that have no sample."""
-    return [
-        Line2D(
-            [],
-            [],
-            color=color_of(at),
-            linestyle="--" if pathway == "A" else "-",
-            lw=1.3,
-            label=f"{pathway}-Anchored ({title})",
-        )
-        for at, title in enumerate(titles.values())
-        for pathway in ("Q", "A")
-    ]
-
-
-def _legend_columns(titles: Mapping[str, str], panels: int, style: Style | None) -> int:
-    """Columns of the legend that keep each dataset's Q above its A where they divide evenly."""
-    most = min(2 * panels, 4)
-    if style is not None:  # a slide is as wide as it is, however long the names
-        inches = sorted(0.38 + 0.053 * len(f"Q-Anchored ({t})") for t in titles.values())[::-1]
-        most = max([1, *(n for n in (2, 3, 4) if sum(inches[:n]) <= style.width)])
-    rows = -(-len(titles) // most)
-    return -(-len(titles) // rows)
-
-
-def caption(columns: Sequence[Panel], titles: Mapping[str, str], modes: Sequence[Mode]) -> str:
+def _caption(columns: Sequence[Panel], titles: Mapping[str, str], modes: Sequence[Mode]) -> str:
     """One line: the mode, what was cut, the bands, and how many questions."""
-    reading = MODE_TITLES[modes[0]] if len(modes) == 1 else "Rows: paper mode and strict mode"
+    reading = MODE_TITLES[modes[0]] if len(modes) == 1 else "Paper mode and strict mode"
     cut = "Knockout of " + _settings(columns)
     return f"{reading}. {cut}. Bands: 95 % bootstrap intervals. {_counts(columns, titles)}."
 

@@ -7,69 +7,32 @@ from dataclasses import replace
 from functools import partial
 
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from anchorscope.errors import UserError
 from anchorscope.run_folder.view import RunView
 from anchorscope.show import canvas
-from anchorscope.show.charts import Chart, HeadMaps, View
-from anchorscope.show.curves import (
-    CONTROL,
-    all_titles,
-    auroc_series,
-    color_of,
-    dashed_note,
-    intervention_names,
-    intervention_series,
-)
-from anchorscope.show.delta_p import group_by_model, plot_delta_p
+from anchorscope.show.charts import Chart, HeadMaps, View, controls_chart, probes_chart
+from anchorscope.show.curves import CONTROL, NULL_LABEL
+from anchorscope.show.delta_p import plot_delta_p
 from anchorscope.show.evidence import PIECES
 
+HATCH = "////"
+CONTROL_LABEL = "Pale: the same under neutral tokens"
 
-def plot_probes(runs: Sequence[RunView] | RunView) -> Figure:
-    """AUROC of the clean probe by layer: a panel per model, a line per dataset."""
-    views = [runs] if isinstance(runs, RunView) else list(runs)
-    if not views:
-        raise UserError("There is no run to draw. Give at least one finished run folder.")
-    columns, titles = group_by_model(views), all_titles(views)
-    figure, axes = canvas.panels(1, len(columns), share_y=True)
-    for ax, panel in zip(axes[0], columns, strict=True):
-        canvas.title(ax, panel.title)
-        ax.axhline(0.5, color="#888888", linewidth=0.7, linestyle=":")
-        for series in (s for run in panel.runs for s in auroc_series(run, titles)):
-            canvas.draw(ax, series)
-    axes[0, 0].set_ylabel("AUROC (wrong against right)", fontsize=canvas.TEXT)
-    handles = [
-        Line2D([], [], color=color_of(i), lw=1.3, label=title)
-        for i, title in enumerate(titles.values())
-    ]
-    note = "Each question is read by a probe that never saw it. Dotted: chance." + dashed_note(
-        views
-    )
-    canvas.footer(figure, handles, columns=min(4, len(handles)), caption=note)
-    return figure
+
+def plot_probes(run: RunView) -> Figure:
+    """AUROC of the clean probe by layer: a line per dataset."""
+    return _captioned(run, probes_chart(run))
 
 
 def plot_controls(run: RunView) -> Figure:
     """Share of probe predictions that flip, by layer and intervention: a panel per dataset."""
-    titles = run.titles
-    figure, axes = canvas.panels(1, len(titles), share_y=True)
-    for ax, (name, title) in zip(axes[0], titles.items(), strict=True):
-        canvas.title(ax, title)
-        for series in intervention_series(run, name):
-            canvas.draw(ax, series)
-    axes[0, 0].set_ylabel("Predictions that flip (%)", fontsize=canvas.TEXT)
-    axes[0, 0].set_ylim(bottom=0)
-    handles = [
-        Line2D([], [], color=color, lw=1.3, label=label)
-        for label, color in intervention_names(run.controls).values()
-    ]
-    note = f"{run.model_name}. What the answer is kept from seeing; bands: 95 % intervals."
-    canvas.footer(figure, handles, columns=2 if len(titles) == 1 else 4, caption=note)
-    return figure
+    return _captioned(run, controls_chart(run))
 
 
 def figure_of(run: RunView, name: str) -> Figure:
@@ -84,14 +47,22 @@ def figure_of(run: RunView, name: str) -> Figure:
     if name in draw:
         return draw[name](run)
     chart = PIECES[name].chart(run)
-    return _plot_heads(run, chart) if isinstance(chart, HeadMaps) else plot_chart(run, chart)
+    return _plot_heads(run, chart) if isinstance(chart, HeadMaps) else _captioned(run, chart)
 
 
-def plot_chart(run: RunView, chart: Chart) -> Figure:
+def _captioned(run: RunView, chart: Chart) -> Figure:
+    drawn = [series for view in chart.views for series in view.series]
+    bands = " Bands: 95 % intervals." if any(np.isfinite(s.low).any() for s in drawn) else ""
+    return plot_chart(chart, caption=f"{run.model_name}. {chart.caption}{bands}")
+
+
+def plot_chart(
+    chart: Chart, *, caption: str = "", width: float | None = None, height: float | None = None
+) -> Figure:
     """A panel per view, in the rows and columns that the views name; one legend below."""
     rows = list(dict.fromkeys(view.row for view in chart.views))
     columns = list(dict.fromkeys(view.column for view in chart.views))
-    figure, axes = canvas.panels(len(rows), len(columns), share_y=chart.share_y)
+    figure, axes = canvas.panels(len(rows), len(columns), share_y=chart.share_y, width=width)
     for ax in axes.flat:
         ax.set_axis_off()
     for view in chart.views:
@@ -105,18 +76,31 @@ def plot_chart(run: RunView, chart: Chart) -> Figure:
         if first or not chart.share_y:
             y = f"{view.y}\n{view.row}" if view.row and first else view.y
             ax.set_ylabel(y, fontsize=canvas.TEXT, color=canvas.INK)
+    if chart.share_y:
+        _make_room(axes[0, 0], max(len(view.warnings) for view in chart.views))
     handles = _handles(chart)
-    drawn = [series for view in chart.views for series in view.series]
-    bands = " Bands: 95 % intervals." if any(np.isfinite(s.low).any() for s in drawn) else ""
-    few = [canvas.few_handle()] if any(series.few.any() for series in drawn) else []
     canvas.footer(
         figure,
         handles,
         columns=_legend_columns(handles, figure.get_figwidth()),
-        notes=[*_handles(chart, controls=True), *few],
-        caption=f"{run.model_name}. {chart.caption}{bands}",
+        notes=_notes(chart),
+        caption=caption,
+        height=height,
     )
     return figure
+
+
+def _notes(chart: Chart) -> list[Artist]:
+    """The legend's second part: what is pale, hatched or hollow."""
+    notes: list[Artist] = [*_handles(chart, controls=True)]
+    if any(view.controls for view in chart.views):
+        notes.append(Line2D([], [], color=CONTROL, lw=1.0, label=CONTROL_LABEL))
+    if any(view.nulls for view in chart.views):
+        look = {"facecolor": "none", "edgecolor": "#888888", "hatch": HATCH, "linewidth": 0}
+        notes.append(Patch(**look, label=NULL_LABEL))
+    if any(series.few.any() for view in chart.views for series in view.series):
+        notes.append(canvas.few_handle())
+    return notes
 
 
 def _draw_view(ax: Axes, view: View, chart: Chart) -> None:
@@ -124,6 +108,16 @@ def _draw_view(ax: Axes, view: View, chart: Chart) -> None:
         ax.axhline(chart.zero, color="#888888", linewidth=0.7, linestyle=":")
     elif chart.zero_line:
         ax.axhline(chart.zero, color="#444444", linewidth=0.7, zorder=1)
+    for series in view.nulls:
+        ax.fill_between(
+            series.layer, series.low, series.high, facecolor="none", edgecolor=series.color,
+            alpha=0.55, hatch=HATCH, linewidth=0.6, zorder=0.8, label="_null",
+        )  # fmt: skip
+    for series in view.controls:
+        ax.plot(
+            series.layer, series.value, color=series.color, linewidth=1.0, zorder=1.5,
+            linestyle="--" if series.dashed else "-", label="_control",
+        )  # fmt: skip
     for series in view.series:
         if chart.controls_bare and series.dashed:  # five bands on one another hide the curves
             nothing = np.full(len(series.layer), np.nan)
@@ -136,6 +130,18 @@ def _draw_view(ax: Axes, view: View, chart: Chart) -> None:
                 color=canvas.FAINT, va="top", parse_math=False)  # fmt: skip
         low, high = ax.get_ylim()
         ax.set_ylim(low, high + 0.12 * (high - low))  # the note is above the curves
+    if view.warnings:
+        ax.text(
+            0.02, 0.03, "\n".join(f"⚠ {text}" for text in view.warnings), transform=ax.transAxes,
+            fontsize=6, color="#9a3412", va="bottom", zorder=5, parse_math=False,
+            bbox={"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 1.5},
+        )  # fmt: skip
+
+
+def _make_room(ax: Axes, lines: int) -> None:
+    """Move the lower end of the y axis down, so that warnings do not cover curves."""
+    low, high = ax.get_ylim()
+    ax.set_ylim(low - 0.07 * lines * (high - low), high)
 
 
 def _legend_columns(handles: Sequence[Line2D], width: float) -> int:

@@ -60,6 +60,12 @@ def web_file(name: str) -> str:
     return folder.joinpath(name).read_text(encoding="utf-8")
 
 
+def bundle(*names: str) -> str:
+    """The scripts of show/web as one, strict, and with names of its own."""
+    scripts = (web_file(f"{name}.js") for name in names)
+    return "\n".join(['"use strict";', "(() => {", *scripts, "})();"])
+
+
 def source_hash(text: str) -> str:
     """The text's hash as a Content-Security-Policy names it."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

@@ -74,7 +74,7 @@ def page(study: ShownStudy) -> str:
         title=study.title,
         kind="study",
         policy=_POLICY,
-        style=web_file("page.css"),
+        style=web_file("theme.css") + web_file("page.css"),
         failed=study.failed,
         panels=[(panel.title, _pictures(study.folder, panel)) for panel in study.panels],
         findings=[_finding(study.folder, row) for row in records(study.table)],
@@ -140,7 +140,7 @@ def _finding(folder: Path, row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _claim_summary(block: Block) -> str:
-    return f"{block.title} of {block.columns[0].model}: {len(block.rows)} things said of it"
+    return f"{block.title} of {block.columns[0].model}: {len(block.rows)} numbers read off it"
 
 
 def _costs(costs: pd.DataFrame) -> Table:

@@ -13,7 +13,7 @@ import pandas as pd
 
 from anchorscope.config import Config
 from anchorscope.pipeline.analyse import Dataset, analyse, describe, publish
-from anchorscope.pipeline.stages import Run
+from anchorscope.pipeline.request import Run
 from anchorscope.pipeline.variants import ROBUST_TABLE, robust_table
 from anchorscope.probes.labelled import labelled
 from anchorscope.progress import Progress, Quiet

@@ -60,7 +60,7 @@ def find_spans(
 
     `auto` takes the dataset's subjects where it has them, else the rules, else the whole
     question. Every finder looks for the subject; the words that name the asked-about property
-    belong to E_Q as well, and are found in one way for all of them (`asked_property`).
+    belong to E_Q as well, and are found in one way for all of them (`property_spans`).
     `generate` is for "model" alone, `nlp` (a loaded pipeline) for "spacy" alone.
     """
     if finder not in get_args(Finder):

@@ -14,6 +14,7 @@ import json
 import logging
 import re
 import time
+import uuid
 from collections.abc import Awaitable, Callable, Collection, MutableMapping
 from dataclasses import dataclass
 from typing import Any
@@ -70,17 +71,35 @@ class Access:
     policy: str = "default-src 'none'; frame-ancestors 'none'"  # Content-Security-Policy
 
 
+@dataclass(frozen=True, kw_only=True)
+class Finished:
+    """A request that has ended."""
+
+    id: str  # the client's X-Request-ID, or one of ours; the answer carries it too
+    method: str
+    path: str
+    status: int  # 499: the client left
+    seconds: float
+    facts: dict[str, Any]  # what the route noted in `scope["facts"]`
+
+    def line(self) -> str:
+        """One line of JSON for a log."""
+        known = {"id": self.id, "method": self.method, "path": self.path[:200]}
+        numbers = {"status": self.status, "seconds": round(self.seconds, 4)}
+        return json.dumps(known | numbers | self.facts)
+
+
 class Guard:
     """ASGI middleware that admits requests by `access`, and reports each one when it ends.
 
-    `on_request` gets path, status and seconds. While `draining` is true, new work is refused.
+    While `draining` is true, new work is refused.
     """
 
     def __init__(
         self,
         app: Asgi,
         access: Access,
-        on_request: Callable[[str, int, float], Any] = lambda path, status, seconds: None,
+        on_request: Callable[[Finished], Any] = lambda finished: None,
     ) -> None:
         self._app, self._access, self._on_request = app, access, on_request
         self._origins = frozenset(f"http://{host}" for host in access.hosts)
@@ -98,18 +117,24 @@ class Guard:
         if scope["type"] != "http":
             return await send({"type": "websocket.close"})
         begun, status, reported = time.monotonic(), 0, False
+        request_id, facts = _request_id(scope), scope.setdefault("facts", {})
 
         def report() -> None:
             nonlocal reported
             if not reported:
-                self._on_request(scope["path"], status or 499, time.monotonic() - begun)
+                seconds, code = time.monotonic() - begun, status or 499
+                self._on_request(
+                    Finished(id=request_id, method=scope["method"], path=scope["path"],
+                             status=code, seconds=seconds, facts=facts)
+                )  # fmt: skip
             reported = True
 
         async def reply(message: MutableMapping[str, Any]) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = self._with_headers(message.get("headers", []))
+                own = [(b"x-request-id", request_id.encode())]
+                message["headers"] = [*self._with_headers(message.get("headers", [])), *own]
             elif not message.get("more_body", False):
                 report()  # before the client has it all: an answered request is counted
             await send(message)
@@ -182,6 +207,12 @@ class Guard:
         own = {name for name, _ in self._headers}
         closing = [(b"connection", b"close")] if self.draining else []
         return [*(h for h in headers if h[0].lower() not in own), *self._headers, *closing]
+
+
+def _request_id(scope: Scope) -> str:
+    """The id that the client gave its request, where that is a short word, or a new one."""
+    sent = dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1")
+    return sent if re.fullmatch(r"[A-Za-z0-9._-]{1,64}", sent) else uuid.uuid4().hex
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:

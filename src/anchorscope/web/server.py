@@ -21,6 +21,39 @@ LOCAL = "127.0.0.1"
 REQUEST_SECONDS = 30.0
 
 
+def check_listener(
+    host: str,
+    secret: str | None,
+    *,
+    what: str,
+    variable: str,
+    least: int,
+    one_address: bool = False,
+) -> None:
+    """Raise a UserError where others could reach the address without a secret that is long enough.
+
+    With `one_address` it must be the one that visitors type: the Host of a request is compared.
+    """
+    if one_address and host in ("0.0.0.0", "::", ""):  # nosec B104: this refuses it
+        raise UserError(
+            f"--listen '{host}' is every address. Accepted: one address of this machine, "
+            "the one that visitors type, so that no other name can be used to reach it."
+        )
+    if secret is None and host == LOCAL:
+        return
+    if not secret:
+        article = "an" if what[0] == "A" else "a"
+        raise UserError(
+            f"--listen {host} lets others in. Set {article} {what} of {least} characters "
+            f"or more in the environment variable {variable} first."
+        )
+    if len(secret) < least or not secret.isascii() or not secret.isprintable():
+        raise UserError(
+            f"The {what} has {len(secret)} characters. Accepted: {least} or more printable ASCII "
+            "characters."
+        )
+
+
 def bind(host: str, port: int) -> socket.socket:
     """A socket with that address; port 0 is any free one."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from anchorscope.answers.generate import Answerer
+from anchorscope.detect.deployed.read_answers import Task
 from anchorscope.engine.decode import Prefix, read_prefix, shared_prefix
 from anchorscope.engine.lease import Lease
 from anchorscope.errors import UserError, unknown
@@ -14,7 +16,6 @@ from anchorscope.models import Model
 from anchorscope.models.prompts import (
     Prompt,
     PromptPart,
-    TokenisedPrompt,
     short,
     stop_ids,
     tokenise,
@@ -23,6 +24,8 @@ from anchorscope.models.prompts import (
 from anchorscope.records import Span
 from anchorscope.run_folder.identity import weights_hash
 from anchorscope.spans.characters import tokens_of
+
+_LABEL = re.compile(r"\s*[\r\n]\s*(?=(?:Q|A|Question|Answer)\s*:)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,11 +52,10 @@ class Bound:
 
     def prompt(self, question: str) -> Prompt:
         """The prompt for a question."""
-        coded = self._coded(self._pieces(question))
-        start = len(self.before)
-        return Prompt(
-            ids=coded.ids, offsets=coded.offsets, question=Span(start, start + len(question))
-        )
+        pieces, start = self._pieces(question), len(self.before)
+        coded = tokenise(self.model.tokenizer, [pieces], special=False)[0]
+        stop = start + len(pieces[1].text)
+        return Prompt(ids=coded.ids, offsets=coded.offsets, question=Span(start, stop))
 
     def checked_prompt(self, question: str, answer: Sequence[int] | None = None) -> Prompt:
         """The prompt for a question; an error where the question is empty or too long.
@@ -79,15 +81,21 @@ class Bound:
 
     def answer_tokens(self, question: str, answer: str) -> tuple[int, ...]:
         """The tokens of an answer that follows the prompt."""
-        pieces = self._pieces(question)
-        text = "".join(piece.text for piece in pieces)
-        piece = PromptPart(("" if not text or text[-1].isspace() else " ") + answer.strip(), False)
-        prompt = self.prompt(question).ids
-        whole = self._coded([*pieces, piece]).ids
-        if whole[: len(prompt)] == prompt:
-            return whole[len(prompt) :]
-        # The tokenizer merged the answer's first letters into the prompt's last token.
-        return self._coded([piece]).ids
+        return answer_tokens(self.model.tokenizer, self._pieces(question), answer)[1]
+
+    def task(self, number: int, question: str, answer: str | None) -> Task:
+        """The tokens of a question to answer, or of one with a given answer to read."""
+        if answer is None:
+            ids = self.checked_prompt(question).ids
+            return Task(number=number, question=question, prompt_ids=ids)
+        own = self.answer_tokens(question, answer)
+        return Task(
+            number=number,
+            question=question,
+            prompt_ids=self.checked_prompt(question, own).ids,
+            answer=answer,
+            answer_ids=own,
+        )
 
     def prefix(self, lease: Lease) -> Prefix:
         """The keys and values in front of every question, computed once for all calls."""
@@ -96,14 +104,26 @@ class Bound:
         return self._prefix
 
     def _pieces(self, question: str) -> list[PromptPart]:
+        # In plain text a line that begins like ours would become another worked example.
+        asked = question if self.after[:1] != "\n" else _LABEL.sub(" ", question)
         return [
-            PromptPart(self.before, True),
-            PromptPart(question, False),
-            PromptPart(self.after, True),
-        ]
+            PromptPart(self.before, True), PromptPart(asked, False), PromptPart(self.after, True)
+        ]  # fmt: skip
 
-    def _coded(self, pieces: Sequence[PromptPart]) -> TokenisedPrompt:
-        return tokenise(self.model.tokenizer, [pieces], special=False)[0]
+
+def answer_tokens(
+    tokenizer: Any, pieces: Sequence[PromptPart], answer: str, *, special: bool = False
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The tokens of a prompt, and of the answer that follows it."""
+    text = "".join(piece.text for piece in pieces)
+    own = PromptPart(("" if not text or text[-1].isspace() else " ") + answer.strip(), False)
+    prompt, whole = (
+        one.ids for one in tokenise(tokenizer, [[*pieces], [*pieces, own]], special=special)
+    )
+    if whole[: len(prompt)] == prompt:
+        return prompt, whole[len(prompt) :]
+    # The tokenizer merged the answer's first letters into the prompt's last token.
+    return prompt, tokenise(tokenizer, [[own]], special=False)[0].ids
 
 
 def bind(

@@ -61,7 +61,7 @@ class _Model(_Part):
 
 
 class _Prompt(_Part):
-    style: Literal["chat", "text"]
+    style: Literal["chat", "text", "given"]
     shots: int = Field(ge=0, le=1000)
     max_tokens: int = Field(ge=1, le=4096)
     finder: str = Field(max_length=100)
@@ -71,6 +71,19 @@ class _Calibration(_Part):
     slope: float = Field(ge=0, le=1e12)  # a line that falls would call right answers wrong
     intercept: float = Field(ge=-1e12, le=1e12)
     prior: float = Field(ge=-1e3, le=1e3)
+
+
+class _Steps(_Part):
+    scores: list[float] = Field(min_length=1, max_length=100_000)
+    probabilities: list[_Share]
+    prior: float = Field(ge=-1e3, le=1e3)
+
+    @model_validator(mode="after")
+    def _rise(self) -> _Steps:
+        same = len(self.scores) == len(self.probabilities)
+        if not same or any(sorted(part) != part for part in (self.scores, self.probabilities)):
+            raise ValueError("scores and probabilities are to rise together")
+        return self
 
 
 class _TrainedOn(_Part):
@@ -116,15 +129,15 @@ class _PreAnswer(_Part):
 class _Promise(_Part):
     risk: float = Field(gt=0, lt=1)
     confidence: float = Field(gt=0, lt=1)
-    answers: _Count
+    entities: _Count
     accepted: _Count
     wrong: _Count
 
     @model_validator(mode="after")
     def _kept(self) -> _Promise:
-        if not self.wrong <= self.accepted <= self.answers:
+        if not self.wrong <= self.accepted <= self.entities:
             raise ValueError(
-                f"{self.accepted} of {self.answers} answers are accepted, "
+                f"{self.accepted} of {self.entities} answers are accepted, "
                 f"{self.wrong} of them wrong"
             )
         if not Promise(**self.model_dump()).supported:
@@ -150,10 +163,10 @@ class Description(_Part):
     model: _Model
     prompt: _Prompt
     threshold: _Share
-    calibration: _Calibration
+    calibration: _Calibration | _Steps
     calibrated_on: str = Field(max_length=100_000)
     trained_on: _TrainedOn
-    examples: list[_Example] = Field(min_length=1, max_length=100_000)
+    examples: list[_Example] = Field(max_length=100_000)  # none: prompts were given
     evaluation: _Evaluation
     licence: dict[_Name, _Fact]
     method: _Method

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -13,52 +13,53 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from transformers import BatchEncoding
 
+from anchorscope.answers.generate import Answerer
 from anchorscope.answers.judge import is_abstention
 from anchorscope.answers.normalise import plain
-from anchorscope.detect.compare import detectors_table
-from anchorscope.detect.deployed.beliefs import Beliefs, learn_beliefs
-from anchorscope.detect.deployed.bind import Bound, Example, bind
+from anchorscope.detect.deployed.beliefs import Beliefs
+from anchorscope.detect.deployed.bind import Bound, Example, bind, check_made_for
 from anchorscope.detect.deployed.card import READ_AT, model_card
+from anchorscope.detect.deployed.exchanges import Exchange, common_prefix, task_of, too_long
 from anchorscope.detect.deployed.hub import read_from, upload
-from anchorscope.detect.deployed.located import LocatedAnswer, Outcome, Scored, material_of
-from anchorscope.detect.deployed.parts import load_parts
-from anchorscope.detect.deployed.pre_answer import (
-    PreAnswerProbe,
-    Warned,
-    learn_pre_answer,
-    warn_all,
+from anchorscope.detect.deployed.located import (
+    LocatedAnswer,
+    Outcome,
+    Scored,
+    ScoredSpan,
+    SpanKind,
+    WithTokenizer,
+    locate_answer,
+    material_of,
+    unknown_answer,
 )
-from anchorscope.detect.deployed.read_answers import read_answers
+from anchorscope.detect.deployed.parts import load_parts
+from anchorscope.detect.deployed.pre_answer import PreAnswerProbe, Warned, warn_all
+from anchorscope.detect.deployed.read_answers import Task, read_answers
 from anchorscope.detect.deployed.saved import Stored, write_folder
-from anchorscope.detect.distance import Distance, learn_distance
-from anchorscope.detect.evaluate import evaluate, fit_all
-from anchorscope.detect.kinds import AUTO, DEPLOYED, make_method, short_name
-from anchorscope.detect.kinds.probes import QuestionOnly
-from anchorscope.detect.material import Material, from_run, join
-from anchorscope.detect.method import Method
-from anchorscope.detect.threshold import Promise, choose_cut
-from anchorscope.detect.watching.watch import Watch
-from anchorscope.engine.decode import OnToken
+from anchorscope.detect.distance import Distance, far_reason
+from anchorscope.detect.kinds import AUTO, short_name
+from anchorscope.detect.material import Material, from_run, join, surfaces_of
+from anchorscope.detect.method import Calibration, Method
+from anchorscope.detect.threshold import Promise
+from anchorscope.detect.train import Answers, check_method, train
+from anchorscope.engine.decode import OnToken, Prefix
+from anchorscope.engine.lease import Lease
 from anchorscope.errors import UserError, unknown, user_path
-from anchorscope.models import load_model
+from anchorscope.models import Model, load_model
 from anchorscope.models.prompts import generate_inputs
-from anchorscope.probes.folds import check_classes, entity_folds
 from anchorscope.progress import Progress, Quiet
+from anchorscope.records import Span
 from anchorscope.run_folder.view import RunView
 
 EXAMPLES = 8  # of each dataset
 WIDE = 0.1  # an interval of AUROC beyond which a detector is not to be relied on
 NOTHING_TO_READ = "the answer holds no entity to read"
-ABSTAINED = "the model declined to answer"
+DECLINED = "the answer declines to answer"
+_GRAVITY: dict[Outcome, int] = {"right": 0, "no answer": 1, "cannot say": 2, "wrong": 3}
 _PLAIN = (
     "name", "model", "prompt", "threshold", "calibrated_on", "trained_on", "evaluation", "licence",
 )  # fmt: skip
 _MODEL = ("name", "source", "adapter", "revision", "weights", "dtype", "blocks", "width")
-_EVALUATION = (
-    "detector", "n", "wrong", "auroc", "auroc_low", "auroc_high", "auprc", "ece", "brier",
-    "coverage_5", "coverage_10",
-)  # fmt: skip
-_PRE_ANSWER = ("n", "auroc", "auroc_low", "auroc_high")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,6 +107,7 @@ class Detector:
         seed: int = 0,
         resamples: int = 1000,
         risk: float | None = None,
+        calibration: Calibration = "platt",
         licence: dict[str, str] | None = None,
         progress: Progress | None = None,
     ) -> Detector:
@@ -113,13 +115,14 @@ class Detector:
 
         Args:
             run: A finished run or a folder of `detect collect`, or its path.
-            method: A kind's short name, or "auto" for the best on held-out answers.
+            method: A kind's short name, or "auto" for the best of a handful on held-out answers.
             datasets: Some of the run's datasets; by default all.
             folds: Folds of the evaluation, disjoint by entity.
             seed: Decides the folds and the resamples.
             resamples: Bootstrap resamples behind each interval.
             risk: A third of the answers is set aside to choose a threshold up to which at most
                 this share of the answers is wrong.
+            calibration: How scores become probabilities: Platt's line, or isotonic.
             licence: The licence of the detector's card.
             progress: A listener to stages and notes; silent without one.
 
@@ -133,71 +136,43 @@ class Detector:
             ('probe', ('atlas',))
 
         """
+        check_method(method)
         run = run if isinstance(run, RunView) else RunView.open(run, collected_ok=True)
         names = list(datasets or run.datasets)
         for name in names:
             if name not in run.datasets:
                 raise unknown("dataset of the run", name, run.datasets)
-        make_method(method)  # an error where there is none of that name
-        if method not in (AUTO, *DEPLOYED):
-            raise UserError(
-                f"'{method}' is only compared (`detect eval`) and cannot be trained to score new "
-                f"answers. Accepted: {', '.join((AUTO, *DEPLOYED))}."
-            )
-        material, calibration = join([from_run(run, name, seed=seed) for name in names]), None
-        if risk is not None:
-            material, calibration = _set_aside(material, risk)
-        check_classes(material.z, dataset=material.name)
-        compared = (method,) if QuestionOnly().lacks(material) else (method, "question-only")
-        scores = evaluate(
-            material, names=compared, splits=("entity",), folds=folds, seed=seed,
-            progress=progress or Quiet(),
+        parts = [from_run(run, name, seed=seed) for name in names]
+        others = [part for one in parts if (part := surfaces_of(run, one)) is not None]
+        found = train(
+            Answers(plain=join(parts), surfaces=join(others) if others else None),
+            method=method, model=run.model_name, folds=folds, seed=seed, resamples=resamples,
+            risk=risk, calibration=calibration, progress=progress,
         )  # fmt: skip
-        table = detectors_table(scores, model=run.model_name, seed=seed, resamples=resamples)
-        rows = {row["detector"]: row for row in table.to_dict("records")}
-        fitted = fit_all(material, (method,))[method]
-        line, held = fitted.calibration_, None
-        if calibration is not None:
-            held = line.probability(fitted.decision_function(calibration)), calibration.z
-        cut = choose_cut(
-            line.probability(fitted.inner_scores_),
-            material.z,
-            entity=np.array(material.entities),
-            seed=material.seed,
-            risk=risk,
-            calibration=held,
-        )
-        evaluation = {key: _json_value(rows[method][key]) for key in _EVALUATION}
-        question = rows.get("question-only", {})
+        given = run.info.get("given_prompts", False)
         return cls(
-            name=short_name(fitted),
-            method=getattr(fitted, "best_", fitted),
+            name=short_name(found.method),
+            method=found.method,
             model={key: run.model.get(key) for key in _MODEL},
             prompt={
-                "style": run.model.get("prompt", "text"),
+                "style": "given" if given else run.model.get("prompt", "text"),
                 "shots": run.config.get("shots", 0),
                 "max_tokens": run.config.get("max_tokens", 16),
                 "finder": run.config.get("finder", "auto"),
             },
-            examples=tuple(example for name in names for example in _examples(run, name)),
-            threshold=cut.threshold,
-            band=cut.band,
-            promise=cut.promise,
+            examples=() if given else tuple(e for name in names for e in _examples(run, name)),
+            threshold=found.cut.threshold,
+            band=found.cut.band,
+            promise=found.cut.promise,
             calibrated_on=(
-                f"Platt's line on held-out scores of {len(material)} answers of "
+                f"{calibration} calibration on held-out scores of {found.answers} answers of "
                 f"{', '.join(names)} by {run.model_name}, folds disjoint by entity"
             ),
-            trained_on={
-                "datasets": names,
-                "answers": len(material),
-                "wrong": int(material.z.sum()),
-            },
-            evaluation=evaluation | {"cannot_say": cut.cannot_say},
-            beliefs=learn_beliefs(material),
-            distance=learn_distance(material),
-            pre_answer=learn_pre_answer(
-                material, {key: _json_value(question.get(key)) for key in _PRE_ANSWER}
-            ),
+            trained_on={"datasets": names, "answers": found.answers, "wrong": found.wrong},
+            evaluation=found.evaluation,
+            beliefs=found.beliefs,
+            distance=found.distance,
+            pre_answer=found.pre_answer,
             licence=licence
             or {"detector": "other", "model": "not recorded", "data": "not recorded"},
         )
@@ -234,19 +209,26 @@ class Detector:
         on = f"{self.trained_on['answers']} answers of {', '.join(self.trained_on['datasets'])}"
         if self.promise is None:
             return on
-        return f"{on}; threshold on {self.promise.answers} others"
+        return f"{on}; threshold on {self.promise.entities} other entities"
 
     @property
     def reads_states_alone(self) -> bool:
         """Whether the score comes from clean states and nothing else."""
         return bool(self.method.layers()) and not self.method.reads_tokens
 
-    def outcome(self, probability: float) -> Outcome:
-        """The conclusion about an answer with this probability of being wrong."""
+    def outcome(self, probability: float, distance: float = np.nan) -> tuple[Outcome, str]:
+        """The conclusion about an answer with this probability of being wrong, and a reason."""
         low, high = self.band or (self.threshold, self.threshold)
+        if reason := far_reason(distance):
+            return "cannot say", reason
         if probability > high:
-            return "wrong"
-        return "right" if probability <= low else "cannot say"  # NaN is neither
+            return "wrong", ""
+        if probability <= low:
+            return "right", ""
+        return "cannot say", (
+            f"its probability {probability:.2f} is between {low:.2f} and {high:.2f}, where other "
+            "training answers would have put the threshold on either side"
+        )
 
     def score_of(self, material: Material) -> tuple[np.ndarray, np.ndarray]:
         """Score and calibrated probability of each answer of the material, [question] each."""
@@ -262,56 +244,99 @@ class Detector:
             return np.full(len(clean), np.nan)
         return self.distance.place(clean[:, self.distance.layer - 1])
 
-    def score_states(self, answers: Sequence[LocatedAnswer], clean: np.ndarray) -> list[Scored]:
-        """Answers scored by their states [answer, layer, width] at the probe position.
-
-        Those without E_A, whose states may be anything, have a reason instead of a number.
-        """
-        out = [self._unread(one) for one in answers]
-        rows = [n for n, one in enumerate(answers) if one.exact_answer]
-        if not rows:
-            return out
-        clean = clean[rows]
-        states = {("clean", layer): clean[:, layer - 1] for layer in self.method.layers()}
-        score, probability = self.score_of(material_of([answers[n] for n in rows], states))
-        distance = self.distance_of(clean)
-        belief, is_q = np.empty((len(rows), 0)), np.full(len(rows), np.nan)
-        if self.beliefs is not None:
-            belief, is_q = self.beliefs.wrong(clean), self.beliefs.question_anchored(clean)
-        for place, n in enumerate(rows):
-            if out[n].outcome == "abstained":  # no detector learnt from such answers
-                continue
-            if not np.isfinite(probability[place]):
+    def score_located(self, answers: Sequence[LocatedAnswer], clean: np.ndarray) -> list[Scored]:
+        """Answers scored by the states [entity, layer, width] at the ends of their entities."""
+        counts = [len(one.entities) for one in answers]
+        score = probability = distance = is_q = np.empty(0)
+        belief = np.empty((len(clean), 0))
+        if len(clean):
+            states = {("clean", layer): clean[:, layer - 1] for layer in self.method.layers()}
+            score, probability = self.score_of(material_of(answers, states))
+            distance, is_q = self.distance_of(clean), np.full(len(clean), np.nan)
+            if self.beliefs is not None:
+                belief, is_q = self.beliefs.wrong(clean), self.beliefs.question_anchored(clean)
+        out, stops = [], np.cumsum(counts).tolist()
+        for one, count, stop in zip(answers, counts, stops, strict=True):
+            own = slice(stop - count, stop)
+            if not np.isfinite(probability[own]).all():
                 raise UserError(
-                    f"The answer {answers[n].answer.text!r} got no finite score: the model's state "
+                    f"The answer {one.answer.text!r} got no finite score: the model's state "
                     "overflows in this dtype. Use float32."
                 )
-            q = float(is_q[place])
-            out[n] = replace(
-                out[n],
-                probability=float(probability[place]),
-                score=float(score[place]),
-                flagged=bool(probability[place] > self.threshold),
-                outcome=self.outcome(float(probability[place])),
-                why="",
-                pathway="" if np.isnan(q) else "Q" if q > 0.5 else "A",
-                pathway_probability=max(q, 1 - q),
-                distance=float(distance[place]),
-                belief=tuple(belief[place].tolist()),
+            spans = self._spans(one, probability[own], distance[own])
+            if not spans:
+                out.append(self._unread(one))
+                continue
+            # The entity that decides: of the gravest outcome the least likely to be right.
+            outcomes = [
+                self.outcome(*pair) for pair in zip(probability[own], distance[own], strict=True)
+            ]
+            worst = max(range(count), key=lambda n: (_GRAVITY[outcomes[n][0]], probability[own][n]))
+            entity, at = one.entities[worst].span, own.start + worst
+            q = float(is_q[at])
+            outcome, reason = outcomes[worst]
+            out.append(
+                replace(
+                    self._unread(one),
+                    answer_entity=one.answer.text[entity.start : entity.stop],
+                    probability=float(probability[at]),
+                    score=float(score[at]),
+                    outcome=outcome,
+                    reason=reason,
+                    spans=spans,
+                    predicted_pathway="" if np.isnan(q) else "Q" if q > 0.5 else "A",
+                    predicted_pathway_probability=max(q, 1 - q),
+                    distance=float(distance[at]),
+                    belief=tuple(belief[at].tolist()),
+                )
             )
         return out
 
+    def _spans(
+        self, one: LocatedAnswer, probability: np.ndarray, distance: np.ndarray
+    ) -> tuple[ScoredSpan, ...]:
+        """Every sentence of an answer, followed by its entities."""
+        spans: list[ScoredSpan] = []
+        for sentence in dict.fromkeys(entity.sentence for entity in one.entities):
+            own = [n for n, entity in enumerate(one.entities) if entity.sentence == sentence]
+            found = [
+                self._span(one, "entity", one.entities[n].span, probability[n], distance[n])
+                for n in own
+            ]
+            worst = max(found, key=lambda span: (_GRAVITY[span.outcome], span.probability))
+            whole = replace(
+                worst,
+                start=sentence.start,
+                end=sentence.stop,
+                text=one.answer.text[sentence.start : sentence.stop],
+                kind="sentence",
+            )
+            spans += [whole, *found]
+        return tuple(spans)
+
+    def _span(
+        self, one: LocatedAnswer, kind: SpanKind, span: Span, probability: float, distance: float
+    ) -> ScoredSpan:
+        return ScoredSpan(
+            start=span.start,
+            end=span.stop,
+            text=one.answer.text[span.start : span.stop],
+            kind=kind,
+            probability=float(probability),
+            outcome=self.outcome(float(probability), float(distance))[0],
+        )
+
     def _unread(self, one: LocatedAnswer) -> Scored:
-        abstained = bool(plain(one.answer.text)) and is_abstention(one.answer.text)
+        text = one.answer.text
+        declined = bool(plain(text)) and is_abstention(text)
         return Scored(
             question=one.question,
-            answer=one.answer.text,
-            answer_entity=one.answer_entity,
+            answer=text,
+            answer_entity="",
             probability=np.nan,
             score=np.nan,
-            flagged=False,
-            why=ABSTAINED if abstained else NOTHING_TO_READ,
-            outcome="abstained" if abstained else "cannot say",
+            outcome="no answer",
+            reason=DECLINED if declined else NOTHING_TO_READ,
             detector=self.id,
             threshold=self.threshold,
             calibrated_on=self.calibration_set,
@@ -350,16 +375,116 @@ class Detector:
         if isinstance(question, str):
             answers = None if answer is None else [answer]
             return self.score(model, [question], answer=answers, dataset=dataset)[0]
-        bound, progress = self.bind(model, dataset=dataset), progress or Quiet()
-        progress.start("scores", len(question))
-        tokens, out = self.method.reads_tokens, {}
+        if answer is not None and len(answer) != len(question):
+            raise UserError(f"{len(question)} questions and {len(answer)} answers were given.")
+        bound = self.bind(model, dataset=dataset)
+        tasks = [
+            bound.task(number, text, given)
+            for number, (text, given) in enumerate(
+                zip(question, answer or [None] * len(question), strict=True)
+            )
+        ]
+        scored = self._read(bound.answerer, bound.prefix, tasks, progress, on_token)
+        return [scored[number] for number in range(len(question))]
+
+    def score_answers(
+        self,
+        model: Any,
+        exchanges: Sequence[Exchange],
+        *,
+        dataset: str | None = None,
+        progress: Progress | None = None,
+    ) -> list[Scored]:
+        """Score given answers to prompts or chat messages, every entity of each, in one pass.
+
+        Nothing is written by the model: prompt and answer are fed once. `dataset` is as in `score`.
+
+        Examples:
+            >>> import anchorscope as anc
+            >>> exchange = anc.Exchange(question="Capital of France?", answer="Sure! It is Paris.")
+            >>> scored = detector.score_answers(model, [exchange])[0]
+            >>> [span.text for span in scored.spans]
+            ['It is Paris.', 'Paris']
+
+        """
+        bound = self.bind(model, dataset=dataset) if self.examples else None
+        if bound is None:
+            model = loaded_model(model, self.model)
+            check_made_for(self.model, model)
+            answerer, own = Answerer(model, max_tokens=1), None
+        else:
+            model, answerer, own = bound.model, bound.answerer, bound.prefix
+        tasks = [task_of(model, bound, one, number) for number, one in enumerate(exchanges)]
+        reasons = [too_long(model, task) for task in tasks]
+        fitting = [task for task, reason in zip(tasks, reasons, strict=True) if not reason]
+        scored = self._read(answerer, own or common_prefix(fitting), fitting, progress)
+        return [
+            replace(
+                self._unread(LocatedAnswer(
+                    question=task.question,
+                    answer=unknown_answer(str(task.answer), task.answer_ids, 0),
+                    entities=(),
+                )),
+                outcome="cannot say", reason=reason,
+            ) if reason else scored[task.number]
+            for task, reason in zip(tasks, reasons, strict=True)
+        ]  # fmt: skip
+
+    def _read(
+        self,
+        answerer: Answerer,
+        prefix_of: Callable[[Lease], Prefix],
+        tasks: Sequence[Task],
+        progress: Progress | None,
+        on_token: OnToken | None = None,
+    ) -> dict[int, Scored]:
+        """The scores of the tasks by their numbers."""
+        progress, out = progress or Quiet(), {}
+        progress.start("scores", len(tasks))
+        reads = self.method.reads_tokens
         for batch in read_answers(
-            bound, list(question), answer, token_log_probs=tokens, on_token=on_token
+            answerer, prefix_of, tasks, token_log_probs=reads, on_token=on_token
         ):
-            scored = self.score_states(batch.answers, batch.clean)
+            scored = self.score_located(batch.answers, batch.clean)
             out |= dict(zip(batch.numbers, scored, strict=True))
             progress.advance(len(scored))
-        return [out[number] for number in range(len(question))]
+        return out
+
+    def score_states(
+        self,
+        token_ids: Sequence[int],
+        states: np.ndarray,
+        *,
+        tokenizer: Any,
+        question: str = "",
+        log_probs: Sequence[float] | None = None,
+    ) -> Scored:
+        """Score an answer by its tokens and states [token, layer, width] from another engine.
+
+        Layer k of the model is row k - 1: the residual stream after block k, the last one before
+        the final norm. A detector that reads how likely each token was needs `log_probs` too.
+        """
+        if len(states) != len(token_ids) or states.shape[1:] != (
+            self.model["blocks"], self.model["width"],
+        ):  # fmt: skip
+            raise UserError(
+                f"States of the shape {states.shape} were given for {len(token_ids)} tokens. "
+                f"Accepted: [token, {self.model['blocks']}, {self.model['width']}], a state after "
+                "every block for each token of the answer."
+            )
+        if self.method.reads_tokens and (log_probs is None or len(log_probs) != len(token_ids)):
+            raise UserError(
+                f"The detector '{self.name}' reads how likely each token was. Give log_probs, "
+                f"{len(token_ids)} numbers, or train with method='probe'."
+            )
+        text = tokenizer.decode(list(token_ids), skip_special_tokens=True)
+        answer = unknown_answer(text, token_ids, 0)
+        if log_probs is not None:
+            answer = replace(answer, log_probs=tuple(map(float, log_probs)))
+        located = locate_answer(WithTokenizer(tokenizer), question, answer, every=True)
+        places = [entity.tokens[-1] for entity in located.entities]
+        kept = states[places].astype(np.float16).astype(np.float32)  # as a run folder keeps them
+        return self.score_located([located], kept)[0]
 
     @overload
     def warn(self, model: Any, question: str, *, dataset: str | None = None) -> Warned: ...
@@ -390,26 +515,17 @@ class Detector:
         texts = [questions] if isinstance(questions, str) else list(questions)
         return generate_inputs(bound.model, [bound.checked_prompt(text).ids for text in texts])
 
-    def watch(self, model: Any, *, dataset: str | None = None) -> Watch:
-        """A `with` block around your own `model.lm.generate(...)`; it gives the scores after."""
-        return Watch(
-            self.bind(model, dataset=dataset),
-            self.score_states,
-            threshold=self.threshold,
-            token_log_probs=self.method.reads_tokens,
-        )
-
     def bind(self, model: Any, *, dataset: str | None = None) -> Bound:
         """The detector's prompt for this model, found once; an error where they do not fit.
 
         `dataset` is one of `datasets`; it may be left out where all of them are asked alike.
         """
-        if isinstance(model, str | Path):
+        model = loaded_model(model, self.model)
+        if not self.examples:
             raise UserError(
-                f"The model was given by name ('{model}'), which would load it for every call. "
-                f"Load it once: load_model('{model}', dtype='{self.model.get('dtype')}')."
+                "This detector was trained on given prompts and asks no questions itself. Score "
+                "answers with `score_answers`, or rows with `messages` or `prompt`."
             )
-        model = load_model(model)
         found = self._bound.setdefault(model.lm, {})
         bound = found.get(dataset)
         if bound is None or bound.model.tokenizer is not model.tokenizer:
@@ -476,13 +592,14 @@ class Detector:
         return upload(self.save(folder), repository, private=private)
 
 
-def _set_aside(material: Material, risk: float) -> tuple[Material, Material]:
-    """The answers to train on, and a third about other things to calibrate the threshold on."""
-    if not 0 < risk < 1:
-        raise UserError(f"risk is {risk:g}. Accepted: a share between 0 and 1, as 0.1.")
-    # Another seed than any fold's: the set aside is no fold of what is left.
-    third = entity_folds(material.entities, folds=3, seed=material.seed + 104_729) == 0
-    return material.take(~third), material.take(third)
+def loaded_model(model: Any, made_for: Mapping[str, Any]) -> Model:
+    """The model; an error where only its name was given."""
+    if isinstance(model, str | Path):
+        raise UserError(
+            f"The model was given by name ('{model}'), which would load it for every call. "
+            f"Load it once: load_model('{model}', dtype='{made_for.get('dtype')}')."
+        )
+    return load_model(model)
 
 
 def _examples(run: RunView, dataset: str) -> list[Example]:
@@ -492,9 +609,3 @@ def _examples(run: RunView, dataset: str) -> list[Example]:
         Example(question=s.question.text, prompt_ids=s.prompt_ids, dataset=dataset)
         for s in own[:EXAMPLES]
     ]
-
-
-def _json_value(value: Any) -> Any:
-    """A value that JSON knows; NaN becomes null."""
-    value = value.item() if isinstance(value, np.generic) else value
-    return None if isinstance(value, float) and np.isnan(value) else value

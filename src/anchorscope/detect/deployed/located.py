@@ -3,23 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 from torch import Tensor
 
 from anchorscope.answers.generate import answer_offsets
+from anchorscope.detect.answer_parts import answer_parts
 from anchorscope.detect.material import Arrays, Material, Text
 from anchorscope.engine.transfer import to_host
 from anchorscope.models import Model
 from anchorscope.notebook import Line, belief_chart, card
-from anchorscope.records import Answer
-from anchorscope.spans.answer import answer_span
+from anchorscope.records import Answer, Span
 from anchorscope.spans.characters import tokens_of
 
-Outcome = Literal["wrong", "right", "cannot say", "abstained"]  # the last: declined to answer
+# "cannot say": the threshold is open there, or the answer is unlike all that was learnt from;
+# "no answer": it declines, is empty, or names nothing.
+Outcome = Literal["right", "wrong", "cannot say", "no answer"]
+SpanKind = Literal["entity", "sentence"]
 States = dict[tuple[str, int], np.ndarray]  # by pass and layer: [answer, width]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoredSpan:
+    """An entity or a sentence of an answer and how likely it is wrong."""
+
+    start: int  # characters of the answer as it is given back
+    end: int
+    text: str
+    kind: SpanKind
+    probability: float  # of a sentence: that of its worst entity; NaN where it names nothing
+    outcome: Outcome
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,48 +46,76 @@ class Scored:
     answer_entity: str  # the part of the answer that was read: the text of E_A
     probability: float  # of being wrong, calibrated; NaN where there is nothing to read
     score: float  # before calibration, higher = more likely wrong
-    flagged: bool  # probability above the detector's threshold
-    outcome: Outcome = "cannot say"  # the same where held-out answers are sure of the threshold
-    why: str = ""  # why there is no probability
-    pathway: str = ""  # Q or A, as the clean state tells it; "": not known
-    pathway_probability: float = np.nan  # of that pathway
+    outcome: Outcome
+    reason: str = ""  # why there is no answer, or why it cannot say
+    flagged: bool = field(init=False)  # every outcome but "right"
+    spans: tuple[ScoredSpan, ...] = ()  # entities and sentences, in the order of the text
+    predicted_pathway: str = ""  # Q or A, as the clean state predicts it; "": not known
+    predicted_pathway_probability: float = np.nan
     detector: str = ""  # the detector's id
     threshold: float = np.nan  # of the probability
     calibrated_on: str = ""  # the answers that probability and threshold come from
     distance: float = np.nan  # share of training answers, held out, that are nearer; near 1: far
     belief: tuple[float, ...] = ()  # P(wrong) by the probe of each layer, 1 to L
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "flagged", self.outcome != "right")
+
     def __repr__(self) -> str:
-        wrong = f"P(wrong) {self.probability:.2f}" + (", flagged" if self.flagged else "")
-        pathway = f", pathway {self.pathway}" if self.pathway else ""
-        return f"Scored({self.answer!r}, {self.why or wrong}{pathway})"
+        return f"Scored({self.answer!r}, {self.outcome}, P(wrong) {self.probability:.2f})"
+
+    @property
+    def worst(self) -> ScoredSpan | None:
+        """The entity that is most likely wrong; None where the answer names nothing."""
+        entities = [span for span in self.spans if span.kind == "entity"]
+        return max(entities, key=lambda span: span.probability, default=None)
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the answer, its probability, and the belief by layer."""
-        wrong = self.why or f"{self.probability:.2f}" + (", flagged" if self.flagged else "")
-        facts = [("question", self.question), ("P(wrong)", wrong)]
-        if self.pathway:
-            facts.append(("pathway", f"{self.pathway} ({self.pathway_probability:.0%} sure)"))
+        number = "" if np.isnan(self.probability) else f" ({self.probability:.2f} wrong)"
+        outcome = self.outcome + number + (f": {self.reason}" if self.reason else "")
+        facts = [("question", self.question), ("outcome", outcome)]
+        if self.predicted_pathway:
+            sure = f"{self.predicted_pathway_probability:.0%} sure"
+            facts.append(("predicted pathway", f"{self.predicted_pathway} ({sure})"))
         lines = [Line(name="clean", label="clean", values=self.belief)]
         return card(self.answer, facts, picture=belief_chart(lines) if self.belief else "")
 
 
 @dataclass(frozen=True, kw_only=True)
+class Entity:
+    """An entity of an answer: its characters, its tokens, and the sentence it is in."""
+
+    span: Span
+    tokens: tuple[int, ...]  # E_A, counted from the answer's first token; one at least
+    sentence: Span
+
+
+@dataclass(frozen=True, kw_only=True)
 class LocatedAnswer:
-    """An answer with E_A found in it."""
+    """An answer with its entities found in it; none where it names nothing."""
 
     question: str
     answer: Answer
-    exact_answer: tuple[int, ...]  # E_A, counted from the answer's first token
-    answer_entity: str  # its text
+    entities: tuple[Entity, ...]
 
 
-def locate_answer(model: Model, question: str, answer: Answer) -> LocatedAnswer:
-    """The answer with E_A found as in a run: without a gold answer."""
-    span = answer_span(answer.text, question=question)
-    tokens = tokens_of([span], answer_offsets(model, answer)) if span else ()
-    text = answer.text[span.start : span.stop] if span and tokens else ""
-    return LocatedAnswer(question=question, answer=answer, exact_answer=tokens, answer_entity=text)
+class WithTokenizer(NamedTuple):
+    """As much of a model as finding entities takes."""
+
+    tokenizer: Any
+
+
+def locate_answer(
+    model: Model | WithTokenizer, question: str, answer: Answer, *, every: bool = False
+) -> LocatedAnswer:
+    """The answer with its entity found as in a run, without a gold answer; or `every` entity."""
+    offsets, found = answer_offsets(cast(Model, model), answer), []
+    for sentence, spans in answer_parts(answer.text, question=question, every=every):
+        for span in spans:
+            if tokens := tokens_of([span], offsets):
+                found.append(Entity(span=span, tokens=tokens, sentence=sentence))
+    return LocatedAnswer(question=question, answer=answer, entities=tuple(found))
 
 
 def unknown_answer(
@@ -90,17 +133,18 @@ def unknown_answer(
 
 
 def material_of(answers: Sequence[LocatedAnswer], states: States) -> Material:
-    """Fresh answers as a detector's material."""
+    """The entities of fresh answers as a detector's material; states [entity, width]."""
     texts = tuple(
         Text(
             id=one.answer.id,
             question=one.question,
             answer=one.answer.text,
             log_probs=one.answer.log_probs,
-            exact_answer=one.exact_answer,
+            exact_answer=entity.tokens,
             first_entropy=one.answer.first_entropy,
         )
         for one in answers
+        for entity in one.entities
     )
     layers = max((layer for _, layer in states), default=0)
     return Material(

@@ -9,12 +9,13 @@ import numpy as np
 
 from anchorscope.detect.deployed.beliefs import Beliefs
 from anchorscope.detect.deployed.description import Forged
-from anchorscope.detect.deployed.located import LocatedAnswer, material_of, unknown_answer
+from anchorscope.detect.deployed.located import Entity, LocatedAnswer, material_of, unknown_answer
 from anchorscope.detect.deployed.pre_answer import PreAnswerProbe
 from anchorscope.detect.deployed.saved import Stored, read_checked, refused
 from anchorscope.detect.distance import Distance
 from anchorscope.detect.kinds import METHODS
-from anchorscope.detect.method import Method, Platt
+from anchorscope.detect.method import Isotonic, Method, Platt
+from anchorscope.records import Span
 
 _PREFIXES = ("beliefs.", "distance.", "before.")  # of the weights that are not the method's own
 # What numpy and Python say of arrays and values that do not belong together.
@@ -49,7 +50,8 @@ def _restored(stored: Stored) -> Parts:
     own = {name: array for name, array in tensors.items() if not name.startswith(_PREFIXES)}
     try:
         method = METHODS[about["name"]]().restore(own, about["method"])
-        method.calibration_ = Platt(**about["calibration"])
+        steps = about["calibration"]
+        method.calibration_ = Isotonic(**steps) if "scores" in steps else Platt(**steps)
         return Parts(
             method=method,
             beliefs=Beliefs.restore(tensors),
@@ -85,6 +87,9 @@ def _check_works(parts: Parts, *, blocks: int, width: int) -> None:
             beliefs.question_anchored(every)
         if pre_answer is not None:
             _must(pre_answer.probability(state).shape == (1,), "no warning comes out")
+            if pre_answer.distance is not None:
+                _check_distance(pre_answer.distance, blocks, width)
+                pre_answer.distance.place(state)
     except _MISFITS as error:
         reason = f"{type(error).__name__}: {str(error)[:60]}"
         raise Forged(f"its parts do not fit together ({reason})") from error
@@ -93,8 +98,7 @@ def _check_works(parts: Parts, *, blocks: int, width: int) -> None:
 _MADE_UP = LocatedAnswer(
     question="Who?",
     answer=unknown_answer("Me", (0,), 0, log_prob=-1.0),
-    exact_answer=(0,),
-    answer_entity="Me",
+    entities=(Entity(span=Span(0, 2), tokens=(0,), sentence=Span(0, 2)),),
 )
 
 

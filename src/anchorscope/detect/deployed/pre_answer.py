@@ -6,13 +6,14 @@ A calibrated probe reads the state at the last question token; nothing after it 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 
 from anchorscope.detect.deployed.bind import Bound
-from anchorscope.detect.deployed.located import on_host
+from anchorscope.detect.deployed.located import Outcome, on_host
+from anchorscope.detect.distance import Distance, far_reason, learn_distance
 from anchorscope.detect.kinds.probes import QuestionOnly, linear
 from anchorscope.detect.material import Material
 from anchorscope.detect.method import Platt
@@ -34,6 +35,7 @@ class PreAnswerProbe:
     calibration: Platt
     threshold: float
     evaluation: dict[str, Any]  # auroc, auroc_low, auroc_high, n: on unseen entities
+    distance: Distance | None = None  # from the training questions; None: an early version
 
     def probability(self, states: np.ndarray) -> np.ndarray:
         """P(wrong) from states [question, width] at the last question token, [question]."""
@@ -41,7 +43,8 @@ class PreAnswerProbe:
 
     def tensors(self) -> dict[str, np.ndarray]:
         """The arrays that make it up, ready for safetensors."""
-        return {"before.coef": self.coef, "before.intercept": np.array([self.intercept])}
+        own = {"before.coef": self.coef, "before.intercept": np.array([self.intercept])}
+        return own | ({} if self.distance is None else self.distance.tensors("before.distance."))
 
     def about(self) -> dict[str, Any]:
         """What else makes it up, ready for JSON."""
@@ -62,6 +65,7 @@ class PreAnswerProbe:
             calibration=Platt(**about["calibration"]),
             threshold=float(about["threshold"]),
             evaluation=about["evaluation"],
+            distance=Distance.restore(tensors, "before.distance."),
         )
 
 
@@ -76,9 +80,10 @@ def learn_pre_answer(material: Material, evaluation: dict[str, Any]) -> PreAnswe
         layer=probe.layer_,
         coef=probe.coef_,
         intercept=probe.intercept_,
-        calibration=probe.calibration_,
+        calibration=Platt.fit(probe.inner_scores_, material.z),
         threshold=best_threshold(held_out, material.z),
         evaluation=evaluation,
+        distance=learn_distance(material, states="question-only", layer=probe.layer_),
     )
 
 
@@ -88,9 +93,15 @@ class Warned:
 
     question: str
     probability: float  # of a wrong answer, calibrated, before a token of it is written
-    flagged: bool  # probability above the warning's threshold
-    threshold: float
+    outcome: Outcome  # what the answer will be, as far as the question tells
+    reason: str = ""  # why it cannot say
+    flagged: bool = field(init=False)  # every outcome but "right"
+    threshold: float = np.nan
+    distance: float = np.nan  # share of training questions, held out, that are nearer
     detector: str = ""  # the detector's id
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "flagged", self.outcome != "right")
 
 
 def warn_all(
@@ -99,26 +110,42 @@ def warn_all(
     """The warnings in the order of the questions."""
     require_understood(bound.model)
     prompts = list(enumerate(_up_to_question(bound, question) for question in questions))
-    found: dict[int, float] = {}
+    found: dict[int, np.ndarray] = {}
     with Lease(bound.model) as lease:
-        for batch, probability in in_batches(
+        for batch, states in in_batches(
             prompts,
-            lambda batch: probe.probability(_states(lease, bound, [p for _, p in batch], probe)),
+            lambda batch: _states(lease, bound, [p for _, p in batch], probe),
             length=lambda one: len(one[1]),
             then=lambda one: one[0],
             budget=Budget.of(bound.model),
         ):
-            found |= {n: float(p) for (n, _), p in zip(batch, probability, strict=True)}
+            found |= {n: state for (n, _), state in zip(batch, states, strict=True)}
+    states = np.array([found[n] for n in range(len(questions))]).reshape(len(questions), -1)
+    distances = np.full(len(questions), np.nan)
+    if probe.distance is not None and len(states):
+        distances = probe.distance.place(states)
     return [
-        Warned(
-            question=question,
-            probability=found[number],
-            flagged=found[number] > probe.threshold,
-            threshold=probe.threshold,
-            detector=detector,
+        _warned(probe, question, float(probability), float(distance), detector)
+        for question, probability, distance in zip(
+            questions, probe.probability(states), distances, strict=True
         )
-        for number, question in enumerate(questions)
     ]
+
+
+def _warned(
+    probe: PreAnswerProbe, question: str, probability: float, distance: float, detector: str
+) -> Warned:
+    reason = far_reason(distance)
+    outcome: Outcome = "wrong" if probability > probe.threshold else "right"
+    return Warned(
+        question=question,
+        probability=probability,
+        outcome="cannot say" if reason else outcome,
+        reason=reason,
+        threshold=probe.threshold,
+        distance=distance,
+        detector=detector,
+    )
 
 
 def _up_to_question(bound: Bound, question: str) -> tuple[int, ...]:

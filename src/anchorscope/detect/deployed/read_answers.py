@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from anchorscope.detect.deployed.bind import Bound
+from anchorscope.answers.generate import Answerer
 from anchorscope.detect.deployed.located import (
     LocatedAnswer,
     locate_answer,
@@ -22,9 +23,7 @@ from anchorscope.engine.decode import GrownTrunk, OnToken, Prefix, grow_trunk, s
 from anchorscope.engine.kv_cache import ForkedCache
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.passes import CLEAN
-from anchorscope.engine.rows import Row, lay_out, read_batch
-from anchorscope.errors import UserError
-from anchorscope.models.prompts import Prompt
+from anchorscope.engine.rows import Row, lay_out
 from anchorscope.records import Answer
 
 # Logits held at once, as many as 256 MiB of float32 hold; one answer's at least.
@@ -33,28 +32,29 @@ LOGITS = 1 << 26
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerBatch:
-    """Some of the answers, with their states at the probe position."""
+    """Some of the answers, with the states at the last token of each of their entities."""
 
-    numbers: list[int]  # which of the questions they answer
+    numbers: list[int]  # which of the tasks they belong to
     answers: list[LocatedAnswer]
-    clean: np.ndarray  # [answer, layer, width]; those without E_A hold anything
+    clean: np.ndarray  # [entity, layer, width], of all answers one after the other
 
 
-@dataclass(frozen=True)
-class _Task:
-    """One question to answer, or with an answer to read."""
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """A prompt whose answer is to be written, or is given as text and tokens."""
 
     number: int
     question: str
-    prompt: Prompt
-    answer: str | None
-    answer_ids: tuple[int, ...] = ()  # of a given answer
+    prompt_ids: tuple[int, ...]
+    answer: str | None = None
+    answer_ids: tuple[int, ...] = ()
+    every: bool = False  # read every entity, not only the one that a run reads
 
 
 def read_answers(
-    bound: Bound,
-    questions: Sequence[str],
-    answers: Sequence[str | None] | None = None,
+    answerer: Answerer,
+    prefix_of: Callable[[Lease], Prefix],
+    tasks: Sequence[Task],
     *,
     token_log_probs: bool = False,
     on_token: OnToken | None = None,
@@ -62,26 +62,24 @@ def read_answers(
     """The model's own answers, and the given ones where there are any, a batch at a time.
 
     With `token_log_probs` given answers have the log-probability of every token too; the model's
-    own always have it. `on_token` follows the model's own answer to a single question.
+    own always have it. `prefix_of` gives tokens that most prompts begin with, read once.
+    `on_token` hears each token that the model writes; its rows are the tasks' numbers.
     """
-    if answers is not None and len(answers) != len(questions):
-        raise UserError(f"{len(questions)} questions and {len(answers)} answers were given.")
-    texts = answers or [None] * len(questions)
-    tasks = [
-        _task(bound, number, question, answer)
-        for number, (question, answer) in enumerate(zip(questions, texts, strict=True))
-    ]
-    require_understood(bound.model)
-    budget = Budget.of(bound.model)
-    states = states_bytes(bound.model, bound.answerer.max_tokens)
+    model = answerer.model
+    require_understood(model)
+    budget = Budget.of(model)
+    states = states_bytes(model, answerer.max_tokens)
     rows = Prefix((), None).rows_within(budget.written, room=0, beside=states)
-    with Lease(bound.model) as lease:
+    with Lease(model) as lease:
 
-        def work(batch: list[_Task]) -> AnswerBatch:
+        def work(batch: list[Task]) -> AnswerBatch:
+            prefix, prompts = prefix_of(lease), [task.prompt_ids for task in batch]
+            if any(p[: len(prefix)] != prefix.ids or len(p) <= len(prefix) for p in prompts):
+                prefix = Prefix((), None)
             if batch[0].answer is None:
-                located, clean = _write(lease, bound, batch, on_token)
+                located, clean = _write(lease, answerer, prefix, batch, _numbered(batch, on_token))
             else:
-                located, clean = _read(lease, bound, batch, token_log_probs)
+                located, clean = _read(lease, prefix, batch, token_log_probs)
             numbers = [task.number for task in batch]
             return AnswerBatch(numbers=numbers, answers=located, clean=on_host(clean))
 
@@ -89,7 +87,7 @@ def read_answers(
             for _, batch in in_batches(
                 [task for task in tasks if (task.answer is None) == written],
                 work,
-                length=lambda task: len(task.prompt.ids) + len(task.answer_ids),
+                length=lambda task: len(task.prompt_ids) + len(task.answer_ids),
                 then=lambda task: task.number,
                 budget=budget,
                 rows=rows if written else None,
@@ -97,56 +95,60 @@ def read_answers(
                 yield batch
 
 
-def _task(bound: Bound, number: int, question: str, answer: str | None) -> _Task:
-    if answer is None:
-        return _Task(number, question, bound.checked_prompt(question), None)
-    ids = bound.answer_tokens(question, answer)
-    return _Task(number, question, bound.checked_prompt(question, ids), answer, ids)
-
-
-def _prefix(lease: Lease, bound: Bound, batch: Sequence[_Task]) -> Prefix:
-    """The prefix that all prompts share; an empty one where a prompt differs in it."""
-    fits = all(task.prompt.ids[: len(bound.shared)] == bound.shared for task in batch)
-    return bound.prefix(lease) if fits else Prefix((), None)
+def _numbered(batch: Sequence[Task], on_token: OnToken | None) -> OnToken | None:
+    """`on_token` with the tasks' numbers for rows."""
+    if on_token is None:
+        return None
+    numbers = [task.number for task in batch]
+    return lambda step: on_token(replace(step, rows=tuple(numbers[row] for row in step.rows)))
 
 
 def _write(
-    lease: Lease, bound: Bound, batch: Sequence[_Task], on_token: OnToken | None
+    lease: Lease, answerer: Answerer, prefix: Prefix, batch: Sequence[Task], on_token: Any
 ) -> tuple[list[LocatedAnswer], Tensor]:
     """The model's own answers; their states were computed on the way."""
-    ids, prompts = [str(task.number) for task in batch], [task.prompt.ids for task in batch]
-    prefix = _prefix(lease, bound, batch)
-    done = bound.answerer.answer(lease, prefix, ids, prompts, on_token=on_token)
+    ids, prompts = [str(task.number) for task in batch], [task.prompt_ids for task in batch]
+    done = answerer.answer(lease, prefix, ids, prompts, on_token=on_token)
     answers = [
-        locate_answer(bound.model, task.question, answer)
+        locate_answer(answerer.model, task.question, answer, every=task.every)
         for task, answer in zip(batch, done.answers, strict=True)
     ]
-    last = [one.exact_answer[-1] if one.exact_answer else 0 for one in answers]
-    return answers, done.states[list(range(len(batch))), last]
+    places = [(n, entity.tokens[-1]) for n, one in enumerate(answers) for entity in one.entities]
+    row, token = np.array(places, dtype=np.int64).reshape(-1, 2).T.tolist()
+    return answers, done.states[row, token]
 
 
 def _read(
-    lease: Lease, bound: Bound, batch: Sequence[_Task], token_log_probs: bool
+    lease: Lease, prefix: Prefix, batch: Sequence[Task], token_log_probs: bool
 ) -> tuple[list[LocatedAnswer], Tensor]:
-    """Given answers, fed once: up to the probe position, or whole for every log-probability."""
+    """Given answers, each token fed once; with the log-probability of every token, if wanted."""
     answers = [
         locate_answer(
-            bound.model,
+            lease.model,
             task.question,
             unknown_answer(str(task.answer), task.answer_ids, task.number),
+            every=task.every,
         )
         for task in batch
     ]
-    prompts = [task.prompt.ids for task in batch]
-    prefix = _prefix(lease, bound, batch)
+    prompts = [task.prompt_ids for task in batch]
     grown = grow_trunk(lease, prefix, prompts, room=0, head=token_log_probs)
-    if token_log_probs:
-        return _read_tokens(lease, grown, prompts, answers)
-    rows = []
-    for number, (prompt, one) in enumerate(zip(prompts, answers, strict=True)):
-        stop = one.exact_answer[-1] + 1 if one.exact_answer else 1
-        rows.append(_row(number, prompt, one.answer.token_ids[:stop] or (0,)))
-    return answers, read_batch(lease, grown.trunk, rows)
+    first = None  # [answer, word]: the logits of the prompts' last tokens are those of the first
+    if grown.last.logits is not None:
+        first = torch.log_softmax(grown.last.logits.float(), dim=-1)
+    limit = LOGITS // first.shape[1] if first is not None else None
+    states: dict[int, Tensor] = {}
+    for numbers in _within(limit, [len(a.answer.token_ids) for a in answers]):
+        part = [answers[n] for n in numbers]
+        rows = [_row(n, prompts[n], answers[n].answer.token_ids) for n in numbers]
+        later, read = _read_rows(lease, grown, rows, part, head=first is not None)
+        counts = [len(one.entities) for one in part]
+        states |= dict(zip(numbers, read.split(counts), strict=True))
+        for n, one, log_probs in zip(numbers, part, later, strict=True):
+            if first is not None:
+                answers[n] = replace(one, answer=_with_log_probs(one.answer, first[n], log_probs))
+    empty = grown.last.states[:0]  # an answer without tokens has nothing of its own
+    return answers, torch.cat([empty, *(states[n] for n in sorted(states))])
 
 
 def _row(number: int, prompt: tuple[int, ...], ids: tuple[int, ...]) -> Row:
@@ -154,35 +156,11 @@ def _row(number: int, prompt: tuple[int, ...], ids: tuple[int, ...]) -> Row:
     return Row(number, CLEAN, (), ids, tuple(range(len(prompt), len(prompt) + len(ids))), range(0))
 
 
-def _read_tokens(
-    lease: Lease,
-    grown: GrownTrunk,
-    prompts: Sequence[tuple[int, ...]],
-    answers: Sequence[LocatedAnswer],
-) -> tuple[list[LocatedAnswer], Tensor]:
-    """The answers with the log-probability of each token and the entropy of the first, and their
-    states [answer, layer, width] at the probe position; those without E_A hold anything.
-
-    Each token is fed once. The logits of the prompts' last tokens are those of the first token.
-    """
-    assert grown.last.logits is not None, "the trunk was grown without its head"
-    first = torch.log_softmax(grown.last.logits.float(), dim=-1)  # [answer, word]
-    read: dict[int, LocatedAnswer] = {}
-    states = grown.last.states.clone()  # an answer without tokens has nothing of its own
-    for numbers in _within(LOGITS // first.shape[1], [len(a.answer.token_ids) for a in answers]):
-        part = [answers[n] for n in numbers]
-        rows = [_row(n, prompts[n], answers[n].answer.token_ids) for n in numbers]
-        later, states[numbers] = _read_rows(lease, grown, rows, part)
-        for n, one, log_probs in zip(numbers, part, later, strict=True):
-            read[n] = replace(one, answer=_with_log_probs(one.answer, first[n], log_probs))
-    return [read.get(n, one) for n, one in enumerate(answers)], states
-
-
-def _within(limit: int, tokens: Sequence[int]) -> Iterator[list[int]]:
+def _within(limit: int | None, tokens: Sequence[int]) -> Iterator[list[int]]:
     """The numbers of the answers that go together: `limit` tokens at most, or one answer alone."""
     batch: list[int] = []
     for number in (n for n, count in enumerate(tokens) if count):
-        if batch and sum(tokens[n] for n in batch) + tokens[number] > limit:
+        if batch and limit and sum(tokens[n] for n in batch) + tokens[number] > limit:
             yield batch
             batch = []
         batch.append(number)
@@ -191,23 +169,30 @@ def _within(limit: int, tokens: Sequence[int]) -> Iterator[list[int]]:
 
 
 def _read_rows(
-    lease: Lease, grown: GrownTrunk, rows: Sequence[Row], answers: Sequence[LocatedAnswer]
+    lease: Lease,
+    grown: GrownTrunk,
+    rows: Sequence[Row],
+    answers: Sequence[LocatedAnswer],
+    *,
+    head: bool,
 ) -> tuple[list[list[float]], Tensor]:
     """The log-probabilities of all tokens but the first, by answer, and the states at E_A."""
     trunk = grown.trunk
     tokens, layout, number = lay_out(lease, trunk, rows)
     memory = ForkedCache(trunk.pairs, number, trunk.prefix.pairs, segmented=lease.fused)
-    probe = [
-        row.at[one.exact_answer[-1] if one.exact_answer else -1]
-        for row, one in zip(rows, answers, strict=True)
+    places = [
+        (n, len(one.answer.token_ids) - 1 - entity.tokens[-1])
+        for n, one in enumerate(answers)
+        for entity in one.entities
     ]
+    place = torch.tensor(places, device=tokens.device, dtype=torch.int64).reshape(-1, 2)
     # A token's logits are those of the token after it, so the last one of a row needs none.
     needed = torch.ones(len(layout.place), dtype=torch.bool, device=tokens.device)
     needed[layout.last()] = False
     before = needed.nonzero()[:, 0]
     read = lease.run(
-        tokens, layout, memory, head=len(before) > 0, logits_at=before,
-        extra_position=torch.tensor(probe, device=tokens.device),
+        tokens, layout, memory, head=head and len(before) > 0, logits_at=before,
+        states_at=layout.token_back(place[:, 0], place[:, 1]),
     )  # fmt: skip
     assert read.extra is not None
     later = [row.ids[1:] for row in rows]

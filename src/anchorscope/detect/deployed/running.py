@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from anchorscope.detect.deployed.detector import Detector
-from anchorscope.detect.deployed.located import LocatedAnswer, material_of, unknown_answer
+from anchorscope.detect.deployed.located import Entity, LocatedAnswer, material_of, unknown_answer
+from anchorscope.records import Span
 
 
 class RunningScore:
@@ -43,5 +44,7 @@ class RunningScore:
 
 
 _NAMELESS = LocatedAnswer(
-    question="", answer=unknown_answer("", (), 0), exact_answer=(0,), answer_entity=""
+    question="",
+    answer=unknown_answer("", (), 0),
+    entities=(Entity(span=Span(0, 0), tokens=(0,), sentence=Span(0, 0)),),
 )

@@ -20,7 +20,7 @@ from anchorscope.detect.kinds import DEPLOYED
 from anchorscope.errors import UserError
 from anchorscope.run_folder.disk import check_writable, refuse_unsafe, remove_partials, write_atomic
 
-KIND, FORMAT = "anchorscope-detector", 1
+KIND, FORMAT = "anchorscope-detector", 2
 WEIGHTS, ABOUT, CARD = "detector.safetensors", "detector.json", "README.md"
 FILES = (WEIGHTS, ABOUT, CARD)
 MOST_BYTES = {ABOUT: 64 << 20, WEIGHTS: 4 << 30}

@@ -8,8 +8,7 @@ import numpy as np
 from scipy.stats import norm
 
 from anchorscope.detect.kinds.combined import Combined
-from anchorscope.detect.kinds.mixture_of_probes import MixtureOfProbes
-from anchorscope.detect.kinds.pathway_reweighting import PathwayReweighting
+from anchorscope.detect.kinds.pathways import MixtureOfProbes, PathwayReweighting
 from anchorscope.detect.kinds.probes import QuestionOnly, SingleProbe
 from anchorscope.detect.kinds.sampled import SelfCheck, SemanticEntropy
 from anchorscope.detect.kinds.text_controls import Length, Popularity, TfIdf
@@ -23,6 +22,7 @@ METHODS: dict[str, Callable[[], Method]] = {
     "mean-log-prob": lambda: TokenLogProb(reduce="mean"),
     "min-log-prob": lambda: TokenLogProb(reduce="min"),
     "sum-log-prob": lambda: TokenLogProb(reduce="sum"),
+    "entity-log-prob": lambda: TokenLogProb(reduce="min", entity=True),
     "first-entropy": FirstEntropy,
     "token-features": TokenFeatures,
     "p-true": PTrue,
@@ -41,9 +41,7 @@ METHODS: dict[str, Callable[[], Method]] = {
 }
 # Those that can score an answer outside a run folder, in the order in which `auto` prefers them:
 # token probability beside the probes is what still holds on other questions.
-DEPLOYED = (
-    "combined", "probe", "min-log-prob", "sum-log-prob", "mean-log-prob", "first-entropy",
-)  # fmt: skip
+DEPLOYED = ("combined", "probe", "entity-log-prob")
 AUTO = "auto"
 _RESAMPLES = 200
 _DOUBT = 0.05  # that one of many equals is taken for better

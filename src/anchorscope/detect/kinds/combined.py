@@ -1,6 +1,6 @@
 """Probes and token probability together: what the states say, and how sure the model was.
 
-Both come with the pass that wrote the answer. The probes know more where they were trained, token
+Both come with the pass that reads the answer. The probes know more where they were trained, token
 probability holds on other questions too.
 """
 
@@ -16,16 +16,18 @@ from anchorscope.detect.kinds.probes import Ensemble
 from anchorscope.detect.kinds.token_scores import TokenLogProb
 from anchorscope.detect.material import Material
 from anchorscope.detect.method import Method
-from anchorscope.stats.ranking import auroc
 
+_TOKENS = TokenLogProb(reduce="min", entity=True)
+_RANGE = (0.01, 0.99)  # quantiles of the training answers
 _RIDGE = 1e-3  # against the mean of the losses; keeps classes that part altogether finite
 
 
 class Combined(Method):
-    """Logistic regression on the probes' held-out logit and minus the lowest log-probability.
+    """Logistic regression on the probes' held-out logit and minus E_A's lowest log-probability.
 
-    Of several datasets a whole one is held out at a time when layers and weights are chosen: the
-    probes get the weight that they deserve on questions unlike those they learnt from.
+    The latter is kept within the range that training saw. Of several datasets a whole one is held
+    out at a time when layers and weights are chosen: the probes get the weight that they deserve on
+    questions unlike those they learnt from.
     """
 
     name = "combined"
@@ -36,14 +38,14 @@ class Combined(Method):
 
     def decision_function(self, material: Material) -> np.ndarray:
         """The log-odds of each answer, [question]."""
-        columns = two_scores(self.base_.decision_function(material), material)
+        columns = self._columns(self.base_.decision_function(material), material)
         return columns @ self.weights_[:-1] + self.weights_[-1]
 
     def layers(self) -> tuple[int, ...]:
         return self.base_.layers()
 
     def tensors(self) -> dict[str, np.ndarray]:
-        return self.base_.tensors() | {"weights": self.weights_}
+        return self.base_.tensors() | {"weights": self.weights_, "range": self.range_}
 
     def about(self) -> dict[str, Any]:
         return self.base_.about()
@@ -51,12 +53,14 @@ class Combined(Method):
     def restore(self, tensors: dict[str, np.ndarray], about: dict[str, Any]) -> Method:
         self.base_ = Ensemble()
         self.base_.restore(tensors, about)
-        self.weights_ = tensors["weights"]
+        self.weights_, self.range_ = tensors["weights"], tensors["range"]
         return self
 
     def _choose(self, material: Material) -> None:
         apart = material.apart()
-        self.base_ = _best_probes(apart)
+        self.base_ = Ensemble()
+        self.base_._choose(apart)
+        self.range_ = np.quantile(_TOKENS.decision_function(material), _RANGE)
         self._held_out = self._inner_columns(apart)
         self.weights_ = fit_weights(self._held_out, material.z)
 
@@ -80,20 +84,11 @@ class Combined(Method):
 
     def _inner_columns(self, material: Material) -> np.ndarray:
         """Both scores of the training answers [question, 2], the logit held out."""
-        return two_scores(self.base_._inner_scores(material), material)
+        return self._columns(self.base_._inner_scores(material), material)
 
-
-def _best_probes(material: Material) -> Ensemble:
-    """The mean of several layers or the best one alone, whichever has the higher inner AUROC."""
-    tried = [Ensemble(), Ensemble(size=1)]
-    for one in tried:
-        one._choose(material)
-    return max(tried, key=lambda one: auroc(material.z, one._inner_scores(material)))
-
-
-def two_scores(logit: np.ndarray, material: Material) -> np.ndarray:
-    """The probes' logit and minus the lowest log-probability of each answer, [question, 2]."""
-    return np.column_stack([logit, TokenLogProb(reduce="min").decision_function(material)])
+    def _columns(self, logit: np.ndarray, material: Material) -> np.ndarray:
+        """The logit and minus E_A's lowest log-probability within its range, [question, 2]."""
+        return np.column_stack([logit, _TOKENS.decision_function(material).clip(*self.range_)])
 
 
 def fit_weights(scores: np.ndarray, z: np.ndarray) -> np.ndarray:

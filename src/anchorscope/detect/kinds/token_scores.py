@@ -14,23 +14,31 @@ _REDUCE = {"mean": np.mean, "min": np.min, "sum": np.sum}
 
 
 class TokenLogProb(Method):
-    """Minus the mean, minimum or sum of the answer's token log-probabilities."""
+    """Minus the mean, minimum or sum of the log-probabilities of the answer's tokens, or of E_A's.
+
+    Those of E_A alone do not change with a full stop after the answer, or bold around it.
+    """
 
     learns = False
     single = True
     reads_tokens = True
 
-    def __init__(self, *, reduce: Reduce = "mean"):
+    def __init__(self, *, reduce: Reduce = "mean", entity: bool = False):
         self.reduce: Reduce = reduce
+        self.entity = entity
 
     @property
     def name(self) -> str:  # type: ignore[override]
-        return f"{self.reduce} log-prob"
+        return f"{self.reduce} log-prob" + (" of E_A" if self.entity else "")
 
     def decision_function(self, material: Material) -> np.ndarray:
         """The score of each answer, [question]."""
         reduce = _REDUCE[self.reduce]
-        return np.array([-reduce(text.log_probs) for text in material.texts], dtype=np.float64)
+        return np.array([-reduce(self._log_probs(text)) for text in material.texts], dtype=float)
+
+    def _log_probs(self, text: Text) -> list[float]:
+        every = range(len(text.log_probs))
+        return [text.log_probs[n] for n in (text.exact_answer if self.entity else every)]
 
 
 class FirstEntropy(Method):

@@ -11,8 +11,9 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from anchorscope.datasets.from_file import READERS, extension, read_rows
+from anchorscope.datasets.from_file import extension
 from anchorscope.detect.deployed.located import Scored
+from anchorscope.detect.rows.exchanges import exchange_of, rows_of_file
 from anchorscope.errors import UserError, unknown
 
 Fields = dict[str, Any]
@@ -20,21 +21,23 @@ _INPUT = ("question", "answer")  # the row's own, not new fields
 _PLAIN_TEXT = (".csv", ".tsv")  # where a missing value is an empty one
 
 
-def read_questions(path: Path) -> list[Fields]:
-    """The rows of a file, each with a `question`, and an `answer` that is a text or missing."""
-    if not path.is_file():
-        raise UserError(
-            f"There is no file '{path}'. Give one with a `question` in each row: "
-            f"{', '.join(READERS)}."
-        )
-    empty_is_none = extension(path) in _PLAIN_TEXT
+def read_questions(path: str | Path) -> list[Fields]:
+    """The rows of a file to score: what was asked, and an `answer` that is a text or missing.
+
+    Rows with `messages` or `prompt` need an answer; that to a `question` the model can write.
+    """
+    empty_is_none = extension(Path(path)) in _PLAIN_TEXT
+    name = "standard input" if str(path) == "-" else Path(path).name
     return [
-        _checked(dict(row), f"Row {number} of {path.name}", empty_is_none)
-        for number, row in enumerate(read_rows(path), 1)
+        _checked(row, f"Row {number} of {name}", empty_is_none)
+        for number, row in enumerate(rows_of_file(path), 1)
     ]
 
 
 def _checked(row: Fields, where: str, empty_is_none: bool) -> Fields:
+    if any(row.get(name) not in (None, "") for name in ("messages", "prompt")):
+        exchange_of(row, where)
+        return row
     question, answer = row.get("question"), row.get("answer")
     if not isinstance(question, str) or not question.strip():
         found = "no `question`" if question in (None, "") else f"the `question` {question!r}"

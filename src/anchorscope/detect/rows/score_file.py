@@ -23,11 +23,9 @@ PORTION = 128  # rows
 
 
 class Scorer(Protocol):
-    """Scores questions and the answers given to some of them: a dataclass with `flagged` each."""
+    """Scores rows of a file: a dataclass with `flagged` each."""
 
-    def __call__(
-        self, questions: Sequence[str], answers: Sequence[str | None], progress: Progress
-    ) -> Sequence[Any]: ...
+    def __call__(self, rows: Sequence[Mapping[str, Any]], progress: Progress) -> Sequence[Any]: ...
 
 
 class _OneStage(Quiet):
@@ -59,8 +57,7 @@ def score_portions(
     progress.start("scores", len(rows) - done)
     for start in range(done, len(rows), PORTION):
         part = rows[start : start + PORTION]
-        questions, answers = [row["question"] for row in part], [row.get("answer") for row in part]
-        scored = score(questions, answers, _OneStage(progress))
+        scored = score(part, _OneStage(progress))
         yield [scored_fields(one, prefix) for one in scored]
 
 
@@ -99,7 +96,9 @@ def maker_of(detector: Detector) -> Fields:
 
 
 def _identity(rows: Sequence[Mapping[str, Any]], made_by: Mapping[str, Any], prefix: str) -> str:
-    texts = [[row["question"], row.get("answer")] for row in rows]
+    texts = [
+        [row.get(name) for name in ("question", "messages", "prompt", "answer")] for row in rows
+    ]
     text = json.dumps([texts, dict(made_by), prefix, PORTION], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()
 

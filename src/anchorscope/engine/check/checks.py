@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
-from collections.abc import Collection, Generator, Iterator
+from collections.abc import Collection, Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache
@@ -55,9 +55,6 @@ from anchorscope.run_folder.remote import cache_folder
 
 # What an intervention moves must be this many times what rounding may: else nothing is proved.
 _POWER = 3.0
-# Tokens of the pack that is tried before a run: as many as usual prompts have. Packs of the run
-# that are longer are tried as they are.
-_SHORT = 128
 _LOGITS = 10.0  # log-probabilities are of another size than states: they may be so much further off
 _NAMES = {
     "knockout": "the knockout blocks what it says and nothing else",
@@ -89,15 +86,13 @@ class _EngineResults:
     weights: list[Tensor]  # by block, [sample, head, query, key]
 
 
-def check_model(model: Model, *, pack: int | None = None) -> Iterator[Check]:
+def check_model(model: Model) -> Iterator[Check]:
     """Check that the knockout is exact on a model, which is left as it was; raises no error.
 
     A model that passes them all is not checked again by a run of the same process.
 
     Args:
         model: What `load_model` gave.
-        pack: A full pack is tried with at most so many tokens; longer ones are then tried when
-            they come.
 
     Returns:
         Each check as it is done: its name, whether it passed, and what was seen.
@@ -109,49 +104,39 @@ def check_model(model: Model, *, pack: int | None = None) -> Iterator[Check]:
         (True, 'an empty knockout changes nothing', 'bit for bit')
 
     """
+    set_facts(model.lm, replace(facts_of(model.lm), fused=True))
+    checks: Iterable[Check] = _report(model)
+    if can_fuse(model):
+        checks = list(checks)
+        # Where a check fails with the Triton kernels, a run goes without them.
+        if not all(check.ok for check in checks):
+            set_facts(model.lm, replace(facts_of(model.lm), fused=False))
+            checks = _report(model)
     passed = True
-    for check in _with_or_without_kernels(model, pack):
+    for check in checks:
         passed = passed and check.ok
         yield check
     if passed:
         _PROVED[_key(model)] = facts_of(model.lm)
 
 
-def _with_or_without_kernels(model: Model, pack: int | None) -> Iterator[Check]:
-    """Each check; where one fails with the Triton kernels, all are done again without them.
-
-    A run then goes without them too.
-    """
-    set_facts(model.lm, replace(facts_of(model.lm), fused=True))
-    if not can_fuse(model):
-        yield from _report(model, pack)
-        return
-    checks = list(_report(model, pack))
-    if all(check.ok for check in checks):
-        yield from checks
-        return
-    set_facts(model.lm, replace(facts_of(model.lm), fused=False))
-    yield from _report(model, pack)
-
-
-def _report(model: Model, pack: int | None) -> Iterator[Check]:
+def _report(model: Model) -> Iterator[Check]:
     """Each check; an error is a failed one."""
     try:
-        yield from _in_any_precision(model, pack)
-    except UserError as error:
-        yield Check("its attention can be changed", False, str(error).rstrip("."))
+        yield from _in_any_precision(model)
     except Exception as error:
-        message = next(iter(str(error).strip().splitlines()), "no message")
-        yield Check("its attention can be changed", False, f"{type(error).__name__}: {message}")
+        message = next(iter(str(error).strip().splitlines()), "no message").rstrip(".")
+        seen = message if isinstance(error, UserError) else f"{type(error).__name__}: {message}"
+        yield Check("its attention can be changed", False, seen)
 
 
-def _in_any_precision(model: Model, pack: int | None) -> Iterator[Check]:
+def _in_any_precision(model: Model) -> Iterator[Check]:
     """The checks; what half precision rounds too much to tell is tried again in float32.
 
     In half precision the states must still be nearer to stock attention's than to the clean ones.
     """
     doubtful = []
-    for check in _checks(model, pack):
+    for check in _checks(model):
         if check.ok or not check.near or not can_be_float32(model):
             yield check
         else:
@@ -166,14 +151,14 @@ def _in_any_precision(model: Model, pack: int | None) -> Iterator[Check]:
         yield Check(check.name, again.ok, both)
 
 
-def _checks(model: Model, pack: int | None) -> Iterator[Check]:
+def _checks(model: Model) -> Iterator[Check]:
     yield Check("a prompt begins as the model's files say", *first_tokens(model))
     before = _logits(model)
     measure(model)
     limit = yield from _state_checks(model)
     yield Check(*check_far(model, limit))
     yield Check(*check_long(model, limit))
-    yield Check(*check_pack(model, limit, most=pack))
+    yield Check(*check_pack(model, limit))
     same = torch.equal(before, _logits(model))
     yield Check("the model is left as it was", same, "logits bit for bit" if same else "it changed")
 
@@ -227,7 +212,7 @@ def require_understood(model: Model, *, weights: str | None = None) -> None:
         _PROVED[key] = proved
         merge_facts(model.lm, proved)  # the same weights may have been loaded again
         return
-    failed = [check for check in check_model(model, pack=_SHORT) if not check.ok]
+    failed = [check for check in check_model(model) if not check.ok]
     if failed:
         seen = "; ".join(f"{check.name}: no ({check.seen})" for check in failed)
         raise UserError(

@@ -243,16 +243,21 @@ _SLACK = 4.0
 
 
 def distance(a: Tensor, b: Tensor) -> float:
-    """The largest distance of two states [..., width], as a mean share of their values' size.
+    """The largest distance of two states [..., width]; see `apart`."""
+    return float(apart(a, b).max())
+
+
+def apart(a: Tensor, b: Tensor) -> Tensor:
+    """How far states [..., width] are apart, [...]: the mean share of their values' size.
 
     A mean over the width, each value against itself and the layer's usual size: the few values of
     a residual stream that are a thousand times larger than the rest would hide all else.
     """
     a, b = a.float(), b.float()
     size = b.abs() + b.abs().mean(dim=-1, keepdim=True).clamp(min=1e-9)
-    apart = ((a - b).abs() / size).mean(dim=-1)
+    far = ((a - b).abs() / size).mean(dim=-1)
     # A NaN, on either side, is as far as anything can be.
-    return float(apart.nan_to_num(torch.inf, posinf=torch.inf).max())
+    return far.nan_to_num(torch.inf, posinf=torch.inf)
 
 
 def rounding(model: Model, rows: Sequence[Sequence[int]], eager: Stock) -> float:

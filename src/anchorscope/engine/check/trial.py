@@ -225,14 +225,15 @@ def check_far(model: Model, limit: float) -> tuple[str, bool, str]:
     return name, far < limit, f"at position {last}: by {far:.1e}"
 
 
-def check_pack(model: Model, limit: float, *, most: int | None) -> tuple[str, bool, str]:
-    """Check that the last row of a pack, of full size or `most` tokens, is that row alone.
+def check_pack(model: Model, limit: float) -> tuple[str, bool, str]:
+    """Check that the last row of a full pack is that row alone.
 
     A smaller bound is noted. Longer packs than this are tried when they come.
     """
     facts = replace(facts_of(model.lm), largest=None, pack_proof=None)
     set_facts(model.lm, facts)
-    full = min(Budget.of(model).tokens, _affordable(model), most or sys.maxsize)
+    # Dearer than other checks: what is proved here, once a model, no run has to try again.
+    full = min(Budget.of(model).tokens, 4 * _affordable(model))
     name = "a full pack, its last row as that row alone"
     tokens = full
     with Lease(model) as lease:
@@ -256,7 +257,6 @@ def proved_up_to(tokens: int, *, limit: float) -> PackProof:
     return PackProof(
         tokens,
         limit,
-        near=lambda a, b: distance(a, b) < limit,
         more=lambda lease, more: _packed(lease, more) < limit,
     )
 

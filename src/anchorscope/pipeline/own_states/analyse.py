@@ -28,8 +28,7 @@ from anchorscope.pipeline.own_states.arrays import (
     read_rows,
     values,
 )
-from anchorscope.pipeline.request import option_words
-from anchorscope.pipeline.stages import Run
+from anchorscope.pipeline.request import Run, option_words
 from anchorscope.probes.labelled import Labelled, labelled
 from anchorscope.progress import Progress, Quiet
 from anchorscope.records import Answer, Question, Sample, Span

@@ -8,11 +8,11 @@ from typing import Any
 from anchorscope.records import MODES
 from anchorscope.run_folder import table_columns
 from anchorscope.run_folder.view import RunView, records
-from anchorscope.show.charts import plotly_chart
+from anchorscope.show.charts import chart_data
 from anchorscope.show.evidence.effects import ANSWER_ONLY, PATCHING, WINDOWS
 from anchorscope.show.evidence.knowledge import AWARENESS, BOUNDARY
 from anchorscope.show.evidence.shapes import HEADS, SALIENCY
-from anchorscope.show.evidence.shown import Shown
+from anchorscope.show.evidence.shown import Shown, table_of
 from anchorscope.show.report.claims import decided
 
 _SHOWN = (PATCHING, ANSWER_ONLY, WINDOWS, AWARENESS, BOUNDARY, SALIENCY, HEADS)
@@ -60,11 +60,11 @@ def _part(run: RunView, shown: Shown) -> dict[str, Any]:
     return {
         "id": f"evidence-{shown.name.replace('_', '-')}",
         "title": shown.title,
-        "chart": plotly_chart(chart),
+        "chart": chart_data(chart),
         "caption": chart.caption,
         "sentences": [
             (title, " ".join(filter(None, shown.words(run, dataset))))
             for dataset, title in run.titles.items()
         ],
-        "table": shown.numbers(run),
+        "table": table_of(run, shown.name),
     }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import cast
 
 import numpy as np
 import pandas as pd
@@ -13,13 +12,10 @@ from anchorscope.run_folder.view import RunView, records, values, where
 from anchorscope.show.charts import Chart, View
 from anchorscope.show.curves import CONTROL, curve, pathway_series
 from anchorscope.show.evidence.shown import (
-    SUBSETS,
     Shown,
     chosen_layer,
     claim_of,
     first_value,
-    side_by_side,
-    table_at_layer,
     verdict,
 )
 from anchorscope.show.report.words import number, percent
@@ -88,13 +84,6 @@ def _patching_words(run: RunView, dataset: str) -> list[str]:
     return [*sentences, verdict(claim_of(run, "patching-flips-q", dataset)), *_donors(run, dataset)]
 
 
-def _patching_rows(at: pd.DataFrame) -> list[list[object]]:
-    """Strict mode's flips of Q and A under each patch."""
-    strict = where(at, mode="strict")
-    rows = cast(pd.DataFrame, strict.loc[values(strict, "subset").isin(list(SUBSETS))])
-    return side_by_side(rows, ("intervention", "subset"), "flip_rate", percent, PATCHES)
-
-
 def _donors(run: RunView, dataset: str) -> list[str]:
     """How many matched donors made the prompt longer or shorter, and share the relation."""
     ids = set(values(where(run.samples, dataset=dataset), "id"))
@@ -126,11 +115,6 @@ PATCHING = Shown(
     title="Another subject in the question (token patching)",
     chart=patching_chart,
     words=_patching_words,
-    numbers=table_at_layer(
-        "patching",
-        ["Replaced by", "Samples", "Q flips", "A flips", "n of Q", "n of A"],
-        _patching_rows,
-    ),
     claims=("patching-flips-q",),
 )
 
@@ -173,21 +157,11 @@ def _answer_only_words(run: RunView, dataset: str) -> list[str]:
     return sentences
 
 
-def _answer_only_rows(at: pd.DataFrame) -> list[list[object]]:
-    rows = cast(pd.DataFrame, at.loc[values(at, "subset").isin(list(SUBSETS))])
-    return side_by_side(rows, ("mode", "subset"), "delta_p", number)
-
-
 ANSWER_ONLY = Shown(
     name="answer_only",
     title="The answer without the question, the question without the answer",
     chart=_answer_only_chart,
     words=_answer_only_words,
-    numbers=table_at_layer(
-        "answer_only",
-        ["Mode", "Samples", "ΔP of Q", "ΔP of A", "n of Q", "n of A"],
-        _answer_only_rows,
-    ),
     claims=("answer-only-moves-q",),
 )
 
@@ -231,10 +205,5 @@ WINDOWS = Shown(
     title="The knockout in fewer blocks",
     chart=_windows_chart,
     words=_windows_words,
-    numbers=table_at_layer(
-        "windows",
-        ["Mode", "Blocks cut", "ΔP of Q", "ΔP of A", "n of Q", "n of A"],
-        lambda at: side_by_side(at, ("mode", "layers"), "delta_p", number),
-    ),
     claims=("window-moves-q",),
 )

@@ -13,15 +13,13 @@ from anchorscope.run_folder.view import RunView, records, values, where
 from anchorscope.show.charts import Chart, View
 from anchorscope.show.curves import curve, pathway_series
 from anchorscope.show.evidence.shown import (
-    SUBSETS,
     Shown,
     chosen_layer,
     claim_of,
     first_value,
-    table_at_layer,
     verdict,
 )
-from anchorscope.show.report.words import interval, number, percent, span, two_digits
+from anchorscope.show.report.words import interval, number, percent
 
 PREDICTORS: Mapping[str, tuple[str, str, bool]] = {  # name -> label, colour, dashed
     "state": ("Clean state", "#1f77b4", False),
@@ -77,15 +75,6 @@ def _awareness_words(run: RunView, dataset: str) -> list[str]:
     return sentences
 
 
-def _awareness_rows(at: pd.DataFrame) -> list[list[object]]:
-    return [
-        [PREDICTORS[str(row["predictor"])][0],
-         f"{row['mode']}, {SUBSETS[str(row['subset'])]}", number(float(row["auroc"]), 2),
-         span(float(row["low"]), float(row["high"]), two_digits), int(row["n"])]
-        for row in records(at)
-    ]  # fmt: skip
-
-
 def settled_layer(values: np.ndarray, *, within: float = WITHIN) -> int | None:
     """The settled layer (from 1): the first from which the values [layer] stay within `within`
     of their greatest; None where no value is known. A layer without a value breaks the stretch.
@@ -105,9 +94,6 @@ AWARENESS = Shown(
     title="Self-awareness: does the state know its pathway?",
     chart=_awareness_chart,
     words=_awareness_words,
-    numbers=table_at_layer(
-        "awareness", ["Predictor", "Samples", "AUROC", "95 % interval", "n"], _awareness_rows
-    ),
     claims=("state-knows-pathway",),
 )
 
@@ -170,29 +156,10 @@ def _pathway_term(rows: pd.DataFrame) -> str:
     )
 
 
-def _boundary_rows(at: pd.DataFrame) -> list[list[object]]:
-    """Strict mode's rows, overall and within each predicted class."""
-    cells = []
-    strict = where(at, mode="strict")
-    for name, subset in dict.fromkeys(zip(strict["measure"], strict["subset"], strict=True)):
-        rows = {str(r["pathway"]): r for r in records(where(strict, measure=name, subset=subset))}
-        show = percent if name != "popularity" else (lambda v: number(v, 2))
-        gap = rows["Q-A"]
-        ends = span(float(gap["low"]), float(gap["high"]), two_digits)
-        difference = f"{number(float(gap['value']), 2)} ({ends})"
-        values_ = [show(float(rows[which]["value"])) for which in ("Q", "A")]
-        p = number(float(gap["p"]), 3)
-        cells.append([MEASURES[name][0], SUBSETS[subset], *values_, difference, p])
-    return cells
-
-
 BOUNDARY = Shown(
     name="boundary",
     title="Knowledge boundary: what each pathway knows",
     chart=_boundary_chart,
     words=_boundary_words,
-    numbers=table_at_layer(
-        "boundary", ["Measure", "Samples", "Q", "A", "Q less A", "p"], _boundary_rows
-    ),
     claims=("q-knows", "q-popular", "q-abstains-less"),
 )

@@ -13,8 +13,7 @@ from anchorscope.run_folder.view import RunView, records, values, where
 from anchorscope.show.charts import Chart, HeadMaps, View
 from anchorscope.show.curves import Series
 from anchorscope.show.evidence.shown import Shown
-from anchorscope.show.html import Table
-from anchorscope.show.report.words import interval, number, percent, span, two_digits
+from anchorscope.show.report.words import interval, number
 
 CLASSES = {"right": ("Right answers", "#4c9f70"), "wrong": ("Wrong answers", "#cf5c5c")}
 SOURCES = {"exact": "exact tokens", "question": "whole question"}
@@ -98,25 +97,11 @@ def _saliency_words(run: RunView, dataset: str) -> list[str]:
     return sentences
 
 
-def _saliency_table(run: RunView) -> Table:
-    salient = run.evidence["saliency"]
-    rows = [
-        [run.titles.get(str(row["dataset"]), str(row["dataset"])),
-         f"{row['loss']} loss, {row['source']} tokens", str(row["subset"]),
-         number(float(row["mean"]), 2), number(float(row["dip_p"]), 3),
-         number(float(row["bic"])), int(row["n"])]
-        for row in records(salient.loc[values(salient, "layer").isna()])
-    ]  # fmt: skip
-    head = ["Dataset", "Saliency", "Answers", "Mean log10", "Dip p", "BIC", "n"]
-    return Table(head, rows, text_columns=3)
-
-
 SALIENCY = Shown(
     name="saliency",
     title="Saliency from question to answer",
     chart=saliency_chart,
     words=_saliency_words,
-    numbers=_saliency_table,
     claims=("saliency-two-humps",),
 )
 
@@ -169,24 +154,6 @@ def _heads_words(run: RunView, dataset: str) -> list[str]:
     return sentences
 
 
-def _heads_table(run: RunView) -> Table:
-    """The ten lowest heads and sets of each dataset."""
-    rows = []
-    for dataset, title in run.titles.items():
-        at = where(run.evidence["heads"], dataset=dataset).sort_values("delta_p").head(10)
-        for row in records(at):
-            head = f"head {int(row['head'])}" if int(row["head"]) >= 0 else "all heads"
-            name = (
-                str(row["set"]) if not int(row["block"]) else f"block {int(row['block'])}, {head}"
-            )
-            cells = [number(float(row["delta_p"]), 2),
-                     span(float(row["low"]), float(row["high"]), two_digits),
-                     percent(float(row["flip_rate"])), int(row["n"])]  # fmt: skip
-            rows.append([title, name, int(row["layer"]), *cells])
-    columns = ["Dataset", "Cut", "Read at layer", "ΔP", "95 % interval", "Flips", "n"]
-    return Table(columns, rows, text_columns=2)
-
-
 def heads_chart(run: RunView) -> HeadMaps:
     """Mean ΔP of each single head, a map per dataset."""
     return HeadMaps(
@@ -200,6 +167,5 @@ HEADS = Shown(
     title="Heads that carry the flow",
     chart=heads_chart,
     words=_heads_words,
-    numbers=_heads_table,
     claims=("heads-carry",),
 )

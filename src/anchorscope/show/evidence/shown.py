@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from anchorscope.records import Estimate
 from anchorscope.run_folder.view import RunView, records, where
 from anchorscope.show.charts import Chart, HeadMaps
 from anchorscope.show.html import Table
-from anchorscope.show.report.words import interval, number
+from anchorscope.show.report.words import interval, number, short
 
 BEYOND = {
     "holds": "It holds within a predicted class, with groups from another probe",
@@ -22,7 +22,7 @@ BEYOND = {
     "not shown": "Two pathways are not shown here, so nothing is said of Q and A",
     "not measured": "Within a predicted class it could not be measured",
 }
-SUBSETS = {"all": "all", "predicted-right": "predicted right", "predicted-wrong": "predicted wrong"}
+MOST_ROWS = 40
 Row = Mapping[str, Any]
 
 
@@ -34,43 +34,30 @@ class Shown:
     title: str
     chart: Callable[[RunView], Chart | HeadMaps]
     words: Callable[[RunView, str], list[str]]  # sentences about one dataset
-    numbers: Callable[[RunView], Table]  # its table at the chosen layer of each dataset
     claims: tuple[str, ...] = ()  # the published claims about it
 
 
-def table_at_layer(
-    name: str, head: Sequence[str], rows: Callable[[pd.DataFrame], list[list[object]]]
-) -> Callable[[RunView], Table]:
-    """The table of a piece: what `rows` makes of each dataset's rows at its chosen layer."""
+def table_of(run: RunView, piece: str) -> Table:
+    """The rows of a piece's table at the layer where it is read, at most `MOST_ROWS` a dataset."""
+    table = run.evidence[piece]
+    columns = [name for name in table.columns if name not in ("model", "dataset", "layer")]
+    words = [name for name in columns if table[name].dtype == object]
+    numbers = [name for name in columns if name not in words]
+    cells: list[list[object]] = []
+    for dataset, title in run.titles.items():
+        rows = records(where(table, dataset=dataset))
+        at = [row for row in rows if row["layer"] == chosen_layer(run, dataset)]
+        summed = [row for row in rows if math.isnan(row["layer"])]  # over all layers
+        for row in (summed or at or rows)[:MOST_ROWS]:
+            shown = [str(row[name]) for name in words]
+            cells.append([title, *shown, *(_shown_number(row[name]) for name in numbers)])
+    return Table(["Dataset", *words, *numbers], cells, text_columns=1 + len(words))
 
-    def numbers(run: RunView) -> Table:
-        cells = []
-        for dataset, title in run.titles.items():
-            layer = chosen_layer(run, dataset)
-            at = where(run.evidence[name], dataset=dataset, layer=layer)
-            cells += [[title, *row] for row in rows(at)]
-        return Table(["Dataset", *head], cells, text_columns=3)
 
-    return numbers
-
-
-def side_by_side(
-    at: pd.DataFrame,
-    columns: tuple[str, str],
-    value: str,
-    show: Callable[[float], str],
-    names: Mapping[str, str] | None = None,
-) -> list[list[object]]:
-    """Q beside A for every pair of values in two columns, with their counts."""
-    called = SUBSETS | dict(names or {})
-    cells_by_row: list[list[object]] = []
-    for keys in dict.fromkeys(zip(*(at[column] for column in columns), strict=True)):
-        rows = where(at, **dict(zip(columns, keys, strict=True)))
-        pair = {str(row["pathway"]): row for row in records(rows)}
-        q, a = pair["Q"], pair["A"]
-        cells = [show(float(q[value])), show(float(a[value])), int(q["n"]), int(a["n"])]
-        cells_by_row.append([*(called.get(str(key), str(key)) for key in keys), *cells])
-    return cells_by_row
+def _shown_number(value: Any) -> str:
+    if isinstance(value, int) or not math.isfinite(value):
+        return str(value) if isinstance(value, int) else ""
+    return f"{value:.1e}" if 0 < abs(value) < 0.001 else short(value)
 
 
 def chosen_layer(run: RunView, dataset: str) -> int:

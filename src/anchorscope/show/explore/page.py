@@ -13,11 +13,11 @@ from anchorscope.run_folder.disk import is_partial, remove_partials, write_atomi
 from anchorscope.run_folder.view import RunView, values
 from anchorscope.show.curves import all_titles
 from anchorscope.show.explore.data import RunData, run_data
-from anchorscope.show.html import finite, island, render, source_hash, web_file
+from anchorscope.show.html import bundle, finite, island, render, source_hash, web_file
 
 MOST_INSIDE = 20_000  # samples of all runs together; more than that are files beside the page
 _BLOCK = re.compile(r"run[12]-\d{3,}\.json")  # a file of samples beside the page
-_SCRIPTS = ("runs", "text", "curves", "scatter", "figures", "filters", "table", "sample", "main")
+_SCRIPTS = ("runs", "curves", "scatter", "figures", "filters", "table", "sample", "main")
 
 
 @dataclass(frozen=True)
@@ -112,10 +112,8 @@ def _blocks_of_a_page(folder: Path) -> set[str]:
 
 
 def _html(runs: Sequence[RunView], inside: Sequence[str], *, connect: str) -> str:
-    script = "\n".join(
-        ['"use strict";', "(() => {", *(web_file(f"view/{name}.js") for name in _SCRIPTS), "})();"]
-    )
-    style = web_file("view/view.css")
+    script = bundle("text", "axes", *(f"view/{name}" for name in _SCRIPTS))
+    style = web_file("theme.css") + web_file("view/view.css")
     policy = (
         f"default-src 'none'; script-src {source_hash(script)}; style-src {source_hash(style)}; "
         f"img-src data:; connect-src {connect}; base-uri 'none'; form-action 'none'"

@@ -17,12 +17,12 @@ from anchorscope.records import MODES, Mode
 from anchorscope.run_folder.view import RunView, records
 from anchorscope.show.report.words import short, span
 
-Kind = Literal["dataset", "datasets", "models", "reading"]
+Kind = Literal["dataset", "datasets", "models", "figure"]
 TITLES: Mapping[Kind, str] = {
     "dataset": "On each dataset",
     "datasets": "Between datasets",
     "models": "Between models",
-    "reading": "The published figure",
+    "figure": "The published figure",
 }
 # A number that is a word of its own: those of a model's name are part of the name.
 _NUMBER = re.compile(r"(?<![\w.-])(-?\d+(?:\.\d+)?)(?![\w-])")
@@ -181,8 +181,8 @@ def _block(row: Mapping[str, Any], single: Sequence[Column]) -> tuple[Kind, str]
 
     A name with a comma in it may be one dataset: `single` tells which columns are.
     """
-    if str(row["claim"]).startswith("reading-"):
-        return "reading", str(row["model"])
+    if str(row["claim"]).startswith(("figure-", "reading-")):
+        return "figure", str(row["model"])
     if _column(row) in single:
         return "dataset", ""
     return "datasets" if str(row["model"]) in {c.model for c in single} else "models", ""

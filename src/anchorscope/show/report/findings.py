@@ -231,31 +231,3 @@ def _robustness(run: RunView, dataset: str) -> str:
     less = f"; {few} of them had too few answers for a finding" if few else ""
     choices = f"{same} of {len(others)} other choices"
     return f"The finding is the same under {choices}{less} (tables/robust.csv)."
-
-
-def best_layer_table(run: RunView) -> Table:
-    """What strict.csv says of the band's best layer, beside the five answers."""
-    columns = {}
-    for found in records(run.findings):
-        dataset, layer = str(found["dataset"]), found["layer"]
-        (row,) = records(where(run.strict, dataset=dataset, layer=layer))
-        columns[f"{run.titles.get(dataset, dataset)}, layer {layer}"] = _strict_numbers(row)
-    names = list(next(iter(columns.values()), {}))
-    rows = [[name, *(numbers[name] for numbers in columns.values())] for name in names]
-    return Table(["At the best layer alone", *columns], rows)
-
-
-def _strict_numbers(row: Mapping[str, Any]) -> dict[str, str]:
-    two = partial(with_span, row, show=two_digits)
-    return {
-        "Agreement of independent probes on who flips (κ)": two("kappa"),
-        "Agreement with the next layer (κ)": two("kappa_next"),
-        "Share of the grouping that the predicted class explains": percent(row["group_explained"]),
-        "AUROC of the clean probe on knocked-out states": two("knockout_auroc"),
-        "AUROC of a probe trained on knocked-out states": two("refit_auroc"),
-        "How far states moved: ‖x′ − x‖ / ‖x‖": number(row["moved_norm"], 2),
-        "How far from clean states (Mahalanobis, clean = 1)": number(row["moved_mahalanobis"], 2),
-        "What the group adds in predicting errors, nats a question": with_span(
-            row, "adds_gain", lambda value: number(value, 4)
-        ),
-    }

@@ -8,13 +8,14 @@ from typing import Any
 from anchorscope.run_folder.disk import write_atomic
 from anchorscope.run_folder.view import RunView
 from anchorscope.show import charts
-from anchorscope.show.charts import plotly_chart
+from anchorscope.show.charts import chart_data
 from anchorscope.show.curves import collapse_notes, dashed_note
+from anchorscope.show.delta_p import delta_p_chart
 from anchorscope.show.evidence import evidence_parts
-from anchorscope.show.html import render, source_hash, web_file
+from anchorscope.show.html import bundle, render, source_hash, web_file
 from anchorscope.show.report import sections
 from anchorscope.show.report.claims import Block, run_blocks
-from anchorscope.show.report.findings import MEANINGS, best_layer_table, findings
+from anchorscope.show.report.findings import MEANINGS, findings
 from anchorscope.show.report.headline import headlines
 from anchorscope.show.report.words import opening
 
@@ -26,22 +27,18 @@ def write_report(run: RunView) -> Path:
 
 def page(run: RunView) -> str:
     """The whole page as text."""
-    import plotly.offline  # here: slow to import, and only the report needs it
-
-    library, script = plotly.offline.get_plotlyjs(), web_file("page.js")
-    # Only these two scripts may run, and nothing may be fetched: a second lock after escaping.
+    script = bundle("text", "axes", "page")
+    # Only this script may run, and nothing may be fetched: a second lock after escaping.
     policy = (
-        f"default-src 'none'; script-src {source_hash(library)} {source_hash(script)}; "
-        "style-src 'unsafe-inline'; img-src data: blob:; font-src data:; base-uri 'none'; "
-        "form-action 'none'"
+        f"default-src 'none'; script-src {source_hash(script)}; style-src 'unsafe-inline'; "
+        "img-src data:; base-uri 'none'; form-action 'none'"
     )
     return render(
         "report.html",
         title=f"{run.model_name}: where its sense of truth comes from",
         kind="report",
         policy=policy,
-        style=web_file("page.css"),
-        library=library,
+        style=web_file("theme.css") + web_file("page.css"),
         script=script,
         run=run,
         **_values(run),
@@ -56,22 +53,21 @@ def _values(run: RunView) -> dict[str, Any]:
         "collapse_notes": collapse_notes([run], run.titles),
         "dashed_note": dashed_note([run]),
         "charts": {
-            "delta_p": plotly_chart(charts.delta_p_chart(run)),
-            "probes": plotly_chart(charts.probes_chart(run)),
-            "controls": plotly_chart(charts.controls_chart(run)),
+            "delta_p": chart_data(delta_p_chart([run])),
+            "probes": chart_data(charts.probes_chart(run)),
+            "controls": chart_data(charts.controls_chart(run)),
         },
         "findings": findings(run, heads),
         "meanings": MEANINGS,
         "answers": sections.answers(run),
         "controls": sections.controls(run, heads),
-        "predicted_classes": sections.predicted_classes(heads),
         "finders": sections.finders(run),
         "examples": sections.examples(run, heads),
         "settings": sections.settings(run),
         "facts": sections.facts(run),
     }
     if run.has_strict:
-        values |= {"best_layer": best_layer_table(run), **_claims(run), **evidence_parts(run)}
+        values |= {**_claims(run), **evidence_parts(run)}
     return values | {"contents": _contents(run, evidence=bool(values.get("evidence")))}
 
 
@@ -99,6 +95,6 @@ def _claims(run: RunView) -> dict[str, Any]:
         return [names.get(column.dataset, column.dataset) for column in block.columns]
 
     def summary(block: Block) -> str:
-        return f"{block.title}: {len(block.rows)} things that descriptions of it say"
+        return f"{block.title}: {len(block.rows)} numbers read off it"
 
     return {"claim_blocks": run_blocks(run), "claim_heads": heads, "claim_summary": summary}

@@ -19,8 +19,8 @@ from anchorscope.show.report.headline import KINDS, Headline, kinds
 from anchorscope.show.report.words import number, percent, span
 
 PER_PATHWAY = 3  # examples
-# Folders with a file per shard or layer: counted, not listed.
-_COUNTED = ("states", "probes", "robust")
+# The report's own size is not known yet; the others only say what is whole, and who is writing.
+_NOT_RESULTS = ("report.html", "markers", "owner.json", "owner.lock", "fixed-prompt.safetensors")
 Row = Mapping[str, Any]
 
 
@@ -63,24 +63,6 @@ def controls(run: RunView, heads: Sequence[Headline]) -> Table:
                 rows.append([*about, *flips, number(float(row["delta_p"])), count])
     columns = ["Dataset", "Intervention", "Layer", "Flips", "95 % interval", "ΔP, all", "n"]
     return Table(columns, rows, text_columns=2)
-
-
-def predicted_classes(heads: Sequence[Headline]) -> Table:
-    """Share of samples that flip, by the class that the probe predicted before the knockout."""
-    rows = [
-        [
-            head.title,
-            head.layer,
-            percent(share.right),
-            share.n_right,
-            percent(share.wrong),
-            share.n_wrong,
-        ]
-        for head in heads
-        if head.layer is not None and (share := head.collapse) is not None
-    ]
-    columns = ["Dataset", "Layer", "Predicted right: flip", "n", "Predicted wrong: flip", "n"]
-    return Table(columns, rows)
 
 
 def finders(run: RunView) -> Table:
@@ -207,17 +189,16 @@ def _stages(stages: Mapping[str, Any]) -> Table:
 
 
 def _files(folder: Path) -> Table:
-    """Each file with its size; folders of many parts as one row."""
-    rows: list[list[str]] = []
-    counted: dict[str, list[int]] = defaultdict(list)
+    """Each file and folder of results with its size; what only the run itself needs is left out."""
+    sizes: dict[str, list[int]] = defaultdict(list)
     for file in sorted(path for path in folder.rglob("[!.]*") if path.is_file()):
-        name = file.relative_to(folder)
-        size = file.stat().st_size
-        if name.parts[0] in _COUNTED:
-            counted[f"{name.parent.as_posix()}/"].append(size)
-        elif name.as_posix() != "report.html":  # its own size is not known yet
-            rows.append([name.as_posix(), _size(size)])
-    rows += [[f"{name} ({len(sizes)} files)", _size(sum(sizes))] for name, sizes in counted.items()]
+        top, *inside = file.relative_to(folder).parts
+        if top not in _NOT_RESULTS:
+            sizes[f"{top}/" if inside else top].append(file.stat().st_size)
+    rows = [
+        [f"{name} ({len(each)} files)" if name.endswith("/") else name, _size(sum(each))]
+        for name, each in sizes.items()
+    ]
     return Table(["File", "Size"], rows)
 
 

@@ -1,27 +1,4 @@
-// Axes: a linear scale, round ticks, and a rectangle that is drawn with the pointer.
-
-function linear([low, high], [from, to]) {
-  const scale = (value) => from + (value - low) / (high - low || 1) * (to - from);
-  scale.invert = (place) => low + (place - from) / (to - from || 1) * (high - low);
-  return scale;
-}
-
-function ticks(low, high, count) {
-  const rough = (high - low) / count, power = 10 ** Math.floor(Math.log10(rough || 1));
-  const step = [1, 2, 5, 10].map((m) => m * power).find((size) => size >= rough) ?? rough;
-  const out = [];
-  for (let at = Math.ceil(low / step); at * step <= high + step * 1e-9; at++) out.push(at * step);
-  return out;
-}
-
-const tickText = (value) => String(Math.round(value * 1e6) / 1e6).replace("-", "−");
-
-// A round number at least as large: axes then stay put between neighbouring layers.
-function roundUp(value) {
-  if (!(value > 0)) return 1;
-  const power = 10 ** Math.floor(Math.log10(value));
-  return [1, 1.5, 2, 3, 4, 5, 6, 8, 10].map((m) => m * power).find((size) => size >= value);
-}
+// ΔP by layer of a run's groups, and the rectangle that is drawn with the pointer.
 
 // Calls `done([x0, x1, y0, y1])` in pixels after a drag, `click(x, y)` where nothing was dragged.
 function brushOn(node, { area, draw, done, click }) {
@@ -50,7 +27,7 @@ function brushOn(node, { area, draw, done, click }) {
   node.addEventListener("pointercancel", () => { start = null; draw(null); });
 }
 
-// ΔP by layer of the run's groups; a drag keeps samples by their own ΔP, a click chooses a layer.
+// A drag keeps samples by their own ΔP, a click chooses a layer.
 
 const CURVE = { left: 44, right: 12, top: 10, bottom: 34, height: 300 };
 
@@ -122,28 +99,6 @@ function axes(run, x, y, width, [low, high]) {
   parts.push(svg("text", { class: "label", x: (CURVE.left + width - CURVE.right) / 2, y: CURVE.height - 4, "text-anchor": "middle" }, "layer"));
   parts.push(svg("text", { class: "label", x: CURVE.left + 4, y: CURVE.top + 8 }, run.unit === "percent" ? "ΔP, percent" : "ΔP, points"));
   return parts;
-}
-
-// Runs of layers whose number is known, as a path; a band goes there and back.
-function stretches(series, ...keys) {
-  const out = [[]];
-  series.layer.forEach((_, at) => {
-    if (keys.some((key) => series[key][at] === null)) out.push([]);
-    else out.at(-1).push(at);
-  });
-  return out.filter((part) => part.length);
-}
-
-const path = (points) => "M" + points.map(([a, b]) => `${a.toFixed(1)},${b.toFixed(1)}`).join("L");
-
-function linePath(series, x, y, key = "value") {
-  return stretches(series, key).map((part) => path(part.map((at) => [x(series.layer[at]), y(series[key][at])]))).join("");
-}
-
-function bandPath(series, x, y) {
-  return stretches(series, "low", "high").map((part) => path([
-    ...part.map((at) => [x(series.layer[at]), y(series.low[at])]),
-    ...part.toReversed().map((at) => [x(series.layer[at]), y(series.high[at])])]) + "Z").join("");
 }
 
 function curveParts(run, series, state, x, y) {

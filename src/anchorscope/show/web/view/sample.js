@@ -134,14 +134,8 @@ function bandOf(run, state, i, name, x, y) {
     series.high.push(band ? band[1] : null);
   }
   const color = run.datasets[dataset][name];
-  return svg("path", { class: `band ${name}`, d: stretches(series, "low").map((part) => part.length > 1 ? bandOfPart(series, part, x, y) : bar(series, part[0], x, y)).join(""), fill: color, stroke: color });
+  return svg("path", { class: `band ${name}`, d: bandPath(series, x, y), fill: color, stroke: color });
 }
-
-const bandOfPart = (series, part, x, y) => path([
-  ...part.map((at) => [x(series.layer[at]), y(series.low[at])]),
-  ...part.toReversed().map((at) => [x(series.layer[at]), y(series.high[at])])]) + "Z";
-
-const bar = (series, at, x, y) => path([[x(series.layer[at]) - 2, y(series.low[at])], [x(series.layer[at]) + 2, y(series.low[at])], [x(series.layer[at]) + 2, y(series.high[at])], [x(series.layer[at]) - 2, y(series.high[at])]]) + "Z";
 
 function beliefLine(run, mode, i, pass, x, y) {
   const series = { layer: [], value: [] };

@@ -1,0 +1,142 @@
+"""A bounded queue of requests and the one thread that takes them to the model, several at once."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from anchorscope.detect.deployed.exchanges import Exchange
+from anchorscope.detect.deployed.located import Scored
+from anchorscope.errors import UserError
+from anchorscope.serve.metrics import Metrics
+from anchorscope.serve.protocol import Ask, Written
+from anchorscope.serve.served import Piece, Served
+from anchorscope.web.guard import ApiError
+
+log = logging.getLogger(__name__)
+Event = Piece | list[Written] | list[Scored] | ApiError
+
+
+@dataclass(eq=False, kw_only=True)
+class Job:
+    """Prompts that wait for their answers, or answers for their scores; made in the event loop."""
+
+    asks: Sequence[Ask] = ()
+    given: Sequence[Exchange] = ()
+    stream: bool = False
+    gone: bool = False  # its client left: not begun any more
+    begun: float = field(default_factory=time.monotonic)
+    events: asyncio.Queue[Event] = field(default_factory=asyncio.Queue)
+    loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
+
+    @property
+    def size(self) -> int:
+        """How many answers it takes of a batch."""
+        return len(self.given) + sum(ask.n for ask in self.asks)
+
+    def send(self, event: Event) -> None:
+        """Hand over what the model gave, from its thread: pieces, where it streams, then all."""
+        if not self.loop.is_closed():  # the server may have ended meanwhile
+            self.loop.call_soon_threadsafe(self.events.put_nowait, event)
+
+
+class Worker:
+    """What waits in the queue goes to the model in one call: prompts together, answers together."""
+
+    def __init__(self, served: Served, metrics: Metrics, *, longest: int, batch: int) -> None:
+        self._served, self._metrics, self._batch = served, metrics, batch
+        self._waiting: queue.Queue[Job | None] = queue.Queue(longest)  # None: look at _stopping
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="anchorscope-worker", daemon=True)
+        metrics.waiting.set_function(self._waiting.qsize)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread after the call it is in: torch aborts a process that ends inside one."""
+        self._stopping = True
+        with suppress(queue.Full):  # then the thread is not waiting
+            self._waiting.put_nowait(None)
+        self._thread.join()
+
+    def alive(self) -> bool:
+        """Whether the thread is there to take what comes."""
+        return self._thread.is_alive()
+
+    def put(self, job: Job) -> None:
+        """Take a job, or refuse it at once where as many wait as may."""
+        try:
+            self._waiting.put_nowait(job)
+        except queue.Full:
+            message = f"{self._waiting.maxsize} requests are waiting already. Try again later."
+            raise ApiError(503, message) from None
+
+    def _run(self) -> None:
+        while not self._stopping:
+            jobs = self._take()
+            for part in ([j for j in jobs if j.asks], [j for j in jobs if j.given]):
+                if part and not self._stopping:
+                    self._work(part)
+
+    def _take(self) -> list[Job]:
+        """The next jobs, one at least, without those whose client left.
+
+        Prompts that cannot be asked are refused here and not where they arrive: the tokenizer
+        belongs to one thread, as the model does.
+        """
+        jobs = [self._waiting.get()]
+        while sum(job.size for job in jobs if job) < self._batch and not self._waiting.empty():
+            jobs.append(self._waiting.get())
+        fitting = []
+        for job in jobs:
+            if job is None or job.gone:
+                continue
+            self._metrics.wait.observe(time.monotonic() - job.begun)
+            try:
+                for exchange in (*job.given, *(ask.exchange for ask in job.asks)):
+                    self._served.check(exchange)
+                fitting.append(job)
+            except Exception as error:
+                job.send(_api_error(error))
+        return fitting
+
+    def _work(self, jobs: list[Job]) -> None:
+        """One call for all; where it fails, one for each, so that a bad prompt fails alone."""
+        self._metrics.batch.observe(sum(job.size for job in jobs))
+        try:
+            results: Sequence[Event] = self._called(jobs)
+        except Exception as error:
+            if len(jobs) > 1:
+                for job in jobs:
+                    self._work([job])
+                return
+            results = [_api_error(error)]
+        for job, result in zip(jobs, results, strict=True):
+            job.send(result)
+
+    def _called(self, jobs: list[Job]) -> list[list[Any]]:
+        """What the model gives for the jobs, by job."""
+        given = [one for job in jobs for one in job.given]
+        asks = [ask for job in jobs for ask in job.asks]
+        sends = [job.send if job.stream else None for job in jobs for _ in job.asks]
+        flat = iter(self._served.score(given) if given else self._served.answer(asks, sends))
+        return [[next(flat) for _ in range(job.size)] for job in jobs]
+
+
+def _api_error(error: Exception) -> ApiError:
+    """The error that a client gets; a fault of ours is logged with its traceback."""
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, UserError):
+        return ApiError(500, str(error))
+    log.error("A request failed", exc_info=error)
+    return ApiError(500, "The server failed on this request. Its log says why.")
