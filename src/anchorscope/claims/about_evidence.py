@@ -252,9 +252,17 @@ def _claim(
     measure: Callable[[ClaimInputs, str, Mode], Measured | None],
     *,
     source: str = "paper",
-    **options: bool,
+    primary: bool = False,
+    about_groups: bool = True,
 ) -> DatasetClaim:
-    return DatasetClaim(claim=claim, statement=statement, source=source, measure=measure, **options)
+    return DatasetClaim(
+        claim=claim,
+        statement=statement,
+        source=source,
+        measure=measure,
+        primary=primary,
+        about_groups=about_groups,
+    )
 
 
 FIRST = (

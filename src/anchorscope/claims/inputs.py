@@ -92,7 +92,8 @@ class ClaimInputs:
         return dict(iter(self.pathways.groupby(["dataset", "mode"], sort=False)))
 
     def _rows(self, dataset: str, mode: Mode) -> pd.DataFrame:
-        return self._by_mode.get((dataset, mode), self.pathways.iloc[:0])
+        rows = self._by_mode.get((dataset, mode))
+        return self.pathways.iloc[:0] if rows is None else rows
 
     def _curves(self, dataset: str, mode: Mode) -> Curves:
         rows = self._rows(dataset, mode)

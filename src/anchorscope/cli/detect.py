@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,6 +15,7 @@ from anchorscope.cli.run import collect, words
 from anchorscope.cli.terminal import Bar, Terminal, echo
 from anchorscope.config import help_of
 from anchorscope.errors import UserError
+from anchorscope.progress import Progress
 
 detect = typer.Typer(no_args_is_help=True, help="Detectors of wrong answers.")
 
@@ -177,14 +179,14 @@ def score(
             loaded.model, detector, model=model, revision=revision, adapter=adapter, device=device
         )
 
-        def scores(part: Any, progress: Any) -> Any:
-            if any("question" not in row for row in part) and not before:
-                given = [exchange_of(row, "A row") for row in part]
+        def scores(rows: Sequence[Mapping[str, Any]], progress: Progress) -> Any:
+            if any("question" not in row for row in rows) and not before:
+                given = [exchange_of(row, "A row") for row in rows]
                 return loaded.score_answers(lm, given, dataset=as_dataset, progress=progress)
-            questions = [row["question"] for row in part]
+            questions = [row["question"] for row in rows]
             if before:
                 return loaded.warn(lm, questions, dataset=as_dataset)
-            answers = [row.get("answer") for row in part]
+            answers = [row.get("answer") for row in rows]
             return loaded.score(
                 lm, questions, answer=answers, dataset=as_dataset, progress=progress
             )

@@ -36,8 +36,11 @@ def from_file(
     columns: Columns | None = None,
     *,
     skip_bad_rows: bool = False,
-) -> tuple[Source, list[Draft]]:
-    """The file's dataset, one of `sources` or the file's own, and its questions as drafts."""
+) -> tuple[Source, list[Draft | None]]:
+    """The file's dataset, one of `sources` or the file's own, and its questions as drafts.
+
+    None instead of a draft where a bad row is skipped.
+    """
     rows = _read(path)
     present = next((row for row in rows if not isinstance(row, str)), {})
     if columns is not None:

@@ -200,7 +200,7 @@ def _evaluate(
         found: dict[str, float] = {}
         if answers.surfaces is None:
             return found
-        others = set(surfaces["base"][surfaces["surface"] != ""])
+        others = list(set(surfaces["base"][surfaces["surface"] != ""]))
         for surface in dict.fromkeys(surfaces["surface"]):
             own = ((surfaces["surface"] == surface) & surfaces["base"].isin(others)).to_numpy()
             z, score = np.array(surfaces["z"])[own], np.array(surfaces["score"])[own]

@@ -167,7 +167,7 @@ def _half_inverse(columns: np.ndarray, C: np.ndarray) -> np.ndarray:
     rows = columns[:: -(-len(columns) // _ROWS), :-1]
     rows = (_BEND / len(rows)) ** 0.5 * rows
     if len(rows) > rows.shape[1]:  # narrow states: a triangle of their width has the same S'S
-        rows = np.linalg.qr(rows, mode="r")
+        rows = np.asarray(np.linalg.qr(rows, mode="r"))
     gram = rows @ rows.T
     gram[np.diag_indices(len(rows))] += float(np.exp(np.log(1.0 / C + _BEND).mean()))
     return solve_triangular(np.linalg.cholesky(gram), rows, lower=True)

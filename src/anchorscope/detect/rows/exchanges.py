@@ -44,7 +44,8 @@ def exchange_of(row: Mapping[str, Any], where: str) -> Exchange:
     ((form, value),) = given.items()
     try:
         if form != "messages":
-            return Exchange(answer=answer, **{form: str(value)})
+            text: Any = {form: str(value)}
+            return Exchange(answer=answer, **text)
         turns = json.loads(value) if isinstance(value, str) else list(value)
         return Exchange(answer=answer, messages=tuple(dict(turn) for turn in turns))
     except (ValueError, TypeError, UserError) as error:
