@@ -50,7 +50,7 @@ def test_python_of_the_page_runs(page: dict[str, Any]) -> None:
     scored = page["scored"]
     assert scored.answer_entity in scored.answer
     assert 0 < scored.probability < 1
-    assert scored.pathway in ("Q", "A")
+    assert scored.predicted_pathway in ("Q", "A")
     assert len(scored.belief) == page["model"].blocks
     assert page["detector"].name == "probe"
 

@@ -40,7 +40,7 @@ def run(
 
     Examples:
         >>> import anchorscope as anc
-        >>> questions = anc.load_questions("atlas", limit=56)  # far too few for a finding
+        >>> questions = anc.load_questions("atlas", limit=72)  # far too few for a finding
         >>> small = anc.Config(
         ...     prompt="text", max_tokens=8, folds=3, fold_seeds=1, resamples=100
         ... )
