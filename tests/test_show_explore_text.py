@@ -11,7 +11,7 @@ from kit.explore_fixture import ANSWER, IMAGE, START, make_evil
 from kit.show_fixture import SUBJECTS
 
 from anchorscope.run_folder.view import RunView
-from anchorscope.show.explore import page as pages
+from anchorscope.show import html as pages
 from anchorscope.show.explore.page import write_view
 
 pytest.importorskip("playwright.sync_api", reason="playwright is not installed")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import subprocess
@@ -50,7 +51,7 @@ def questions(datasets: Sequence[str] = ("made",)) -> list[Question]:
 def make_served(folder: Path, *methods: str, datasets: Sequence[str] = ("made",)) -> Path:
     """The folder with the model in `tiny/` and a detector in a folder named after its method."""
     tiny_lm("llama").save_pretrained(folder / NAME)
-    tokenizer = tiny_tokenizer()
+    tokenizer = copy.deepcopy(tiny_tokenizer())  # that one is shared by all tests
     tokenizer.chat_template = TEMPLATE
     tokenizer.save_pretrained(folder / NAME)
     verdicts, asked = folder / "verdicts.jsonl", questions(datasets)

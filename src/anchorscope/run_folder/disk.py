@@ -205,7 +205,7 @@ def disk_bytes(questions: int, blocks: int, width: int, passes: int) -> float:
     """Bytes of a run folder, estimated."""
     pathways = questions * blocks * 2 * 40  # rows of pathways.parquet, in two modes
     samples = questions * 2000  # rows of samples.parquet and answers/
-    figures = 6e6  # report and tables included
+    figures = 1.2e6  # report and tables included
     return state_bytes(questions, blocks, width, passes) + pathways + samples + figures
 
 

@@ -106,10 +106,12 @@ def _hull(x: np.ndarray, y: np.ndarray, *, turned: bool = False) -> np.ndarray:
     """
     if turned:
         x, y = x[::-1], y[::-1]
-    if len(x) < 2:
-        return np.arange(len(x))
-    run = np.diff(x)
-    corners = isotonic_regression(np.diff(y) / run, weights=run).blocks
+    # Of points whose places are one number the first is the lowest, and the only one that counts.
+    kept = np.flatnonzero(np.append(True, np.diff(x) > 0))
+    corners = kept
+    if len(kept) > 1:
+        run = np.diff(x[kept])
+        corners = kept[isotonic_regression(np.diff(y[kept]) / run, weights=run).blocks]
     return len(x) - 1 - corners[::-1] if turned else corners
 
 
