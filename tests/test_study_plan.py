@@ -80,7 +80,7 @@ def test_operations_are_twice_the_weights_by_the_tokens() -> None:
     )
     assert cost.passes == 5 * 2048 + 2 * 500
     states = 2048 * 10 * 100 * 2 * 9  # clean, at the question's end, and seven passes
-    assert cost.disk == pytest.approx(states + 2048 * (2 * 10 * 40 + 2000) + 6e6)
+    assert cost.disk == pytest.approx(states + 2048 * (2 * 10 * 40 + 2000) + 1.2e6)
 
 
 def test_a_window_takes_a_row_for_each_block_of_it() -> None:
