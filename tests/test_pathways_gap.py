@@ -8,7 +8,13 @@ from kit.bands import made_band
 
 from anchorscope.config import Config
 from anchorscope.pathways.fold_layers import PARTS, entity_parts, layer_influence
-from anchorscope.pathways.gap import gap_with_interval, same_gap, strict_gap
+from anchorscope.pathways.gap import (
+    drawn_parts,
+    gap_with_interval,
+    same_gap,
+    smoothed_variance,
+    strict_gap,
+)
 from anchorscope.probes.folds import training_rows
 from anchorscope.probes.many_fits import class_weights, fit_many
 from anchorscope.simulate import Truth
@@ -24,16 +30,24 @@ def test_the_group_is_side_as_and_the_effect_side_bs():
     assert same_gap(band) < strict_gap(band)  # the circle makes it deeper
 
 
-def test_the_interval_is_that_of_the_mean_over_sets_of_folds():
+def test_the_interval_counts_what_the_parts_move_and_not_what_a_mean_over_draws_evens_out():
     rng = np.random.default_rng(0)
-    shared = rng.normal(0, 3, 4000)
-    sets = [shared + rng.normal(0, 4, 4000) for _ in range(2)]
-    found = gap_with_interval([-9.0, -11.0, np.nan], [*sets, sets[0]])
+    times = drawn_parts(40, seed=0)
+    weight = rng.normal(0, 1, 40)
+    moved = times @ (weight - weight.mean())  # a gap that is a sum over parts has this variance:
+    variance = np.square(weight - weight.mean()).sum()
+    assert smoothed_variance(moved, times) == pytest.approx(variance, rel=0.15)
+    noisy = moved + rng.normal(0, 3, len(times))  # 9 beside 40
+    assert smoothed_variance(noisy, times) == pytest.approx(variance, rel=0.2)
+
+    sets, by_band = [moved + shift for shift in (0.0, 1.0)], np.where(times[:, 0] > 0, 2.0, 0.0)
+    found = gap_with_interval([-9.0, -11.0, np.nan], [*sets, sets[0]], times)
     assert found.value == -10
-    assert found.high - found.value == pytest.approx(1.96 * np.sqrt(3**2 + 4**2 / 2), rel=0.05)
-    wider = gap_with_interval([-9.0, -11.0], sets, between_bands=8.0)
-    assert wider.high - wider.value == pytest.approx(1.96 * 5, rel=0.05)
-    broken = gap_with_interval([-9.0], [np.full(20, np.nan)])
+    assert found.high - found.value == pytest.approx(1.96 * variance**0.5, rel=0.1)
+    bagged = gap_with_interval([-9.0, -11.0], sets, times, by_band=by_band)
+    assert bagged.value == pytest.approx(-10 + by_band.mean())
+    assert bagged.high - bagged.low > found.high - found.low
+    broken = gap_with_interval([-9.0], [np.full(len(times), np.nan)], times)
     assert broken.value == -9 and np.isnan([broken.low, broken.high]).all()
 
 

@@ -8,7 +8,6 @@ state, so that no gap can have been picked for its width.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -18,13 +17,12 @@ from anchorscope.pathways.one_law import Fit, Law, Predictors, one_law
 from anchorscope.probes.labelled import Covariates
 from anchorscope.probes.readings import Readings
 from anchorscope.stats.intervals import Z
-from anchorscope.stats.ranking import auroc, auroc_interval
+from anchorscope.stats.ranking import auroc, auroc_interval, resampled_auroc
 
 SIDES = ("a", "b")
 # The passes that a finding reads by every set of folds, where a run has them.
 READ = ("clean", "knockout", "neutral", "content", "question", "retest", "retest-knockout")
 _RESAMPLES = 200  # behind the standard error of an AUROC
-_BANDS = 30  # draws of the entities, for the band they choose
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,17 +149,20 @@ def band_within(areas: np.ndarray, error: float) -> tuple[int, ...]:
     return tuple(int(at) + 1 for at in np.flatnonzero(areas >= np.nanmax(areas) - error))
 
 
-def drawn_bands(readings: Readings, *, seed: int) -> dict[tuple[int, ...], float]:
-    """The bands that draws of the entities would have chosen, each with its share of the draws."""
-    rng = np.random.default_rng(seed)
-    members = rows_by_entity(readings.entity, len(readings.z))
-    error, count = band_error(readings, seed=seed), Counter[tuple[int, ...]]()
-    for _ in range(_BANDS):
-        drawn = rng.integers(len(members), size=len(members))
-        rows = np.concatenate([members[number] for number in drawn])
-        areas = np.array([auroc(readings.z[rows], clean[rows]) for clean in readings.of("paper").T])
-        count[band_within(areas, error)] += 1
-    return {band: times / count.total() for band, times in count.items() if band}
+def drawn_bands(
+    readings: Readings, part: np.ndarray, times: np.ndarray, *, seed: int
+) -> list[tuple[int, ...]]:
+    """The band that each draw of the questions would have chosen.
+
+    `part` [question] is the part that holds it, `times` [draw, part] how often a draw has it.
+    """
+    error, count = band_error(readings, seed=seed), times.T[part]  # [question, draw]
+    wrong, right = (np.flatnonzero(readings.z == value) for value in (1, 0))
+    areas = [
+        resampled_auroc(clean, wrong, right, count[wrong], count[right])
+        for clean in readings.of("paper").T
+    ]
+    return [band_within(drawn, error) for drawn in np.transpose(areas)]
 
 
 def rows_by_entity(entity: np.ndarray | None, n: int) -> list[np.ndarray]:

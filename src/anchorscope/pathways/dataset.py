@@ -18,7 +18,7 @@ import pandas as pd
 
 from anchorscope.config import Config, unit_of
 from anchorscope.engine.passes import CLEAN, KNOCKOUT, NEUTRAL
-from anchorscope.pathways.band import best_layer, choose_band
+from anchorscope.pathways.band import best_layer, choose_band, drawn_bands
 from anchorscope.pathways.effects import (
     controls_table,
     layers_table,
@@ -30,15 +30,17 @@ from anchorscope.pathways.fold_layers import (
     FoldBand,
     FoldLayer,
     band_of_folds,
+    entity_parts,
     own_fold_layer,
     read_fold_layer,
 )
 from anchorscope.pathways.gap import (
+    drawn_parts,
+    gap_of_bands,
     gap_with_interval,
     redrawn_gaps,
     same_gap,
     strict_gap,
-    variance_between_bands,
 )
 from anchorscope.pathways.power import SHARES, WORLDS, deciding_power, power
 from anchorscope.pathways.strict_tables import Row, strict_row
@@ -163,15 +165,20 @@ def _finding(
         if len(names) > 1:
             hits["half"] = deciding_power(bands, seed=config.seed)
     chances = {name: sum(found) / len(found) if found else np.nan for name, found in hits.items()}
+    part = entity_parts(inputs.answers.entities, seed=config.seed)
+    times = drawn_parts(int(part.max()) + 1, seed=config.seed)
+    drawn = drawn_bands(inputs.readings, part, times, seed=config.seed)
+    by_band = gap_of_bands(
+        inputs.readings, drawn, covariates=inputs.answers.covariates, unit=unit
+    ) - strict_gap(bands[0], unit=unit)
     circular = [same_gap(band, unit=unit) for band in bands]
     return replace(
         find(examined, chances),
         gap=gap_with_interval(
             [strict_gap(band, unit=unit) for band in bands],
-            [redrawn_gaps(folds, seed=config.seed, unit=unit) for folds in sets],
-            between_bands=variance_between_bands(
-                inputs.readings, covariates=inputs.answers.covariates, seed=config.seed, unit=unit
-            ),
+            [redrawn_gaps(folds, times, unit=unit) for folds in sets],
+            times,
+            by_band=by_band,
         ),
         same_gap=float(np.nanmean(circular)) if np.isfinite(circular).any() else np.nan,
     )

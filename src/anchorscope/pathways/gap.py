@@ -1,10 +1,10 @@
 """The strict gap, and an interval that includes the probes' own uncertainty.
 
-The group comes from side a and the effect from side b. An interval that treats the probes as fixed
-covers the gap of other questions in 87 %. So entities are drawn, in parts, for the samples *and*
-for what the probes learn from. The printed gap is the mean over sets of folds: the same parts are
-drawn for all of them, and it is their mean that varies. Other entities would also have chosen
-other layers, which is one more uncertainty.
+The group comes from side a and the effect from side b. The printed gap is the mean over sets of
+folds and over the bands that draws of the entities choose: a gap that hangs on one choice between
+layers that read alike varies by more than any interval around it says. An interval that treats the
+probes as fixed covers the gap of other questions in 87 %. So entities are drawn, in parts, for the
+samples, for what the probes learn from, and for the band, the same parts in all sets of folds.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from anchorscope.config import Delta
-from anchorscope.pathways.band import SIDES, Band, drawn_bands, read_band
+from anchorscope.pathways.band import SIDES, Band, read_band
 from anchorscope.pathways.effects import delta_p
 from anchorscope.pathways.fold_layers import FoldBand
 from anchorscope.probes.labelled import Covariates
@@ -37,14 +37,15 @@ def same_gap(band: Band, *, unit: Delta = "points") -> float:
     return _gap(side, side, np.ones(band.n), unit)
 
 
-def redrawn_gaps(folds: FoldBand, *, seed: int, unit: Delta = "points") -> np.ndarray:
-    """The gap of entities drawn with replacement and probes that learnt from these, [draw].
+def drawn_parts(count: int, *, seed: int) -> np.ndarray:
+    """How often each of `count` parts of the entities is in each draw, [draw, part]."""
+    rng = np.random.default_rng(seed)
+    return rng.multinomial(count, np.full(count, 1 / count), size=DRAWS)
 
-    The same parts of the entities are drawn for every set of folds.
-    """
-    band, count = folds.band, folds.moved.shape[-1]
-    times = np.random.default_rng(seed).multinomial(count, np.full(count, 1 / count), size=DRAWS)
-    gaps = []
+
+def redrawn_gaps(folds: FoldBand, times: np.ndarray, *, unit: Delta = "points") -> np.ndarray:
+    """The gap of the parts in each draw, and of probes that learnt from these, [draw]."""
+    band, gaps = folds.band, []
     for drawn in times:
         a, b = (
             tuple(
@@ -57,34 +58,59 @@ def redrawn_gaps(folds: FoldBand, *, seed: int, unit: Delta = "points") -> np.nd
     return np.array(gaps)
 
 
-def variance_between_bands(
-    readings: Readings, *, covariates: Covariates, seed: int, unit: Delta = "points"
-) -> float:
-    """How much the gap varies over the bands that draws of the entities choose."""
-    chosen = drawn_bands(readings, seed=seed)
-    bands = [read_band(readings, layers, covariates=covariates) for layers in chosen]
-    gaps = np.array([strict_gap(band, unit=unit) for band in bands])
-    finite, share = np.isfinite(gaps), np.array([*chosen.values()])
-    return float(np.cov(gaps[finite], aweights=share[finite], ddof=0)) if finite.any() else 0.0
+def gap_of_bands(
+    readings: Readings,
+    bands: Sequence[tuple[int, ...]],
+    *,
+    covariates: Covariates,
+    unit: Delta = "points",
+) -> np.ndarray:
+    """The gap of the run's readings over the band of each draw, [draw]."""
+    gaps = {
+        layers: strict_gap(read_band(readings, layers, covariates=covariates), unit=unit)
+        for layers in set(bands)
+    }
+    return np.array([gaps[layers] for layers in bands])
 
 
 def gap_with_interval(
-    gaps: Sequence[float], redrawn: Sequence[np.ndarray], *, between_bands: float = 0.0
+    gaps: Sequence[float],
+    redrawn: Sequence[np.ndarray],
+    times: np.ndarray,
+    *,
+    by_band: np.ndarray | None = None,
 ) -> Estimate:
-    """The mean gap over sets of folds and its 95 % interval, from `redrawn` [draw] of each set.
+    """The mean gap over sets of folds and drawn bands, and its 95 % interval.
 
-    No interval where most draws leave a group empty.
+    `redrawn` [draw] are the gaps of each set's draws, `times` [draw, part] how often each part of
+    the entities is in a draw, `by_band` [draw] how far the draw's own band moves the gap. No
+    interval where most draws leave a group empty.
     """
     finite = np.isfinite(gaps)
     if not finite.any():
         return Estimate(np.nan, np.nan, np.nan, 0)
-    value = float(np.mean(np.array(gaps)[finite]))
+    moved = np.zeros(len(times)) if by_band is None else by_band
     means = np.mean([drawn for drawn, has in zip(redrawn, finite, strict=True) if has], axis=0)
-    drawn = means[np.isfinite(means)]
-    if len(drawn) < max(2, len(means) / 2):
+    means, usable = means + moved, np.isfinite(means + moved)
+    value = float(np.mean(np.array(gaps)[finite]) + moved[np.isfinite(moved)].mean())
+    if usable.sum() < max(2, len(means) / 2):
         return Estimate(value, np.nan, np.nan, 0)
-    reach = Z * float(np.sqrt(drawn.var(ddof=1) + between_bands))
+    reach = Z * float(np.sqrt(smoothed_variance(means[usable], times[usable])))
     return Estimate(value, value - reach, value + reach, 0)
+
+
+def smoothed_variance(drawn: np.ndarray, times: np.ndarray) -> float:
+    """The variance of the mean of bootstrap draws [draw], by the infinitesimal jackknife.
+
+    `times` [draw, part] are how often each part is in a draw. A mean over draws varies less than a
+    draw (Efron, "Estimation and accuracy after model selection", 2014): by its covariances with the
+    parts, less what so few draws add to their squares.
+    """
+    away, counts = drawn - drawn.mean(), times - times.mean(axis=0)
+    products = counts * away[:, None]  # [draw, part]
+    covariance = products.mean(axis=0)
+    noise = np.square(products - covariance).mean(axis=0) / len(drawn)
+    return float(np.maximum((covariance**2 - noise).sum(), 0.0))
 
 
 def _gap(
