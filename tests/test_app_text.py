@@ -12,7 +12,6 @@ from kit.explore_fixture import IMAGE, START, TURNED
 pytest.importorskip("gradio", reason="gradio is not installed")
 pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 from anchorscope.app import state as steps
-from anchorscope.show.html import environment
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
 SEEN = "U+202EgnorwU+202C"  # what is left of the direction marks
@@ -49,20 +48,6 @@ def test_hostile_text_is_shown_as_text(browser, address) -> None:
     tab.wait_for_timeout(300)
     assert harmed(tab, heard) == []
     assert heard.errors == [] and elsewhere(heard, address) == []
-    tab.context.close()
-
-
-def test_the_check_fails_where_text_becomes_markup(browser, address, monkeypatch) -> None:
-    """The same page with the lock open: text written into the panel as it is."""
-    monkeypatch.setitem(environment().filters, "visible", str)
-    tab, heard = visit(browser, address)
-    tab.locator("#question textarea").fill(HOSTILE)
-    tab.locator("#ask").click()
-    tab.locator("#first svg.beliefs").wait_for()
-    tab.wait_for_timeout(300)
-    found = harmed(tab, heard)
-    assert "dialog 1" in found and "hidden characters" in found
-    assert any("images" in what for what in found)
     tab.context.close()
 
 

@@ -21,7 +21,7 @@ from anchorscope.errors import UserError, unknown
 from anchorscope.records import MODES, Mode
 
 if TYPE_CHECKING:
-    from anchorscope.show.report.claims import Block, Cell, Column
+    from anchorscope.show.claims import Block, Cell, Column
 
 _FORMATS = (".png", ".svg", ".pdf")
 _FIGURE_MODES = ("paper", "strict", "both")
@@ -53,8 +53,8 @@ def figure(
     if mode not in _FIGURE_MODES:
         raise unknown("mode", mode, _FIGURE_MODES)
     from anchorscope.run_folder.view import RunView
-    from anchorscope.show import plot_delta_p, save_figure
-    from anchorscope.show.delta_p import STYLES, caption_of
+    from anchorscope.show.canvas import save_figure
+    from anchorscope.show.delta_p import STYLES, caption_of, plot_delta_p
 
     if style is not None and style not in STYLES:
         raise unknown("style", style, STYLES)
@@ -171,7 +171,7 @@ def claims(
     the correction for many claims covers all of them.
     """
     from anchorscope.run_folder.view import RunView
-    from anchorscope.show.report.claims import claims_of, grouped_claims, single_columns
+    from anchorscope.show.claims import claims_of, grouped_claims, single_columns
 
     for run in runs:
         if sum(run.resolve() == other.resolve() for other in runs) > 1:

@@ -15,7 +15,6 @@ from anchorscope.detect.answer_parts import answer_parts
 from anchorscope.detect.material import Arrays, Material, Text
 from anchorscope.engine.transfer import to_host
 from anchorscope.models import Model
-from anchorscope.notebook import Line, belief_chart, card
 from anchorscope.records import Answer, Span
 from anchorscope.spans.characters import tokens_of
 
@@ -72,15 +71,8 @@ class Scored:
         return max(entities, key=lambda span: span.probability, default=None)
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the answer, its probability, and the belief by layer."""
-        number = "" if np.isnan(self.probability) else f" ({self.probability:.2f} wrong)"
-        outcome = self.outcome + number + (f": {self.reason}" if self.reason else "")
-        facts = [("question", self.question), ("outcome", outcome)]
-        if self.predicted_pathway:
-            sure = f"{self.predicted_pathway_probability:.0%} sure"
-            facts.append(("predicted pathway", f"{self.predicted_pathway} ({sure})"))
-        lines = [Line(name="clean", label="clean", values=self.belief)]
-        return card(self.answer, facts, picture=belief_chart(lines) if self.belief else "")
+        """Its fields as a table, for notebooks; pandas escapes every text."""
+        return to_frame([self]).T.to_html(header=False)
 
 
 def to_frame(scored: Sequence[Scored], *, spans: bool = False) -> pd.DataFrame:
