@@ -15,16 +15,15 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from anchorscope.cli.run import words
+from anchorscope.cli.options import FinishedRun, SomeData, words
 from anchorscope.cli.terminal import Terminal, echo, quiet_libraries
 from anchorscope.errors import UserError, unknown
-from anchorscope.records import MODES, Mode
+from anchorscope.records import MODES
 
 if TYPE_CHECKING:
-    from anchorscope.show.report.claims import Block, Cell, Column
+    from anchorscope.show.report.claims import Block, Column
 
-_FORMATS = (".png", ".svg", ".pdf")
-_FIGURE_MODES = ("paper", "strict", "both")
+FORMATS = (".png", ".svg", ".pdf")
 COLOURS = {
     "holds": "green", "fails": "red", "undecided": "yellow", "not shown": "dim",
     "not measured": "dim",
@@ -47,25 +46,24 @@ def figure(
     ] = None,
 ) -> None:
     """Draw ΔP by layer: solid for Q-anchored, dashed for A-anchored, a panel for each model."""
-    if out.suffix not in _FORMATS:
-        raise unknown("figure format", out.suffix or out.name, _FORMATS)
+    if out.suffix not in FORMATS:
+        raise unknown("figure format", out.suffix or out.name, FORMATS)
     mode = mode or ("both" if style is None else "strict")
-    if mode not in _FIGURE_MODES:
-        raise unknown("mode", mode, _FIGURE_MODES)
+    if mode not in (*MODES, "both"):
+        raise unknown("mode", mode, (*MODES, "both"))
     from anchorscope.run_folder.view import RunView
     from anchorscope.show import plot_delta_p, save_figure
     from anchorscope.show.delta_p import STYLES, caption_of
 
     if style is not None and style not in STYLES:
         raise unknown("style", style, STYLES)
-    chosen = None if style is None else STYLES[style]
-    views: list[Any] = [RunView.open(run) for run in runs]
+    chosen: Any = style and STYLES[style]
+    views = [RunView.open(run) for run in runs]
     drawn = plot_delta_p(views, mode=mode, style=chosen)  # type: ignore[arg-type]
-    options: dict[str, Any] = {"formats": (out.suffix[1:],)}
-    options |= {} if chosen is None else {"dpi": chosen.dpi}
+    dpi = {"dpi": chosen.dpi} if chosen else {}
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        save_figure(drawn, out.with_suffix(""), **options)
+        save_figure(drawn, out.with_suffix(""), formats=(out.suffix[1:],), **dpi)
     except OSError as error:
         raise UserError(
             f"{out} cannot be written: {error.strerror}. Choose another --out."
@@ -125,15 +123,13 @@ def open_in_browser(address: str) -> bool:
 
 
 def export(
-    run: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
+    run: FinishedRun,
     to: Annotated[str, typer.Option(help="numpy, hf (datasets), or probelab.")],
     out: Annotated[Path, typer.Option(help="The folder to write; it must be new or empty.")],
     passes: Annotated[
         str, typer.Option(help="Whose states, joined by commas: clean, knockout, neutral, ...")
     ] = "clean",
-    data: Annotated[
-        str, typer.Option(help="Some of the run's datasets, joined by commas; default: all.")
-    ] = "",
+    data: SomeData = "",
 ) -> None:
     """Write the states at the probe position and their labels in another tool's format.
 
@@ -181,7 +177,7 @@ def claims(
     blocks = grouped_claims(table, single_columns(views))
     console = Terminal()
     for block in blocks:
-        for drawn in tables(block, console.width, models=len(views) > 1):
+        for drawn in claim_tables(block, console.width, models=len(views) > 1):
             console.print(drawn)
             console.print()
     if not no_statements:
@@ -191,7 +187,7 @@ def claims(
         echo(str(out))
 
 
-def tables(block: Block, width: int, *, models: bool) -> Iterable[Table]:
+def claim_tables(block: Block, width: int, *, models: bool) -> Iterable[Table]:
     """The block as tables no wider than the terminal, each with as many datasets as it can hold."""
     name = max(len(text) for text in [block.title, *(row.claim for row in block.rows)])
     cells = {column: _cells(block, column) for column in block.columns}
@@ -233,31 +229,27 @@ def _head(block: Block, column: Column, modes: Text, *, models: bool) -> Text:
 
 
 def _cells(block: Block, column: Column) -> list[Text]:
-    """`paper | strict`, then the cell of each row, all of one width."""
-    decided = [row.cells.get(column) for row in block.rows]
-    sides = [_side(mode, [_half(cell, mode) for cell in decided]) for mode in MODES]
+    """`paper | strict`, then each row's decisions with their numbers, all of one width."""
+    cells = [row.cells.get(column) for row in block.rows]
+    sides = []
+    for mode in MODES:
+        pairs = [
+            (cell.modes[mode].verdict, _number(cell.modes[mode].value)) if cell else ("", "")
+            for cell in cells
+        ]
+        verdicts = max((len(verdict) for verdict, number in pairs if number), default=0)
+        numbers = max(len(number) for _, number in pairs)
+        size = max(verdicts + 1 + numbers, *(len(verdict) for verdict, _ in pairs), len(mode))
+        side = [Text(mode.ljust(size), style="not bold dim")]
+        for verdict, number in pairs:
+            text = Text(verdict, style=COLOURS.get(verdict, ""))
+            side.append(text.append(number.rjust(size - len(verdict)), style="default"))
+        sides.append(side)
     lines = [Text.assemble(paper, " | ", strict) for paper, strict in zip(*sides, strict=True)]
-    there = [True, *(cell is not None for cell in decided)]
-    return [line if cell else Text() for line, cell in zip(lines, there, strict=True)]
-
-
-def _side(mode: Mode, halves: Sequence[tuple[str, str]]) -> list[Text]:
-    """The mode's name, then each verdict with its number, all of one width."""
-    words = max((len(verdict) for verdict, value in halves if value), default=0)
-    numbers = max(len(value) for _, value in halves)
-    size = max(words + 1 + numbers, *(len(verdict) for verdict, _ in halves), len(mode))
-    side = [Text(mode.ljust(size), style="not bold dim")]
-    for verdict, value in halves:
-        text = Text(verdict, style=COLOURS.get(verdict, ""))
-        side.append(text.append(value.rjust(size - len(verdict)), style="default"))
-    return side
-
-
-def _half(cell: Cell | None, mode: Mode) -> tuple[str, str]:
-    """One mode's verdict and number as text."""
-    if cell is None:
-        return "", ""
-    return cell.modes[mode].verdict, _number(cell.modes[mode].value)
+    return [
+        lines[0],
+        *(line if cell else Text() for line, cell in zip(lines[1:], cells, strict=True)),
+    ]
 
 
 def _number(value: float) -> str:
