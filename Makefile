@@ -1,6 +1,5 @@
 # make docs   the site, in site/, with every link checked
-# make tutorial   runs docs/tutorial.py, keeps its outputs in docs/tutorial.ipynb, and says what
-#             each cell took
+# make tutorial   runs docs/tutorial.ipynb, keeps its outputs in it, and says what each cell took
 # make demo   the main job on the bundled model, 400 questions of each set: writes runs/demo and
 #             prints where the report is and the two commands to look at it
 # make test   lint, types and all tests but the slow ones

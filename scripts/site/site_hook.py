@@ -26,6 +26,7 @@ from site_figures import FIGURES
 
 ROOT = Path(__file__).parents[2]
 ROOT_PAGES = {
+    "README.md": "index.md",
     "CONTRIBUTING.md": "contributing.md",
     "SECURITY.md": "security.md",
     "CHANGELOG.md": "changelog.md",
@@ -67,7 +68,7 @@ def notebook_files(config: MkDocsConfig, source: Path) -> list[File]:
     text, resources = MarkdownExporter().from_notebook_node(
         notebook, resources={"output_files_dir": f"{source.stem}_files"}
     )
-    note = f"\n[Download this notebook]({source.name}) (`docs/{source.stem}.py` is its source).\n"
+    note = f"\n[Download this notebook]({source.name}).\n"
     head, _, rest = text.partition("\n\n")
     made = [File.generated(config, f"{source.stem}.md", content=f"{head}\n{note}\n{rest}")]
     for name, content in resources["outputs"].items():
