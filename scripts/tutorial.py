@@ -7,6 +7,7 @@ python scripts/tutorial.py --out DIR  # into another folder
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import tempfile
 import time
@@ -94,7 +95,9 @@ def _first_line(source: str) -> str:
 
 
 def write(notebook: NotebookNode, file: Path) -> None:
-    text = nbformat.writes(notebook) + "\n"
+    for cell in notebook.cells:  # a line of the file for each line of text; outputs as they are
+        cell["source"] = cell.source.splitlines(keepends=True)
+    text = json.dumps(notebook, indent=1, ensure_ascii=False, sort_keys=True) + "\n"
     if len(text) > MOST_BYTES:
         raise SystemExit(f"{file} would have {len(text):,} bytes; at most {MOST_BYTES:,}")
     file.write_text(text, encoding="utf-8")

