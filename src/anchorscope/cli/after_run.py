@@ -133,17 +133,9 @@ def power(
         with Bar() as bar:
             bar.note(f"{name}: planting worlds ...")
             powers.append(power_of_run(view, name, worlds=worlds))
-    probes = plain_table("dataset", "layer", "right", "wrong", "AUROC", "shuffled labels", "probe")
     effects = plain_table(
         "dataset", "usable", "questions", "loss of a half", "its ΔP", "share of Q"
     )
-    for one in powers:
-        probe = one.probe
-        shuffled = f"{min(probe.shuffled):.2f} to {max(probe.shuffled):.2f}"
-        probes.add_row(
-            one.dataset, f"{probe.layer} of {probe.layers}", str(probe.right), str(probe.wrong),
-            _interval(probe.auroc, ".2f"), shuffled, "at chance" if probe.at_chance else "reads",
-        )  # fmt: skip
     table = _power_table(powers)
     sizes = [(one.dataset, size) for one in powers for size in one.smallest]
     for (dataset, size), questions in zip(sizes, table["questions"], strict=True):
@@ -152,7 +144,6 @@ def power(
             _interval(size.delta_p, ".0f"), _interval(size.share, ".0%"),
         )  # fmt: skip
     console = Terminal()
-    console.print(probes)
     console.print(effects)
     for one in powers:
         console.print(_sentences(one), markup=False)
@@ -170,7 +161,13 @@ def _sentences(power: Power) -> str:
             f"in {power.now['power_half']:.0%}; had a fifth, in {power.now['power_fifth']:.0%}."
         )
     parts += [ADVICE[power.finding]] if power.finding in ADVICE else []
-    parts += [f"{power.probe.why.capitalize()}."] if power.probe.why else []
+    probe = power.probe
+    parts.append(
+        f"The probe of layer {probe.layer} of {probe.layers} reads {probe.right} right and "
+        f"{probe.wrong} wrong answers with AUROC {_interval(probe.auroc, '.2f')}, shuffled labels "
+        f"with {min(probe.shuffled):.2f} to {max(probe.shuffled):.2f}."
+    )
+    parts += [f"{probe.why.capitalize()}."] if probe.why else []
     return " ".join(parts)
 
 

@@ -6,29 +6,27 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
 from anchorscope.cli.options import FinishedRun, SomeData, words
-from anchorscope.cli.terminal import Terminal, echo, quiet_libraries
+from anchorscope.cli.terminal import Terminal, echo, plain_table, quiet_libraries
 from anchorscope.errors import UserError, unknown
 from anchorscope.records import MODES
 
 if TYPE_CHECKING:
-    from anchorscope.show.report.claims import Block, Column
+    from anchorscope.show.report.claims import Block
 
 FORMATS = (".png", ".svg", ".pdf")
 COLOURS = {
     "holds": "green", "fails": "red", "undecided": "yellow", "not shown": "dim",
     "not measured": "dim",
 }  # fmt: skip
-GAP = 3  # blanks between columns; the box has one of them
 
 
 def figure(
@@ -161,7 +159,7 @@ def claims(
         bool, typer.Option("--no-statements", help="Leave out what each claim states.")
     ] = False,
 ) -> None:
-    """Print each claim as one line: paper mode | strict mode, a column for each dataset.
+    """Print what each claim came to in paper mode and in strict mode, a column for each dataset.
 
     One run's table is its tables/claims.csv. With several runs it also compares the models, and
     the correction for many claims covers all of them.
@@ -177,9 +175,8 @@ def claims(
     blocks = grouped_claims(table, single_columns(views))
     console = Terminal()
     for block in blocks:
-        for drawn in claim_tables(block, console.width, models=len(views) > 1):
-            console.print(drawn)
-            console.print()
+        console.print(claim_table(block, models=len(views) > 1))
+        console.print()
     if not no_statements:
         console.print(legend(blocks))
     if out is not None:
@@ -187,69 +184,27 @@ def claims(
         echo(str(out))
 
 
-def claim_tables(block: Block, width: int, *, models: bool) -> Iterable[Table]:
-    """The block as tables no wider than the terminal, each with as many datasets as it can hold."""
-    name = max(len(text) for text in [block.title, *(row.claim for row in block.rows)])
-    cells = {column: _cells(block, column) for column in block.columns}
-    sizes = {column: max(map(len, lines)) for column, lines in cells.items()}
-    for columns in _fit(sizes, width - name):
-        table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, GAP - 1, 0, 0), show_edge=False)
-        table.add_column(Text(block.title, style="bold"), width=name, style="bold")
-        for column in columns:
-            head = _head(block, column, cells[column][0], models=models)
-            table.add_column(head, width=sizes[column], overflow="fold")
-        for place, row in enumerate(block.rows, start=1):
-            if row.cells.keys() & set(columns):  # a claim need not be about every dataset
-                table.add_row(Text(row.claim), *(cells[column][place] for column in columns))
-        yield table
-
-
-def _fit(sizes: dict[Column, int], width: int) -> Iterable[list[Column]]:
-    """The columns in runs that fit the width; one that is alone may be wider."""
-    taken: list[Column] = []
-    for column in sizes:
-        if taken and sum(sizes[c] + GAP for c in [*taken, column]) > width:
-            yield taken
-            taken = []
-        taken.append(column)
-    yield taken
-
-
-def _head(block: Block, column: Column, modes: Text, *, models: bool) -> Text:
-    """Dataset, model where there are several, strict mode's finding, and what the numbers are."""
-    several = block.kind == "datasets"
-    dataset = column.dataset.replace(",", ", ") if several else column.dataset
-    lines = [Text(dataset, style="bold")]
-    for model in column.model.split(", ") if models else ():
-        fits = len(model) <= len(modes)
-        lines.append(Text(model if fits else model.replace("/", "/\n"), style="not bold"))
-    if any(block.finding(other) for other in block.columns):
-        lines.append(Text(f"finding: {block.finding(column)}", style="not bold italic"))
-    return Text("\n").join([*lines, modes])
-
-
-def _cells(block: Block, column: Column) -> list[Text]:
-    """`paper | strict`, then each row's decisions with their numbers, all of one width."""
-    cells = [row.cells.get(column) for row in block.rows]
-    sides = []
-    for mode in MODES:
-        pairs = [
-            (cell.modes[mode].verdict, _number(cell.modes[mode].value)) if cell else ("", "")
-            for cell in cells
-        ]
-        verdicts = max((len(verdict) for verdict, number in pairs if number), default=0)
-        numbers = max(len(number) for _, number in pairs)
-        size = max(verdicts + 1 + numbers, *(len(verdict) for verdict, _ in pairs), len(mode))
-        side = [Text(mode.ljust(size), style="not bold dim")]
-        for verdict, number in pairs:
-            text = Text(verdict, style=COLOURS.get(verdict, ""))
-            side.append(text.append(number.rjust(size - len(verdict)), style="default"))
-        sides.append(side)
-    lines = [Text.assemble(paper, " | ", strict) for paper, strict in zip(*sides, strict=True)]
-    return [
-        lines[0],
-        *(line if cell else Text() for line, cell in zip(lines[1:], cells, strict=True)),
-    ]
+def claim_table(block: Block, *, models: bool) -> Table:
+    """A row for each claim and mode, a column for each dataset, or for each of its models."""
+    table = plain_table(block.title, "")
+    for column in block.columns:
+        lines = [column.dataset.replace(",", ", ") if block.kind == "datasets" else column.dataset]
+        lines += column.model.split(", ") if models else []
+        finding = block.finding(column)
+        lines += [f"finding: {finding}"] if finding else []
+        table.add_column(Text("\n".join(lines)), overflow="fold")
+    for row in block.rows:
+        for mode in MODES:
+            texts = []
+            for cell in map(row.cells.get, block.columns):
+                text = Text()  # a claim need not be about every dataset
+                if cell is not None:
+                    decided = cell.modes[mode]
+                    text.append(decided.verdict, COLOURS.get(decided.verdict, ""))
+                    text.append(f" {_number(decided.value)}")
+                texts.append(text)
+            table.add_row(Text(row.claim if mode == MODES[0] else "", style="bold"), mode, *texts)
+    return table
 
 
 def _number(value: float) -> str:
@@ -262,12 +217,11 @@ def _number(value: float) -> str:
 
 def legend(blocks: Sequence[Block]) -> Table:
     """What each claim states, once."""
-    table = Table.grid(padding=(0, GAP - 1, 0, 0), pad_edge=False)
+    table = Table.grid(padding=(0, 2, 0, 0), pad_edge=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column(style="dim")
-    figures = [block for block in blocks if block.kind == "figure"]
     for block in blocks:
-        if block in figures and len(figures) > 1:  # each model has a figure of its own
+        if block.kind == "figure":  # each model has a figure of its own
             table.add_row("", Text(block.columns[0].model, style="italic"))
         for row in block.rows:
             table.add_row(Text(row.claim), Text(row.statement))

@@ -6,12 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
 
 from anchorscope.cli.options import TrustRemoteCode, read_limit
 from anchorscope.cli.run import rank_done
-from anchorscope.cli.terminal import Bar, Terminal, echo, quiet_libraries
+from anchorscope.cli.terminal import Bar, Terminal, echo, plain_table, quiet_libraries
 from anchorscope.errors import UserError
 
 if TYPE_CHECKING:
@@ -113,10 +111,7 @@ def show_plan(plan: Plan) -> None:
     from anchorscope.pipeline.study.plan import COLUMNS, plan_notes, plan_rows
 
     console = Terminal()
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
-    table.add_column(COLUMNS[0], overflow="fold")
-    for name in COLUMNS[1:]:
-        table.add_column(name, justify="right", no_wrap=True)
+    table = plain_table(*COLUMNS)
     for row in plan_rows(plan):
         table.add_row(*row)
     console.print(table)
