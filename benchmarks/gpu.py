@@ -25,8 +25,7 @@ from anchorscope.engine.decode import DecodedBatch, read_prefix, write_answers
 from anchorscope.engine.interventions import TokenPositions
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.passes import KNOCKOUT
-from anchorscope.engine.read import read_rows
-from anchorscope.engine.rows import row_for
+from anchorscope.engine.read import read_rows, row_for
 from anchorscope.engine.transfer import to_host
 from anchorscope.models import Model, load_model
 

@@ -25,9 +25,9 @@ from way_anchorscope import mark
 
 from anchorscope import Model, load_model
 from anchorscope.engine.decode import shared_prefix
-from anchorscope.engine.on_cpu import cpu_fast_paths
+from anchorscope.engine.lease import Lease
 from anchorscope.engine.passes import KNOCKOUT
-from anchorscope.engine.rows import row_for
+from anchorscope.engine.read import row_for
 
 ROWS, REPEATS, SECONDS = (128, 512, 1024, 4096), 5, 1.0
 
@@ -46,7 +46,7 @@ def main() -> None:
     job = Job.load(parser.parse_args().job)
     model = load_model(job.folder, device=job.device, dtype=job.dtype)
     tokens, inner, head = tokens_of(job, model), _inner(model), _head(model)
-    with cpu_fast_paths(model):  # whatever multiplies while a model is lent
+    with Lease(model):  # whatever multiplies while a model is leased
         rates = {rows: rate(model, rows) for rows in ROWS}
     best = max(rates.values())
     answers = 2 * (inner * tokens.answers + head * tokens.head) / best

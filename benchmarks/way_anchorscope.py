@@ -14,8 +14,7 @@ from anchorscope.engine.decode import read_prefix, shared_prefix
 from anchorscope.engine.interventions import TokenPositions
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.passes import KNOCKOUT
-from anchorscope.engine.read import read_rows
-from anchorscope.engine.rows import row_for
+from anchorscope.engine.read import read_rows, row_for
 
 
 def load(job: Job) -> Model:

@@ -12,30 +12,23 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from kit.tiny import tiny_lm, tiny_tokenizer
-from torch.overrides import TorchFunctionMode
 
-from anchorscope.engine.batches import Budget, in_batches
-from anchorscope.engine.check.trial import room_on, trial_pack
-from anchorscope.engine.limits import Bounds, ModelFacts, bounds_within, set_facts, usual_bounds
+from anchorscope.engine.batches import (
+    Bounds,
+    Budget,
+    ModelFacts,
+    bounds_on_cpu,
+    bounds_within,
+    in_batches,
+    room_on,
+    set_facts,
+)
 from anchorscope.errors import UserError
 from anchorscope.models import load_model
 from anchorscope.pipeline.model import shard_of
 
 # A search for garbage through all that the tests have imported would be most of their time.
 NO_SEARCH = mock.patch("anchorscope.engine.batches.gc.collect")
-
-
-class CaptureSoftmax(TorchFunctionMode):
-    """Notes the shape of every softmax."""
-
-    def __init__(self, shapes):
-        super().__init__()
-        self.shapes = shapes
-
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        if func is torch.softmax:
-            self.shapes.append(tuple(args[0].shape))
-        return func(*args, **(kwargs or {}))
 
 
 def batches(lengths, budget, work=lambda batch: None, rows=None):
@@ -118,12 +111,12 @@ def test_packs_and_keys_leave_a_quarter_free(free, token):
     [(24 * GIB, 2048, GIB), (8 * GIB, 2048, GIB // 2), (GIB, 512, GIB // 16)],
 )
 def test_bounds_on_a_cpu_follow_from_all_its_memory(memory, tokens, written):
-    assert usual_bounds("cpu", memory) == usual_bounds("cpu", memory + 1) == (tokens, written, None)
+    assert bounds_on_cpu(memory) == bounds_on_cpu(memory + 1) == (tokens, written, None)
 
 
 def test_half_precision_on_a_cpu_goes_in_larger_batches():
-    assert usual_bounds("cpu", 24 * GIB, half=True).tokens == 4096
-    assert usual_bounds("cpu", 2 * GIB, half=True).tokens == 1024
+    assert bounds_on_cpu(24 * GIB, half=True).tokens == 4096
+    assert bounds_on_cpu(2 * GIB, half=True).tokens == 1024
     half = load_model(tiny_lm("llama").bfloat16(), tokenizer=tiny_tokenizer(), dtype="bfloat16")
     assert Budget.of(half).tokens == 4096
 
@@ -136,22 +129,6 @@ def test_the_bounds_of_a_model_are_noted_and_batches_follow():
     assert (budget.tokens, budget.written, budget.trunk) == (512, 1 << 20, 1 << 21)
     set_facts(model.lm, ModelFacts(Bounds(512, 1 << 20, 1 << 21), largest=64))
     assert Budget.of(model).tokens == 64
-
-
-def test_the_pack_that_is_measured_is_the_dearest_a_run_makes():
-    """Written-out attention with a mask for each head, behind a prefix as long as it can be."""
-    model = load_model(tiny_lm("llama"), tokenizer=tiny_tokenizer())
-    shapes = []
-
-    def peak(model, work):
-        with CaptureSoftmax(shapes):
-            work()
-        return 12345
-
-    taken, tokens = trial_pack(model, peak)
-    rows, heads, queries, keys = shapes[0]
-    assert taken == 12345 and 1000 < tokens <= 1024 and rows * queries == tokens
-    assert heads == 4 and keys > 256 and len(shapes) == model.blocks
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from anchorscope.engine.interventions import Intervention, TokenPositions
 from anchorscope.engine.layout import Stretch, distinct_tokens
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.passes import ANSWER_ONLY, KNOCKOUT, NEUTRAL, QUESTION
-from anchorscope.engine.rows import read_batch, row_for
+from anchorscope.engine.read import read_batch, row_for
 
 AT = len(PREFIX)
 

@@ -16,8 +16,7 @@ from anchorscope.engine.interventions import Intervention, TokenPositions, keys_
 from anchorscope.engine.layout import UnsupportedModel, require_rule
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.passes import KNOCKOUT, NEUTRAL
-from anchorscope.engine.read import with_mass
-from anchorscope.engine.rows import _heads, first_changed, row_for
+from anchorscope.engine.read import _heads, first_changed, row_for, with_mass
 
 
 def test_where_a_row_starts():

@@ -10,8 +10,8 @@ from kit.rivers import rivers
 from kit.tiny import tiny_lm, tiny_tokenizer
 
 from anchorscope.answers.generate import Answerer
+from anchorscope.engine.batches import power_of_two
 from anchorscope.engine.decode import Prefix, states_bytes
-from anchorscope.engine.limits import power_of_two
 from anchorscope.models import load_model
 
 COLLECT = ["detect", "collect", "--model", "model", "--data", "rivers.jsonl", "--out", "run"]
@@ -37,7 +37,7 @@ def sizes(monkeypatch) -> list[tuple[int, int]]:
 def test_states_of_answers_are_within_the_bound(tmp_path, cli, monkeypatch, sizes):
     """A quarter of the bytes of a batch with long answers are their states."""
     memory = 40 << 20
-    monkeypatch.setattr("anchorscope.engine.limits.all_memory", lambda: memory)
+    monkeypatch.setattr("anchorscope.engine.batches.all_memory", lambda: memory)
     monkeypatch.chdir(rivers(tmp_path))
     code, _, error = cli(*COLLECT, "--max-tokens", "1024", "--shots", "0")
     assert code == 0, error

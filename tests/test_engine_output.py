@@ -14,8 +14,7 @@ from anchorscope.engine.decode import grow_trunk, read_prefix
 from anchorscope.engine.interventions import Intervention, keys_of
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.passes import ANSWER_ONLY, CONTENT, KNOCKOUT, NEUTRAL, QUESTION, RETEST
-from anchorscope.engine.read import read_rows_with_output
-from anchorscope.engine.rows import row_for, unchanged_row
+from anchorscope.engine.read import read_rows_with_output, row_for, unchanged_row
 
 
 def engine_outputs(model, cuts, *, budget=64):

