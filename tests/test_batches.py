@@ -114,14 +114,11 @@ def test_bounds_on_a_cpu_follow_from_all_its_memory(memory, tokens, written):
     assert bounds_on_cpu(memory) == bounds_on_cpu(memory + 1) == (tokens, written, None)
 
 
-def test_half_precision_on_a_cpu_goes_in_larger_batches():
+def test_batches_follow_from_the_dtype_and_from_the_bounds_that_are_noted():
     assert bounds_on_cpu(24 * GIB, half=True).tokens == 4096
     assert bounds_on_cpu(2 * GIB, half=True).tokens == 1024
     half = load_model(tiny_lm("llama").bfloat16(), tokenizer=tiny_tokenizer(), dtype="bfloat16")
     assert Budget.of(half).tokens == 4096
-
-
-def test_the_bounds_of_a_model_are_noted_and_batches_follow():
     model = load_model(tiny_lm("llama"), tokenizer=tiny_tokenizer())
     assert (Budget.of(model).tokens, Budget.of(model).trunk) == (2048, None)
     set_facts(model.lm, ModelFacts(Bounds(512, 1 << 20, 1 << 21)))
@@ -169,27 +166,26 @@ def test_what_the_failed_batch_held_is_let_go_before_the_next():
     assert set(seen) == {0}
 
 
-def test_memory_too_small_for_one_question_is_said():
+@pytest.mark.parametrize(
+    ("raised", "expected", "message"),
+    [
+        (torch.OutOfMemoryError(), UserError, "Memory ran out with a single question"),
+        (RuntimeError("something else"), RuntimeError, "something else"),
+    ],
+)
+def test_a_single_question_too_large_and_other_errors_end_the_run(raised, expected, message):
     def work(batch):
-        raise torch.OutOfMemoryError
+        raise raised
 
-    with pytest.raises(UserError, match="Memory ran out with a single question"):
+    with pytest.raises(expected, match=message):
         batches([3, 4], Budget(100), work)
-
-
-def test_no_other_error_is_taken_for_memory():
-    def work(batch):
-        raise RuntimeError("something else")
-
-    with pytest.raises(RuntimeError, match="something else"):
-        batches([3], Budget(100), work)
 
 
 def test_the_room_on_a_gpu_does_not_depend_on_what_is_free_just_now():
     total, weights = 140 << 30, 16 << 30
     rooms = {room_on(total, weights, free << 30) for free in (120, 100, 65)}
     assert rooms == {123 << 30}
-    assert room_on(total, weights, 20 << 30) == 20 << 30  # somebody else holds the rest
+    assert room_on(total, weights, 20 << 30) == 20 << 30  # another process holds the rest
     assert room_on(8 << 30, 16 << 30, 0) == 0
 
 

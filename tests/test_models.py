@@ -9,12 +9,11 @@ import torch
 from kit.tiny import tiny_lm, tiny_tokenizer
 from transformers import AutoModel, GPT2Config
 
-from anchorscope.answers.generate import answer_offsets
 from anchorscope.errors import UserError
 from anchorscope.models import load, load_model
 from anchorscope.models.device import Choice, choose, cpu_has_bfloat16
 from anchorscope.models.prompts import has_chat, make_prompt, stop_ids
-from anchorscope.records import Answer, Shot
+from anchorscope.records import Shot
 
 SHOTS = (Shot(question="What is up?", answer="The sky"), Shot(question="Down?", answer="Earth"))
 
@@ -146,16 +145,3 @@ def test_answers_end_at_a_line_end_and_at_every_end_token(bundled):
     } <= stops
     for word in ("India", " Paris", ".", " the"):
         assert not stops & set(tokenizer(word)["input_ids"])
-
-
-@pytest.mark.parametrize(
-    "text", [" India", " São Tomé and Príncipe", " 東京 🗼", "  two  spaces", ""]
-)
-def test_answer_tokens_cover_the_answer(bundled, text):
-    ids = tuple(bundled.tokenizer(text)["input_ids"])
-    answer = Answer(id="x", text=text.strip(), token_ids=ids, log_probs=(0.0,) * len(ids),
-                    first_entropy=0.0, finished=True)  # fmt: skip
-    offsets = answer_offsets(bundled, answer)
-    covered = {i for a, b in offsets for i in range(a, b)}
-    assert covered == set(range(len(answer.text)))
-    assert all(a <= b for a, b in offsets)

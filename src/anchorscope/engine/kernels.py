@@ -237,12 +237,12 @@ def _attend(
     token = at // group
     head = key_head * group + at % group
     column = tl.arange(0, block_d)
-    asked = (token < count)[:, None]
+    valid = (token < count)[:, None]
     if width < block_d:
-        asked = asked & (column < width)[None, :]
+        valid = valid & (column < width)[None, :]
     # Far steps are taken by single pointers: offsets within a row fit into 32 bits.
     place = token[:, None] * query_token + head[:, None] * width + column[None, :]
-    asks = tl.load(query + start * query_token + place, mask=asked, other=0.0)
+    tile = tl.load(query + start * query_token + place, mask=valid, other=0.0)
     # Rows of the bias are padded on the left.
     line = tl.where(token < count, queries - count + token, 0)
     bias += row.to(tl.int64) * bias_row
@@ -257,31 +257,31 @@ def _attend(
     if tl.load(open_front + row):
         for begin in range(0, front, block_n):
             best, total, values = _meet(
-                asks, best, total, values, front_key, front_value, beside, front, begin,
+                tile, best, total, values, front_key, front_value, beside, front, begin,
                 front_token, scale, width, block_n, block_d, exact,
                 biased=False,  # pyright: ignore[reportArgumentType]
             )  # fmt: skip
     else:
         for begin in range(0, front, block_n):
             best, total, values = _meet(
-                asks, best, total, values, front_key, front_value, beside, front, begin,
+                tile, best, total, values, front_key, front_value, beside, front, begin,
                 front_token, scale, width, block_n, block_d, exact,
             )  # fmt: skip
     there = tl.load(rows + row) * middle_row + key_head * middle_head
     for begin in range(0, middle, block_n):
         best, total, values = _meet(
-            asks, best, total, values, middle_key + there, middle_value + there, beside + front,
+            tile, best, total, values, middle_key + there, middle_value + there, beside + front,
             middle, begin, middle_token, scale, width, block_n, block_d, exact,
         )  # fmt: skip
     there = start * own_token + key_head * width
     behind = front + middle + queries - count
     for begin in range(0, count * own, block_n):
         best, total, values = _meet(
-            asks, best, total, values, own_key + there, own_value + there, beside + behind,
+            tile, best, total, values, own_key + there, own_value + there, beside + behind,
             count, begin, own_token, scale, width, block_n, block_d, exact,
         )  # fmt: skip
     values = values / tl.where(total == 0.0, 1.0, total)[:, None]
-    tl.store(out + start * query_token + place, values.to(out.dtype.element_ty), mask=asked)
+    tl.store(out + start * query_token + place, values.to(out.dtype.element_ty), mask=valid)
 
 
 class Tile(NamedTuple):
