@@ -99,13 +99,6 @@ def test_bounds_follow_from_free_memory_and_what_a_token_takes(free, token, toke
     assert bounds_within(free, token) == Bounds(tokens, keys, keys)
 
 
-@given(st.integers(1, 200 * GIB), st.floats(1, 1e7))
-def test_packs_and_keys_leave_a_quarter_free(free, token):
-    bounds = bounds_within(free, token)
-    assert bounds.tokens == 256 or bounds.tokens * token <= free / 2
-    assert bounds.trunk == bounds.written <= max(1, free / 4)
-
-
 @pytest.mark.parametrize(
     ("memory", "tokens", "written"),
     [(24 * GIB, 2048, GIB), (8 * GIB, 2048, GIB // 2), (GIB, 512, GIB // 16)],

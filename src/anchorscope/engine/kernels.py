@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import triton
@@ -284,28 +284,6 @@ def _attend(
     tl.store(out + start * query_token + place, values.to(out.dtype.element_ty), mask=valid)
 
 
-class Tile(NamedTuple):
-    """How many queries and keys a program takes at a time, in how many warps and stages."""
-
-    queries: int
-    keys: int
-    warps: int
-    stages: int = 1
-
-
-def tile_for(queries: int, width: int, dtype: torch.dtype) -> Tile:
-    """The tile for so many queries of a row that share a key head.
-
-    The fastest of those tried on an H200. Rows are short, so many small programs at once hide the
-    wait for memory; with more than 32 keys at a time heads of width 128 fall back by half.
-    """
-    if dtype == torch.float32:
-        return Tile(16, 32, 4)
-    if queries <= 16:
-        return Tile(16, 32, 1)
-    return Tile(64 if width <= 128 else 32, 32, 4, stages=2 if width <= 128 else 1)
-
-
 def attend_segments(
     query: Tensor,
     segments: Segments,
@@ -327,7 +305,13 @@ def attend_segments(
     front_key, front_value = segments.front or segments.middle
     own_key, own_value = own or segments.middle
     rows, queries = layout.query_at.shape
-    block_m, block_n, warps, stages = tile_for(queries * group, width, query.dtype)
+    # The fastest tiles of those tried on an H200. Rows are short, so many small programs at once
+    # hide the wait for memory; with more than 32 keys at once heads of width 128 fall back by half.
+    block_m, block_n, warps, stages = 16, 32, 4, 1
+    if query.dtype != torch.float32 and queries * group <= 16:
+        warps = 1
+    elif query.dtype != torch.float32:
+        block_m, stages = (64, 2) if width <= 128 else (32, 1)
     block_d = max(16, triton.next_power_of_2(width))
     grid = (rows, key_heads, triton.cdiv(queries * group, block_m))
     kernel: Any = _attend
