@@ -12,6 +12,7 @@ from kit.explore_fixture import IMAGE, START, TURNED
 pytest.importorskip("gradio", reason="gradio is not installed")
 pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 from anchorscope.app import state as steps
+from anchorscope.show.html import environment
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
 SEEN = "U+202EgnorwU+202C"  # what is left of the direction marks
@@ -51,15 +52,17 @@ def test_hostile_text_is_shown_as_text(browser, address) -> None:
     tab.context.close()
 
 
-@pytest.mark.slow
-def test_a_walk_of_random_clicks_ends_without_an_error(browser, address) -> None:
+def test_the_check_fails_where_text_becomes_markup(browser, address, monkeypatch) -> None:
+    """The same page with the lock open: text written into the panel as it is."""
+    monkeypatch.setitem(environment().filters, "visible", str)
     tab, heard = visit(browser, address)
-    rng = random.Random(0)
-    for _ in range(WALK):
-        _step(tab, rng)
-    tab.wait_for_timeout(1000)
-    assert heard.errors == []
-    assert harmed(tab, heard) == [] and elsewhere(heard, address) == []
+    tab.locator("#question textarea").fill(HOSTILE)
+    tab.locator("#ask").click()
+    tab.locator("#first svg.beliefs").wait_for()
+    tab.wait_for_timeout(300)
+    found = harmed(tab, heard)
+    assert "dialog 1" in found and "hidden characters" in found
+    assert any("images" in what for what in found)
     tab.context.close()
 
 
