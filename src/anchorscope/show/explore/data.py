@@ -65,13 +65,14 @@ def run_data(
         for at, (name, title) in enumerate(titles.items())
         if name in run.titles
     ]
-    shown = run.findings[["dataset", "layer", "finding", "why"]]
+    shown = ("dataset", "layer", "finding", "why")
+    findings = [{key: row[key] for key in shown} for row in records(run.findings)]
     head = {
         "model": name,
         "layers": layers_of(run),
         "unit": run.unit,
-        "start": int(shown["layer"].iloc[0]),
-        "findings": records(shown),
+        "start": findings[0]["layer"],
+        "findings": findings,
         "modes": list(MODES),
         "verdicts": list(VERDICTS),
         "types": list(KINDS),
