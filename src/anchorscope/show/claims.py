@@ -181,7 +181,7 @@ def _block(row: Mapping[str, Any], single: Sequence[Column]) -> tuple[Kind, str]
 
     A name with a comma in it may be one dataset: `single` tells which columns are.
     """
-    if str(row["claim"]).startswith(("figure-", "reading-")):
+    if str(row["claim"]).startswith("figure-"):
         return "figure", str(row["model"])
     if _column(row) in single:
         return "dataset", ""
