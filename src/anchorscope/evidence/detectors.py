@@ -11,10 +11,8 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from anchorscope.config import Config
 from anchorscope.engine.batches import in_batches
 from anchorscope.engine.decode import grow_trunk, read_prefix, shared_prefix
-from anchorscope.engine.interventions import Intervention
 from anchorscope.engine.passes import reweightings
 from anchorscope.errors import UserError
 from anchorscope.evidence.pieces import Piece, PromptMaker
@@ -87,8 +85,4 @@ def _first_tokens(model: Model, word: str) -> list[int]:
     return tokens
 
 
-def _reweightings(config: Config) -> tuple[Intervention, ...]:
-    return reweightings()
-
-
-PIECE = Piece(tables=lambda inputs: {}, passes=_reweightings, stages=("P(True)",), read=read_p_true)
+PIECE = Piece(passes=lambda config: reweightings(), stages=("P(True)",), read=read_p_true)

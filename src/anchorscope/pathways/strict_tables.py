@@ -31,10 +31,10 @@ from anchorscope.pathways.one_law import (
     one_law,
     shared_noise,
 )
+from anchorscope.probes.cross_fit import DEFAULT_C
 from anchorscope.probes.fold_probes import fold_logits
 from anchorscope.probes.folds import training_rows
 from anchorscope.probes.labelled import Covariates
-from anchorscope.probes.many_fits import DEFAULT_C
 from anchorscope.probes.readings import Readings
 from anchorscope.records import MODES, Estimate, Mode
 from anchorscope.stats.humps import NO_SHAPE, Shape, shape
