@@ -34,7 +34,6 @@ from transformers.utils import logging
 
 from anchorscope.datasets import load_questions
 from anchorscope.pipeline.study.file import Study, StudyModel
-from anchorscope.pipeline.study.plan import size_from
 from anchorscope.pipeline.study.study import StudyResult, study
 
 FILES = ("popqa", "triviaqa", "hotpotqa", "nq_open")
@@ -143,8 +142,7 @@ def study_of(options: argparse.Namespace) -> Study:
         family = LLAMA if name.startswith("Llama") else QWEN
         shape = family | dict(zip(FIELDS, SIZES[name], strict=True))
         make = RandomModel(name, shape | (TINY if options.tiny else {}), tokenizer_at(place))
-        size = size_from(make.config)
-        models.append(StudyModel(name=name, model=name, panel=PANELS[name], make=make, size=size))
+        models.append(StudyModel(name=name, model=name, panel=PANELS[name], make=make))
     settings = {"limit": options.questions, "prompt": "text", "max_tokens": ANSWER}
     settings |= {"verdicts": str(verdicts)}
     if options.tiny:

@@ -153,7 +153,7 @@ def test_what_cannot_be_a_path_is_said_so(place):
     {"model": "m"}, {"datasets": [1]}, {"datasets": "atlas"}, {"identity": True}, {"config": [1]},
 ])  # fmt: skip
 def test_a_run_json_whose_parts_are_of_another_kind_is_refused(tmp_path, change):
-    info = {"format": 2, "finished": True, "model": {"name": "m"}, "datasets": [{"name": "d"}]}
+    info = {"format": 3, "finished": True, "model": {"name": "m"}, "datasets": [{"name": "d"}]}
     (tmp_path / "run.json").write_text(json.dumps(info | change))
     with pytest.raises(UserError, match="describes no run"):
         RunView.open(tmp_path)

@@ -109,15 +109,6 @@ def test_another_finder_reads_the_same_answers(choices, run):
     assert not any(np.array_equal(cut[id][-1], own[id][-1]) for id in own)
 
 
-def test_once_asked_nothing_is_asked_again(model, run, choices):
-    places = [*(run.store.path / "robust").rglob("*.parquet")]
-    places += [*run.store.path.rglob("*.safetensors")]
-    before = {path: path.stat().st_mtime_ns for path in places}
-    again = asked(model, run, otherwise=True)
-    assert [choice.samples for choice in again] == [of.samples for of in choices.values()]
-    assert before == {path: path.stat().st_mtime_ns for path in places}
-
-
 def test_no_more_than_the_cap_and_no_style_that_the_model_lacks(tmp_path, monkeypatch):
     monkeypatch.setattr(variants, "CAP", 5)
     bare = load_model(tiny_lm("llama"), tokenizer=tiny_tokenizer())

@@ -62,7 +62,7 @@ def test_a_worker_that_dies_every_time_ends_in_one_sentence(place, monkeypatch):
             assert len(started) < 9, "a lost worker is replaced without end"
             super().__init__(*given, **options)
 
-        def submit(self, work):
+        def submit(self, work, *values):
             return super().submit(os._exit, 9)
 
     monkeypatch.setattr(executor, "ProcessPoolExecutor", Dying)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from kit.study_fixture import Maker, tiny_study
-from kit.tiny import CONFIGS, tiny_lm, tiny_tokenizer
+from kit.tiny import CONFIGS, tiny_lm
 from transformers import AutoConfig
 
 from anchorscope.answers.verdicts import read_verdicts, verdicts_hash
@@ -16,15 +16,9 @@ from anchorscope.config import Config
 from anchorscope.datasets import load_questions
 from anchorscope.errors import UserError
 from anchorscope.pipeline.request import resolve
-from anchorscope.pipeline.study.file import Size, read_study, shipped, study_of
-from anchorscope.pipeline.study.plan import (
-    SetTokens,
-    count_tokens,
-    estimate,
-    plan_rows,
-    plan_study,
-    size_from,
-)
+from anchorscope.pipeline.study.file import read_study, shipped, study_of
+from anchorscope.pipeline.study.plan import CHARACTERS, Size, estimate, plan_study, size_from
+from anchorscope.records import Question, QuestionSet
 from anchorscope.run_folder.manifest import info_text
 
 # Weights as the makers state them on the models' pages, and the shapes of the published configs.
@@ -50,8 +44,6 @@ SHAPES = {
         "intermediate_size": 25600, "vocab_size": 151936,
     },
 }  # fmt: skip
-SIZE = Size(blocks=10, width=100, block_weights=10**9, head_weights=10**8, weights=12 * 10**8)
-SET = SetTokens(dataset="a", questions=2048, prefix=80, question=20.0, counted=True)
 
 
 @pytest.mark.parametrize("name", STATED)
@@ -69,51 +61,57 @@ def test_block_weights_are_those_of_a_real_model() -> None:
     assert size_from(CONFIGS["qwen3"]()).block_weights == blocks
 
 
+def question_set(count: int) -> QuestionSet:
+    """Questions of 21 tokens each by their characters, without worked examples."""
+    text = "x" * round(21 * CHARACTERS - len("Q: \nA:"))
+    asked = [Question(id=f"a:{n}", dataset="a", text=text, answers=("b",)) for n in range(count)]
+    return QuestionSet(name="a", title="A", questions=tuple(asked), shots=())
+
+
 def test_operations_are_twice_the_weights_by_the_tokens() -> None:
     """Summed by hand: question, answer, seven passes, the mass of attention, and the head."""
-    cost = estimate(Config(max_tokens=2), [SET], SIZE)
-    rows = 22 * (0.65 + 0.81 + 0.65) + (2 + 3) + (2 + 1)
-    tokens = 80 + 2048 * (20 + 2 + rows) + 500 * (22 * 1.65 + 2 + 1)
-    assert cost.tokens == pytest.approx(tokens)
+    size = Size(blocks=10, width=100, block_weights=10**9, head_weights=10**8, weights=12 * 10**8)
+    questions = question_set(2048)
+    cost = estimate(Config(max_tokens=2), [questions], size)
+    rows = 23 * (0.65 + 0.81 + 0.65) + (2 + 3) + (2 + 1)
+    tokens = 2048 * (21 + 2 + rows) + 500 * (23 * 1.65 + 2 + 1)
+    assert cost.tokens == pytest.approx(tokens, rel=0.01)
     assert cost.flops == pytest.approx(
-        2e9 * (tokens + 2048 * 3) + 2e8 * 2048 * 3  # the answer's tokens and the first one
+        2e9 * (tokens + 2048 * 3) + 2e8 * 2048 * 3,  # the answer's tokens and the first one
+        rel=0.01,
     )
     assert cost.passes == 5 * 2048 + 2 * 500
     states = 2048 * 10 * 100 * 2 * 9  # clean, at the question's end, and seven passes
     assert cost.disk == pytest.approx(states + 2048 * (2 * 10 * 40 + 2000) + 1.2e6)
+    windows = estimate(Config(evidence=("windows",)), [questions], size)
+    assert windows.passes == 2048 * (5 + 6 + 2) + 2 * 500  # a window of 5: 6 rows, a block: 2
 
 
-def test_a_window_takes_a_row_for_each_block_of_it() -> None:
-    cost = estimate(Config(evidence=("windows",)), [SET], SIZE)
-    assert cost.passes == 2048 * (5 + 6 + 2) + 2 * 500  # a window of 5: 6 rows, a block: 2
-
-
-def test_hours_are_those_of_the_measured_speed(tmp_path: Path) -> None:
-    """None before the first shard; then seconds a token by the tokens that are left."""
-    study = tiny_study(tmp_path, {"small": Maker("llama")}, {"small": SIZE})
-    (fresh,) = plan_study(study, tmp_path / "out").runs
-    assert fresh.hours is None and plan_rows(plan_study(study, tmp_path / "out"))[0][-1] == ""
-    assert fresh.cost is not None
+def test_hours_are_those_of_the_shards_that_were_read(tmp_path: Path) -> None:
+    """None before the first shard; then the seconds of a shard by those that are left."""
+    study = tiny_study(tmp_path, {"small": Maker("llama")})
+    assert plan_study(study, tmp_path / "out").runs[0].hours is None
     folder = tmp_path / "out" / "small"
-    folder.mkdir(parents=True)
-    stage = {"seconds": 7200.0, "tokens": fresh.cost.tokens / 3}
-    (folder / "run.json").write_bytes(info_text({"stages": {"answers and states": stage}}))
+    (folder / "answers").mkdir(parents=True)
+    (folder / "answers/00000.parquet").touch()
+    info = {"stages": {"answers and states": {"seconds": 3600.0}}, "shard": 50}
+    (folder / "run.json").write_bytes(info_text(info))
     plan = plan_study(study, tmp_path / "out")
-    assert plan.runs[0].hours == pytest.approx(4) and plan_rows(plan)[0][-1] == "4.00"
-    (problem,) = plan_study(study, tmp_path / "out", max_hours=3).problems
-    assert "needs about 4.0 hours more, and --max-hours is 3" in problem
+    assert plan.runs[0].hours == pytest.approx(3)  # of four shards, one is read
+    (problem,) = plan_study(study, tmp_path / "out", max_hours=2).problems
+    assert "needs about 3.0 hours more, and --max-hours is 2" in problem
 
 
-def test_tokens_are_counted_by_the_tokenizer_where_it_is_there() -> None:
-    questions = load_questions("atlas", limit=20)
-    counted = count_tokens(questions, tiny_tokenizer(), shots=4)  # one token a byte
-    turns = [len(f"Q: {q.text}\nA:".encode()) for q in questions]
-    assert counted.question == sum(turns) / 20
-    assert counted.prefix == sum(
-        len(f"Q: {s.question}\nA: {s.answer}\n\n".encode()) for s in questions.shots
-    )
-    estimated = count_tokens(questions, None, shots=0)
-    assert (estimated.counted, estimated.prefix) == (False, 0)
+def test_disk_and_memory_are_checked_first(tmp_path: Path, monkeypatch) -> None:
+    tiny_lm("llama").save_pretrained(tmp_path / "small")
+    content = {"data": ["atlas"], "models": [{"model": str(tmp_path / "small")}]}
+    study, size = study_of(content, "s.toml"), Size(80, 10**9, 10**12, 1, 10**15)
+    assert plan_study(study, tmp_path / "out").problems == []
+    monkeypatch.setattr("anchorscope.pipeline.study.plan.model_size", lambda config: size)
+    problems = " ".join(plan_study(study, tmp_path / "out").problems)
+    assert "GB free, and the run folders need about" in problems
+    assert "small: its weights take 2000000.0 GB, and one device has" in problems
+    assert plan_study(study, tmp_path / "out", check_machine=False).problems == []
 
 
 def test_the_shipped_studies_are_what_they_say() -> None:
@@ -172,18 +170,6 @@ def test_everything_wrong_is_said_at_once_and_nothing_is_made(cli, tmp_path: Pat
     ):  # fmt: skip
         assert words in error
     assert not out.exists()
-
-
-def test_disk_and_memory_are_checked_first(tmp_path: Path) -> None:
-    maker = {"small": Maker("llama")}
-    huge = Size(blocks=80, width=10**9, block_weights=10**12, head_weights=1, weights=10**15)
-    study = tiny_study(tmp_path, maker, {"small": huge})
-    problems = " ".join(plan_study(study, tmp_path / "out").problems)
-    assert "GB free, and the run folders need about" in problems
-    assert "small: its weights take 2000000.0 GB, and one device has" in problems
-    assert plan_study(study, tmp_path / "out", check_machine=False).problems == []
-    study = tiny_study(tmp_path, maker, {"small": SIZE})
-    assert plan_study(study, tmp_path / "out").problems == []
 
 
 def test_plan_prints_the_cost_of_each_model(cli, tmp_path: Path) -> None:

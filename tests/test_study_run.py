@@ -8,9 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from kit.study_fixture import DATA, Maker, tiny_study
-from kit.tiny import CONFIGS
 
-from anchorscope.pipeline.study.plan import size_from
 from anchorscope.pipeline.study.study import study
 from anchorscope.run_folder.view import RunView
 
@@ -39,7 +37,7 @@ def studied(tmp_path_factory: pytest.TempPathFactory):
     folder = tmp_path_factory.mktemp("study")
     small = Maker("llama")
     makers = {"small": small, "broken": broken, "large": After("qwen3", before=small)}
-    asked = tiny_study(folder, makers, {"small": size_from(CONFIGS["llama"]())})
+    asked = tiny_study(folder, makers)
     result = study(asked, out=folder / "out")
     return folder / "out", makers, asked, result
 
@@ -101,8 +99,7 @@ def test_costs_are_what_the_runs_recorded(studied) -> None:
     assert costs["tokens"]["small"] == sum(s["tokens"] for s in stages.values())
     bytes_ = sum(f.stat().st_size for f in (out / "small").rglob("*") if f.is_file())
     assert costs["disk"]["small"] == bytes_
-    assert costs["disk_plan"]["small"] == pytest.approx(bytes_, rel=0.3)
-    assert costs.loc["large"].isna()["tokens_plan"]  # its size was not told
+    assert costs.loc["large"].isna()["tokens_plan"]  # its size is not known before it is made
 
 
 def test_the_page_shows_the_panels_and_runs_no_script(studied) -> None:

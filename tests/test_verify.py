@@ -7,10 +7,9 @@ import shutil
 from pathlib import Path
 from xml.etree import ElementTree
 
-import numpy as np
 import pytest
 from kit.detect_worlds import plain, write_run
-from kit.rivers import GOLDEN, collect_here, rivers
+from kit.rivers import collect_here, rivers
 
 from anchorscope.detect.deployed.detector import Detector
 from anchorscope.detect.deployed.saved import _checksum
@@ -108,36 +107,8 @@ def test_a_detector_is_verified(cli, tmp_path):
     assert code == 1 and "detector.safetensors is not the file" in out
 
 
-def test_folders_of_the_first_format_pass(cli):
-    code, out, _ = cli("verify", GOLDEN / "collected")
-    assert code == 0 and "run.json: format 1 of 3" in out
-
-
-def test_layers_csv_holds_the_plain_means_of_pathways():
-    """ΔP of every layer, mode and pathway, in points of the clean prediction, from its samples."""
-    view = RunView.open(GOLDEN / "simulated")
-    rows, keys = view.pathways, ["dataset", "layer", "mode", "pathway"]
-    sign = np.where(rows["prediction"] == 1, 1.0, -1.0)
-    clean, cut = (1 / (1 + np.exp(-sign * rows[f"logit_{n}"])) for n in ("clean", "knockout"))
-    means = (100 * (cut - clean)).groupby([rows[key] for key in keys], observed=True)
-    expected = means.agg(["size", "mean"]).reset_index()
-    table = view.layers.loc[view.layers["n"] > 0].merge(expected, on=keys, how="outer")
-    assert (table["n"] == table["size"]).all()
-    np.testing.assert_allclose(table["delta_p"], table["mean"], atol=1e-6)
-
-
 def test_a_folder_that_is_neither_run_nor_detector_is_refused(cli, tmp_path):
     code, _, error = cli("verify", tmp_path)
     assert code == 2 and "holds no run.json and no detector.json" in error
     code, _, error = cli("verify", tmp_path / "nowhere")
     assert code == 2 and "There is no folder" in error
-
-
-def test_a_finished_run_makes_a_damaged_file_again(whole, tmp_path):
-    """The same command, and the very bytes: also of a file as long as before."""
-    place = Path(shutil.copytree(whole.parent, tmp_path / "place"))
-    file = place / "run/states/knockout/00002.safetensors"
-    before = file.read_bytes()
-    file.write_bytes(bytes(len(before)))
-    collect_here(place, "run")
-    assert file.read_bytes() == before

@@ -173,7 +173,7 @@ FORGERIES: dict[str, Callable[[Path], None]] = {
     "run.json: blocks are text": _info(model={"name": "tiny", "blocks": "four", "width": []}),
     "run.json: a model without facts": _info(model={"name": "tiny"}),
     "run.json: a config of another kind": _info(config={"folds": "many", "delta": 3, "keys": []}),
-    "run.json: files are a number": _info(files=7, derived=[1, 2]),
+    "run.json: files are a number": _info(files=7),
     "run.json: versions and stages are lists": _info(versions=[1], stages=[2]),
     "run.json: dropped and questions are text": _info(
         datasets=[{"name": "asked", "questions": "many", "dropped": ["x"]}]

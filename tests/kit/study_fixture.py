@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from anchorscope.datasets import load_questions
-from anchorscope.pipeline.study.file import Size, Study, StudyModel
+from anchorscope.pipeline.study.file import Study, StudyModel
 from kit.tiny import tiny_lm, tiny_tokenizer
 
 DATA = ("atlas", "atlas-compare")
@@ -46,22 +46,14 @@ class Maker:
         return lm, tiny_tokenizer()
 
 
-def tiny_study(
-    folder: Path, makers: dict[str, Callable[[], Any]], sizes: dict[str, Size] | None = None
-) -> Study:
+def tiny_study(folder: Path, makers: dict[str, Callable[[], Any]]) -> Study:
     """The study of these models, all in one panel."""
     verdicts = random_verdicts(folder / "verdicts.csv")
     return Study(
         title="Two <tiny> models",
         data=DATA,
         models=tuple(
-            StudyModel(
-                name=name,
-                model=name,
-                panel="Tiny & random",
-                make=make,
-                size=(sizes or {}).get(name),
-            )
+            StudyModel(name=name, model=name, panel="Tiny & random", make=make)
             for name, make in makers.items()
         ),
         options={**OPTIONS, "verdicts": str(verdicts)},

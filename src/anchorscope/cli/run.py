@@ -145,7 +145,7 @@ def analyse(
     """
     config = config_of(_without(locals(), "file", "out", "title", "limit"))
 
-    from anchorscope.pipeline.own_states.analyse import analyse as analyse_states
+    from anchorscope.pipeline.own_states import analyse as analyse_states
 
     with Bar() as bar:
         view = analyse_states(

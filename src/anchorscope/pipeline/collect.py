@@ -31,8 +31,7 @@ from anchorscope.evidence.shards import Shards
 from anchorscope.models import Model
 from anchorscope.pipeline.executor import check_spread, open_reader
 from anchorscope.pipeline.model import load, load_again, threads_of_run
-from anchorscope.pipeline.read_evidence import read_pieces
-from anchorscope.pipeline.read_states import read_states
+from anchorscope.pipeline.read_states import read_pieces, read_states
 from anchorscope.pipeline.request import Questions, Run, check_place, command_of, resolve
 from anchorscope.progress import Progress, Quiet
 from anchorscope.records import Question, QuestionSet, Sample

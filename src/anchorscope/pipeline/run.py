@@ -10,8 +10,12 @@ from typing import Any
 from anchorscope.config import Config
 from anchorscope.datasets import remarks
 from anchorscope.pipeline import analyse, executor, variants
-from anchorscope.pipeline.read_evidence import read_evidence, read_with_probes
-from anchorscope.pipeline.read_states import Reader, read_states
+from anchorscope.pipeline.read_states import (
+    Reader,
+    read_evidence,
+    read_states,
+    read_with_probes,
+)
 from anchorscope.pipeline.request import Questions, Run, check_run, resolve
 from anchorscope.progress import Progress
 from anchorscope.run_folder.samples import stored_samples

@@ -21,17 +21,6 @@ _TRUST = "trust_remote_code"  # for a person to say, never for a file
 
 
 @dataclass(frozen=True, kw_only=True)
-class Size:
-    """The size of a model, as far as the cost of a run depends on it."""
-
-    blocks: int
-    width: int
-    block_weights: int  # of all blocks: each token goes through them
-    head_weights: int  # only where a token is chosen
-    weights: int  # all of them, tied ones once
-
-
-@dataclass(frozen=True, kw_only=True)
 class StudyModel:
     """One model of a study: where it comes from, its panel, and options of its own."""
 
@@ -41,7 +30,6 @@ class StudyModel:
     options: Mapping[str, Any] = field(default_factory=dict)
     # Makes the model when its turn comes, as `load_model` takes it; `model` is then a name only.
     make: Callable[[], Any] | None = None
-    size: Size | None = None  # of a model that `make` makes, for the plan
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,7 +30,6 @@ from anchorscope.pipeline.study.file import Study, read_study
 from anchorscope.pipeline.study.plan import PlannedRun, plan_study
 from anchorscope.progress import Progress, Quiet
 from anchorscope.run_folder.disk import write_atomic
-from anchorscope.run_folder.manifest import read_info
 from anchorscope.run_folder.view import RunView, records, values, where
 from anchorscope.show.report.claims import claim_inputs
 from anchorscope.show.report.headline import headline
@@ -164,7 +163,7 @@ def _run_model(planned: PlannedRun, folder: Path, progress: Progress) -> RunView
     source, model = planned.model, None
     if source.make is not None:
         model = source.model  # a name is enough for a folder that is finished
-        if not (read_info(folder) or {}).get("finished"):
+        if not planned.finished:
             made = source.make()
             lm, tokenizer = made if isinstance(made, tuple) else (made, None)
             loaded = load_model(lm, tokenizer=tokenizer)
