@@ -55,15 +55,6 @@ def test_a_run_that_cannot_be_made_ends_in_a_sentence(cli, model, tmp_path, case
     assert code == 2 and said in error and "Traceback" not in error, error
 
 
-def test_a_run_on_which_every_answer_is_an_abstention_ends_in_a_sentence(cli, model, tmp_path):
-    file = written(tmp_path, [row | {"id": str(n)} for n, row in enumerate(rows(50))])
-    given = [{"id": f"q:all:{n}", "abstained": 1} for n in range(50)]
-    verdicts = written(tmp_path, given, "v.jsonl")
-    code, _, error = cli("run", "--model", model, "--data", file, "--verdicts", verdicts, "--out",
-                         tmp_path / "run", *OPTIONS)  # fmt: skip
-    assert code == 2 and FEW in error and "Traceback" not in error, error
-
-
 @pytest.mark.slow
 def test_a_run_over_texts_of_every_kind_is_finished_and_shown(cli, model, tmp_path):
     """Half of the verdicts are given as right; a popularity of NaN is one not known."""

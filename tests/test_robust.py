@@ -139,26 +139,6 @@ def _paper_gap(readings: Readings, layer: int) -> float:
     return float(effect[flipped].mean() - effect[~flipped].mean())
 
 
-def test_flipped_verdicts_are_the_median_of_three_draws(two):
-    """The paper gap and the layer, from labels flipped here."""
-    wrong = (two.samples["verdict"] == "wrong").to_numpy()
-    ids = tuple(two.samples["id"])
-    states = states_of(two, ids)
-    entity = list(two.samples["entity"])
-    fold = entity_folds(entity, folds=5, seed=0)
-    gaps, layers = [], []
-    for draw in range(3):
-        z = wrong.astype(int)
-        drawn = np.random.default_rng((0, 10, draw)).choice(320, size=32, replace=False)
-        z[drawn] = 1 - z[drawn]
-        readings, _ = cross_fit(states, ids=ids, z=z, fold=fold, entity=entity, C=3.0)
-        layers.append(best_layer(readings))
-        gaps.append(_paper_gap(readings, layers[-1]))
-    said = row(two, "flipped=10%")
-    assert said["paper_gap"] == pytest.approx(np.median(gaps), abs=1e-9)
-    assert said["layer"] == np.median(layers)
-
-
 def test_the_command_says_it(cli, tmp_path):
     """A world too small for a finding, so that it is quick."""
     out = tmp_path / "run"

@@ -134,16 +134,6 @@ def test_a_disk_that_is_too_small_is_refused_before_it_is_filled(tmp_path):
         check_room(tmp_path, 1e18)
 
 
-def test_a_machine_is_known_by_its_boot(monkeypatch):
-    """Two machines may have one name, and after a boot process numbers mean nothing."""
-    here, real = machine(), Path.read_text
-    boot = "/proc/sys/kernel/random/boot_id"
-    monkeypatch.setattr(
-        Path, "read_text", lambda self: "another" if str(self) == boot else real(self)
-    )
-    assert machine() != here or not Path(boot).exists()
-
-
 @pytest.mark.parametrize("text", [b"[1]", b"\xff\xfe", b"{}", b'{"host": 7', b'{"bytes": "x"}'])
 def test_a_damaged_marker_or_owner_file_counts_as_missing(tmp_path, text):
     """In a marker or owner.json: no traceback, and the file is not there."""
@@ -179,3 +169,13 @@ def test_a_row_of_a_sample_has_every_field_of_its_question_and_its_answer():
     assert (row["question"], row["answer"]) == ("Who?", "A.")
     assert from_frame(frame) == [sample, sample]
     assert (question.text, answer.text) == ("Who?", "A.")  # the values stay as they were
+
+
+def test_a_machine_is_known_by_its_boot(monkeypatch):
+    """Two machines may have one name, and after a boot process numbers mean nothing."""
+    here, real = machine(), Path.read_text
+    boot = "/proc/sys/kernel/random/boot_id"
+    monkeypatch.setattr(
+        Path, "read_text", lambda self: "another" if str(self) == boot else real(self)
+    )
+    assert machine() != here or not Path(boot).exists()

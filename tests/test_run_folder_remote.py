@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from pathlib import Path
 
 import pytest
 from kit.rivers import collect, finish, rivers
@@ -138,11 +137,3 @@ def test_two_machines_share_a_run_in_the_store(bucket, tmp_path, monkeypatch):
     monkeypatch.setenv("ANCHORSCOPE_CACHE", str(tmp_path / "reader"))
     view = RunView.open("s3://runs/rivers", collected_ok=True)
     assert len(view.answers) == 8 and (view.path / "states/clean/00000.safetensors").is_file()
-
-
-def test_a_url_of_memory_serves_one_process(tmp_path):
-    store = Store.open("memory://here/run", ONE)
-    store.write("a", lambda file: file.write(b"x"))
-    shutil.rmtree(store.path)
-    assert Store.open(Path("memory://here/run"), ONE).has("a")  # pathlib takes a slash away
-    assert os.fspath(store.path).startswith(str(tmp_path / "cache"))

@@ -46,13 +46,6 @@ def test_a_shard_of_another_dataset_is_opened_once(stored):
         StateBank(path, ids).layer("clean", 1)
 
 
-def test_questions_without_a_state_have_rows_of_the_right_width(stored):
-    bank = StateBank(stored[0], ["west:1", "west:2"])
-    for layer in (1, 2):
-        read = bank.layer("clean", layer)
-        assert read.shape == (2, 5) and np.isnan(read).all()
-
-
 def test_shards_of_two_precisions_are_read_in_the_wider_one(tmp_path):
     """A value beyond the range of halves makes its shard single; the shard before it is not."""
     store = Store.open(tmp_path / "run", {"of": "a test"})

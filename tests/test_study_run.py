@@ -71,15 +71,6 @@ def test_study_csv_has_a_row_for_each_model_and_dataset(studied) -> None:
         assert row["auroc"] == pytest.approx(at["auroc"].item())
 
 
-def test_verdicts_of_the_file_stand_in_the_samples(studied) -> None:
-    out, _, asked, _ = studied
-    given = pd.read_csv(asked.options["verdicts"]).set_index("id")["right"]
-    view = RunView.open(out / "small")
-    samples = view.samples.set_index("id")
-    assert (samples["verdict"].map({"right": 1, "wrong": 0}) == given[samples.index]).all()
-    assert view.info["verdicts"] == {"given": 200, "judged": 0, "unknown": 0}
-
-
 def test_claims_compare_models_within_their_panel(studied) -> None:
     out, *_ = studied
     claims = pd.read_csv(out / "claims.csv")

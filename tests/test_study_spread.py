@@ -14,10 +14,6 @@ from kit.tiny import tiny_lm, tiny_tokenizer
 
 pytestmark = pytest.mark.slow
 MODELS = ("llama", "qwen3")
-WAYS = {
-    "workers": ["--workers", "2"],
-    "ray": ["--ray", "local", "--workers", "2"],
-}
 RANKS = [["--rank", str(rank), "--world-size", "2"] for rank in range(2)]
 
 
@@ -56,12 +52,6 @@ def wait_for(process: subprocess.Popen[str], file: Path) -> None:
         time.sleep(0.02)
 
 
-def kill_driver(process: subprocess.Popen[str]) -> None:
-    """Its children live on for a while with its pipes in their hands: nothing waits for these."""
-    process.kill()
-    process.wait()
-
-
 def kill_everything(process: subprocess.Popen[str]) -> None:
     """As when a machine stops: the command and all that it started, at once."""
     family = psutil.Process(process.pid).children(recursive=True)
@@ -74,25 +64,20 @@ def kill_everything(process: subprocess.Popen[str]) -> None:
     process.wait()
 
 
-KILLS = {"driver": kill_driver, "everything": kill_everything}
-
-
-@pytest.mark.parametrize(("way", "kill"), [("workers", "everything"), ("ray", "driver")])
-def test_a_killed_study_ends_as_one_that_was_not(place: Path, way: str, kill: str) -> None:
+def test_a_killed_study_ends_as_one_that_was_not(place: Path) -> None:
     """Killed in the middle of the second model, with nothing left to tidy up."""
-    out = f"{way}-{kill}"
-    process = study(place, out, *WAYS[way])
-    wait_for(process, place / out / MODELS[1] / "answers" / "00002.parquet")
-    KILLS[kill](process)
-    assert not (place / out / "study.html").exists()
-    finish(study(place, out, *WAYS[way]))
-    assert tables(place / out) == tables(place / "whole")
+    process = study(place, "killed", "--workers", "2")
+    wait_for(process, place / "killed" / MODELS[1] / "answers" / "00002.parquet")
+    kill_everything(process)
+    assert not (place / "killed" / "study.html").exists()
+    finish(study(place, "killed", "--ray", "local", "--workers", "2"))
+    assert tables(place / "killed") == tables(place / "whole")
 
 
 def test_ranks_of_which_one_is_killed_make_the_same_study(place: Path) -> None:
     first, second = (study(place, "ranks", *words) for words in RANKS)
     wait_for(first, place / "ranks" / "llama" / "answers" / "00002.parquet")
-    kill_driver(first)
+    kill_everything(first)
     assert "finishes the study" in finish(second)
     assert not (place / "ranks" / "study.html").exists()
     finish(study(place, "ranks", *RANKS[0]))

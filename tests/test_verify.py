@@ -58,21 +58,6 @@ def test_a_flipped_byte_is_named(cli, run, name, said):
     assert said in line and "Traceback" not in out
 
 
-def test_a_number_in_run_json_that_changed_is_found(cli, run):
-    text = (run / "run.json").read_text()
-    (run / "run.json").write_text(text.replace('"shard": 2', '"shard": 3'))
-    code, out, _ = cli("verify", run)
-    assert code == 1 and "it was changed after it was written" in out
-    code, _, error = cli("detect", "train", run, "--out", run.parent / "detector")
-    assert code == 2 and "run.json is damaged" in error
-
-
-def test_a_damaged_table_is_not_read(cli, run):
-    (run / "samples.parquet").write_bytes(b"PAR1" + bytes(100))
-    code, _, error = cli("detect", "train", run, "--out", run.parent / "detector")
-    assert code == 2 and "samples.parquet' is damaged: it has 104 bytes" in error
-
-
 def test_damaged_states_are_not_learnt_from(cli, tmp_path):
     run = write_run(tmp_path / "run", [plain(n=120, strength=2.0)])
     file = run / "states/clean/00000.safetensors"

@@ -16,7 +16,6 @@ import numpy as np
 
 from anchorscope.answers.generate import Answerer
 from anchorscope.config import Config
-from anchorscope.datasets import remarks
 from anchorscope.detect.deployed.exchanges import Exchange, common_prefix, task_of, too_long
 from anchorscope.detect.deployed.read_answers import read_answers
 from anchorscope.detect.draw import draw_answers
@@ -66,8 +65,6 @@ def collect(
     passes = len(CAUGHT) + len(collected_passes(config))
     check_place(config, sets, out, model, passes=passes)
     run = Run.open(out, identity | {"only": "detectors"}, config, sets, progress)
-    for remark in (remark for each in sets for remark in remarks(each)):
-        run.progress.note(remark)
     store = run.store
     if config.rank is not None:
         _read(run, model)

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from anchorscope.config import Config
-from anchorscope.datasets import remarks
 from anchorscope.pipeline import analyse, executor, variants
 from anchorscope.pipeline.read_states import (
     Reader,
@@ -62,8 +61,6 @@ def run(
     variants.check_reuse(config.reuse, identity)
     check_run(config, sets, out, model)
     run = Run.open(out, identity, config, sets, progress)
-    for remark in (remark for each in sets for remark in remarks(each)):
-        run.progress.note(remark)
     if config.rank is not None:
         with executor.open_reader(run, model) as reader:
             _read(run, reader)
