@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from kit.study_fixture import Maker, tiny_study
+from kit.study_fixture import tiny_study
 from kit.tiny import tiny_lm
 from transformers import AutoConfig
 
@@ -83,7 +83,7 @@ def test_operations_are_twice_the_weights_by_the_tokens() -> None:
 
 def test_hours_are_those_of_the_shards_that_were_read(tmp_path: Path) -> None:
     """None before the first shard; then the seconds of a shard by those that are left."""
-    study = tiny_study(tmp_path, {"small": Maker("llama")})
+    study = tiny_study(tmp_path, {"small": "llama"})
     assert plan_study(study, tmp_path / "out").runs[0].hours is None
     folder = tmp_path / "out" / "small"
     (folder / "answers").mkdir(parents=True)

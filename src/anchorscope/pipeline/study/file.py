@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from importlib import resources
 from pathlib import Path
@@ -28,8 +28,6 @@ class StudyModel:
     model: str  # as `anchorscope run --model` takes it
     panel: str
     options: Mapping[str, Any] = field(default_factory=dict)
-    # Makes the model when its turn comes, as `load_model` takes it; `model` is then a name only.
-    make: Callable[[], Any] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -84,7 +84,7 @@ class PlannedRun:
     model: StudyModel
     config: Config
     sets: Sequence[QuestionSet]
-    cost: Cost | None  # None: the model's size is not known, as of one that Python makes
+    cost: Cost | None  # None: the model's config could not be read
     hours: float | None  # of reading that is left, at measured speed; None: nothing is measured
     finished: bool
 
@@ -159,9 +159,7 @@ def _plan_run(
     config = _try(lambda: study.config(model), model.name, problems)
     if config is None:
         return None
-    size = None
-    if model.make is None:
-        size = _try(lambda: model_size(config), model.name, problems)
+    size = _try(lambda: model_size(config), model.name, problems)
     if config.verdicts and len(sets) == len(study.data):
         _try(lambda: resolve(None, list(sets), config), model.name, problems)
     folder = out / model.name
