@@ -84,7 +84,7 @@ class PlannedRun:
     model: StudyModel
     config: Config
     sets: Sequence[QuestionSet]
-    cost: Cost | None  # None: the model's config could not be read
+    cost: Cost
     hours: float | None  # of reading that is left, at measured speed; None: nothing is measured
     finished: bool
 
@@ -156,10 +156,11 @@ def _question_sets(study: Study, problems: list[str]) -> list[QuestionSet]:
 def _plan_run(
     study: Study, model: StudyModel, sets: Sequence[QuestionSet], out: Path, problems: list[str]
 ) -> PlannedRun | None:
+    """One run of the plan; None where its options or its model's config cannot be read."""
     config = _try(lambda: study.config(model), model.name, problems)
-    if config is None:
+    size = config and _try(lambda: model_size(config), model.name, problems)
+    if config is None or size is None:
         return None
-    size = _try(lambda: model_size(config), model.name, problems)
     if config.verdicts and len(sets) == len(study.data):
         _try(lambda: resolve(None, list(sets), config), model.name, problems)
     folder = out / model.name
@@ -169,7 +170,7 @@ def _plan_run(
         model=model,
         config=config,
         sets=sets,
-        cost=None if size is None else estimate(config, sets, size),
+        cost=estimate(config, sets, size),
         hours=None if finished or info is None else _hours_left(folder, info, sets),
         finished=finished,
     )
@@ -188,8 +189,8 @@ def _hours_left(folder: Path, info: dict[str, Any], sets: Sequence[QuestionSet])
 def _lacking(runs: Sequence[PlannedRun], out: Path, *, drop_states: bool) -> list[str]:
     """What this machine has not enough of, each in a sentence."""
     problems: list[str] = []
-    left = [(run, run.cost) for run in runs if run.cost and not run.finished]
-    needed = [cost.disk for _, cost in left]
+    left = [run for run in runs if not run.finished]
+    needed = [run.cost.disk for run in left]
     disk = max(needed, default=0.0) if drop_states else sum(needed)
     place = nearest_existing(out)
     free = shutil.disk_usage(place).free
@@ -204,10 +205,10 @@ def _lacking(runs: Sequence[PlannedRun], out: Path, *, drop_states: bool) -> lis
     memory = float(psutil.virtual_memory().total)
     if torch.cuda.is_available():
         memory = float(torch.cuda.get_device_properties(0).total_memory)
-    for run, cost in left:
-        if cost.weights > memory and run.config.device != "balanced":
+    for run in left:
+        if run.cost.weights > memory and run.config.device != "balanced":
             problems.append(
-                f"{run.model.name}: its weights take {cost.weights / GB:.1f} GB, and one "
+                f"{run.model.name}: its weights take {run.cost.weights / GB:.1f} GB, and one "
                 f'device has {memory / GB:.0f} GB. Add device = "balanced", or leave it out.'
             )
     return problems
@@ -285,22 +286,18 @@ def _rows(cut: Intervention) -> list[tuple[float, float]]:
 
 
 def plan_rows(plan: Plan) -> list[list[str]]:
-    """A row of COLUMNS for each model, and their sum where there are several."""
-    rows: list[list[str]] = []
-    left: list[PlannedRun] = []
-    for run in plan.runs:
-        if run.cost and not run.finished:
-            left.append(run)
-            rows.append([run.model.name, *_cells([run])])
-        else:
-            state = "finished" if run.finished else "size not known"
-            rows.append([run.model.name, state, *[""] * (len(COLUMNS) - 2)])
+    """A row of COLUMNS for each model, and the sum of what is to do where there are several."""
+    rows = [
+        [run.model.name, *(["finished", *[""] * 6] if run.finished else _cells([run]))]
+        for run in plan.runs
+    ]
+    left = [run for run in plan.runs if not run.finished]
     return [*rows, ["all to do", *_cells(left)]] if len(rows) > 1 else rows
 
 
 def _cells(runs: Sequence[PlannedRun]) -> list[str]:
     """The sums of runs as COLUMNS has them; no hours where any of them is not known."""
-    costs = [run.cost for run in runs if run.cost]
+    costs = [run.cost for run in runs]
     hours = [run.hours for run in runs if run.hours is not None]
     return [
         f"{sum(cost.questions for cost in costs):,}",

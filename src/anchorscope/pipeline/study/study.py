@@ -201,7 +201,7 @@ def _study_rows(outcome: Outcome) -> list[dict[str, Any]]:
     about = {"model": model.name, "folder": model.name, "panel": model.panel}
     if view is None:
         about |= {"state": "failed", "error": outcome.error}
-        return [{**about, "dataset": one.dataset} for one in outcome.planned.sets]
+        return [{**about, "dataset": one.name} for one in outcome.planned.sets]
     about |= {"state": "finished", "error": ""}
     rows = []
     for dataset, title in view.titles.items():
@@ -264,14 +264,14 @@ def _cost_row(outcome: Outcome) -> dict[str, Any]:
     analysis = [name for name in stages if name not in (*_STATES, "model", "report")]
     return {
         "model": planned.model.name,
-        "questions": sum(one.questions for one in planned.sets),
+        "questions": planned.cost.questions,
         "tokens": sum(stage["tokens"] for stage in stages.values()) or math.nan,
-        "tokens_plan": planned.cost.tokens if planned.cost else math.nan,
+        "tokens_plan": planned.cost.tokens,
         "seconds": seconds(list(stages)),
         "model_seconds": seconds(["model"]),
         "states_seconds": seconds(_STATES),
         "analysis_seconds": seconds(analysis),
         "disk": outcome.disk,
-        "disk_plan": planned.cost.disk if planned.cost else math.nan,
+        "disk_plan": planned.cost.disk,
         "peak_memory": outcome.peak,
     }
