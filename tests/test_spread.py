@@ -72,17 +72,6 @@ def test_a_worker_that_dies_every_time_ends_in_one_sentence(place, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_task_that_ends_three_workers_stops_the_run(place):
-    process = collect(place, "--out", "hopeless", "--workers", "1")
-    lost = workers_of(process)
-    for _ in range(3):
-        kill(next(lost), signal.SIGKILL)
-    said = finish(process, code=2)
-    assert re.search(r"(The preparation|Shard \d) ended 3 workers, so the run stops", said)
-    assert "Traceback" not in said
-
-
-@pytest.mark.slow
 def test_ranks_at_the_same_time_then_a_plain_run(place):
     """Both find an empty place, and one of them begins the run."""
     ranks = [

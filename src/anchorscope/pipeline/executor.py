@@ -296,7 +296,10 @@ class WorkerPool:
         place = self._idle.get()
         worker = self._workers[place]
         try:
-            for _ in range(worker.starts):
+            for start in range(worker.starts):
+                if start:
+                    worker.stop()
+                    self._started[place] = worker.start()
                 try:
                     self._name(place, self._started[place].result())
                     done = worker.do(info, task)
@@ -306,8 +309,6 @@ class WorkerPool:
                     if self._stopped:
                         raise
                     self._run.progress.note(f"a worker was lost: {task.name} again")
-                    worker.stop()
-                    self._started[place] = worker.start()
             raise UserError(
                 f"{task.name} ended {LOST} workers, so the run stops. What was finished is kept. "
                 "Look for what stopped them (often memory: take fewer workers), and run the same "

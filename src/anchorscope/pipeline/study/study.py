@@ -240,10 +240,8 @@ def write_costs(folder: Path, outcomes: Sequence[Outcome]) -> None:
         before = {}
     rows = []
     for outcome in outcomes:
-        row, name = _cost_row(outcome), outcome.planned.model.name
-        if outcome.planned.finished and name in before:  # it took nothing now
-            row |= {column: before[name].get(column) for column in ("disk", "peak_memory")}
-        rows.append(row)
+        kept = before.get(outcome.planned.model.name) if outcome.planned.finished else None
+        rows.append(kept or _cost_row(outcome))  # a finished run took nothing now
     write_atomic(file, pd.DataFrame(rows, columns=list(COSTS)).to_csv(index=False))
 
 
