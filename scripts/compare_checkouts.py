@@ -1,10 +1,10 @@
 """The same commands in two checkouts, and every file of their results compared byte for byte.
 
-    python scripts/compare_checkouts.py OLD NEW [--model MODEL] [--limit 80] [--work FOLDER]
+    python scripts/compare_checkouts.py OLD NEW [--options "..."] [--limit 80] [--work FOLDER]
 
-OLD and NEW are checkouts (for example of `git worktree add OLD COMMIT`). In each, the model (the
-bundled one) answers LIMIT questions of both built-in sets with all evidence and every ablation, and
-detectors are evaluated on the result. run.json (times, versions), report.html (its layout) and the
+OLD and NEW are checkouts (for example of `git worktree add OLD COMMIT`). In each, the bundled
+model answers LIMIT questions of both built-in sets with all evidence and every ablation, and
+detectors are evaluated on the result. OPTIONS are further ones of `run`, such as another model. run.json (times, versions), report.html (its layout) and the
 markers (they follow from the files) are not compared, nor are the milliseconds in the table of
 detectors.
 """
@@ -22,9 +22,7 @@ from pathlib import Path
 
 import pandas as pd
 
-RUN = (
-    "run --model {model} --evidence all --ablate spans,where,layers --limit {limit} --out {out}/run"
-)
+RUN = "run --evidence all --ablate spans,where,layers --limit {limit} --out {out}/run {options}"
 DETECTORS = "detect eval {out}/run --methods probe,mop,pr,min-log-prob,auto --out {out}/detectors"
 OTHER = {"run.json", "report.html"}  # times, versions, layout
 CLIP = re.compile(rb"\bp[0-9a-f]{10}\b")
@@ -113,7 +111,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("old", type=Path)
     parser.add_argument("new", type=Path)
-    parser.add_argument("--model", default="bundled")
+    parser.add_argument("--options", default="", help="further options of anchorscope run")
     parser.add_argument("--limit", type=int, default=80)
     parser.add_argument("--work", help="where the results go; default: a temporary folder")
     return parser.parse_args()
