@@ -4,9 +4,9 @@
 
 OLD and NEW are checkouts (for example of `git worktree add OLD COMMIT`). In each, the bundled
 model answers LIMIT questions of both built-in sets with all evidence and every ablation, and
-detectors are evaluated on the result. OPTIONS are further ones of `run`, such as another model. run.json (times, versions), report.html (its layout) and the
-markers (they follow from the files) are not compared, nor are the milliseconds in the table of
-detectors.
+detectors are evaluated on the result. OPTIONS are further ones of `run`, such as another model.
+run.json (times, versions), report.html (its layout) and the markers (they follow from the files)
+are not compared, nor are the milliseconds in the table of detectors.
 """
 
 from __future__ import annotations
