@@ -128,7 +128,8 @@ class Store:
 
     def inside(self, folder: str) -> Store:
         """The files of a folder in the run folder; a worker's where this one is."""
-        return Store(self.root, info=self._info, remote=self.remote, prefix=f"{folder}/")
+        prefix = f"{folder.rstrip('/')}/"
+        return Store(self.root, info=self._info, remote=self.remote, prefix=prefix)
 
     def borrowed(self) -> Store:
         """The same folder for a process that does not own it, with run.json as it is now."""
