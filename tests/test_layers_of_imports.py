@@ -70,8 +70,10 @@ def circles(edges: dict[str, set[str]]) -> list[list[str]]:
     pairs = [(place[a], place[b]) for a in names for b in edges[a] if b in place and a != b]
     rows, columns = ([pair[side] for pair in pairs] for side in (0, 1))
     graph = csr_matrix(([1] * len(pairs), (rows, columns)), shape=(len(names), len(names)))
-    _, of = connected_components(graph, directed=True, connection="strong")
-    groups = [[n for n, group in zip(names, of, strict=True) if group == g] for g in set(of)]
+    _, labels = connected_components(graph, directed=True, connection="strong")
+    groups = [
+        [n for n, group in zip(names, labels, strict=True) if group == g] for g in set(labels)
+    ]
     return sorted(group for group in groups if len(group) > 1)
 
 
