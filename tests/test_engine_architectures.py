@@ -43,10 +43,10 @@ def test_right(kind):
 def test_refused_with_the_reason(kind):
     try:
         checks = check_model(load_model(build(kind), tokenizer=tiny_tokenizer()))
-        said = " ".join(check.seen for check in checks if not check.ok)
+        seen = " ".join(check.seen for check in checks if not check.ok)
     except UserError as error:
-        said = str(error)
-    assert REFUSED[kind] in said
+        seen = str(error)
+    assert REFUSED[kind] in seen
 
 
 def test_falcon_by_its_other_makes():
