@@ -20,10 +20,9 @@ from anchorscope.detect.deployed.located import (
 from anchorscope.engine.batches import Budget, in_batches
 from anchorscope.engine.check import require_understood
 from anchorscope.engine.decode import GrownTrunk, OnToken, Prefix, grow_trunk, states_bytes
-from anchorscope.engine.kv_cache import ForkedCache
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.passes import CLEAN
-from anchorscope.engine.rows import Row, lay_out
+from anchorscope.engine.read import Row, lay_out
 from anchorscope.records import Answer
 
 # Logits held at once, as many as 256 MiB of float32 hold; one answer's at least.
@@ -178,8 +177,7 @@ def _read_rows(
 ) -> tuple[list[list[float]], Tensor]:
     """The log-probabilities of all tokens but the first, by answer, and the states at E_A."""
     trunk = grown.trunk
-    tokens, layout, number = lay_out(lease, trunk, rows)
-    memory = ForkedCache(trunk.pairs, number, trunk.prefix.pairs, segmented=lease.fused)
+    tokens, layout, memory = lay_out(lease, trunk, rows)
     places = [
         (n, len(one.answer.token_ids) - 1 - entity.tokens[-1])
         for n, one in enumerate(answers)
