@@ -28,7 +28,6 @@ from typing import Any, get_args
 import numpy as np
 import pandas as pd
 
-from anchorscope.errors import UserError
 from anchorscope.pathways.finding import FindingName
 from anchorscope.pathways.power import WORLDS
 from anchorscope.run_folder.view import RunView
@@ -178,8 +177,8 @@ def measure(jobs: Iterator[dict[str, Any]], raw: Path, *, procs: int, limit: flo
                 try:
                     table.writerow(future.result())
                     file.flush()
-                except UserError as error:  # a law that these samples cannot follow
-                    print(error, flush=True)
+                except Exception as error:  # no world may end the others
+                    print(repr(error), flush=True)
                 if time.monotonic() < until and (following := next(jobs, None)) is not None:
                     running.add(pool.submit(judge, following))
 
@@ -192,7 +191,7 @@ def identity(row: dict[str, Any]) -> tuple[str, ...]:
 
 def read(raw: Path) -> pd.DataFrame:
     """The worlds that were judged so far; a row that a kill cut off is left out."""
-    rows = pd.read_csv(raw, on_bad_lines="skip", keep_default_na=False, na_values=["nan", ""])
+    rows = pd.read_csv(raw, on_bad_lines="skip", dtype={"states": str, "by": str})
     rows = rows[np.isfinite(pd.to_numeric(rows["seconds"], errors="coerce"))]
     return rows.fillna({"states": "", "by": ""})
 
@@ -268,14 +267,14 @@ def put(page: Path, name: str, text: str) -> None:
 def summary(rows: pd.DataFrame, table: pd.DataFrame) -> Iterator[str]:
     """Where the rule errs, in sentences."""
     null, true = table[~table["true"]], table[table["true"]]
-    worst = null.loc[(null["two-pathways"] / null["seeds"]).idxmax()]
-    yield (
-        f"In {null['seeds'].sum():,} simulated worlds without pathways ({len(null)} settings, "
-        f"{null['seeds'].min()} to {null['seeds'].max()} seeds each) the rule found two in "
-        f"{null['two-pathways'].sum()}; most often in *{worst['world']}* at width "
-        f"{worst['width']} with {worst['samples']:,} samples, {worst['two-pathways']} of "
-        f"{worst['seeds']}.\n"
-    )
+    if len(null):
+        worst = null.loc[(null["two-pathways"] / null["seeds"]).idxmax()]
+        yield (
+            f"In {null['seeds'].sum():,} simulated worlds without pathways ({len(null)} settings, "
+            f"{null['seeds'].min()} to {null['seeds'].max()} seeds each) the rule found two in "
+            f"{null['two-pathways'].sum()}; at most {worst['two-pathways']} of {worst['seeds']} "
+            f"(*{worst['world']}*, width {worst['width']}, {worst['samples']:,} samples).\n"
+        )
     ruled_out = true["uniform"] + true["no-effect"]
     kinds = int(true["explained"].sum())
     yield (
