@@ -13,8 +13,8 @@ from kit.hub_server import Hub, hub
 from kit.tiny import tiny_lm, tiny_tokenizer
 from test_detect_score import make
 
-from anchorscope.detect.deployed.detector import Detector
-from anchorscope.detect.deployed.saved import FILES
+from anchorscope.detect.detector import Detector
+from anchorscope.detect.saved import FILES
 from anchorscope.models import load_model
 
 
@@ -73,13 +73,6 @@ def test_an_existing_repository_gets_the_new_files_and_keeps_the_others(folder, 
     assert set(files) == {*FILES, "notes.txt"} and files["notes.txt"] == b"mine"
     assert json.loads(files["detector.json"])["kind"] == "anchorscope-detector"
     assert files["README.md"] == (folder / "README.md").read_bytes()
-
-
-def test_public_is_asked_for_by_name(folder, tmp_path):
-    with hub() as there:
-        done = push(folder, "org/open", "--public", hub=there, home=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert there.repositories["org/open"]["private"] is False
 
 
 def test_a_refusal_is_one_sentence_and_nothing_is_uploaded(folder, tmp_path):

@@ -18,7 +18,7 @@ from typer.main import get_command
 
 from anchorscope.cli import app, main
 from anchorscope.cli.run import config_of
-from anchorscope.detect.deployed.detector import Detector
+from anchorscope.detect.detector import Detector
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])

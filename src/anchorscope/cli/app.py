@@ -80,7 +80,7 @@ def _open(
 ) -> Any:
     """The model, the run and the detector, loaded and proved; each step is said."""
     from anchorscope.app.state import AppState, kept_run
-    from anchorscope.detect.deployed.detector import Detector
+    from anchorscope.detect.detector import Detector
     from anchorscope.run_folder.view import RunView
 
     view = None if run is None else RunView.open(run)

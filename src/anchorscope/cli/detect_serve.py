@@ -107,7 +107,7 @@ def _served(
     max_tokens: int,
 ) -> Any:
     """Model and detector, loaded and proved on one question."""
-    from anchorscope.detect.deployed.detector import Detector
+    from anchorscope.detect.detector import Detector
     from anchorscope.serve.served import Served
 
     loaded = Detector.load(detector)
