@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -56,20 +55,6 @@ def test_a_detector_read_again_gives_the_same_numbers(run, tmp_path, method):
     assert again.threshold == made.threshold
     assert again.name == made.name == method
     assert again.evaluation == made.evaluation
-
-
-def test_another_process_gives_the_same_numbers(run, saved):
-    made, folder = saved
-    code = (
-        "import sys; from anchorscope.detect.detector import Detector;"
-        "from anchorscope.detect.material import from_run;"
-        "from anchorscope.run_folder.view import RunView;"
-        "m = from_run(RunView.open(sys.argv[2]), 'made-up');"
-        "print(*(x.hex() for x in Detector.load(sys.argv[1]).score_of(m)[1].tolist()))"
-    )
-    command = [sys.executable, "-c", code, str(folder), str(run.path)]
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
-    assert said == [x.hex() for x in made.score_of(from_run(run, "made-up"))[1].tolist()]
 
 
 def test_the_card_and_the_description_say_what_a_stranger_needs(saved):
@@ -169,6 +154,19 @@ def test_too_few_answers_are_counted(tmp_path):
     enough = RunView.open(write_run(tmp_path / "enough", [plain(n=60)]))
     made = Detector.train(enough, method="probe", folds=3, resamples=100)
     assert made.trained_on["answers"] == 60
+
+
+def test_a_repository_of_the_hub_is_read_through_its_local_copy(saved, tmp_path, monkeypatch):
+    """The hub's own files on this disk, as a download leaves them; the network is not asked."""
+    from huggingface_hub import constants
+
+    made, folder = saved
+    home = tmp_path / "hub" / "models--org--detector"
+    shutil.copytree(folder, home / "snapshots" / ("0" * 40))
+    (home / "refs").mkdir()
+    (home / "refs" / "main").write_text("0" * 40)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    assert Detector.load("org/detector").threshold == made.threshold
 
 
 def test_balanced_answers_are_as_many_of_each_class_and_the_same_every_time(tmp_path):

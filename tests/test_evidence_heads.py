@@ -23,8 +23,7 @@ from anchorscope.engine.interventions import Intervention
 from anchorscope.engine.interventions import positions_of as marked
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.passes import window_knockouts
-from anchorscope.engine.read import read_rows
-from anchorscope.engine.rows import row_for
+from anchorscope.engine.read import read_rows, row_for
 from anchorscope.errors import UserError
 from anchorscope.evidence.heads import (
     HeadSet,

@@ -93,10 +93,6 @@ def test_no_files_import_each_other():
     assert circles(edges) == []
 
 
-def test_a_circle_would_be_found():
-    assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"d"}}) == [["b", "c"]]
-
-
 # What processes import that make a run's tables and figures: there may be sixteen of them.
 IN_PROCESSES = [
     "anchorscope.probes.cross_fit",

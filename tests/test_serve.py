@@ -412,9 +412,9 @@ REFUSED = [
     (["--listen", "0.0.0.0"], "--listen 0.0.0.0 lets others in. Set an API key of 16"),
     (["--listen", "::1"], "--listen ::1 lets others in"),
     (["--listen", "0.0.0.0", "--api-key", "short"], "The API key has 5 characters."),
-    (["--queue", "0"], "--queue is 0. Accepted: 1 or more."),
-    (["--drain", "-1"], "--drain is -1.0. Accepted: 0 or more seconds."),
-    (["--request-seconds", "0"], "--request-seconds is 0.0. Accepted: more than 0."),
+    (["--queue", "0"], "Invalid value for '--queue'"),
+    (["--drain", "-1"], "Invalid value for '--drain'"),
+    (["--request-seconds", "0"], "Invalid value for '--request-seconds'"),
     ([], "No detector could be read from"),
 ]
 
@@ -460,6 +460,6 @@ def test_ctrl_c_is_how_it_ends(folder):
 
 
 def test_a_missing_extra_is_named(cli, monkeypatch):
-    monkeypatch.setattr("anchorscope.cli.detect_serve.find_spec", lambda name: None)
+    monkeypatch.setattr("anchorscope.cli.terminal.find_spec", lambda name: None)
     code, _, error = cli("detect", "serve", "detector")
     assert code == 2 and "pip install 'anchorscope[serve]'" in error

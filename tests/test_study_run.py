@@ -148,23 +148,3 @@ def test_no_model_starts_once_max_hours_are_spent(tmp_path: Path) -> None:
     result = study(tiny_study(tmp_path, {"small": maker}), out=tmp_path / "out", max_hours=0.0)
     assert "not started, since --max-hours is 0" in result.errors["small"]
     assert maker.calls == 0 and (tmp_path / "out" / "study.html").is_file()
-
-
-@pytest.mark.slow
-def test_the_quick_study_in_one_command(cli, bundled, tmp_path: Path) -> None:
-    """The bundled model by the command line; a second call with the same words does nothing."""
-    words = ("study", "quick", "--limit", 64, "--out", tmp_path / "quick")
-    options = ("max_tokens=8", "resamples=100", "folds=3", "fold_seeds=1", "prompt=text")
-    words += tuple(word for option in options for word in ("--option", option))
-    code, out, _ = cli(*words)
-    assert (code, out.strip()) == (0, f"Study: {tmp_path / 'quick' / 'study.html'}")
-    table = pd.read_csv(tmp_path / "quick" / "study.csv")
-    assert list(table["dataset"]) == ["atlas", "atlas-compare"]
-    assert (table["right"] + table["wrong"] + table["abstained"] == 64).all()
-    costs = pd.read_csv(tmp_path / "quick" / "costs.csv")
-    assert costs["tokens_plan"].item() == pytest.approx(costs["tokens"].item(), rel=0.5)
-    assert costs["disk_plan"].item() == pytest.approx(costs["disk"].item(), rel=0.3)
-    run = tmp_path / "quick" / "SmolLM2-135M-Instruct" / "run.json"
-    before = run.stat().st_mtime_ns
-    assert cli(*words)[0] == 0
-    assert run.stat().st_mtime_ns == before

@@ -10,11 +10,10 @@ from typing import Annotated
 import typer
 
 from anchorscope.cli.after_run import power, verdicts, verify
-from anchorscope.cli.app import app as app_command
 from anchorscope.cli.detect import detect
-from anchorscope.cli.listing import datasets, models
-from anchorscope.cli.model import doctor, get
+from anchorscope.cli.model import datasets, doctor, get, models
 from anchorscope.cli.run import analyse, run, simulate
+from anchorscope.cli.serve import app as app_command
 from anchorscope.cli.show import claims, export, figure, view
 from anchorscope.cli.study import study
 from anchorscope.cli.terminal import Terminal, echo

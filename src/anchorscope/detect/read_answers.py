@@ -14,10 +14,9 @@ from anchorscope.detect.answer_parts import LocatedAnswer, locate_answer, unknow
 from anchorscope.engine.batches import Budget, in_batches
 from anchorscope.engine.check import require_understood
 from anchorscope.engine.decode import OnToken, Prefix, Step, Trunk, grow_trunk, states_bytes
-from anchorscope.engine.kv_cache import ForkedCache
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.passes import CLEAN
-from anchorscope.engine.rows import Row, lay_out
+from anchorscope.engine.read import Row, lay_out
 from anchorscope.engine.transfer import to_host
 from anchorscope.models import Model
 
@@ -214,8 +213,7 @@ def _read_rows(
     head: bool,
 ) -> tuple[list[list[float]], Tensor]:
     """The log-probabilities of all tokens but the first, by answer, and the states at E_A."""
-    tokens, layout, number = lay_out(lease, trunk, rows)
-    memory = ForkedCache(trunk.pairs, number, trunk.prefix.pairs, segmented=lease.fused)
+    tokens, layout, memory = lay_out(lease, trunk, rows)
     places = [
         (n, len(one.answer.token_ids) - 1 - entity.tokens[-1])
         for n, one in enumerate(answers)

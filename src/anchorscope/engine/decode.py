@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from anchorscope.engine.fused import likeliest
 from anchorscope.engine.kv_cache import GrowingCache, Pair
 from anchorscope.engine.layout import PAD, Layout, Stretch, distinct_tokens
 from anchorscope.engine.lease import Lease, Read
@@ -110,8 +109,7 @@ def read_prefix(lease: Lease, ids: Sequence[int]) -> Prefix:
     tokens = torch.tensor([list(ids)], device=lease.model.device)
     lease.run(tokens, Layout(at, at, prefix_length=0), memory)
     # Copies, which later passes may take gradients through.
-    own = (memory.own(block, len(ids)) for block in range(lease.model.blocks))
-    return Prefix(tuple(ids), tuple((key.clone(), value.clone()) for key, value in own))
+    return Prefix(tuple(ids), memory.own(len(ids)))
 
 
 def grow_trunk(
@@ -143,9 +141,7 @@ def grow_trunk(
         more = layout.token_at(to_device(extra_position, lease.model.device))
     last = lease.run(tokens, layout, memory, head=head, states_at=more)
     # Copies, small beside the prefix in every row of the memory, which can then be let go.
-    own = (memory.own(block, at.shape[1]) for block in range(lease.model.blocks))
-    pairs = tuple((key.clone(), value.clone()) for key, value in own)
-    return GrownTrunk(Trunk(prefix, turns, at, pairs), memory, last)
+    return GrownTrunk(Trunk(prefix, turns, at, memory.own(at.shape[1])), memory, last)
 
 
 def pad_left(rows: Sequence[Sequence[int]], fill: int, device: torch.device) -> Tensor:
@@ -366,6 +362,21 @@ class _Decoder:
             )
             for row, n in enumerate(length)
         )
+
+
+_FAR = -1e4  # the exponential of anything below is 0
+
+
+def likeliest(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The likeliest tokens, their log-probabilities and the entropies, [row] each."""
+    logits = logits.float()
+    top, chosen = logits.max(dim=-1)
+    below = logits - top[:, None]
+    share = below.exp()  # once: on a CPU it costs a tenth of a decoding step
+    total = share.sum(dim=-1)
+    # What cannot be chosen has -inf, and adds nothing.
+    mean = torch.linalg.vecdot(share, below.clamp_(min=_FAR)) / total
+    return chosen, -total.log(), total.log() - mean
 
 
 def draw_tokens(log_probs: Tensor, uniforms: Tensor, temperature: float) -> Tensor:

@@ -20,8 +20,7 @@ from anchorscope.engine.decode import Prefix, Trunk
 from anchorscope.engine.interventions import Intervention, positions_of
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.passes import CLEAN
-from anchorscope.engine.read import read_rows
-from anchorscope.engine.rows import Row, row_for
+from anchorscope.engine.read import Row, read_rows, row_for
 from anchorscope.errors import UserError
 from anchorscope.evidence.patching import generator
 from anchorscope.evidence.pieces import Piece, PieceInputs, Tables

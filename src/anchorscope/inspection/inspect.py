@@ -19,8 +19,7 @@ from anchorscope.engine.decode import grow_trunk
 from anchorscope.engine.interventions import Intervention, positions_of
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.passes import CLEAN
-from anchorscope.engine.read import read_rows, with_mass
-from anchorscope.engine.rows import row_for
+from anchorscope.engine.read import read_rows, row_for, with_mass
 from anchorscope.engine.transfer import to_host
 from anchorscope.errors import UserError, unknown
 from anchorscope.evidence.patching import written

@@ -14,18 +14,18 @@ from safetensors.numpy import load as load_arrays
 from safetensors.numpy import save as save_arrays
 
 from anchorscope.config import Config
-from anchorscope.engine.batches import Budget
-from anchorscope.engine.check import require_understood
-from anchorscope.engine.decode import Prefix
-from anchorscope.engine.lease import Lease
-from anchorscope.engine.limits import (
+from anchorscope.engine.batches import (
     Bounds,
+    Budget,
     bounds_of,
     facts_of,
     kind_of,
     power_of_two,
     set_facts,
 )
+from anchorscope.engine.check import require_understood
+from anchorscope.engine.decode import Prefix
+from anchorscope.engine.lease import Lease
 from anchorscope.engine.passes import CAUGHT, passes_of
 from anchorscope.errors import UserError
 from anchorscope.evidence.pieces import passes_of_pieces

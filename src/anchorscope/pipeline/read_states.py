@@ -35,8 +35,14 @@ from anchorscope.engine.interventions import (
 )
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.passes import CAUGHT, passes_of
-from anchorscope.engine.read import read_rows_with_output, with_mass
-from anchorscope.engine.rows import COLUMNS, Row, row_for, unchanged_row
+from anchorscope.engine.read import (
+    COLUMNS,
+    Row,
+    read_rows_with_output,
+    row_for,
+    unchanged_row,
+    with_mass,
+)
 from anchorscope.engine.transfer import HostCopy, to_device
 from anchorscope.evidence.shards import Shards
 from anchorscope.models import Model

@@ -1,39 +1,40 @@
-"""Writes docs/help.md from the command line itself, so that the page cannot lag behind it.
+"""The page of the site about the command line, made from the commands themselves.
 
-python scripts/help_pages.py            # writes docs/help.md
-python scripts/help_pages.py --check    # exit code 1 where the page is not what would be written
+python scripts/site/help_page.py    # prints it
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from typer.main import get_command
 
 from anchorscope.cli import app
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "help.md"
 HEAD = """# The command line
 
 *For users of the command line: every option.*
 
-Made by `python scripts/help_pages.py` from the commands themselves. A test compares the two.
 `anchorscope COMMAND --help` prints the same in the terminal.
 """
 
 
 def page() -> str:
-    """The whole of docs/help.md."""
+    """The whole page, as Markdown."""
     group: Any = get_command(app)
     own = [f"[{option.opts[0]}]" for option in _options(group.params)]
     usage = _block([" ".join(["anchorscope", *own, "COMMAND ..."])])
     parts = [HEAD, usage, group.help.strip() + "\n", group.epilog + "\n"]
+    shown = {_row(option) for option in _options(group.commands["run"].params)}
     for name, command in _commands(group):
         parts += [f"## anchorscope {name}\n", f"`$ {_usage(name, command.params)}`\n"]
-        parts += [command.help.strip() + "\n", _table(command.params)]
+        same = [o for o in _options(command.params) if name != "run" and _row(o) in shown]
+        rows = [*_arguments(command.params), *_options(command.params)]
+        parts += [command.help.strip() + "\n", _table([row for row in rows if row not in same])]
+        if same:
+            flags = ", ".join(f"`{option.opts[0]}`" for option in same)
+            parts.append(f"And as [`anchorscope run`](#anchorscope-run) has them: {flags}.\n")
     return "\n".join(parts)
 
 
@@ -66,10 +67,13 @@ def _options(params: Sequence[Any]) -> list[Any]:
 
 def _table(params: Sequence[Any]) -> str:
     """Arguments first, then options, each with its default and its line of help."""
-    rows = [(f"`{p.name.upper()}`", _default(p), p.help) for p in _arguments(params)]
-    rows += [(f"`{p.opts[0]}`", _default(p), p.help) for p in _options(params)]
     lines = ["| option | default | what it is |", "| --- | --- | --- |"]
-    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)]) + "\n"
+    return "\n".join([*lines, *map(_row, params)]) + "\n" if params else ""
+
+
+def _row(param: Any) -> str:
+    name = param.opts[0] if param.opts[0].startswith("-") else param.name.upper()
+    return f"| `{name}` | {_default(param)} | {param.help} |"
 
 
 def _default(param: Any) -> str:
@@ -85,7 +89,4 @@ def _block(lines: Sequence[str]) -> str:
 
 
 if __name__ == "__main__":
-    if "--check" in sys.argv[1:]:
-        sys.exit(PAGE.read_text(encoding="utf-8") != page())
-    PAGE.write_text(page(), encoding="utf-8")
-    print(PAGE)
+    print(page())
