@@ -103,7 +103,7 @@ FORGED = {
         {"pre_answer": {"threshold": 0.5, "evaluation": {}, "calibration": {"slope": 1.0,
          "intercept": 0.0}}}, "its parts cannot be put together again",
     ),
-    "a band that ends before it begins": ({"band": [0.9, 0.1]}, "its band is \\[0.9, 0.1\\]"),
+    "a band that ends before it begins": ({"band": [0.9, 0.1]}, "its band is \\(0.9, 0.1\\)"),
     "a band beside the threshold": ({"band": [0.0, 0.0], "threshold": 0.5}, "its band is"),
     "more wrong answers than answers": (
         {"trained_on__wrong": 9, "trained_on__answers": 8}, "its trained_on: .*9 of 8 are wrong",

@@ -26,7 +26,7 @@ from pydantic import (
 from pydantic_core import to_jsonable_python
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
-from typing_extensions import TypedDict
+from typing_extensions import NotRequired, TypedDict
 
 from anchorscope.detect.calibration import Count, Isotonic, Platt, Promise, Share
 from anchorscope.detect.kinds import DEPLOYED, METHODS
@@ -72,9 +72,9 @@ class ModelFacts(TypedDict):
     """The model that a detector belongs to."""
 
     name: _Name
-    source: _Name | None
-    adapter: _Name | None
-    revision: _Name | None
+    source: NotRequired[_Name | None]
+    adapter: NotRequired[_Name | None]
+    revision: NotRequired[_Name | None]
     weights: _Name
     dtype: Literal["float16", "bfloat16", "float32", "float64"]
     blocks: Annotated[int, Field(ge=1, le=10_000)]
