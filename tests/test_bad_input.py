@@ -12,9 +12,9 @@ from torture.special_tokens import gemma_like, llama_like
 from anchorscope.answers.judge import judge
 from anchorscope.config import Config
 from anchorscope.datasets import load_questions
-from anchorscope.detect.deployed.bind import Example, bind_prompts
-from anchorscope.detect.deployed.detector import Detector
-from anchorscope.detect.deployed.saved import Stored, read_folder, write_folder
+from anchorscope.detect.detector import Detector
+from anchorscope.detect.prompts import Example, bind_prompts
+from anchorscope.detect.saved import Stored, read_folder, write_folder
 from anchorscope.errors import UserError, user_path
 from anchorscope.models import load_model
 from anchorscope.models.prompts import PromptPart, make_prompt, tokenise

@@ -13,14 +13,13 @@ import numpy as np
 from scipy.special import expit, logit
 
 from anchorscope.detect.inner_probes import (
-    best_layers,
+    STRENGTHS,
     choose,
     inner_logits,
+    layer_scores,
     pathway_groups,
-    strengths_from,
     whole_probe,
 )
-from anchorscope.detect.kinds.probes import linear
 from anchorscope.detect.material import Material
 from anchorscope.detect.method import Method
 from anchorscope.engine.passes import reweighted_name
@@ -28,10 +27,40 @@ from anchorscope.probes.folds import MIN_PER_CLASS
 from anchorscope.probes.linear_probe import LinearProbe
 
 _EDGE = 1e-12  # keeps the mixture's logit finite
+_TRIED = 3  # layers
 Line = tuple[np.ndarray, float]  # coefficients [width] and intercept of a linear classifier
 
 
-class MixtureOfProbes(Method):
+class _ByPathway(Method):
+    """A detector with a gate for the pathway; layer and C are chosen from those of the probe."""
+
+    beta_: float = 0.0
+
+    def lacks(self, material: Material) -> str:
+        return "" if material.has("knockout") else "there are no knocked-out states"
+
+    def chosen(self) -> str:
+        return f"layer {self.layer_}, C {self.C_}"
+
+    def _choose(self, material: Material) -> None:
+        self.layer_, self.C_, _ = choose(material)
+        self._choose_value("beta_", self._betas(material), material)
+        scores = layer_scores(material)
+        layers = sorted(scores, key=lambda layer: -scores[layer])[:_TRIED]
+        self._choose_value("layer_", layers, material)
+        # The probe's own first: of equals the first is taken.
+        strengths = (self.C_, *(other for other in STRENGTHS if other != self.C_))
+        self._choose_value("C_", strengths, material)
+
+    def _betas(self, material: Material) -> tuple[float, ...]:
+        return (0.0,)
+
+    def _inner_scores(self, material: Material) -> np.ndarray:
+        key = (self.name, self.layer_, self.C_, self.beta_)
+        return material.once(key, lambda: super(_ByPathway, self)._inner_scores(material))
+
+
+class MixtureOfProbes(_ByPathway):
     """P(z = 1) = g · P_Q + (1 − g) · P_A: an expert for each pathway, g = P(Q) from the state.
 
     Experts are unweighted: how often a pathway is wrong is part of what its expert knows.
@@ -39,22 +68,11 @@ class MixtureOfProbes(Method):
 
     name = "MoP"
 
-    def lacks(self, material: Material) -> str:
-        return "" if material.has("knockout") else "there are no knocked-out states"
-
     def decision_function(self, material: Material) -> np.ndarray:
         """The mixture's logit of each answer, [question]."""
         x = material.layer("clean", self.layer_)
         gate, a, q = (expit(linear(x, *line)) for line in (self.gate_, *self.experts_))
         return logit(np.clip(gate * q + (1 - gate) * a, _EDGE, 1 - _EDGE))
-
-    def about(self) -> dict[str, Any]:
-        return {"layer": self.layer_, "C": self.C_}
-
-    def _choose(self, material: Material) -> None:
-        self.layer_, self.C_, _ = choose(material)
-        self._choose_value("layer_", best_layers(material), material)
-        self._choose_value("C_", strengths_from(self.C_), material)
 
     def _learn(self, material: Material) -> None:
         x, z = material.layer("clean", self.layer_), material.z
@@ -63,7 +81,7 @@ class MixtureOfProbes(Method):
         self.experts_ = [_expert(x, z, groups == which, self.C_) for which in (0.0, 1.0)]
 
 
-class PathwayReweighting(Method):
+class PathwayReweighting(_ByPathway):
     """A probe on states whose attention from E_Q to E_A was moved by +β for Q and −β for A.
 
     The states "reweight+1.0" are those of β = 1. At β = 0 it is the single probe.
@@ -71,12 +89,11 @@ class PathwayReweighting(Method):
 
     name = "PR"
     extra_passes = 1.0
-    beta_: float
 
     def lacks(self, material: Material) -> str:
         if not betas(material):
             return "there are no states of 'reweight+β' and 'reweight-β'"
-        return "" if material.has("knockout") else "there are no knocked-out states"
+        return super().lacks(material)
 
     def decision_function(self, material: Material) -> np.ndarray:
         """The probe's logit of each answer on its reweighted state, [question]."""
@@ -86,14 +103,11 @@ class PathwayReweighting(Method):
         """Whether each answer is taken for Q, from its clean state, bool [question]."""
         return linear(material.layer("clean", self.layer_), *self.gate_) > 0
 
-    def about(self) -> dict[str, Any]:
-        return {"layer": self.layer_, "C": self.C_, "beta": self.beta_}
+    def chosen(self) -> str:
+        return f"{super().chosen()}, beta {self.beta_}"
 
-    def _choose(self, material: Material) -> None:
-        self.layer_, self.C_, _ = choose(material)
-        self._choose_value("beta_", (0.0, *betas(material)), material)
-        self._choose_value("layer_", best_layers(material), material)
-        self._choose_value("C_", strengths_from(self.C_), material)
+    def _betas(self, material: Material) -> tuple[float, ...]:
+        return (0.0, *betas(material))
 
     def _learn(self, material: Material) -> None:
         x = material.layer("clean", self.layer_)
@@ -121,6 +135,11 @@ class PathwayReweighting(Method):
             material.layer(reweighted_name(beta), self.layer_) for beta in (self.beta_, -self.beta_)
         )
         return np.where(is_q[:, None], plus, minus)
+
+
+def linear(x: np.ndarray, coef: np.ndarray, intercept: float) -> np.ndarray:
+    """State · coef + intercept in double precision, [question]."""
+    return x.astype(np.float64) @ coef.astype(np.float64) + intercept
 
 
 def betas(material: Material) -> tuple[float, ...]:

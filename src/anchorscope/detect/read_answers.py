@@ -4,29 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from anchorscope.answers.generate import Answerer
-from anchorscope.detect.deployed.located import (
-    LocatedAnswer,
-    locate_answer,
-    on_host,
-    unknown_answer,
-)
+from anchorscope.detect.answer_parts import LocatedAnswer, locate_answer, unknown_answer
 from anchorscope.engine.batches import Budget, in_batches
 from anchorscope.engine.check import require_understood
-from anchorscope.engine.decode import GrownTrunk, OnToken, Prefix, grow_trunk, states_bytes
+from anchorscope.engine.decode import OnToken, Prefix, Step, Trunk, grow_trunk, states_bytes
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.passes import CLEAN
 from anchorscope.engine.read import Row, lay_out
-from anchorscope.records import Answer
+from anchorscope.engine.transfer import to_host
+from anchorscope.models import Model
 
 # Logits held at once, as many as 256 MiB of float32 hold; one answer's at least.
 LOGITS = 1 << 26
+NONE = range(0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,11 +68,9 @@ def read_answers(
     with Lease(model) as lease:
 
         def work(batch: list[Task]) -> AnswerBatch:
-            prefix, prompts = prefix_of(lease), [task.prompt_ids for task in batch]
-            if any(p[: len(prefix)] != prefix.ids or len(p) <= len(prefix) for p in prompts):
-                prefix = Prefix((), None)
+            prefix = _fitting(prefix_of(lease), [task.prompt_ids for task in batch])
             if batch[0].answer is None:
-                located, clean = _write(lease, answerer, prefix, batch, _numbered(batch, on_token))
+                located, clean = _write(lease, answerer, prefix, batch, on_token)
             else:
                 located, clean = _read(lease, prefix, batch, token_log_probs)
             numbers = [task.number for task in batch]
@@ -94,20 +88,62 @@ def read_answers(
                 yield batch
 
 
-def _numbered(batch: Sequence[Task], on_token: OnToken | None) -> OnToken | None:
-    """`on_token` with the tasks' numbers for rows."""
-    if on_token is None:
-        return None
-    numbers = [task.number for task in batch]
-    return lambda step: on_token(replace(step, rows=tuple(numbers[row] for row in step.rows)))
+def read_prompt_ends(
+    model: Model,
+    prefix_of: Callable[[Lease], Prefix],
+    prompts: Sequence[tuple[int, ...]],
+    *,
+    layer: int,
+) -> np.ndarray:
+    """The states [prompt, width] after `layer` at the last token of each prompt."""
+    require_understood(model)
+    found = np.empty((len(prompts), model.parts.width), np.float32)
+    with Lease(model) as lease:
+
+        def work(batch: list[int]) -> np.ndarray:
+            own = [prompts[n] for n in batch]
+            grown = grow_trunk(lease, _fitting(prefix_of(lease), own), own, room=0, head=False)
+            return on_host(grown.last.states[:, layer - 1])
+
+        for batch, states in in_batches(
+            range(len(prompts)),
+            work,
+            length=lambda n: len(prompts[n]),
+            then=lambda n: n,
+            budget=Budget.of(model),
+        ):
+            found[batch] = states
+    return found
+
+
+def on_host(states: Tensor) -> np.ndarray:
+    """States [row, ...] as a run folder would give them back: through half precision."""
+    return to_host(states).astype(np.float32)
+
+
+def _fitting(prefix: Prefix, prompts: Sequence[tuple[int, ...]]) -> Prefix:
+    """The prefix, or none where a prompt does not begin with it."""
+    if any(p[: len(prefix)] != prefix.ids or len(p) <= len(prefix) for p in prompts):
+        return Prefix((), None)
+    return prefix
 
 
 def _write(
-    lease: Lease, answerer: Answerer, prefix: Prefix, batch: Sequence[Task], on_token: Any
+    lease: Lease,
+    answerer: Answerer,
+    prefix: Prefix,
+    batch: Sequence[Task],
+    on_token: OnToken | None,
 ) -> tuple[list[LocatedAnswer], Tensor]:
     """The model's own answers; their states were computed on the way."""
     ids, prompts = [str(task.number) for task in batch], [task.prompt_ids for task in batch]
-    done = answerer.answer(lease, prefix, ids, prompts, on_token=on_token)
+
+    def numbered(step: Step) -> None:
+        assert on_token is not None
+        on_token(replace(step, rows=tuple(batch[row].number for row in step.rows)))
+
+    listener = None if on_token is None else numbered
+    done = answerer.answer(lease, prefix, ids, prompts, on_token=listener)
     answers = [
         replace(locate_answer(answerer.model, task.question, answer, every=task.every), own=True)
         for task, answer in zip(batch, done.answers, strict=True)
@@ -135,24 +171,25 @@ def _read(
     first = None  # [answer, word]: the logits of the prompts' last tokens are those of the first
     if grown.last.logits is not None:
         first = torch.log_softmax(grown.last.logits.float(), dim=-1)
-    limit = LOGITS // first.shape[1] if first is not None else None
+    limit = None if first is None else LOGITS // first.shape[1]
     states: dict[int, Tensor] = {}
     for numbers in _within(limit, [len(a.answer.token_ids) for a in answers]):
+        rows = [
+            Row(n, CLEAN, (), ids, tuple(range(len(prompts[n]), len(prompts[n]) + len(ids))), NONE)
+            for n, ids in ((n, answers[n].answer.token_ids) for n in numbers)
+        ]
         part = [answers[n] for n in numbers]
-        rows = [_row(n, prompts[n], answers[n].answer.token_ids) for n in numbers]
-        later, read = _read_rows(lease, grown, rows, part, head=first is not None)
+        later, read = _read_rows(lease, grown.trunk, rows, part, head=first is not None)
         counts = [len(one.entities) for one in part]
         states |= dict(zip(numbers, read.split(counts), strict=True))
         for n, one, log_probs in zip(numbers, part, later, strict=True):
             if first is not None:
-                answers[n] = replace(one, answer=_with_log_probs(one.answer, first[n], log_probs))
+                own = (float(first[n][one.answer.token_ids[0]]), *log_probs)
+                entropy = float(-(first[n].exp() * first[n]).nan_to_num(0.0).sum())
+                known = replace(one.answer, log_probs=own, first_entropy=entropy)
+                answers[n] = replace(one, answer=known)
     empty = grown.last.states[:0]  # an answer without tokens has nothing of its own
     return answers, torch.cat([empty, *(states[n] for n in sorted(states))])
-
-
-def _row(number: int, prompt: tuple[int, ...], ids: tuple[int, ...]) -> Row:
-    """Tokens of an answer after its prompt, nothing changed."""
-    return Row(number, CLEAN, (), ids, tuple(range(len(prompt), len(prompt) + len(ids))), range(0))
 
 
 def _within(limit: int | None, tokens: Sequence[int]) -> Iterator[list[int]]:
@@ -169,14 +206,13 @@ def _within(limit: int | None, tokens: Sequence[int]) -> Iterator[list[int]]:
 
 def _read_rows(
     lease: Lease,
-    grown: GrownTrunk,
+    trunk: Trunk,
     rows: Sequence[Row],
     answers: Sequence[LocatedAnswer],
     *,
     head: bool,
 ) -> tuple[list[list[float]], Tensor]:
     """The log-probabilities of all tokens but the first, by answer, and the states at E_A."""
-    trunk = grown.trunk
     tokens, layout, memory = lay_out(lease, trunk, rows)
     places = [
         (n, len(one.answer.token_ids) - 1 - entity.tokens[-1])
@@ -200,10 +236,3 @@ def _read_rows(
     chosen = torch.tensor([i for ids in later for i in ids], device=logits.device)
     own = logits.gather(1, chosen[:, None])[:, 0] - logits.logsumexp(dim=1)
     return [part.tolist() for part in own.split([len(ids) for ids in later])], read.extra
-
-
-def _with_log_probs(answer: Answer, first: Tensor, later: Sequence[float]) -> Answer:
-    """The answer with each token's log-probability; `first` [word] are those of all first words."""
-    entropy = -(first.exp() * first).nan_to_num(0.0).sum()
-    own = (float(first[answer.token_ids[0]]), *later)
-    return replace(answer, log_probs=own, first_entropy=float(entropy))

@@ -1,14 +1,17 @@
-"""Check that a detector belongs to a model, and build its prompts for new questions."""
+"""Prompts as tokens: of a detector's own questions, of chat messages, and of raw text."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+import secrets
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from anchorscope.answers.generate import Answerer
-from anchorscope.detect.deployed.read_answers import Task
+from anchorscope.detect.read_answers import Task
 from anchorscope.engine.decode import Prefix, read_prefix, shared_prefix
 from anchorscope.engine.lease import Lease
 from anchorscope.errors import UserError, unknown
@@ -16,8 +19,8 @@ from anchorscope.models import Model
 from anchorscope.models.prompts import (
     Prompt,
     PromptPart,
+    has_chat,
     short,
-    stop_ids,
     tokenise,
     window_of,
 )
@@ -25,16 +28,18 @@ from anchorscope.records import Span
 from anchorscope.run_folder.identity import weights_hash
 from anchorscope.spans.characters import tokens_of
 
+ROLES = ("system", "user", "assistant", "tool", "developer")
 _LABEL = re.compile(r"\s*[\r\n]\s*(?=(?:Q|A|Question|Answer)\s*:)", re.IGNORECASE)
+_Token = Annotated[int, Field(ge=0, le=1 << 31)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Example:
     """A question and the very tokens it was asked with: the prompt, and a test of the tokenizer."""
 
-    question: str
-    prompt_ids: tuple[int, ...]
-    dataset: str = ""  # whose worked examples come first
+    question: Annotated[str, Field(min_length=1, max_length=100_000)]
+    prompt_ids: Annotated[tuple[_Token, ...], Field(min_length=1, max_length=1 << 20)]
+    dataset: Annotated[str, Field(max_length=1000)] = ""  # whose worked examples come first
 
 
 @dataclass
@@ -47,7 +52,6 @@ class Bound:
     finder: Any
     shared: tuple[int, ...]  # the tokens in front of every question
     answerer: Answerer  # kept: which of all tokens end an answer is slow to find out
-    stop: frozenset[int]  # those tokens
     _prefix: Prefix | None = field(default=None, repr=False)
 
     def prompt(self, question: str) -> Prompt:
@@ -170,7 +174,7 @@ def bind_prompts(
     """How these questions were asked; None where the tokenizer does not give their very tokens."""
     text = model.tokenizer.decode(examples[0].prompt_ids, clean_up_tokenization_spaces=False)
     question, answerer = examples[0].question, Answerer(model, max_tokens=max_tokens)
-    stop, prompts = frozenset(stop_ids(model)), [example.prompt_ids for example in examples]
+    prompts = [example.prompt_ids for example in examples]
     places = [at for at in range(len(text)) if text.startswith(question, at)]
     for at in reversed(places):  # a short question may occur in the worked examples too
         bound = Bound(
@@ -180,22 +184,16 @@ def bind_prompts(
             finder=finder,
             shared=shared_prefix(prompts, stop=len(prompts[0])),
             answerer=answerer,
-            stop=stop,
         )
-        if _gives_all(bound, examples):
+        for example in examples:  # what they share ends before the question
+            prompt = bound.prompt(example.question)
+            own = tokens_of([prompt.question], prompt.offsets)
+            if prompt.ids != example.prompt_ids or not own:
+                break
+            bound.shared = bound.shared[: own[0]]
+        else:
             return bound
     return None
-
-
-def _gives_all(bound: Bound, examples: Sequence[Example]) -> bool:
-    """Whether these are the examples' prompts; what they share then ends before the question."""
-    for example in examples:
-        prompt = bound.prompt(example.question)
-        own = tokens_of([prompt.question], prompt.offsets)
-        if prompt.ids != example.prompt_ids or not own:
-            return False
-        bound.shared = bound.shared[: own[0]]
-    return True
 
 
 def check_made_for(made: Mapping[str, Any], model: Model) -> None:
@@ -219,3 +217,120 @@ def check_made_for(made: Mapping[str, Any], model: Model) -> None:
             f"revision {made.get('revision')}). Use that model, or "
             "train a detector for this one."
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exchange:
+    """An answer and what it answers: a question, messages of a chat, or the raw text before it.
+
+    A `question` is asked with the prompt that the detector was trained with. `messages` have a
+    role and a content each and go through the model's chat template; one user's turn alone is
+    taken for a question where the detector was trained on questions.
+    """
+
+    answer: str
+    question: str = ""
+    messages: tuple[Mapping[str, Any], ...] = ()
+    prompt: str = ""
+
+    def __post_init__(self) -> None:
+        if sum(bool(given) for given in (self.question, self.messages, self.prompt)) != 1:
+            raise UserError(
+                "An exchange needs what was answered, in one form: `question`, `messages` or "
+                "`prompt`."
+            )
+        for turn in self.messages:
+            if turn.get("role") not in ROLES or not isinstance(turn.get("content"), str):
+                raise UserError(
+                    f"The message {short(str(turn))} is not understood. A message has a `role` "
+                    f"({', '.join(ROLES)}) and a `content`, which is a text."
+                )
+
+    @property
+    def asked(self) -> str:
+        """The text that is answered: the question, the user's last turn, or the raw prompt."""
+        users = [str(turn["content"]) for turn in self.messages if turn["role"] == "user"]
+        return self.question or self.prompt or (users[-1] if users else "")
+
+
+def task_of(model: Model, bound: Bound | None, exchange: Exchange, number: int) -> Task:
+    """The tokens of an exchange; `bound` is the prompt for questions, where there is one."""
+    question = exchange.question
+    if bound is not None and len(exchange.messages) == 1:
+        question = exchange.asked
+    if question:
+        if bound is None:
+            raise UserError(
+                "This detector was trained on given prompts, not on questions that it asks "
+                "itself. Give `messages` or `prompt` instead of `question`."
+            )
+        prompt_ids = bound.prompt(question).ids
+        ids = bound.answer_tokens(question, exchange.answer)
+    else:
+        question = exchange.asked
+        pieces, special = _pieces(model, exchange)
+        prompt_ids, ids = answer_tokens(model.tokenizer, pieces, exchange.answer, special=special)
+    return Task(
+        number=number,
+        question=question,
+        prompt_ids=prompt_ids,
+        answer=exchange.answer.strip(),
+        answer_ids=ids,
+        every=True,
+    )
+
+
+def too_long(model: Model, task: Task) -> str:
+    """Why the model cannot read prompt and answer; empty where it can."""
+    tokens, window = len(task.prompt_ids) + len(task.answer_ids), window_of(model)
+    if window is None or tokens <= window:
+        return ""
+    return f"prompt and answer have {tokens} tokens, and {model.name} reads {window}"
+
+
+def _pieces(model: Model, exchange: Exchange) -> tuple[list[PromptPart], bool]:
+    """The text before the answer, others' parts apart, and whether special tokens are added."""
+    if exchange.prompt:
+        return [PromptPart(exchange.prompt, False)], True
+    if not has_chat(model):
+        raise UserError(
+            f"{model.name} has no chat template, which `messages` need. Give the raw text before "
+            "the answer as `prompt`."
+        )
+    # The template writes around marks, so that nothing in a message can end a turn.
+    marks = [f"x{secrets.token_hex(8)}x" for _ in exchange.messages]
+    turns = [{**turn, "content": mark} for turn, mark in zip(exchange.messages, marks, strict=True)]
+    try:
+        rest = model.tokenizer.apply_chat_template(
+            turns, tokenize=False, add_generation_prompt=True, enable_thinking=False
+        )
+    except Exception as error:  # templates raise what they like
+        raise UserError(
+            f"The chat template of {model.name} refuses these messages ({error}). Give the raw "
+            "text before the answer as `prompt`."
+        ) from error
+    pieces = []
+    for turn, mark in zip(exchange.messages, marks, strict=True):
+        own, found, rest = rest.partition(mark)
+        if not found or mark in rest:
+            raise UserError(
+                f"The chat template of {model.name} does not write each message once. Give the raw "
+                "text before the answer as `prompt`."
+            )
+        pieces += [PromptPart(own, True), PromptPart(str(turn["content"]), False)]
+    return [*pieces, PromptPart(rest, True)], False
+
+
+def common_prefix(tasks: Sequence[Task]) -> Callable[[Lease], Prefix]:
+    """What reads the tokens that all prompts begin with, once for all batches."""
+    prompts = [task.prompt_ids for task in tasks]
+    stop = min((len(prompt) for prompt in prompts), default=1) - 1
+    ids = shared_prefix(prompts, stop=stop) if len(prompts) > 1 else ()
+    found: list[Prefix] = []
+
+    def prefix(lease: Lease) -> Prefix:
+        if not found:
+            found.append(read_prefix(lease, ids) if ids else Prefix((), None))
+        return found[0]
+
+    return prefix

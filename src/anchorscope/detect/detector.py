@@ -4,61 +4,66 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, overload
+from types import SimpleNamespace
+from typing import Any, cast, overload
 from weakref import WeakKeyDictionary
 
 import numpy as np
-from transformers import BatchEncoding
 
 from anchorscope.answers.generate import Answerer
 from anchorscope.answers.judge import is_abstention
 from anchorscope.answers.normalise import plain
-from anchorscope.detect.answer_parts import form_of
-from anchorscope.detect.deployed.beliefs import Beliefs
-from anchorscope.detect.deployed.bind import Bound, Example, bind, check_made_for
-from anchorscope.detect.deployed.card import READ_AT, model_card
-from anchorscope.detect.deployed.exchanges import Exchange, common_prefix, task_of, too_long
-from anchorscope.detect.deployed.hub import read_from, upload
-from anchorscope.detect.deployed.located import (
-    Entity,
+from anchorscope.detect.answer_parts import (
     LocatedAnswer,
-    Outcome,
-    Scored,
-    ScoredSpan,
-    WithTokenizer,
+    form_of,
     locate_answer,
-    material_of,
     unknown_answer,
 )
-from anchorscope.detect.deployed.parts import load_parts
-from anchorscope.detect.deployed.pre_answer import PreAnswerProbe, Warned, warn_all
-from anchorscope.detect.deployed.read_answers import Task, read_answers
-from anchorscope.detect.deployed.saved import Stored, write_folder
-from anchorscope.detect.distance import Distance, far_reason
-from anchorscope.detect.kinds import AUTO, short_name
-from anchorscope.detect.material import Material, from_run, join, surfaces_of
-from anchorscope.detect.method import Calibration, Method
-from anchorscope.detect.threshold import Promise
+from anchorscope.detect.calibration import Calibration, Promise
+from anchorscope.detect.card import model_card
+from anchorscope.detect.kinds import AUTO, Probes, short_name
+from anchorscope.detect.material import Arrays, Material, Text, from_run, join, surfaces_of
+from anchorscope.detect.method import Method
+from anchorscope.detect.prompts import (
+    Bound,
+    Example,
+    Exchange,
+    bind,
+    check_made_for,
+    common_prefix,
+    task_of,
+    too_long,
+)
+from anchorscope.detect.read_answers import Task, read_answers, read_prompt_ends
+from anchorscope.detect.saved import (
+    Description,
+    PreAnswerFacts,
+    Stored,
+    load_from,
+    write_folder,
+)
+from anchorscope.detect.scored import Outcome, Scored, ScoredSpan, Warned
+from anchorscope.detect.side_probes import (
+    Beliefs,
+    Distance,
+    PreAnswerProbe,
+    arrays_of,
+    far_reason,
+)
 from anchorscope.detect.train import Answers, check_method, train
 from anchorscope.engine.decode import Prefix
 from anchorscope.engine.lease import Lease
 from anchorscope.errors import UserError, unknown, user_path
 from anchorscope.models import Model, load_model
-from anchorscope.models.prompts import generate_inputs
 from anchorscope.progress import Progress, Quiet
 from anchorscope.run_folder.view import RunView
+from anchorscope.spans.characters import tokens_of
 
 EXAMPLES = 8  # of each dataset
 WIDE = 0.1  # an interval of AUROC beyond which a detector is not to be relied on
-NOTHING_TO_READ = "the answer holds no entity to read"
-DECLINED = "the answer declines to answer"
-_GRAVITY: dict[Outcome, int] = {"right": 0, "no answer": 1, "cannot say": 2, "wrong": 3}
-_PLAIN = (
-    "name", "model", "prompt", "threshold", "calibrated_on", "trained_on", "evaluation", "licence",
-)  # fmt: skip
 _MODEL = ("name", "source", "adapter", "revision", "weights", "dtype", "blocks", "width")
 
 
@@ -76,18 +81,18 @@ class Detector:
 
     name: str  # short name of the method: combined, probe, ...
     method: Method
-    model: dict[str, Any]  # name, source, adapter, revision, weights, dtype, blocks, width
-    prompt: dict[str, Any]  # style, shots, max_tokens, finder
+    model: Mapping[str, Any]  # name, source, adapter, revision, weights, dtype, blocks, width
+    prompt: Mapping[str, Any]  # style, shots, max_tokens, finder
     examples: tuple[Example, ...]  # some of every dataset
     threshold: float  # of the probability
     calibrated_on: str
-    trained_on: dict[str, Any]  # datasets and counts
+    trained_on: Mapping[str, Any]  # datasets and counts
     evaluation: dict[str, Any]  # the numbers it was accepted with
     licence: dict[str, str]
-    beliefs: Beliefs | None = None  # None: saved by a version that kept none
-    distance: Distance | None = None  # from the training states; None: likewise
+    beliefs: Beliefs | None = None
+    distance: Distance | None = None  # from the training states
     pre_answer: PreAnswerProbe | None = None  # None: the run kept no states of the question
-    band: tuple[float, float] | None = None  # probabilities of which it cannot say; None: likewise
+    band: tuple[float, float] | None = None  # probabilities of which it cannot say
     forms: tuple[str, ...] | None = None  # of given answers that it reads well; None: not known
     promise: Promise | None = None  # what the threshold was chosen to keep, if anything
     _bound: WeakKeyDictionary = field(
@@ -150,10 +155,15 @@ class Detector:
             method=method, model=run.model_name, folds=folds, seed=seed, resamples=resamples,
             risk=risk, calibration=calibration, progress=progress,
         )  # fmt: skip
-        given = run.info.get("given_prompts", False)
+        given, examples = run.info.get("given_prompts", False), []
+        for name in () if given else names:  # the first questions with usable answers
+            own = [s for s in run.answers if s.question.dataset == name and s.usable][:EXAMPLES]
+            examples += [
+                Example(question=s.question.text, prompt_ids=s.prompt_ids, dataset=name)
+                for s in own
+            ]
         return cls(
-            name=short_name(found.method),
-            method=found.method,
+            name=short_name(found["method"]),
             model={key: run.model.get(key) for key in _MODEL},
             prompt={
                 "style": "given" if given else run.model.get("prompt", "text"),
@@ -161,30 +171,23 @@ class Detector:
                 "max_tokens": run.config.get("max_tokens", 16),
                 "finder": run.config.get("finder", "auto"),
             },
-            examples=() if given else tuple(e for name in names for e in _examples(run, name)),
-            threshold=found.cut.threshold,
-            band=found.cut.band,
-            forms=found.forms,
-            promise=found.cut.promise,
+            examples=tuple(examples),
             calibrated_on=(
-                f"{calibration} calibration on held-out scores of {found.answers} answers of "
+                f"{calibration} calibration on held-out scores of {found['answers']} answers of "
                 f"{', '.join(names)} by {run.model_name}, folds disjoint by entity"
             ),
-            trained_on={"datasets": names, "answers": found.answers, "wrong": found.wrong},
-            evaluation=found.evaluation,
-            beliefs=found.beliefs,
-            distance=found.distance,
-            pre_answer=found.pre_answer,
+            trained_on={"datasets": names} | {k: found.pop(k) for k in ("answers", "wrong")},
             licence=licence
             or {"detector": "other", "model": "not recorded", "data": "not recorded"},
+            **found,
         )
 
     @cached_property
     def id(self) -> str:
         """Twelve letters that only this detector has: of its weights, calibration and threshold."""
         digest = hashlib.sha256(f"{self.name} {self.method.calibration_} {self.threshold}".encode())
-        for name, array in sorted(self.method.tensors().items()):
-            digest.update(name.encode() + np.ascontiguousarray(array).tobytes())
+        for name, array in sorted(self.method.arrays().items()):
+            digest.update(name.encode() + array.tobytes())
         return digest.hexdigest()[:12]
 
     @property
@@ -216,7 +219,7 @@ class Detector:
     @property
     def reads_states_alone(self) -> bool:
         """Whether the score comes from clean states and nothing else."""
-        return bool(self.method.layers()) and not self.method.reads_tokens
+        return isinstance(self.method, Probes)
 
     def outcome(self, probability: float, distance: float = np.nan) -> tuple[Outcome, str]:
         """The conclusion about an answer with this probability of being wrong, and a reason."""
@@ -237,55 +240,45 @@ class Detector:
         score = self.method.decision_function(material)
         return score, self.method.calibration_.probability(score)
 
-    def distance_of(self, clean: np.ndarray) -> np.ndarray:
-        """The share of held-out training answers that are nearer than each of these, [question].
-
-        From states [question, layer, width]; NaN where the detector keeps no distance.
-        """
-        if self.distance is None:
-            return np.full(len(clean), np.nan)
-        return self.distance.place(clean[:, self.distance.layer - 1])
-
     def score_located(self, answers: Sequence[LocatedAnswer], clean: np.ndarray) -> list[Scored]:
         """Answers scored by the states [entity, layer, width] at the ends of their entities."""
-        counts = [len(one.entities) for one in answers]
-        score = probability = distance = is_q = np.empty(0)
+        nan = np.full(len(clean), np.nan)
+        score, probability, distance, is_q = nan, nan, nan, nan
         belief = np.empty((len(clean), 0))
         if len(clean):
-            states = {("clean", layer): clean[:, layer - 1] for layer in self.method.layers()}
-            score, probability = self.score_of(material_of(answers, states))
-            distance, is_q = self.distance_of(clean), np.full(len(clean), np.nan)
-            if self.beliefs is not None:
-                belief, is_q = self.beliefs.wrong(clean), self.beliefs.question_anchored(clean)
-        out, stops = [], np.cumsum(counts).tolist()
-        for one, count, stop in zip(answers, counts, stops, strict=True):
-            own = slice(stop - count, stop)
+            score, probability = self.score_of(_material(answers, clean))
+        if self.distance is not None and len(clean):
+            distance = self.distance.place(clean[:, self.distance.layer - 1])
+        if self.beliefs is not None:
+            belief, is_q = self.beliefs.wrong(clean), self.beliefs.question_anchored(clean)
+        out, start = [], 0
+        for one in answers:
+            own = range(start, start + len(one.entities))
+            start += len(one.entities)
             if not np.isfinite(probability[own]).all():
                 raise UserError(
                     f"The answer {one.answer.text!r} got no finite score: the model's state "
                     "overflows in this dtype. Use float32."
                 )
-            if not count:
+            if not own:
                 out.append(self._unread(one))
                 continue
             outcomes = [
-                self._conclude(one, *numbers)
-                for numbers in zip(one.entities, probability[own], distance[own], strict=True)
+                self._conclude(one, n, float(probability[at]), float(distance[at]))
+                for n, at in enumerate(own)
             ]
-            # The entity that decides: of the gravest outcome the least likely to be right.
-            worst = max(range(count), key=lambda n: (_GRAVITY[outcomes[n][0]], probability[own][n]))
-            entity, at = one.entities[worst].span, own.start + worst
-            q = float(is_q[at])
-            outcome, reason = outcomes[worst]
+            spans = _spans(one, probability[own], [outcome for outcome, _ in outcomes])
+            worst = max(range(len(own)), key=lambda n: spans[n].weight)
+            at, q = own[worst], float(is_q[own[worst]])
             out.append(
                 replace(
                     self._unread(one),
-                    answer_entity=one.answer.text[entity.start : entity.stop],
+                    answer_entity=spans[worst].text,
                     probability=float(probability[at]),
                     score=float(score[at]),
-                    outcome=outcome,
-                    reason=reason,
-                    spans=_spans(one, probability[own], outcomes),
+                    outcome=outcomes[worst][0],
+                    reason=outcomes[worst][1],
+                    spans=_with_sentences(one, spans),
                     predicted_pathway="" if np.isnan(q) else "Q" if q > 0.5 else "A",
                     predicted_pathway_probability=max(q, 1 - q),
                     distance=float(distance[at]),
@@ -295,14 +288,15 @@ class Detector:
         return out
 
     def _conclude(
-        self, one: LocatedAnswer, entity: Entity, probability: float, distance: float
+        self, one: LocatedAnswer, number: int, probability: float, distance: float
     ) -> tuple[Outcome, str]:
         """The conclusion about an entity; none in a form that was told apart too badly."""
+        entity = one.entities[number]
         form = form_of(one.answer.text, entity.span, entity.sentence)
         if len({other.sentence for other in one.entities}) > 1:
             form = "several sentences"  # no detector of short answers was evaluated on these
         if one.own or self.forms is None or form in self.forms:
-            return self.outcome(float(probability), float(distance))
+            return self.outcome(probability, distance)
         return "cannot say", (
             f"answers in this form ({form}) were read worse than those that the model wrote, or "
             "not at all, when the detector was evaluated"
@@ -318,7 +312,9 @@ class Detector:
             probability=np.nan,
             score=np.nan,
             outcome="no answer",
-            reason=DECLINED if declined else NOTHING_TO_READ,
+            reason="the answer declines to answer"
+            if declined
+            else "the answer holds no entity to read",
             detector=self.id,
             threshold=self.threshold,
             calibrated_on=self.calibration_set,
@@ -398,17 +394,14 @@ class Detector:
         reasons = [too_long(model, task) for task in tasks]
         fitting = [task for task, reason in zip(tasks, reasons, strict=True) if not reason]
         scored = self._read(answerer, own or common_prefix(fitting), fitting, progress)
-        return [
-            replace(
-                self._unread(LocatedAnswer(
-                    question=task.question,
-                    answer=unknown_answer(str(task.answer), task.answer_ids, 0),
-                    entities=(),
-                )),
-                outcome="cannot say", reason=reason,
-            ) if reason else scored[task.number]
-            for task, reason in zip(tasks, reasons, strict=True)
-        ]  # fmt: skip
+        for task, reason in zip(tasks, reasons, strict=True):
+            if reason:
+                answer = unknown_answer(str(task.answer), task.answer_ids, 0)
+                unread = LocatedAnswer(question=task.question, answer=answer, entities=())
+                scored[task.number] = replace(
+                    self._unread(unread), outcome="cannot say", reason=reason
+                )
+        return [scored[task.number] for task in tasks]
 
     def _read(
         self,
@@ -458,7 +451,9 @@ class Detector:
         answer = unknown_answer(text, token_ids, 0)
         if log_probs is not None:
             answer = replace(answer, log_probs=tuple(map(float, log_probs)))
-        located = locate_answer(WithTokenizer(tokenizer), question, answer, every=True)
+        located = locate_answer(
+            cast(Model, SimpleNamespace(tokenizer=tokenizer)), question, answer, every=True
+        )
         places = [entity.tokens[-1] for entity in located.entities]
         kept = states[places].astype(np.float16).astype(np.float32)  # as a run folder keeps them
         return self.score_located([located], kept)[0]
@@ -476,21 +471,34 @@ class Detector:
                 "This detector has no warning before the answer: the run it was trained on kept no "
                 "states of the question. Train one on a run of `anchorscope detect collect`."
             )
-        questions = [question] if isinstance(question, str) else list(question)
-        bound = self.bind(model, dataset=dataset)
-        warned = warn_all(self.pre_answer, bound, questions, self.id)
-        return warned[0] if isinstance(question, str) else warned
+        if isinstance(question, str):
+            return self.warn(model, [question], dataset=dataset)[0]
+        probe, bound = self.pre_answer, self.bind(model, dataset=dataset)
+        prompts = []
+        for text in question:  # up to the last token of the question
+            prompt = bound.checked_prompt(text)
+            prompts.append(prompt.ids[: tokens_of([prompt.question], prompt.offsets)[-1] + 1])
+        states = read_prompt_ends(bound.model, bound.prefix, prompts, layer=probe.layer)
+        distances = np.full(len(prompts), np.nan)
+        if probe.distance is not None and len(states):
+            distances = probe.distance.place(states)
+        numbers = zip(question, probe.probability(states), distances, strict=True)
+        return [self._warned(probe, *each) for each in numbers]
 
-    def inputs(
-        self, model: Any, questions: str | Sequence[str], *, dataset: str | None = None
-    ) -> BatchEncoding:
-        """The detector's prompts as inputs for `model.lm.generate(**inputs)`, padded on the left.
-
-        `input_ids` and `attention_mask`, [question, token], on the model's device.
-        """
-        bound = self.bind(model, dataset=dataset)
-        texts = [questions] if isinstance(questions, str) else list(questions)
-        return generate_inputs(bound.model, [bound.checked_prompt(text).ids for text in texts])
+    def _warned(
+        self, probe: PreAnswerProbe, question: str, probability: float, distance: float
+    ) -> Warned:
+        reason = far_reason(distance)
+        outcome: Outcome = "wrong" if probability > probe.threshold else "right"
+        return Warned(
+            question=question,
+            probability=float(probability),
+            outcome="cannot say" if reason else outcome,
+            reason=reason,
+            threshold=probe.threshold,
+            distance=float(distance),
+            detector=self.id,
+        )
 
     def bind(self, model: Any, *, dataset: str | None = None) -> Bound:
         """The detector's prompt for this model, found once; an error where they do not fit.
@@ -517,30 +525,32 @@ class Detector:
 
     def save(self, folder: str | Path) -> Path:
         """The folder, with weights, description and model card in it."""
-        folder = user_path(folder)
-        tensors, about = self.method.tensors(), self._about()
-        for part in (self.beliefs, self.distance, self.pre_answer):
-            tensors |= {} if part is None else part.tensors()
+        folder, tensors = user_path(folder), self.method.arrays()
+        for name, part in (
+            ("beliefs.", self.beliefs),
+            ("distance.", self.distance),
+            ("pre_answer.", self.pre_answer),
+            ("pre_answer.distance.", self.pre_answer and self.pre_answer.distance),
+        ):
+            tensors |= {} if part is None else arrays_of(part, name)
+        about = {
+            name: getattr(self, name) for name in Description.model_fields if name != "calibration"
+        }
+        about["calibration"] = self.method.calibration_
+        if self.pre_answer is not None:
+            kept = PreAnswerFacts.model_fields
+            tensors = {name: a for name, a in tensors.items() if name != "pre_answer.threshold"}
+            about["pre_answer"] = {name: getattr(self.pre_answer, name) for name in kept}
+        about["id"] = self.id
         write_folder(folder, Stored(tensors, about), self.card)
         return folder
 
     @property
     def card(self) -> str:
         """The model card, which is README.md of a saved detector."""
-        return model_card(self._about(), title=self.method.name, caution=self.caution)
-
-    def _about(self) -> dict[str, Any]:
-        """What detector.json holds beside its checksums."""
-        about = {name: getattr(self, name) for name in _PLAIN} | {"tokens": READ_AT}
-        about["method"] = self.method.about()
-        about["calibration"] = asdict(self.method.calibration_)
-        about["examples"] = [asdict(one) for one in self.examples]
-        about["id"], about["band"] = self.id, self.band and list(self.band)
-        about["forms"] = self.forms and list(self.forms)
-        about["before"] = self.pre_answer and self.pre_answer.about()
-        if self.promise is not None:
-            about["promise"] = asdict(self.promise) | {"says": str(self.promise)}
-        return about
+        own = {one.name: getattr(self, one.name) for one in fields(self) if one.name[0] != "_"}
+        more = {"layers": self.method.layers(), "datasets": self.datasets, "caution": self.caution}
+        return model_card(own | more | {"title": self.method.name})
 
     @classmethod
     def load(cls, place: str | Path, *, revision: str | None = None) -> Detector:
@@ -553,48 +563,33 @@ class Detector:
             True
 
         """
-        (_, about), parts = read_from(place, load_parts, revision=revision)
-        examples = [e | {"prompt_ids": tuple(e["prompt_ids"])} for e in about["examples"]]
-        band, promise = about.get("band"), about.get("promise")
-        kept = {f.name for f in fields(Promise)}
-        return cls(
-            **{name: about[name] for name in _PLAIN},
-            **parts._asdict(),
-            examples=tuple(Example(**example) for example in examples),
-            band=band and (float(band[0]), float(band[1])),
-            forms=None if about.get("forms") is None else tuple(about["forms"]),
-            promise=promise and Promise(**{k: v for k, v in promise.items() if k in kept}),
-        )
-
-    def push(self, repository: str, *, private: bool = True, folder: str | Path) -> str:
-        """The address of the hub repository that the saved folder was uploaded to."""
-        return upload(self.save(folder), repository, private=private)
+        return cls(**load_from(place, revision=revision))
 
 
 def _spans(
-    one: LocatedAnswer, probability: np.ndarray, outcomes: Sequence[tuple[Outcome, str]]
-) -> tuple[ScoredSpan, ...]:
-    """Every sentence of an answer, as bad as its worst entity, followed by its entities."""
-    text, spans = one.answer.text, []
+    one: LocatedAnswer, probability: np.ndarray, outcomes: Sequence[Outcome]
+) -> list[ScoredSpan]:
+    """The entities of an answer with what was concluded about each."""
+    spans = [entity.span for entity in one.entities]
+    texts = [one.answer.text[span.start : span.stop] for span in spans]
+    return [
+        ScoredSpan(span.start, span.stop, text, "entity", float(number), outcome)
+        for span, text, number, outcome in zip(spans, texts, probability, outcomes, strict=True)
+    ]
+
+
+def _with_sentences(one: LocatedAnswer, entities: Sequence[ScoredSpan]) -> tuple[ScoredSpan, ...]:
+    """Every sentence, as bad as its worst entity, followed by its entities."""
+    spans = []
     for sentence in dict.fromkeys(entity.sentence for entity in one.entities):
         found = [
-            ScoredSpan(
-                start=entity.span.start,
-                end=entity.span.stop,
-                text=text[entity.span.start : entity.span.stop],
-                kind="entity",
-                probability=float(number),
-                outcome=outcome,
-            )
-            for entity, number, (outcome, _) in zip(
-                one.entities, probability, outcomes, strict=True
-            )
+            span
+            for span, entity in zip(entities, one.entities, strict=True)
             if entity.sentence == sentence
         ]
-        worst = max(found, key=lambda span: (_GRAVITY[span.outcome], span.probability))
         start, stop = sentence
-        whole = replace(worst, start=start, end=stop, text=text[start:stop], kind="sentence")
-        spans += [whole, *found]
+        text, worst = one.answer.text[start:stop], max(found, key=lambda span: span.weight)
+        spans += [replace(worst, start=start, end=stop, text=text, kind="sentence"), *found]
     return tuple(spans)
 
 
@@ -608,10 +603,61 @@ def loaded_model(model: Any, made_for: Mapping[str, Any]) -> Model:
     return load_model(model)
 
 
-def _examples(run: RunView, dataset: str) -> list[Example]:
-    """The first questions of the dataset whose answers are usable, with their prompts."""
-    own = [s for s in run.answers if s.question.dataset == dataset and s.usable]
-    return [
-        Example(question=s.question.text, prompt_ids=s.prompt_ids, dataset=dataset)
-        for s in own[:EXAMPLES]
-    ]
+def _material(answers: Sequence[LocatedAnswer], clean: np.ndarray) -> Material:
+    """The entities of fresh answers as a detector's material; states [entity, layer, width]."""
+    texts = tuple(
+        Text(
+            id=one.answer.id,
+            question=one.question,
+            answer=one.answer.text,
+            log_probs=one.answer.log_probs,
+            exact_answer=entity.tokens,
+            first_entropy=one.answer.first_entropy,
+        )
+        for one in answers
+        for entity in one.entities
+    )
+    layers = clean.shape[1]
+    states = {("clean", layer): clean[:, layer - 1] for layer in range(1, layers + 1)}
+    return Material(
+        name="scored",
+        texts=texts,
+        z=np.full(len(texts), -1),
+        bank=Arrays(states, layers=layers),
+        rows=np.arange(len(texts)),
+    )
+
+
+class RunningScore:
+    """P(wrong) of an answer that is still being written, as if it ended with its newest token.
+
+    By the detector itself where it reads clean states alone, else by a layer's probe: both are
+    one product with a state that was computed anyway. A detector that needs token probabilities
+    has the calibrated probe that `belief` shows, at the layer its training chose; one that keeps no
+    such probes has no running number.
+    """
+
+    def __init__(self, detector: Detector) -> None:
+        self._detector = detector
+        self.by, self.layers = "", (1,)  # one at least: a token is recorded with its states
+        if detector.reads_states_alone:
+            self.by, self.layers = f"detector {detector.name}", detector.method.layers()
+        elif detector.beliefs is not None:
+            self.by = f"probe of layer {detector.beliefs.gate_layer}"
+            self.layers = (detector.beliefs.gate_layer,)
+
+    def probabilities(self, states: np.ndarray) -> np.ndarray:
+        """P(wrong) from states [token, layer, width] of `layers`, [token]; NaN: no such number."""
+        method, beliefs = self._detector.method, self._detector.beliefs
+        if isinstance(method, Probes):
+            return method.calibration_.probability(method.logit(list(states.swapaxes(0, 1))))
+        if beliefs is None:
+            return np.full(len(states), np.nan)
+        return beliefs.wrong_at(beliefs.gate_layer, states[:, 0])
+
+    def fields(self, states: np.ndarray) -> dict[str, object]:
+        """The number at the newest token [layer, width] for a client, its flag, and its source."""
+        probability = float(self.probabilities(states[None])[0])
+        known = bool(np.isfinite(probability))
+        flagged = probability > self._detector.threshold if known else None
+        return {"probability": probability if known else None, "flagged": flagged, "by": self.by}

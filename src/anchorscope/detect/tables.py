@@ -27,12 +27,11 @@ from anchorscope.stats.ranking import (
 RISKS = (0.05, 0.10)
 RESAMPLES, LEAST_RESAMPLES = 2000, 100  # for intervals; comparisons may take more
 _SPLITS = {"random": "folds at random", "entity": "folds disjoint by entity"}
-_HEAD = (
-    ("title", "detector"), ("auroc", "AUROC"), ("auprc", "AUPRC"), ("ece", "ECE"),
-    ("brier", "Brier"), ("coverage_5", "cov. 5 %"), ("coverage_10", "cov. 10 %"),
-    ("vs_probe", "vs probe"), ("vs_text", "vs text"),
-    ("extra_passes", "passes"), ("ms_per_answer", "ms"),
-)  # fmt: skip
+_HEAD = {
+    "title": "detector", "auroc": "AUROC", "auprc": "AUPRC", "ece": "ECE", "brier": "Brier",
+    "coverage_5": "cov. 5 %", "coverage_10": "cov. 10 %", "vs_probe": "vs probe",
+    "vs_text": "vs text", "extra_passes": "passes", "ms_per_answer": "ms",
+}  # fmt: skip
 _NOTE = (
     "AUROC with its 95 % interval; in the first table * where it differs from the single probe's "
     f"(Holm's p below {ALPHA}). cov.: share of answers that can be given at that share of "
@@ -67,20 +66,32 @@ def detectors_table(
 ) -> pd.DataFrame:
     """One row per dataset, split and detector, from the rows of `evaluate`.
 
-    Entities are drawn where questions share them, the same for every detector.
+    Each is compared with the probe, with `auto`, and with the best text control on these very
+    answers, which is harder to beat than one chosen beforehand.
     """
-    resamples = enough_resamples(resamples, len(set(scores["detector"])))
+    names = list(dict.fromkeys(scores["detector"]))
+    resamples = enough_resamples(resamples, len(names))
+    references = {name: [name] for name in ("probe", AUTO) if name in names}
+    references["text"] = [name for name in names if make_method(name).text_only]
     frames = [
-        _compare_detectors(part, seed, resamples).assign(dataset=dataset, split=split)
+        compare_detectors(part, references, seed=seed, resamples=resamples)
+        .assign(dataset=dataset, split=split)
         for dataset, split, part in _parts(scores)
-    ]
+    ]  # fmt: skip
     table = pd.concat(frames, ignore_index=True).assign(model=model, resamples=resamples)
     first = ["model", "dataset", "split", "detector", "title"]
     return cast(pd.DataFrame, table[first + [c for c in table.columns if c not in first]])
 
 
-def _compare_detectors(part: pd.DataFrame, seed: int, resamples: int) -> pd.DataFrame:
-    """A row per detector, from the scores of one dataset and split."""
+def compare_detectors(
+    part: pd.DataFrame, references: Mapping[str, Sequence[str]], *, seed: int, resamples: int
+) -> pd.DataFrame:
+    """A row per detector, from the scores of one dataset and split.
+
+    Columns vs_<reference>…: how much higher AUROC is than that of the best detector of the
+    reference, its interval, Holm's p, and whether that is as low as the resamples allow: not one
+    of them was on the other side. Entities are drawn where questions share them, the same for all.
+    """
     by_name = {
         str(name): cast(pd.DataFrame, rows.sort_values("id"))
         for name, rows in part.groupby("detector", sort=False)
@@ -97,13 +108,23 @@ def _compare_detectors(part: pd.DataFrame, seed: int, resamples: int) -> pd.Data
     )
     rows = [_numbers(name, own, value[name], draws[name]) for name, own in by_name.items()]
     table = pd.DataFrame(rows)
-    # The best text control on these very answers: harder to beat than one chosen beforehand.
-    text = [name for name in value if make_method(name).text_only]
-    others = {name: name for name in ("probe", AUTO) if name in value}
-    if text:
-        others["text"] = max(text, key=lambda name: value[name])
-    for name, other in others.items():
-        table = table.assign(**against(name, other, value, draws))
+    for reference, names in references.items():
+        if not (names := [name for name in names if name in value]):
+            continue
+        other = max(names, key=lambda name: value[name])
+        gaps = [paired_difference(value[n], value[other], draws[n] - draws[other]) for n in value]
+        drawn = [np.isfinite(draws[n] - draws[other]).sum() for n in value]
+        p = np.where([n == other for n in value], np.nan, [gap.p for gap in gaps])
+        table = table.assign(
+            **{
+                f"vs_{reference}": [gap.value for gap in gaps],
+                f"vs_{reference}_low": [gap.low for gap in gaps],
+                f"vs_{reference}_high": [gap.high for gap in gaps],
+                f"vs_{reference}_p": holm(p.tolist()),
+                f"vs_{reference}_at_floor": np.isclose(p, 2 / (np.array(drawn) + 1)),
+                f"vs_{reference}_is": other,
+            }
+        )
     return table
 
 
@@ -147,58 +168,26 @@ def aurocs(
     return value, dict(zip(scores, drawn, strict=True))
 
 
-def against(
-    named: str, other: str, value: Mapping[str, float], draws: Mapping[str, np.ndarray]
-) -> dict[str, Any]:
-    """Columns vs_<named>…: how much higher AUROC is, its interval, Holm's p, and whether that is
-    as low as the resamples allow: not one of them was on the other side.
-    """
-    differences = [
-        paired_difference(value[n], value[other], draws[n] - draws[other]) for n in value
-    ]
-    own = [name == other for name in value]
-    drawn = [np.isfinite(draws[n] - draws[other]).sum() for n in value]
-    p = [np.nan if same else d.p for d, same in zip(differences, own, strict=True)]
-    return {
-        f"vs_{named}": [d.value for d in differences],
-        f"vs_{named}_low": [d.low for d in differences],
-        f"vs_{named}_high": [d.high for d in differences],
-        f"vs_{named}_p": holm(p),
-        f"vs_{named}_at_floor": [
-            not same and bool(np.isclose(d.p, 2 / (count + 1)))
-            for d, same, count in zip(differences, own, drawn, strict=True)
-        ],
-        f"vs_{named}_is": other,
-    }
-
-
 def write_tables(folder: Path, tables: dict[str, pd.DataFrame]) -> list[Path]:
     """The files written under tables/: each table as CSV, `detectors` as Markdown and LaTeX too."""
-    home = folder / "tables"
-    files = [
-        write_atomic(home / f"{name}.csv", table.to_csv(index=False))
-        for name, table in tables.items()
-    ]
-    if "detectors" in tables:
-        files.append(write_atomic(home / "detectors.md", to_markdown(tables["detectors"])))
-        files.append(write_atomic(home / "detectors.tex", to_latex(tables["detectors"])))
-    return files
+    texts = {f"{name}.csv": table.to_csv(index=False) for name, table in tables.items()}
+    texts["detectors.md"] = to_markdown(tables["detectors"])
+    texts["detectors.tex"] = to_latex(tables["detectors"])
+    return [write_atomic(folder / "tables" / name, text) for name, text in texts.items()]
 
 
 def to_markdown(table: pd.DataFrame) -> str:
     """One Markdown table of AUROC over all datasets, then one for each dataset and split."""
     blocks = [_overview(table)]
     for dataset, split, rows in _parts(table):
-        head, *body = _cells(rows)
-        lines = [f"### {dataset}, {_SPLITS[split]}", "", _row(head), _row(["---"] * len(head))]
-        blocks.append("\n".join([*lines, *map(_row, body)]))
+        blocks.append(f"### {dataset}, {_SPLITS[split]}\n\n{_lines(_cells(rows))}")
     return "\n\n".join([*blocks, _NOTE]) + "\n"
 
 
 def _overview(table: pd.DataFrame) -> str:
     """AUROC with folds at random / disjoint by entity, a column for each dataset."""
     datasets = list(dict.fromkeys(table["dataset"]))
-    lines = [_row(["AUROC, random / entity", *datasets]), _row(["---"] * (1 + len(datasets)))]
+    lines = []
     groups: Any = table.groupby(["detector", "title"], sort=False)
     for (_, title), rows in groups:
         cells = [title]
@@ -210,22 +199,21 @@ def _overview(table: pd.DataFrame) -> str:
                 if split in own
             ]
             cells.append(" / ".join(areas) or "–")
-        lines.append(_row(cells))
-    return "\n".join(lines)
+        lines.append(cells)
+    return _lines(pd.DataFrame(lines, columns=["AUROC, random / entity", *datasets]))
 
 
 def to_latex(table: pd.DataFrame) -> str:
     """A LaTeX tabular (booktabs) for each dataset and split."""
     blocks = []
     for dataset, split, rows in _parts(table):
-        head, *body = map(_tex, _cells(rows))
-        lines = [
-            f"% {dataset}, {_SPLITS[split]}",
-            rf"\begin{{tabular}}{{l{'r' * head.count(' & ')}}}",
-            r"\toprule", head, r"\midrule", *body, r"\bottomrule", r"\end{tabular}",
-        ]  # fmt: skip
-        blocks.append("\n".join(lines))
-    return "\n\n".join(blocks) + "\n"
+        cells = _cells(rows)
+        columns = "l" + "r" * (cells.shape[1] - 1)
+        text = cells.to_latex(index=False, escape=True, column_format=columns)
+        for sign, written in (("–", "--"), ("†", r"$^\dagger$"), ("β", r"$\beta$")):
+            text = text.replace(sign, written)
+        blocks.append(f"% {dataset}, {_SPLITS[split]}\n{text}")
+    return "\n".join(blocks)
 
 
 def _parts(table: pd.DataFrame) -> list[tuple[str, str, pd.DataFrame]]:
@@ -234,11 +222,16 @@ def _parts(table: pd.DataFrame) -> list[tuple[str, str, pd.DataFrame]]:
     return [(str(dataset), str(split), rows) for (dataset, split), rows in groups]
 
 
-def _cells(rows: pd.DataFrame) -> list[list[str]]:
-    """The heads of the columns, then the cells of each row, as text."""
-    used = [(column, head) for column, head in _HEAD if column in rows.columns]
-    body = [[_cell(row, column) for column, _ in used] for row in rows.to_dict("records")]
-    return [[head for _, head in used], *body]
+def _lines(cells: pd.DataFrame) -> str:
+    rows = [list(cells.columns), ["---"] * cells.shape[1], *cells.to_numpy().tolist()]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def _cells(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows as text, with the heads of the columns."""
+    used = {column: head for column, head in _HEAD.items() if column in rows.columns}
+    cells = [[_cell(row, column) for column in used] for row in rows.to_dict("records")]
+    return pd.DataFrame(cells, columns=list(used.values()))
 
 
 def _cell(row: dict[Any, Any], column: str) -> str:
@@ -259,12 +252,3 @@ def _cell(row: dict[Any, Any], column: str) -> str:
 
 def _star(p: float | None) -> str:
     return "*" if p is not None and p < ALPHA else ""
-
-
-def _row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def _tex(cells: Sequence[str]) -> str:
-    safe = [c.replace("%", r"\%").replace("_", r"\_").replace("β", r"$\beta$") for c in cells]
-    return " & ".join(c.replace("–", "--").replace("†", r"$^\dagger$") for c in safe) + r" \\"

@@ -1,41 +1,37 @@
-"""Answers with E_A found in them, as material for a detector, and what a detector says of one."""
+"""What a detector says of an answer, and of a question before it is answered."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, NamedTuple, cast
+from typing import Literal
 
 import numpy as np
 import pandas as pd
-from torch import Tensor
 
-from anchorscope.answers.generate import answer_offsets
-from anchorscope.detect.answer_parts import answer_parts
-from anchorscope.detect.material import Arrays, Material, Text
-from anchorscope.engine.transfer import to_host
-from anchorscope.models import Model
 from anchorscope.notebook import Line, belief_chart, card
-from anchorscope.records import Answer, Span
-from anchorscope.spans.characters import tokens_of
 
 # "cannot say": the threshold is open there, or the answer is unlike all that was learnt from;
 # "no answer": it declines, is empty, or names nothing.
 Outcome = Literal["right", "wrong", "cannot say", "no answer"]
-SpanKind = Literal["entity", "sentence"]
-States = dict[tuple[str, int], np.ndarray]  # by pass and layer: [answer, width]
+_GRAVITY: dict[Outcome, int] = {"right": 0, "no answer": 1, "cannot say": 2, "wrong": 3}
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class ScoredSpan:
     """An entity or a sentence of an answer and how likely it is wrong."""
 
     start: int  # characters of the answer as it is given back
     end: int
     text: str
-    kind: SpanKind
-    probability: float  # of a sentence: that of its worst entity; NaN where it names nothing
+    kind: Literal["entity", "sentence"]
+    probability: float  # of a sentence: that of its worst entity
     outcome: Outcome
+
+    @property
+    def weight(self) -> tuple[int, float]:
+        """Orders spans: of the gravest outcome the one that is least likely right decides."""
+        return _GRAVITY[self.outcome], self.probability
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +79,23 @@ class Scored:
         return card(self.answer, facts, picture=belief_chart(lines) if self.belief else "")
 
 
+@dataclass(frozen=True, kw_only=True)
+class Warned:
+    """A question and how likely the model's answer to it will be wrong."""
+
+    question: str
+    probability: float  # of a wrong answer, calibrated, before a token of it is written
+    outcome: Outcome  # what the answer will be, as far as the question tells
+    reason: str = ""  # why it cannot say
+    flagged: bool = field(init=False)  # every outcome but "right"
+    threshold: float = np.nan
+    distance: float = np.nan  # share of training questions, held out, that are nearer
+    detector: str = ""  # the detector's id
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "flagged", self.outcome != "right")
+
+
 def to_frame(scored: Sequence[Scored], *, spans: bool = False) -> pd.DataFrame:
     """Scored answers as a table: a row for each answer, or for each of its sentences and entities.
 
@@ -93,83 +106,3 @@ def to_frame(scored: Sequence[Scored], *, spans: bool = False) -> pd.DataFrame:
             [{"answer": n} | asdict(span) for n, one in enumerate(scored) for span in one.spans]
         )
     return pd.DataFrame([asdict(one) for one in scored]).drop(columns=["spans", "belief"])
-
-
-@dataclass(frozen=True, kw_only=True)
-class Entity:
-    """An entity of an answer: its characters, its tokens, and the sentence it is in."""
-
-    span: Span
-    tokens: tuple[int, ...]  # E_A, counted from the answer's first token; one at least
-    sentence: Span
-
-
-@dataclass(frozen=True, kw_only=True)
-class LocatedAnswer:
-    """An answer with its entities found in it; none where it names nothing."""
-
-    question: str
-    answer: Answer
-    entities: tuple[Entity, ...]
-    own: bool = False  # written by the model just now, as the answers that it was trained on
-
-
-class WithTokenizer(NamedTuple):
-    """As much of a model as finding entities takes."""
-
-    tokenizer: Any
-
-
-def locate_answer(
-    model: Model | WithTokenizer, question: str, answer: Answer, *, every: bool = False
-) -> LocatedAnswer:
-    """The answer with its entity found as in a run, without a gold answer; or `every` entity."""
-    offsets, found = answer_offsets(cast(Model, model), answer), []
-    for sentence, spans in answer_parts(answer.text, question=question, every=every):
-        for span in spans:
-            if tokens := tokens_of([span], offsets):
-                found.append(Entity(span=span, tokens=tokens, sentence=sentence))
-    return LocatedAnswer(question=question, answer=answer, entities=tuple(found))
-
-
-def unknown_answer(
-    text: str, ids: Sequence[int], number: int, *, log_prob: float = np.nan
-) -> Answer:
-    """An answer whose token probabilities are not known, or all the same."""
-    return Answer(
-        id=str(number),
-        text=text.strip(),
-        token_ids=tuple(ids),
-        log_probs=(log_prob,) * len(ids),
-        first_entropy=-log_prob,
-        finished=True,
-    )
-
-
-def material_of(answers: Sequence[LocatedAnswer], states: States) -> Material:
-    """The entities of fresh answers as a detector's material; states [entity, width]."""
-    texts = tuple(
-        Text(
-            id=one.answer.id,
-            question=one.question,
-            answer=one.answer.text,
-            log_probs=one.answer.log_probs,
-            exact_answer=entity.tokens,
-            first_entropy=one.answer.first_entropy,
-        )
-        for one in answers
-        for entity in one.entities
-    )
-    layers = max((layer for _, layer in states), default=0)
-    return Material(
-        name="scored",
-        texts=texts,
-        z=np.full(len(texts), -1),
-        bank=Arrays(states, layers=layers),
-        rows=np.arange(len(texts)),
-    )
-
-
-def on_host(states: Tensor) -> np.ndarray:
-    """States [row, ...] as a run folder would give them back: through half precision."""
-    return to_host(states).astype(np.float32)
