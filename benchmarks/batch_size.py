@@ -13,10 +13,10 @@ SIZES = (4096, 256)  # tokens of a batch
 
 
 def main() -> None:
-    """Prints how many answers differ."""
+    """Print how many answers differ."""
     model = anc.load_model("bundled", device="cpu", dtype="bfloat16")
-    asked = anc.load_questions("atlas", limit=96)
-    prompts = make_prompts(model, [q.text for q in asked], shots=asked.shots, style="text")
+    questions = anc.load_questions("atlas", limit=96)
+    prompts = make_prompts(model, [q.text for q in questions], shots=questions.shots, style="text")
     ids = [prompt.ids for prompt in prompts]
     answerer = Answerer(model, max_tokens=16)
     with Lease(model) as lease:

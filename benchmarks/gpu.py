@@ -25,8 +25,7 @@ from anchorscope.engine.decode import DecodedBatch, read_prefix, write_answers
 from anchorscope.engine.interventions import TokenPositions
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.passes import KNOCKOUT
-from anchorscope.engine.read import read_rows
-from anchorscope.engine.rows import row_for
+from anchorscope.engine.read import read_rows, row_for
 from anchorscope.engine.transfer import to_host
 from anchorscope.models import Model, load_model
 
@@ -91,7 +90,7 @@ def mark(prompt: tuple[int, ...], answer: tuple[int, ...], number: int) -> Token
 def job(model: Model, prompts: list[tuple[int, ...]], budget: Budget) -> dict[str, float]:
     """Seconds of each part of the whole job, and the tokens of the knockout."""
     clock, tokens = Clock(), 0
-    how = {"blocks": model.blocks, "turn_at": PREFIX, "seed": 0}
+    options = {"blocks": model.blocks, "turn_at": PREFIX, "seed": 0}
     with Lease(model) as lease:
         prefix = read_prefix(lease, prompts[0][:PREFIX])
         none = torch.tensor([-1], device=model.device)
@@ -107,7 +106,7 @@ def job(model: Model, prompts: list[tuple[int, ...]], budget: Budget) -> dict[st
                 to_host(written.states[:, -1])
             lines = zip(batch, written.answers, strict=True)
             marked = [mark(p, line.token_ids, n) for n, (p, line) in enumerate(lines)]
-            rows = [row_for(m, n, KNOCKOUT, **how) for n, m in enumerate(marked)]
+            rows = [row_for(m, n, KNOCKOUT, **options) for n, m in enumerate(marked)]
             tokens += sum(len(row.ids) for row in rows)
             reader = read_rows(lease, written.trunk, rows, budget=budget)
             while True:

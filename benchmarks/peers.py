@@ -43,8 +43,8 @@ class Bench:
     def __init__(self, given: argparse.Namespace, folder: Path) -> None:
         self.given, self.folder = given, folder
         every = folder / "job.json"
-        asked = ("--questions", given.questions, "--model", given.model)
-        _call(sys.executable, "peers_job.py", *asked, "--out", every)
+        options = ("--questions", given.questions, "--model", given.model)
+        _call(sys.executable, "peers_job.py", *options, "--out", every)
         self.job = Job.load(every)
         self.few = self.job.first(min(given.naive_questions, given.questions))
         few = self.few.save(folder / "few.json")
@@ -68,8 +68,8 @@ class Bench:
                 continue
             self.runs[way] = [*runs, json.loads(out.with_suffix(".json").read_text())]
             parts = self.runs[way][-1]["seconds"].items()
-            said = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in parts)
-            print(f"  {len(self.runs[way])} {way}: {said}", flush=True)
+            times = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in parts)
+            print(f"  {len(self.runs[way])} {way}: {times}", flush=True)
 
     def found(self) -> dict[str, Any]:
         """Everything that the table and the JSON file say."""
@@ -98,8 +98,8 @@ class Bench:
     def _compare(self, way: str) -> dict[str, Any]:
         """How far answers and states are from the expert's, over the questions answered alike."""
         theirs, ours = (np.load(self.folder / f"{name}-0.npz") for name in (EXPERT, way))
-        told = self.runs[way][0]["answers"] or self.job.answers
-        same = [a == b for a, b in zip(told, self.runs[EXPERT][0]["answers"], strict=True)]
+        answers = self.runs[way][0]["answers"] or self.job.answers
+        same = [a == b for a, b in zip(answers, self.runs[EXPERT][0]["answers"], strict=True)]
         absolute, relative = {}, {}
         for name in ours.files:
             rows = [row for row, n in enumerate(self.job.asked[: len(ours[name])]) if same[n]]
@@ -112,7 +112,7 @@ class Bench:
 
 
 class Failed(Exception):
-    """A process ended badly; the last line it said."""
+    """A process ended badly; the last line of its errors."""
 
 
 def _call(python: str, script: str, *words: object) -> None:
@@ -121,8 +121,8 @@ def _call(python: str, script: str, *words: object) -> None:
     command = [python, str(HERE / script), *map(str, words)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     if done.returncode:
-        said = [line.strip() for line in done.stderr.splitlines() if line.strip()]
-        raise Failed(said[-1] if said else f"it ended with status {done.returncode}")
+        errors = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+        raise Failed(errors[-1] if errors else f"it ended with status {done.returncode}")
 
 
 def _medians(
@@ -130,8 +130,12 @@ def _medians(
 ) -> dict[str, dict[str, float]]:
     """Median seconds of each part; of the naive way, scaled, with the expert's other parts."""
     found = {
-        way: {p: statistics.median(run[kind][p] for run in of) for p in PARTS if p in of[0][kind]}
-        for way, of in runs.items()
+        way: {
+            part: statistics.median(run[kind][part] for run in own)
+            for part in PARTS
+            if part in own[0][kind]
+        }
+        for way, own in runs.items()
     }
     if NAIVE in found:
         found[NAIVE] = found[EXPERT] | {"knockout": found[NAIVE]["knockout"] * scale}
@@ -188,7 +192,7 @@ def table(found: dict[str, Any]) -> str:
 
 def notes(found: dict[str, Any]) -> str:
     """What the columns mean."""
-    said = [
+    lines = [
         f"{found['questions']} questions, {found['with_probe']} with a probe position; "
         f"{found['dtype']} on {found['device']}; weights {found['weights_mb']:.0f} MB; "
         f"load average {found['load_average']:.1f}.",
@@ -198,11 +202,11 @@ def notes(found: dict[str, Any]) -> str:
         "questions answered alike.",
     ]
     if NAIVE in found["seconds"]:
-        said.append(
+        lines.append(
             f"{NAIVE}: the knockout was measured on {found['naive_questions']} questions and "
             f"scaled linearly to all; its other parts are {EXPERT}'s."
         )
-    return "\n".join(said)
+    return "\n".join(lines)
 
 
 def main() -> None:

@@ -24,15 +24,15 @@ from peers_job import Job
 
 
 def work(way: str, job: Job, out: Path) -> None:
-    """Loads, warms up on two questions, then does the job against the clock."""
+    """Load, warm up on two questions, then do the job against the clock."""
     module = importlib.import_module(f"way_{way}")
     model = module.load(job)
     loaded = resident_mb("VmRSS")
     module.run(model, job.first(2), Clock())
     clock = Clock()
     answers, clean, knocked = module.run(model, job, clock)
-    arrays = {name: of.numpy() for name, of in (("clean", clean), ("knockout", knocked))
-              if of is not None}  # fmt: skip
+    states = {"clean": clean, "knockout": knocked}
+    arrays = {name: own.numpy() for name, own in states.items() if own is not None}
     np.savez(out.with_suffix(".npz"), **arrays)
     facts = {
         "seconds": dict(clock.wall),

@@ -14,8 +14,7 @@ from anchorscope.engine.decode import read_prefix, shared_prefix
 from anchorscope.engine.interventions import TokenPositions
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.passes import KNOCKOUT
-from anchorscope.engine.read import read_rows
-from anchorscope.engine.rows import row_for
+from anchorscope.engine.read import read_rows, row_for
 
 
 def load(job: Job) -> Model:
@@ -42,7 +41,7 @@ def run(model: Model, job: Job, clock: Clock) -> tuple[list[list[int]], Tensor, 
             return len(job.prompts[number]) - len(prefix)
 
         every = range(len(job.prompts))
-        how = {"blocks": model.blocks, "turn_at": len(prefix), "seed": 0}
+        options = {"blocks": model.blocks, "turn_at": len(prefix), "seed": 0}
         room = max(map(own, every)) + MAX_TOKENS
         fit = prefix.rows_within(budget.written, room=room)
         sizes = {"length": own, "then": int, "budget": budget, "rows": fit}
@@ -55,17 +54,17 @@ def run(model: Model, job: Job, clock: Clock) -> tuple[list[list[int]], Tensor, 
                 clean |= dict(zip((n for _, n in rows), states, strict=True))
             with clock.of("knockout"):
                 marked = [(row, mark(job, n, answers[n], last[n])) for row, n in rows]
-                forks = [row_for(of, row, KNOCKOUT, **how) for row, of in marked]
+                forks = [row_for(own, row, KNOCKOUT, **options) for row, own in marked]
                 for read, states in read_rows(lease, done.trunk, forks, budget=budget):
                     numbers = [batch[row.number] for row in read]
                     knocked |= dict(zip(numbers, states.float().cpu(), strict=True))
             del done, states  # before the next batch has its own
-    clean, knocked = (torch.stack([of[n] for n in job.asked]) for of in (clean, knocked))
+    clean, knocked = (torch.stack([by_n[n] for n in job.asked]) for by_n in (clean, knocked))
     return [answers[n] for n in every], clean, knocked
 
 
 def mark(job: Job, number: int, answer: list[int], last: int) -> TokenPositions:
-    """Where the subject and the answer stand."""
+    """The positions of the subject and the answer."""
     prompt, exact = job.prompts[number], tuple(job.exact[number])
     ids = tuple(prompt + answer)[: last + 1]
     return TokenPositions(

@@ -39,10 +39,10 @@ def run(model: Any, job: Job, clock: Clock) -> tuple[list[list[int]], Tensor, Te
 def generate(model: Any, job: Job) -> list[list[int]]:
     """The greedy answer to each prompt."""
     answers: list[list[int]] = [[] for _ in job.prompts]
-    how = {"do_sample": False, "max_new_tokens": MAX_TOKENS, "eos_token_id": job.stop_ids}
+    options = {"do_sample": False, "max_new_tokens": MAX_TOKENS, "eos_token_id": job.stop_ids}
     for batch in batches(job.prompts):
         given = pad(model, [job.prompts[n] for n in batch])
-        with model.generate(given, **how) as tracer:
+        with model.generate(given, **options) as tracer:
             out = tracer.result.save()
         for number, line in zip(batch, out[:, given["input_ids"].shape[1] :].tolist(), strict=True):
             answers[number] = until(job.stop_ids, line)

@@ -37,12 +37,12 @@ def run(model: Any, job: Job, clock: Clock) -> tuple[list[list[int]], Tensor, Te
 def generate(model: Any, job: Job) -> list[list[int]]:
     """The greedy answer to each prompt."""
     answers: list[list[int]] = [[] for _ in job.prompts]
-    how = {"max_new_tokens": MAX_TOKENS, "do_sample": False, "return_type": "tokens"}
-    how |= {"stopping_criteria": EosTokenCriteria(job.stop_ids), "stop_at_eos": False}
+    options = {"max_new_tokens": MAX_TOKENS, "do_sample": False, "return_type": "tokens"}
+    options |= {"stopping_criteria": EosTokenCriteria(job.stop_ids), "stop_at_eos": False}
     for batch in batches(job.prompts):
         given = pad(model, [job.prompts[n] for n in batch])
         tokens = given.pop("input_ids")
-        out = model.generate(tokens, **given, **how, verbose=False)
+        out = model.generate(tokens, **given, **options, verbose=False)
         for number, line in zip(batch, out[:, tokens.shape[1] :].tolist(), strict=True):
             answers[number] = until(job.stop_ids, line)
     return answers

@@ -67,7 +67,7 @@ COMMON = (
         "gpt_neox",
     ),
 )
-# Registered as causal language models as well, and asked by nobody for an answer.
+# Registered as causal language models as well, though they write no answers.
 NOT_DECODERS = re.compile(
     "bart|bert|bird|blenderbot|camembert|data2vec|electra|^ernie$|marian|mvp|pegasus|prophetnet"
     "|reformer|rembert|roformer|trocr|^xlm|xlnet|xmod|musicgen|git$"

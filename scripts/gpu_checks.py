@@ -28,16 +28,13 @@ from kit.tiny import tiny_tokenizer
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from anchorscope.engine import HALVED
-from anchorscope.engine.batches import Budget
+from anchorscope.engine.batches import Budget, bounds_of
 from anchorscope.engine.check import check_model
-from anchorscope.engine.check.stock import distance
-from anchorscope.engine.check.trial import peak_bytes, trial_pack
 from anchorscope.engine.decode import grow_trunk, read_prefix
 from anchorscope.engine.interventions import Intervention, TokenPositions
 from anchorscope.engine.lease import Lease
-from anchorscope.engine.limits import bounds_of, bounds_within
-from anchorscope.engine.read import read_rows
-from anchorscope.engine.rows import row_for
+from anchorscope.engine.packs import distance
+from anchorscope.engine.read import read_rows, row_for
 from anchorscope.models import Model, load_model
 
 GIB = 1 << 30
@@ -63,7 +60,7 @@ failures: list[str] = []
 
 
 def check(name: str, ok: bool, seen: str) -> None:
-    """Prints one line, and remembers a failure."""
+    """Print one line, and remember a failure."""
     print(f"{'ok  ' if ok else 'FAIL'} {name}: {seen}", flush=True)
     if not ok:
         failures.append(name)
@@ -113,38 +110,34 @@ def split_checks(config: LlamaConfig, dtype: torch.dtype, *, gpu: bool) -> None:
         check(f"split equals whole, {label}, {name}", far < allowed, seen)
     checks = list(check_model(parted))
     failed = [f"{c.name} ({c.seen})" for c in checks if not c.ok]
-    said = "; ".join(failed) or f"understood, {len(checks)} checks"
-    check(f"doctor on the split model, {label}", not failed, said)
+    seen = "; ".join(failed) or f"understood, {len(checks)} checks"
+    check(f"doctor on the split model, {label}", not failed, seen)
 
 
 def memory_checks(config: LlamaConfig, *, gpu: bool) -> None:
-    """Peak memory against the bound: with all the GPU, and with most of it taken by others."""
+    """Peak memory of full packs: with all the GPU, and with most of it taken by others."""
     device, dtype = ("cuda", torch.bfloat16) if gpu else ("cpu", torch.float32)
     model = load_model(built(config, device, dtype), tokenizer=tiny_tokenizer())
-    if not gpu:
-        taken, tokens = trial_pack(model, lambda model, work: (work(), 0)[1])
-        check("memory", True, f"dry run: a pack of {tokens} tokens went through; no GPU to measure")
-        return
-    for spare in (None, 24 * GIB, 6 * GIB):
+    for spare in (None, 24 * GIB, 6 * GIB) if gpu else (None,):
         others = _take_all_but(spare)
-        free = torch.cuda.mem_get_info()[0]
-        taken, tokens = trial_pack(model, peak_bytes)
+        free = torch.cuda.mem_get_info()[0] if gpu else GIB
         failed = [c.name for c in check_model(model) if not c.ok]
         check(f"doctor, {free / GIB:.0f} GiB free", not failed, ", ".join(failed) or "understood")
-        bounds, least = bounds_of(model), bounds_within(free // 2, 2 * taken / tokens)
-        seen = f"{taken / tokens / 1024:.0f} KiB a token; {bounds}"
-        check(f"bounds, {free / GIB:.0f} GiB free", bounds.tokens >= least.tokens, seen)
-        peak = peak_bytes(model, lambda: _fill(model))
-        seen = f"peak {peak / GIB:.2f} GiB of {free / GIB:.2f} free, packs of {bounds.tokens}"
+        before = torch.cuda.memory_allocated() if gpu else 0
+        if gpu:
+            torch.cuda.reset_peak_memory_stats()
+        _fill(model)
+        peak = torch.cuda.max_memory_allocated() - before if gpu else 0
+        seen = f"peak {peak / GIB:.2f} GiB of {free / GIB:.2f} free, packs of {bounds_of(model)}"
         check(f"a full shard, {free / GIB:.0f} GiB free", peak < 0.75 * free, seen)
         del others
-        torch.cuda.empty_cache()
+        if gpu:
+            torch.cuda.empty_cache()
 
 
 def _take_all_but(spare: int | None) -> torch.Tensor | None:
-    """Holds GPU memory as another program would, so that only `spare` bytes are left."""
-    free = torch.cuda.mem_get_info()[0]
-    if spare is None or spare >= free:
+    """Hold GPU memory as another program would, so that only `spare` bytes are left."""
+    if spare is None or spare >= (free := torch.cuda.mem_get_info()[0]):
         return None
     return torch.empty(free - spare, dtype=torch.uint8, device="cuda")
 
@@ -162,14 +155,14 @@ def _fill(model: Model) -> None:
         Intervention(name="post", where="post"),
         Intervention(name="heads", heads=tuple((b, 0) for b in range(1, model.blocks + 1))),
     )
-    how = {"blocks": model.blocks, "turn_at": len(front), "seed": 0}
+    options = {"blocks": model.blocks, "turn_at": len(front), "seed": 0}
     with Lease(model) as lease:
         prefix = read_prefix(lease, front)
         rows_at_once = prefix.rows_within(budget.trunk, room=40) or len(samples)
         here = samples[:rows_at_once]
         prompts = [s.ids[: s.answer_at] for s in here]
         trunk = grow_trunk(lease, prefix, prompts, room=0, head=False).trunk
-        rows = [row_for(s, n, cut, **how) for cut in cuts for n, s in enumerate(here)]
+        rows = [row_for(s, n, cut, **options) for cut in cuts for n, s in enumerate(here)]
         often = -(-6 * budget.tokens // sum(len(row.ids) for row in rows))  # full packs of each
         HALVED.clear()
         for _ in read_rows(lease, trunk, rows * often, budget=budget):

@@ -1,6 +1,6 @@
-"""Runs the tutorial and keeps its outputs; the notebook for a GPU is written without any.
+"""Run docs/tutorial.ipynb, keep its outputs in it, and say how many seconds each cell took.
 
-python scripts/tutorial.py            # docs/tutorial.py -> docs/tutorial.ipynb, seconds by cell
+python scripts/tutorial.py            # in place
 python scripts/tutorial.py --out DIR  # into another folder
 """
 
@@ -15,7 +15,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import jupytext
 import nbformat
 import psutil
 from nbclient import NotebookClient
@@ -26,13 +25,11 @@ MOST_BYTES = 1_000_000  # of the notebook with its outputs, as it is committed
 
 
 def notebook_of(name: str) -> NotebookNode:
-    """The notebook of docs/NAME.py, without outputs; the same source gives the same cell ids."""
-    notebook = jupytext.read(DOCS / f"{name}.py")
-    for number, cell in enumerate(notebook.cells):
-        cell["id"] = f"cell-{number}"
-    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
-    about = {"kernelspec": kernel, "language_info": {"name": "python"}}
-    notebook["metadata"] = nbformat.from_dict(about)
+    """The notebook docs/NAME.ipynb without outputs."""
+    notebook = nbformat.read(DOCS / f"{name}.ipynb", as_version=4)
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.outputs, cell.execution_count = [], None
     return notebook
 
 
@@ -98,6 +95,8 @@ def _first_line(source: str) -> str:
 
 
 def write(notebook: NotebookNode, file: Path) -> None:
+    for cell in notebook.cells:  # a line of the file for each line of text; outputs as they are
+        cell["source"] = cell.source.splitlines(keepends=True)
     text = json.dumps(notebook, indent=1, ensure_ascii=False, sort_keys=True) + "\n"
     if len(text) > MOST_BYTES:
         raise SystemExit(f"{file} would have {len(text):,} bytes; at most {MOST_BYTES:,}")
@@ -117,7 +116,6 @@ def main() -> None:
         print(f"{cell.seconds:7.1f}  {cell.processor:13.1f}  {cell.line}")
     print(f"{sum(cell.seconds for cell in cells):7.1f}  {'':13}  in all")
     write(without_noise(notebook), out / "tutorial.ipynb")
-    write(notebook_of("tutorial_gpu"), out / "tutorial_gpu.ipynb")
 
 
 if __name__ == "__main__":

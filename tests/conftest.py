@@ -30,7 +30,6 @@ LONG = (
     "test_pipeline_evidence.py",
     "test_bundled_exact.py",
     "test_spread_run.py",
-    "test_study_spread.py",
     "test_engine_architectures.py",
 )
 

@@ -66,18 +66,6 @@ def test_the_check_fails_where_text_becomes_markup(browser, address, monkeypatch
     tab.context.close()
 
 
-@pytest.mark.slow
-def test_a_walk_of_random_clicks_ends_without_an_error(browser, address) -> None:
-    tab, heard = visit(browser, address)
-    rng = random.Random(0)
-    for _ in range(WALK):
-        _step(tab, rng)
-    tab.wait_for_timeout(1000)
-    assert heard.errors == []
-    assert harmed(tab, heard) == [] and elsewhere(heard, address) == []
-    tab.context.close()
-
-
 def _step(tab, rng: random.Random) -> None:
     """One thing that a visitor might do, without waiting for what it leads to."""
     kind = rng.choice(["question", "subject", "token", "button", "switch", "key", "heads"])

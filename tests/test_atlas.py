@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from importlib.resources import files
 
 import pytest
 
@@ -30,11 +29,6 @@ def test_sizes_and_relations() -> None:
     assert relations["country"] > len(ATLAS) / 2
     assert 1350 <= len(COMPARE) <= 1650
     assert len({question.relation for question in COMPARE}) == 6
-
-
-def test_the_table_is_small() -> None:
-    folder = files("anchorscope.datasets") / "facts"
-    assert sum(len(place.read_bytes()) for place in folder.iterdir()) < 300_000
 
 
 @BOTH
@@ -76,29 +70,6 @@ def test_no_atlas_question_holds_its_answer() -> None:
     texts = {question.text for question in ATLAS}
     assert "Mexico City is the capital of which country?" not in texts
     assert "What is the capital of Singapore?" not in texts
-
-
-def test_questions_about_one_country_share_their_entity() -> None:
-    about = [
-        "What is the capital of France?",
-        "What is the currency of France?",
-        "What continent is France in?",
-        "Paris is the capital of which country?",
-    ]
-    assert {asked(text).entity for text in about} == {"france"}
-    assert asked("W is the chemical symbol of which element?").entity == "tungsten"
-    article = asked("What is the capital of the Netherlands?")  # no part of the subject
-    assert (article.subjects, article.entity) == (("Netherlands",), "netherlands")
-
-
-def test_popularity_is_a_population_of_wide_range() -> None:
-    people = {city.key: city.population for city in table.cities()}
-    cities = [question for question in ATLAS if question.relation == "country"]
-    assert all(q.popularity == people[q.id.split("/")[1]] for q in cities)
-    assert sum((q.popularity or 0) < 100_000 for q in cities) > 300
-    assert sum((q.popularity or 0) >= 1_000_000 for q in cities) > 200
-    elements = {"symbol", "element", "atomic-number"}
-    assert all((q.popularity is None) == (q.relation in elements) for q in ATLAS)
 
 
 @BOTH
@@ -157,14 +128,6 @@ def test_comparisons_are_true_by_the_table() -> None:
         high, low = by_name[question.answers[0]][relation], by_name[loser][relation]
         least = low * 2 if relation in ("area", "country-population") else low + 5
         assert high >= (low * 3 if relation == "city-population" else least), question.text
-
-
-def test_the_popularity_of_a_comparison_is_the_smaller_population() -> None:
-    people = {country.name: country.population for country in table.countries()}
-    for question in COMPARE:
-        if question.relation == "area":
-            assert question.popularity == min(people[name] for name in question.subjects)
-    assert all(q.popularity is None for q in COMPARE if q.relation == "higher-number")
 
 
 def test_a_larger_table_keeps_the_old_comparisons(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,41 +2,10 @@
 
 from __future__ import annotations
 
-import socket
-import threading
-import time
-
 import pytest
 from torture.lying_hub import KINDS, Lie, check_detector, check_upload
 
 from anchorscope.errors import in_a_line
-from anchorscope.models.locate import bundled_on_hub
-
-
-def served(*said: bytes | float) -> str:
-    """The address of a server that says this once, whatever it is asked, and waits in between."""
-    listening = socket.create_server(("127.0.0.1", 0))
-
-    def serve() -> None:
-        connection, _ = listening.accept()
-        with connection:
-            connection.recv(9999)
-            try:
-                for piece in said:
-                    time.sleep(piece) if isinstance(piece, float) else connection.sendall(piece)
-            except OSError:
-                return
-
-    threading.Thread(target=serve, daemon=True).start()
-    return f"http://127.0.0.1:{listening.getsockname()[1]}/x"
-
-
-def test_a_hub_that_answers_nonsense_does_not_serve_the_bundled_model(monkeypatch):
-    from huggingface_hub import constants
-
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(constants, "ENDPOINT", served(b"nonsense"))
-    assert bundled_on_hub() is False
 
 
 def test_what_a_server_said_is_shown_as_one_line_without_controls():

@@ -11,7 +11,7 @@ from anchorscope.engine.decode import grow_trunk, read_prefix
 from anchorscope.engine.interventions import TokenPositions
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.passes import KNOCKOUT
-from anchorscope.engine.rows import read_batch, row_for
+from anchorscope.engine.read import read_batch, row_for
 from anchorscope.models import load_model
 from anchorscope.pipeline.prepare import common_prefix, prompts_of
 from anchorscope.spans.question import find_spans

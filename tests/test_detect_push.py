@@ -1,20 +1,18 @@
-"""`anchorscope detect push` against a stand-in for the hub, in a process of its own."""
+"""`anchorscope detect push` against a stand-in for the hub."""
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
+from huggingface_hub import close_session, constants
 from kit.hub_server import Hub, hub
 from kit.tiny import tiny_lm, tiny_tokenizer
 from test_detect_score import make
 
-from anchorscope.detect.deployed.detector import Detector
-from anchorscope.detect.deployed.saved import FILES
+from anchorscope.detect.detector import Detector
+from anchorscope.detect.saved import FILES
 from anchorscope.models import load_model
 
 
@@ -27,35 +25,40 @@ def folder(tmp_path_factory):
     return local.save(home / "detector")
 
 
-def command(code: str, *words: object, hub: Hub, home, token: str = "hf_right"):
-    """Python in a process that takes the stand-in for the hub."""
-    env = {k: v for k, v in os.environ.items() if not k.startswith("HF_")}
-    env |= {"HF_ENDPOINT": hub.address, "HF_TOKEN": token, "HF_HOME": str(home / "hf")}
-    env |= {"HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "COLUMNS": "300"}
-    words = (sys.executable, "-c", code, *map(str, words))
-    return subprocess.run(words, capture_output=True, text=True, env=env, timeout=120, check=False)
+@pytest.fixture
+def push(folder, cli, tmp_path, monkeypatch):
+    """Run `anchorscope detect push` of the detector to this stand-in; exit code, output, error."""
+
+    def run(hub: Hub, *words: str, token: str = "hf_right") -> tuple[int, str, str]:
+        for name, value in {
+            "HF_HUB_OFFLINE": False,
+            "ENDPOINT": hub.address,
+            "HUGGINGFACE_CO_URL_TEMPLATE": hub.address + "/{repo_id}/resolve/{revision}/{filename}",
+            "HF_HUB_CACHE": str(tmp_path / "hub"),
+            "HF_HUB_DISABLE_XET": True,
+            "HF_HUB_DISABLE_TELEMETRY": True,
+        }.items():
+            monkeypatch.setattr(constants, name, value)
+        monkeypatch.setenv("HF_TOKEN", token)
+        monkeypatch.setenv("no_proxy", "127.0.0.1")
+        close_session()
+        return cli("detect", "push", folder, *words)
+
+    yield run
+    close_session()
 
 
-def push(folder, *more, **where):
-    return command("from anchorscope.cli import main; main()",
-                   "detect", "push", folder, *more, **where)  # fmt: skip
-
-
-def test_a_pushed_detector_is_fetched_again_and_is_the_same(folder, tmp_path):
+def test_a_pushed_detector_is_fetched_again_and_is_the_same(folder, push):
     with hub() as there:
-        done = push(folder, "org/detector", hub=there, home=tmp_path)
-        assert done.returncode == 0, done.stderr
-        assert done.stdout.strip() == f"{there.address}/org/detector"
+        code, out, error = push(there, "org/detector")
+        assert code == 0, error
+        assert out.strip() == f"{there.address}/org/detector"
         assert there.repositories["org/detector"]["private"] is True
         assert set(there.files("org/detector")) == set(FILES)
         assert len(there.large) == 1  # the weights went as a large file
-        code = (
-            "import sys; from anchorscope import Detector; print(Detector.load(sys.argv[1]).model)"
-        )
-        again = command(code, "org/detector", hub=there, home=tmp_path)
-        assert again.returncode == 0, again.stderr
+        again = Detector.load("org/detector")
     own = Detector.load(folder)
-    assert again.stdout.strip() == str(own.model | {"source": "tiny", "adapter": None})
+    assert again.model == own.model | {"source": "tiny", "adapter": None}
     # What is local stays here: neither the card nor the description says where the model lies.
     for name in ("README.md", "detector.json"):
         assert str(folder.parent) not in there.files("org/detector")[name].decode()
@@ -64,29 +67,29 @@ def test_a_pushed_detector_is_fetched_again_and_is_the_same(folder, tmp_path):
     assert there.files("org/detector")["detector.safetensors"] == weights
 
 
-def test_an_existing_repository_gets_the_new_files_and_keeps_the_others(folder, tmp_path):
+def test_an_existing_repository_gets_the_new_files_and_keeps_the_others(folder, push):
     old = {"private": False, "files": {"notes.txt": b"mine", "README.md": b"an older card"}}
     with hub(repositories={"org/detector": old}) as there:
-        done = push(folder, "org/detector", hub=there, home=tmp_path)
-    assert done.returncode == 0, done.stderr
+        code, _, error = push(there, "org/detector")
+    assert code == 0, error
     files = there.files("org/detector")
     assert set(files) == {*FILES, "notes.txt"} and files["notes.txt"] == b"mine"
     assert json.loads(files["detector.json"])["kind"] == "anchorscope-detector"
     assert files["README.md"] == (folder / "README.md").read_bytes()
 
 
-def test_public_is_asked_for_by_name(folder, tmp_path):
+def test_public_is_asked_for_by_name(push):
     with hub() as there:
-        done = push(folder, "org/open", "--public", hub=there, home=tmp_path)
-    assert done.returncode == 0, done.stderr
+        code, _, error = push(there, "org/open", "--public")
+    assert code == 0, error
     assert there.repositories["org/open"]["private"] is False
 
 
-def test_a_refusal_is_one_sentence_and_nothing_is_uploaded(folder, tmp_path):
+def test_a_refusal_is_one_sentence_and_nothing_is_uploaded(push):
     with hub() as there:
-        done = push(folder, "org/detector", hub=there, home=tmp_path, token="hf_wrong")
-    assert done.returncode == 2
-    assert "'org/detector' could not be written" in done.stderr and "401" in done.stderr
-    assert "hf auth login" in done.stderr and "Traceback" not in done.stderr
+        code, _, error = push(there, "org/detector", token="hf_wrong")
+    assert code == 2
+    assert "'org/detector' could not be written" in error and "401" in error
+    assert "hf auth login" in error and "Traceback" not in error
     assert not there.repositories and not there.large
     assert not any("preupload" in asked or "commit" in asked for asked in there.asked)

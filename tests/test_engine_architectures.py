@@ -43,10 +43,10 @@ def test_right(kind):
 def test_refused_with_the_reason(kind):
     try:
         checks = check_model(load_model(build(kind), tokenizer=tiny_tokenizer()))
-        said = " ".join(check.seen for check in checks if not check.ok)
+        seen = " ".join(check.seen for check in checks if not check.ok)
     except UserError as error:
-        said = str(error)
-    assert REFUSED[kind] in said
+        seen = str(error)
+    assert REFUSED[kind] in seen
 
 
 def test_falcon_by_its_other_makes():
@@ -62,8 +62,8 @@ def test_falcon_by_its_other_makes():
             assert outcome.verdict == verdict, outcome
 
 
-@pytest.mark.slow  # a fourth of them, with the short pack of a run; scripts/architectures.py: all
-@pytest.mark.parametrize("kind", DECODERS[::4])
+@pytest.mark.slow  # some, with the short pack of a run; scripts/architectures.py: all
+@pytest.mark.parametrize("kind", DECODERS[::16])
 def test_no_decoder_is_accepted_and_wrong(kind):
     try:
         lm = build(kind)

@@ -72,12 +72,12 @@ KEPT = {"layers": slice(0, 4), "norm": [1, 2, 3, 5]}
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_each_fault_is_named_and_no_other(model, tmp_path, fault):
-    change, said = FAULTS[fault]
+    change, message = FAULTS[fault]
     states = [plain(model, ids)[:, KEPT.get(fault, slice(1, 5))] for ids in ROWS]
     found = failed(model, write(tmp_path / "s", ROWS, change(states)))
     found.pop("states are this model's", None)
     (seen,) = found.values()
-    assert said in seen
+    assert message in seen
 
 
 def test_missing_first_token_is_named(tmp_path):

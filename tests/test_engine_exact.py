@@ -115,7 +115,7 @@ def test_all_heads_equal_the_full_knockout_and_one_head_does_not(tiny):
     heads = tiny.lm.config.num_attention_heads
     every = tuple((b, h) for b in range(1, tiny.blocks + 1) for h in range(heads))
     full = engine_states(tiny, SAMPLES, KNOCKOUT)
-    # To rounding: a row that is cut head by head holds the keys' own tokens too, seen by nobody.
+    # To rounding: a row that is cut head by head holds the keys' own tokens too, unseen.
     split = engine_states(tiny, SAMPLES, Intervention(name="h", heads=every))
     torch.testing.assert_close(split, full, atol=1e-4, rtol=0)
     one = engine_states(tiny, SAMPLES, Intervention(name="h", heads=((2, 1),)))
@@ -181,8 +181,8 @@ def test_answers_equal_those_of_generate(tiny):
     prompts = [s.ids[: s.answer_at] for s in SAMPLES]
     stop = torch.tensor([7, 9, 13, 40, 41, 42, 43])
     with Lease(tiny) as lease:
-        known = read_prefix(lease, shared_prefix(prompts, stop=len(PREFIX)))
-        written = write_answers(lease, known, prompts, stop_ids=stop, limit=9)
+        prefix = read_prefix(lease, shared_prefix(prompts, stop=len(PREFIX)))
+        written = write_answers(lease, prefix, prompts, stop_ids=stop, limit=9)
     for prompt, answer, states in zip(prompts, written.answers, written.states, strict=True):
         plain = tiny.lm.generate(
             torch.tensor([prompt]), max_new_tokens=9, do_sample=False, eos_token_id=stop.tolist(),
@@ -197,7 +197,7 @@ def test_answers_equal_those_of_generate(tiny):
         ]
         assert answer.log_probs == pytest.approx(scores[: len(answer.log_probs)], abs=1e-4)
         spread = [torch.log_softmax(s[0], -1) for s in plain.scores]
-        entropies = [-(of.exp() * of).sum().item() for of in spread]
+        entropies = [-(row.exp() * row).sum().item() for row in spread]
         assert answer.entropies == pytest.approx(entropies[: len(answer.token_ids)], abs=1e-4)
         first = torch.log_softmax(plain.scores[0][0], -1)
         assert answer.first_entropy == pytest.approx(-(first.exp() * first).sum().item(), abs=1e-4)
@@ -218,9 +218,9 @@ def test_states_at_one_more_position_are_those_of_a_pass_that_ends_there(tiny):
     """The last token of the question: nothing that comes later has a say in it."""
     ends = [len(PREFIX) + n for n in (2, 0, 4, 7, 3)]
     with Lease(tiny) as lease:
-        known = read_prefix(lease, PREFIX)
+        prefix = read_prefix(lease, PREFIX)
         prompts = [s.ids[: s.answer_at] for s in SAMPLES]
-        grown = grow_trunk(lease, known, prompts, room=0, head=False, extra_position=ends)
+        grown = grow_trunk(lease, prefix, prompts, room=0, head=False, extra_position=ends)
     short = [s.ids[: end + 1] for s, end in zip(SAMPLES, ends, strict=True)]
     torch.testing.assert_close(grown.last.extra, plain_states(tiny, short), **CLOSE)
     torch.testing.assert_close(grown.last.states, plain_states(tiny, prompts), **CLOSE)

@@ -16,8 +16,7 @@ from anchorscope.engine.interventions import Intervention, TokenPositions, keys_
 from anchorscope.engine.layout import UnsupportedModel, require_rule
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.passes import KNOCKOUT, NEUTRAL
-from anchorscope.engine.read import with_mass
-from anchorscope.engine.rows import _heads, first_changed, row_for
+from anchorscope.engine.read import first_changed, row_for, with_mass
 
 
 def test_where_a_row_starts():
@@ -27,18 +26,18 @@ def test_where_a_row_starts():
     assert first_changed(SAMPLES[0], (5,), len(PREFIX)) == len(PREFIX)
 
 
-def test_a_row_holds_no_key_that_nobody_sees():
+def test_a_row_holds_no_key_that_no_token_sees():
     """Behind a gap in E_Q: cut in a part of the model or after the softmax, it is seen."""
     sample, start = SAMPLES[1], len(PREFIX) + 4
-    how = {"blocks": 4, "turn_at": len(PREFIX), "seed": SEED}
+    options = {"blocks": 4, "turn_at": len(PREFIX), "seed": SEED}
     behind = {len(PREFIX) + 9, len(PREFIX) + 10}
     whole = tuple(range(start, len(sample.ids)))
-    row = row_for(sample, 0, KNOCKOUT, **how)
+    row = row_for(sample, 0, KNOCKOUT, **options)
     assert row.at == tuple(at for at in whole if at not in behind)
     assert row.ids == tuple(sample.ids[at] for at in row.at)
     for part in ({"where": "post"}, {"layers": "window:2"}, {"layers": "single"},
                  {"heads": ((1, 0),)}, {"heads": ()}):  # fmt: skip
-        row = row_for(sample, 0, Intervention(name="part", **part), **how)
+        row = row_for(sample, 0, Intervention(name="part", **part), **options)
         assert row.at == whole and row.ids == sample.ids[start:]
 
 
@@ -55,24 +54,7 @@ def test_a_mask_from_which_nothing_could_be_cut_is_refused(mask):
         require_rule(mask, torch.nn.Linear(1, 1))
 
 
-def test_the_heads_of_a_batch_are_those_that_each_row_names(tiny_llama):
-    count = tiny_llama.lm.config.num_attention_heads
-    named = (None, (), ((1, 0),), ((tiny_llama.blocks, count - 1), (1, 1), (1, 0)), None)
-    kinds = [Intervention(name=str(n), heads=heads) for n, heads in enumerate(named)]
-    how = {"blocks": tiny_llama.blocks, "turn_at": len(PREFIX), "seed": SEED}
-    rows = [row_for(SAMPLES[0], 0, kind, **how) for kind in (*kinds, *kinds)]
-    lease = Lease(tiny_llama)
-    cut = _heads(lease, rows)
-    assert cut is not None and cut.shape == (10, tiny_llama.blocks, count)
-    for row, of in zip(rows, cut, strict=True):
-        for block in range(tiny_llama.blocks):
-            for head in range(count):
-                heads = row.intervention.heads
-                assert bool(of[block, head]) == (heads is None or (block + 1, head) in heads)
-    assert _heads(lease, [rows[0], rows[4]]) is None
-
-
-def asked(
+def marked_prompt(
     question: range, exact: tuple[int, ...], *, answer_at: int, content: tuple[int, ...] = ()
 ) -> TokenPositions:
     """A prompt of worked examples, the question's tokens, and the end of its turn."""
@@ -86,8 +68,8 @@ def test_neutral_tokens_are_of_the_question_and_its_turn_then_of_the_examples():
     drawn = [
         {p for seed in range(200) for p in keys_of(at, "neutral", seed=seed)}
         for at in (
-            asked(range(40, 48), (43, 44, 45), answer_at=52, content=(40, 41)),
-            asked(range(40, 48), tuple(range(40, 48)), answer_at=52),  # three behind it
+            marked_prompt(range(40, 48), (43, 44, 45), answer_at=52, content=(40, 41)),
+            marked_prompt(range(40, 48), tuple(range(40, 48)), answer_at=52),  # three behind it
         )
     ]
     # Never 40 and 41, content words; never 51, which the answer's first word comes from.
@@ -98,16 +80,16 @@ def test_neutral_tokens_are_of_the_question_and_its_turn_then_of_the_examples():
 
 def test_neutral_tokens_are_as_many_as_the_prompt_can_give():
     for exact, count in (((1, 2), 2), ((1, 2, 3, 4), 2), ((0, 1), 1)):
-        chosen = keys_of(asked(range(8), exact, answer_at=8), "neutral", seed=1)
+        chosen = keys_of(marked_prompt(range(8), exact, answer_at=8), "neutral", seed=1)
         assert len(chosen) == count
         assert not set(chosen) & {0, 7, *exact}
 
 
 def test_attention_mass_is_that_of_eager_attention(tiny):
     with Lease(tiny) as lease:
-        known = read_prefix(lease, PREFIX)
+        front = read_prefix(lease, PREFIX)
         prompts = [s.ids[: s.answer_at] for s in SAMPLES]
-        trunk = grow_trunk(lease, known, prompts, room=0, head=False).trunk
+        trunk = grow_trunk(lease, front, prompts, room=0, head=False).trunk
         found = with_mass(lease, trunk, SAMPLES, budget=Budget(20))
     for sample, given in zip(SAMPLES, found, strict=True):
         assert given.mass == pytest.approx(eager_mass(tiny, sample.ids), abs=1e-5)
@@ -115,7 +97,7 @@ def test_attention_mass_is_that_of_eager_attention(tiny):
 
 def test_neutral_keys_get_as_much_attention_as_exact_ones():
     """Of the pairs among four tokens the one whose mass is that of E_Q, whatever the seed."""
-    at = asked(range(40, 48), (43, 44), answer_at=52, content=(40, 41, 42, 45, 46))
+    at = marked_prompt(range(40, 48), (43, 44), answer_at=52, content=(40, 41, 42, 45, 46))
     own = {47: 0.1, 48: 0.2, 49: 0.4, 50: 0.8}
     for pair in combinations(own, 2):
         mass = dict.fromkeys(range(53), 0.0) | own | {43: own[pair[0]], 44: own[pair[1]]}

@@ -10,8 +10,8 @@ from kit.rivers import rivers
 from kit.tiny import tiny_lm, tiny_tokenizer
 
 from anchorscope.answers.generate import Answerer
+from anchorscope.engine.batches import power_of_two
 from anchorscope.engine.decode import Prefix, states_bytes
-from anchorscope.engine.limits import power_of_two
 from anchorscope.models import load_model
 
 COLLECT = ["detect", "collect", "--model", "model", "--data", "rivers.jsonl", "--out", "run"]
@@ -37,10 +37,13 @@ def sizes(monkeypatch) -> list[tuple[int, int]]:
 def test_states_of_answers_are_within_the_bound(tmp_path, cli, monkeypatch, sizes):
     """A quarter of the bytes of a batch with long answers are their states."""
     memory = 40 << 20
-    monkeypatch.setattr("anchorscope.engine.limits.all_memory", lambda: memory)
-    monkeypatch.chdir(rivers(tmp_path))
+    monkeypatch.setattr("anchorscope.engine.batches.all_memory", lambda: memory)
+    place = rivers(tmp_path)
+    monkeypatch.chdir(place)
     code, _, error = cli(*COLLECT, "--max-tokens", "1024", "--shots", "0")
     assert code == 0, error
+    stages = json.loads((place / "run/run.json").read_text())["stages"]
+    assert not any("halved" in stage for stage in stages.values())
     bound = power_of_two(memory // 16)
     answers = [size for size in sizes if size[1] > 1]
     assert answers and max(rows for rows, _ in answers) > 0
@@ -82,14 +85,6 @@ def test_halved_batches_are_noted_in_run_json(tmp_path, cli, monkeypatch):
     assert all(isinstance(tokens, int) and tokens > 0 for tokens in halved)
     assert halved == sorted(halved, reverse=True)
     assert "memory ran out" in out + error
-
-
-def test_run_with_enough_memory_notes_no_halving(tmp_path, cli, monkeypatch):
-    place = rivers(tmp_path)
-    monkeypatch.chdir(place)
-    assert cli(*COLLECT, "--max-tokens", "4")[0] == 0
-    stages = json.loads((place / "run/run.json").read_text())["stages"]
-    assert not any("halved" in stage for stage in stages.values())
 
 
 def test_states_of_an_answer_take_what_is_counted():

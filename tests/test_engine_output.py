@@ -14,20 +14,19 @@ from anchorscope.engine.decode import grow_trunk, read_prefix
 from anchorscope.engine.interventions import Intervention, keys_of
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.passes import ANSWER_ONLY, CONTENT, KNOCKOUT, NEUTRAL, QUESTION, RETEST
-from anchorscope.engine.read import read_rows_with_output
-from anchorscope.engine.rows import row_for, unchanged_row
+from anchorscope.engine.read import read_rows_with_output, row_for, unchanged_row
 
 
 def engine_outputs(model, cuts, *, budget=64):
     """The output [cut, sample, 3] by the engine, rows of all passes mixed."""
     out = torch.full((len(cuts), len(SAMPLES), 3), torch.nan)
     with Lease(model) as lease:
-        known = read_prefix(lease, PREFIX)
+        front = read_prefix(lease, PREFIX)
         prompts = [mark.ids[: mark.answer_at] for mark in SAMPLES]
-        trunk = grow_trunk(lease, known, prompts, room=0, head=False).trunk
-        how = {"blocks": model.blocks, "turn_at": len(known), "seed": SEED}
+        trunk = grow_trunk(lease, front, prompts, room=0, head=False).trunk
+        options = {"blocks": model.blocks, "turn_at": len(front), "seed": SEED}
         rows = [
-            unchanged_row(mark, n, cut) if cut.heads == () else row_for(mark, n, cut, **how)
+            unchanged_row(mark, n, cut) if cut.heads == () else row_for(mark, n, cut, **options)
             for cut in cuts
             for n, mark in enumerate(SAMPLES)
         ]
@@ -79,8 +78,8 @@ def test_a_cut_up_to_the_answer_still_tells_its_first_word(tiny_llama):
     """The last token of the prompt may be cut from the answer: it is read all the same."""
     mark = SAMPLES[4]
     assert mark.answer_at - 1 in mark.exact_question
-    how = {"blocks": tiny_llama.blocks, "turn_at": len(PREFIX), "seed": SEED}
-    row = row_for(mark, 0, KNOCKOUT, **how)
+    options = {"blocks": tiny_llama.blocks, "turn_at": len(PREFIX), "seed": SEED}
+    row = row_for(mark, 0, KNOCKOUT, **options)
     assert mark.answer_at - 1 in row.at and row.answer == len(mark.ids) - mark.answer_at
 
 

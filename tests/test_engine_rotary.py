@@ -109,6 +109,6 @@ def test_prompts_beyond_the_switch_are_refused_before_anything_runs(
     words = ["detect", "collect", "--model", "model", "--data", "rows.jsonl", "--shots", "0"]
     words += ["--prompt", "text", "--device", "cpu", "--dtype", "float32", "--out", "run"]
     code, out, error = cli(*words, "--max-tokens", "8", "--shard", "1")
-    said = " ".join((out + error).split())
-    assert code == 2 and "reads rows of up to 120 tokens exactly" in said, said
+    message = " ".join((out + error).split())
+    assert code == 2 and "reads rows of up to 120 tokens exactly" in message, message
     assert not list(tmp_path.glob("run/states/*/*"))

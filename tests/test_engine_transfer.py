@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from anchorscope.engine.decode import pad_left, read_prefix, write_answers
+from anchorscope.engine.decode import pad_left
 from anchorscope.engine.layout import PAD, Layout
-from anchorscope.engine.lease import Lease
 from anchorscope.engine.transfer import HostCopy, to_device, to_host
-from anchorscope.models import load_model
-from tests.kit.tiny import tiny_lm, tiny_tokenizer
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(
     not torch.cuda.is_available(), reason="needs a GPU"))]  # fmt: skip
@@ -54,7 +49,7 @@ def test_several_threads_may_wait_for_the_same_states(device: str) -> None:
     arriving.settle()
     for thread in threads:
         thread.join()
-    assert len(seen) == 8 and all((of == 1e6).all() for of in seen)
+    assert len(seen) == 8 and all((array == 1e6).all() for array in seen)
 
 
 def test_a_layout_that_knows_its_sizes_is_the_one_that_counts() -> None:
@@ -63,32 +58,3 @@ def test_a_layout_that_knows_its_sizes_is_the_one_that_counts() -> None:
     counted = Layout(at, at, prefix_length=0)
     known = Layout(at, at, prefix_length=0, sizes=[len(row) for row in rows])
     assert torch.equal(counted.place, known.place) and len(known.place) == 16
-
-
-class _Asked(TorchDispatchMode):
-    """The operations whose result the host must see, for which a GPU ends its work first."""
-
-    names = ("nonzero", "_local_scalar_dense", "masked_select", "item")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[str] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = func.overloadpacket.__name__
-        bools = name == "index" and any(i is not None and i.dtype == torch.bool for i in args[1])
-        if name in self.names or bools:
-            self.seen.append(name)
-        return func(*args, **(kwargs or {}))
-
-
-def test_a_step_of_decoding_asks_for_nothing_but_who_has_ended() -> None:
-    """Which is read once a step, as a copy; else Python cannot get ahead of a GPU."""
-    model = load_model(tiny_lm("llama"), tokenizer=tiny_tokenizer())
-    prompts = [(1, 2, 3, number) for number in range(4, 9)]
-    with Lease(model) as lease:
-        prefix = read_prefix(lease, prompts[0][:2])
-        for stop in (torch.tensor([-1]), torch.arange(0, 300, 2)):  # nobody, and some at each step
-            with _Asked() as asked:
-                write_answers(lease, prefix, prompts, stop_ids=stop, limit=4)
-            assert asked.seen == []

@@ -21,8 +21,7 @@ from anchorscope.engine.decode import grow_trunk
 from anchorscope.engine.interventions import Intervention
 from anchorscope.engine.interventions import positions_of as marked
 from anchorscope.engine.lease import Lease
-from anchorscope.engine.read import read_rows
-from anchorscope.engine.rows import row_for
+from anchorscope.engine.read import read_rows, row_for
 from anchorscope.evidence.heads import (
     HeadSet,
     by_other_half,

@@ -23,8 +23,7 @@ from kit.planted import (
 from anchorscope.engine.batches import Budget
 from anchorscope.engine.interventions import Intervention, positions_of
 from anchorscope.engine.lease import Lease
-from anchorscope.engine.read import read_rows
-from anchorscope.engine.rows import row_for
+from anchorscope.engine.read import read_rows, row_for
 from anchorscope.errors import UserError
 from anchorscope.evidence.patching import (
     choose_donors,

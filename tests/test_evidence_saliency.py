@@ -20,7 +20,7 @@ from anchorscope.engine.interventions import Intervention
 from anchorscope.engine.interventions import positions_of as marked
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.passes import KNOCKOUT
-from anchorscope.engine.rows import read_batch, row_for
+from anchorscope.engine.read import read_batch, row_for
 from anchorscope.errors import UserError
 from anchorscope.evidence.saliency import saliency
 from anchorscope.evidence.shards import prefix_of

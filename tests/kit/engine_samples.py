@@ -8,8 +8,7 @@ from anchorscope.engine.batches import Budget
 from anchorscope.engine.decode import grow_trunk, read_prefix
 from anchorscope.engine.interventions import Intervention, TokenPositions, keys_of
 from anchorscope.engine.lease import Lease
-from anchorscope.engine.read import read_rows
-from anchorscope.engine.rows import row_for
+from anchorscope.engine.read import read_rows, row_for
 from anchorscope.models import Model
 
 CLOSE = {"atol": 1e-4, "rtol": 0}
@@ -55,11 +54,11 @@ def engine_states(
     out = torch.full((len(samples), model.blocks, model.parts.width), torch.nan)
     with Lease(model) as lease:
         lease.observer = (lambda weights: None) if written_out else None
-        known = read_prefix(lease, prefix)
+        front = read_prefix(lease, prefix)
         prompts = [s.ids[: s.answer_at] for s in samples]
-        trunk = grow_trunk(lease, known, prompts, room=0, head=False).trunk
-        how = {"blocks": model.blocks, "turn_at": len(known), "seed": SEED}
-        rows = [row_for(sample, n, intervention, **how) for n, sample in enumerate(samples)]
+        trunk = grow_trunk(lease, front, prompts, room=0, head=False).trunk
+        options = {"blocks": model.blocks, "turn_at": len(front), "seed": SEED}
+        rows = [row_for(sample, n, intervention, **options) for n, sample in enumerate(samples)]
         for batch, states in read_rows(lease, trunk, rows, budget=Budget(budget)):
             out[[row.number for row in batch]] = states.float().cpu()
     return out

@@ -1,6 +1,6 @@
 """A stand-in for the hub's HTTP API on this machine: repositories, commits, large files, downloads.
 
-It speaks what `huggingface_hub` asks for when a folder is uploaded and fetched again, and keeps
+It answers what `huggingface_hub` asks for when a folder is uploaded and fetched again, and keeps
 everything in memory.
 """
 
@@ -25,7 +25,7 @@ SHA = "0123456789abcdef0123456789abcdef01234567"
 
 @dataclass
 class Hub:
-    """What the stand-in knows and was asked."""
+    """The repositories of the stand-in, and the requests it got."""
 
     token: str = "hf_right"
     address: str = ""

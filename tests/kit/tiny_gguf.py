@@ -83,7 +83,7 @@ def _tensors(writer: GGUFWriter, size: int, quantised: GGMLQuantizationType | No
         try:
             raw = quantize(weight, quantised)
         except NotImplementedError:
-            # What stands in the blocks does not matter: it is the kind that cannot be read.
+            # The content of the blocks does not matter: it is the kind that cannot be read.
             block, space = GGML_QUANT_SIZES[quantised]
             raw = np.zeros((shape[0], -(-shape[1] // block) * space), dtype=np.uint8)
         writer.add_tensor(name, raw, raw_dtype=quantised)

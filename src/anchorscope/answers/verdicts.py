@@ -133,11 +133,11 @@ def doubt_of(sample: Sample) -> Doubt | None:
     return Doubt(id=sample.id, doubt=doubt, why=why)
 
 
-def doubtful(samples: Sequence[Sample], *, most: int | None = None) -> list[tuple[Sample, Doubt]]:
+def doubtful(samples: Sequence[Sample]) -> list[tuple[Sample, Doubt]]:
     """The samples whose verdicts are in doubt, the likeliest to be wrong first."""
     pairs = [(sample, doubt) for sample in samples if (doubt := doubt_of(sample)) is not None]
     pairs.sort(key=lambda pair: (-pair[1].doubt, pair[0].id))
-    return pairs[:most]
+    return pairs
 
 
 def _texts(text: str) -> list[str]:

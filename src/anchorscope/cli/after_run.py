@@ -6,31 +6,27 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
 
-from anchorscope.cli.run import words
-from anchorscope.cli.terminal import Bar, Terminal, echo, quiet_libraries
+from anchorscope.cli.options import FinishedRun, SomeData, words
+from anchorscope.cli.terminal import Bar, Terminal, echo, plain_table, quiet_libraries
 from anchorscope.errors import UserError, unknown
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from anchorscope.answers.verdicts import Doubt
-    from anchorscope.pathways.power import Power, Smallest
-    from anchorscope.records import Estimate, Sample
+    from anchorscope.pathways.power import Power
+    from anchorscope.records import Estimate
     from anchorscope.run_folder.manifest import Checked
 
 # What more questions do not change.
-_OTHER = {
+ADVICE = {
     "explained": "More questions do not change that: ask one kind of question alone, or mend what "
     "the groups are explained by.",
     "no-effect": "See first that the right tokens are cut: exact tokens are in samples.parquet.",
 }
-COLUMNS = ("id", "question", "answer", "accepted", "right", "abstained", "why")  # of doubtful.csv
 
 
 def verify(
@@ -76,10 +72,10 @@ def _checks(folder: Path, *, deep: bool) -> Iterator[Checked]:
     if not folder.is_dir():
         raise UserError(f"There is no folder '{folder}'. Give a run's or a detector's folder.")
     if (folder / RUN).exists() or (folder / MARKERS).is_dir():
-        yield from _of_run(folder, deep=deep)
+        yield from _checks_of_run(folder, deep=deep)
         return
     if (folder / "detector.json").exists() or (folder / "detector.safetensors").exists():
-        from anchorscope.detect.deployed.verify import verify_detector
+        from anchorscope.detect.saved import verify_detector
 
         yield from verify_detector(folder, deep=deep)
         return
@@ -89,11 +85,11 @@ def _checks(folder: Path, *, deep: bool) -> Iterator[Checked]:
             f"'{folder}' holds no run.json and no detector.json. Give what --out named."
         )
     for run in runs:
-        for checked in _of_run(run, deep=deep):
+        for checked in _checks_of_run(run, deep=deep):
             yield replace(checked, name=f"{run.name}/{checked.name}")
 
 
-def _of_run(folder: Path, *, deep: bool) -> Iterator[Checked]:
+def _checks_of_run(folder: Path, *, deep: bool) -> Iterator[Checked]:
     from anchorscope.run_folder.manifest import verify_run
 
     wrong = False
@@ -101,7 +97,7 @@ def _of_run(folder: Path, *, deep: bool) -> Iterator[Checked]:
         wrong = wrong or not checked.ok
         yield checked
     if deep and not wrong:  # from damaged files nothing would be learnt
-        from anchorscope.pipeline.recompute import recomputed
+        from anchorscope.pipeline.analyse import recomputed
 
         quiet_libraries()
         with Bar() as bar:
@@ -110,11 +106,9 @@ def _of_run(folder: Path, *, deep: bool) -> Iterator[Checked]:
 
 
 def power(
-    run: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
-    data: Annotated[
-        str, typer.Option(help="Some of the run's datasets, joined by commas; default: all.")
-    ] = "",
-    worlds: Annotated[int, typer.Option(help="Planted worlds behind each number.")] = 40,
+    run: FinishedRun,
+    data: SomeData = "",
+    worlds: Annotated[int, typer.Option(help="Planted worlds behind each number.", min=10)] = 40,
     out: Annotated[Path | None, typer.Option(help="Also write the table to this .csv.")] = None,
 ) -> None:
     """Say which effect a run would have found in 80 %, and one of two or four times its size.
@@ -123,8 +117,6 @@ def power(
     belief, or a part of the samples loses all of it. It also says which layer's probe reads best,
     and whether that is better than chance.
     """
-    if worlds < 10:
-        raise UserError(f"--worlds is {worlds}. Accepted: 10 or more.")
     from anchorscope.config import Config
     from anchorscope.pathways.power import power_of_run
     from anchorscope.run_folder.view import RunView
@@ -141,47 +133,23 @@ def power(
         with Bar() as bar:
             bar.note(f"{name}: planting worlds ...")
             powers.append(power_of_run(view, name, worlds=worlds))
+    effects = plain_table(
+        "dataset", "usable", "questions", "loss of a half", "its ΔP", "share of Q"
+    )
+    table = _power_table(powers)
+    sizes = [(one.dataset, size) for one in powers for size in one.smallest]
+    for (dataset, size), questions in zip(sizes, table["questions"], strict=True):
+        effects.add_row(
+            dataset, f"{size.n:,}", f"{questions:,}", _interval(size.loss, ".0%"),
+            _interval(size.delta_p, ".0f"), _interval(size.share, ".0%"),
+        )  # fmt: skip
     console = Terminal()
-    console.print(_probes(powers))
-    console.print(_smallest(powers))
+    console.print(effects)
     for one in powers:
         console.print(_sentences(one), markup=False)
     if out is not None:
-        _rows(powers).to_csv(out, index=False)
+        table.to_csv(out, index=False)
         echo(str(out))
-
-
-def _probes(powers: list[Power]) -> Table:
-    """Which layer, and what its probe reads."""
-    table = _table("dataset", "layer", "right", "wrong", "AUROC", "shuffled labels", "probe")
-    for one in powers:
-        probe = one.probe
-        table.add_row(
-            one.dataset,
-            f"{probe.layer} of {probe.layers}",
-            str(probe.right),
-            str(probe.wrong),
-            _interval(probe.auroc, ".2f"),
-            f"{min(probe.shuffled):.2f} to {max(probe.shuffled):.2f}",
-            "at chance" if probe.at_chance else "reads",
-        )
-    return table
-
-
-def _smallest(powers: list[Power]) -> Table:
-    """The smallest effects found in 80 %, by number of samples."""
-    table = _table("dataset", "usable", "questions", "loss of a half", "its ΔP", "share of Q")
-    for one in powers:
-        for size in one.smallest:
-            table.add_row(
-                one.dataset,
-                f"{size.n:,}",
-                f"{_questions(one, size):,}",
-                _interval(size.loss, ".0%"),
-                _interval(size.delta_p, ".0f"),
-                _interval(size.share, ".0%"),
-            )
-    return table
 
 
 def _sentences(power: Power) -> str:
@@ -192,21 +160,15 @@ def _sentences(power: Power) -> str:
             f"Had half of the samples lost their belief, this run would have found two pathways "
             f"in {power.now['power_half']:.0%}; had a fifth, in {power.now['power_fifth']:.0%}."
         )
-    parts += [_OTHER[power.finding]] if power.finding in _OTHER else []
-    parts += [f"{power.probe.why.capitalize()}."] if power.probe.why else []
+    parts += [ADVICE[power.finding]] if power.finding in ADVICE else []
+    probe = power.probe
+    parts.append(
+        f"The probe of layer {probe.layer} of {probe.layers} reads {probe.right} right and "
+        f"{probe.wrong} wrong answers with AUROC {_interval(probe.auroc, '.2f')}, shuffled labels "
+        f"with {min(probe.shuffled):.2f} to {max(probe.shuffled):.2f}."
+    )
+    parts += [f"{probe.why.capitalize()}."] if probe.why else []
     return " ".join(parts)
-
-
-def _questions(power: Power, size: Smallest) -> int:
-    """The number of questions to ask for so many usable samples, at this run's rate."""
-    return round(size.n * power.questions / power.n)
-
-
-def _table(*columns: str) -> Table:
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for column in columns:
-        table.add_column(column)
-    return table
 
 
 def _interval(estimate: Estimate, form: str) -> str:
@@ -217,46 +179,41 @@ def _interval(estimate: Estimate, form: str) -> str:
     return f"{estimate.value:{form}} ({low} to {high})"
 
 
-def _rows(powers: list[Power]) -> pd.DataFrame:
+def _power_table(powers: list[Power]) -> pd.DataFrame:
     """One row for each dataset and number of samples, every number with its interval."""
     import pandas as pd
 
-    return pd.DataFrame(
-        [
-            {
+    rows = []
+    for one in powers:
+        for size in one.smallest:
+            row = {
                 "dataset": one.dataset,
                 "finding": one.finding,
                 "usable": size.n,
-                "questions": _questions(one, size),
-                **_columns("loss", size.loss),
-                **_columns("delta_p", size.delta_p),
-                **_columns("share", size.share),
-                **one.now,
-                "layer": one.probe.layer,
-                "right": one.probe.right,
-                "wrong": one.probe.wrong,
-                **_columns("auroc", one.probe.auroc),
-                "shuffled_auroc": sum(one.probe.shuffled) / len(one.probe.shuffled),
-                "at_chance": one.probe.at_chance,
+                # To get so many usable samples, at this run's rate.
+                "questions": round(size.n * one.questions / one.n),
             }
-            for one in powers
-            for size in one.smallest
-        ]
-    )
+            estimates = {"loss": size.loss, "delta_p": size.delta_p, "share": size.share}
+            for name, estimate in estimates.items():
+                row |= _with_ends(name, estimate)
+            probe = one.probe
+            row |= {**one.now, "layer": probe.layer, "right": probe.right, "wrong": probe.wrong}
+            row |= _with_ends("auroc", probe.auroc)
+            row["shuffled_auroc"] = sum(probe.shuffled) / len(probe.shuffled)
+            rows.append(row | {"at_chance": probe.at_chance})
+    return pd.DataFrame(rows)
 
 
-def _columns(name: str, estimate: Estimate) -> dict[str, float]:
-    return {
-        name: estimate.value,
-        f"{name}_low": estimate.low,
-        f"{name}_high": estimate.high,
-    }
+def _with_ends(name: str, estimate: Estimate) -> dict[str, float]:
+    return {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
 
 
 def verdicts(
-    run: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
+    run: FinishedRun,
     out: Annotated[Path, typer.Option(help="The .csv file to write.")] = Path("doubtful.csv"),
-    most: Annotated[int, typer.Option(help="At most so many rows, the most doubtful ones.")] = 100,
+    most: Annotated[
+        int, typer.Option(help="At most so many rows, the most doubtful ones.", min=1)
+    ] = 100,
 ) -> None:
     """Write the answers whose verdict may be wrong, for you to check and correct.
 
@@ -266,8 +223,6 @@ def verdicts(
     """
     if out.suffix != ".csv":
         raise UserError(f"--out is '{out}'. Accepted: a .csv file.")
-    if most < 1:
-        raise UserError(f"--most is {most}. Accepted: 1 or more.")
     import pandas as pd
 
     from anchorscope.answers.verdicts import doubtful
@@ -280,10 +235,22 @@ def verdicts(
     if not samples:
         raise UserError(f"'{run}' has no accepted answers to compare with, only given verdicts.")
     pairs = doubtful(samples)
-    rows = [_row(sample, doubt) for sample, doubt in pairs[:most]]
+    rows = [
+        {
+            "id": sample.id,
+            "question": _safe_cell(sample.question.text),
+            "answer": _safe_cell(sample.answer.text),
+            "accepted": _safe_cell(" | ".join(sample.question.answers)),
+            "right": int(sample.verdict == "right"),
+            "abstained": int(sample.verdict == "abstain"),
+            "why": _safe_cell(doubt.why),
+        }
+        for sample, doubt in pairs[:most]
+    ]
+    columns = ["id", "question", "answer", "accepted", "right", "abstained", "why"]
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        pd.DataFrame(rows, columns=list(COLUMNS)).to_csv(out, index=False)
+        pd.DataFrame(rows, columns=columns).to_csv(out, index=False)
     except OSError as error:
         raise UserError(f"{out} cannot be written: {error.strerror}.") from error
     echo(
@@ -295,18 +262,6 @@ def verdicts(
     echo(f"  {command_of(config, corrected)}")
 
 
-def _row(sample: Sample, doubt: Doubt) -> tuple[Any, ...]:
-    return (
-        sample.id,
-        _text(sample.question.text),
-        _text(sample.answer.text),
-        _text(" | ".join(sample.question.answers)),
-        int(sample.verdict == "right"),
-        int(sample.verdict == "abstain"),
-        _text(doubt.why),
-    )
-
-
-def _text(text: str) -> str:
+def _safe_cell(text: str) -> str:
     """The text for a spreadsheet, which would compute what begins like a formula."""
     return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t") else text

@@ -5,27 +5,36 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
-from anchorscope.cli.detect_serve import serve
-from anchorscope.cli.model import OWN, Adapter, Revision, load_named
-from anchorscope.cli.run import collect, words
-from anchorscope.cli.terminal import Bar, Terminal, echo
-from anchorscope.config import help_of
+from anchorscope.cli.model import load_named
+from anchorscope.cli.options import (
+    Adapter,
+    AsDataset,
+    DetectorFolder,
+    DetectorModel,
+    Device,
+    Revision,
+    SomeData,
+    words,
+)
+from anchorscope.cli.run import collect
+from anchorscope.cli.serve import serve
+from anchorscope.cli.terminal import Bar, Terminal, echo, plain_table
 from anchorscope.errors import UserError
 from anchorscope.progress import Progress
 
 detect = typer.Typer(no_args_is_help=True, help="Detectors of wrong answers.")
 
 
-detect.command()(collect)
-detect.command()(serve)
+detect.command("collect")(collect)
+detect.command("serve")(serve)
 
-
-_Seed = Annotated[int, typer.Option(help="Seed of folds and intervals.")]
-_Folds = Annotated[int, typer.Option(help="Folds, 3 or more.")]
+Seed = Annotated[int, typer.Option(help="Seed of folds and intervals.")]
+Folds = Annotated[int, typer.Option(help="Folds.", min=3)]
+Calibration = Literal["platt", "isotonic"]
 
 
 @detect.command("eval")
@@ -46,21 +55,17 @@ def evaluate(
     ] = None,
     limit: Annotated[
         int | None,
-        typer.Option(help="Answers of each dataset, as many right as wrong; default: all."),
+        typer.Option(help="Answers of each dataset, as many right as wrong; default: all.", min=40),
     ] = None,
-    folds: _Folds = 5,
-    seed: _Seed = 0,
+    folds: Folds = 5,
+    seed: Seed = 0,
     resamples: Annotated[
         int | None,
         typer.Option(help="Bootstrap resamples; default: as many as the comparisons need."),
     ] = None,
 ) -> None:
     """Write the table of every detector, with random and entity-disjoint folds side by side."""
-    _at_least("folds", folds, 3)
-    if limit is not None:
-        _at_least("limit", limit, 40)
-
-    from anchorscope.detect.study import study
+    from anchorscope.detect.evaluate import study
     from anchorscope.run_folder.disk import check_writable
     from anchorscope.run_folder.store import Store
     from anchorscope.run_folder.view import RunView
@@ -86,8 +91,11 @@ def evaluate(
         echo(_peer_line(row))
     echo("\n".join(str(file) for file in files if file.suffix in (".csv", ".md", ".png")))
     if (folder / "report.html").is_file():  # an analysed run: its report has these claims too
-        echo(str(write_report(RunView.open(folder))))
-    store.relist()
+        files.append(write_report(RunView.open(folder)))
+        echo(str(files[-1]))
+    if store.info:  # a run folder, which lists what was added
+        store.add(*(file.relative_to(folder).as_posix() for file in files))
+        store.relist()
 
 
 @detect.command()
@@ -95,25 +103,21 @@ def train(
     run: Annotated[Path, typer.Argument(help="A finished run.")],
     out: Annotated[Path, typer.Option(help="The detector's folder.")],
     method: Annotated[str, typer.Option(help="auto, combined, probe or entity-log-prob.")] = "auto",
-    data: Annotated[str, typer.Option(help="Some datasets, joined by commas; default: all.")] = "",
-    folds: _Folds = 5,
-    seed: _Seed = 0,
+    data: SomeData = "",
+    folds: Folds = 5,
+    seed: Seed = 0,
     risk: Annotated[
         float | None,
         typer.Option(help="Keep wrong answers below the threshold to at most this share."),
     ] = None,
-    calibration: Annotated[str, typer.Option(help="platt or isotonic.")] = "platt",
+    calibration: Annotated[Calibration, typer.Option(help="From score to probability.")] = "platt",
     licence: Annotated[str, typer.Option(help="Licence of the detector.")] = "other",
     model_licence: Annotated[str, typer.Option(help="Licence of the model.")] = "not recorded",
     data_licence: Annotated[str, typer.Option(help="Licence of the data.")] = "not recorded",
 ) -> None:
     """Train a detector on a run's answers and save it with its evaluation and model card."""
-    _at_least("folds", folds, 3)
-    if calibration not in ("platt", "isotonic"):
-        raise UserError(f"--calibration is {calibration!r}. Accepted: platt, isotonic.")
-
-    from anchorscope.detect.deployed.detector import Detector
-    from anchorscope.detect.deployed.saved import check_place
+    from anchorscope.detect.detector import Detector
+    from anchorscope.detect.saved import check_place
 
     check_place(out.expanduser())
     names = words(data) or None
@@ -130,7 +134,7 @@ def train(
 
 @detect.command()
 def score(
-    detector: Annotated[str, typer.Argument(help="A detector's folder, or a hub repository.")],
+    detector: DetectorFolder,
     file: Annotated[
         Path | None,
         typer.Argument(
@@ -146,31 +150,33 @@ def score(
         typer.Option(help="File to write, .jsonl, .csv or .parquet; default: print JSON lines."),
     ] = None,
     prefix: Annotated[str, typer.Option(help="A prefix for the names of the new fields.")] = "",
-    model: Annotated[str | None, typer.Option(help=f"The detector's model; {OWN}.")] = None,
+    model: DetectorModel = None,
     revision: Revision = None,
     adapter: Adapter = None,
-    device: Annotated[str, typer.Option(help=help_of("device"))] = "auto",
+    device: Device = "auto",
     before: Annotated[
         bool, typer.Option("--before", help="Score the question alone, before it is answered.")
     ] = False,
-    as_dataset: Annotated[
-        str | None,
-        typer.Option("--as", help="Use the prompt of this training dataset, if it had several."),
-    ] = None,
+    as_dataset: AsDataset = None,
 ) -> None:
     """Answer a question, or those of a file, and say how likely each answer is wrong.
 
     Rows are written as they are scored: the same command continues where it stopped.
     """
-    from anchorscope.detect.deployed.detector import Detector
-    from anchorscope.detect.deployed.located import Scored
-    from anchorscope.detect.deployed.pre_answer import Warned
-    from anchorscope.detect.rows.exchanges import exchange_of
-    from anchorscope.detect.rows.files import check_names, check_out, joined, json_line
-    from anchorscope.detect.rows.score_file import maker_of, score_file, score_portions
+    from anchorscope.detect.detector import Detector
+    from anchorscope.detect.rows import (
+        check_names,
+        check_out,
+        exchange_of,
+        joined,
+        json_line,
+        score_file,
+        score_portions,
+    )
+    from anchorscope.detect.scored import Scored, Warned
 
     rows = _rows_to_score(file, question, answer)
-    check_names(rows, prefix, of=Warned if before else Scored)
+    check_names(rows, prefix, kind=Warned if before else Scored)
     if out is not None:
         check_out(out, rows)
     loaded = Detector.load(detector)
@@ -191,7 +197,10 @@ def score(
                 lm, questions, answer=answers, dataset=as_dataset, progress=progress
             )
 
-        made_by = maker_of(loaded) | {"before": before, "as": as_dataset}
+        made_by = {
+            "detector": loaded.id, "band": loaded.band, "weights": loaded.model["weights"],
+            "before": before, "as": as_dataset,
+        }  # fmt: skip
         options: Any = {"prefix": prefix, "progress": bar}
         if out is None:
             waiting = iter(rows)  # a line of JSON for each row, as soon as it is scored
@@ -209,7 +218,7 @@ def _rows_to_score(
     file: Path | None, question: str | None, answer: str | None
 ) -> list[dict[str, Any]]:
     """The rows of the file, or the one question that was given instead."""
-    from anchorscope.detect.rows.files import read_questions
+    from anchorscope.detect.rows import read_questions
 
     if (file is None) == (question is None):
         raise UserError("Give either a file or --question, and not both.")
@@ -232,7 +241,7 @@ def push(
     public: Annotated[bool, typer.Option("--public", help="Make the repository public.")] = False,
 ) -> None:
     """Upload a detector's folder to the hub, private unless --public is given."""
-    from anchorscope.detect.deployed.hub import upload
+    from anchorscope.detect.saved import upload
 
     echo(upload(folder, repository, private=not public))
 
@@ -240,6 +249,7 @@ def push(
 def _summary(detector: Any) -> str:
     """The accuracy, threshold and promise of a trained detector, in lines."""
     numbers, data = detector.evaluation, detector.trained_on
+    surfaces = [key.removeprefix("auroc ") for key in numbers if key.startswith("auroc ")]
     low, high = detector.band
     lines = [
         f"{detector.method.name}: AUROC {numbers['auroc']:.3f} [{numbers['auroc_low']:.3f}, "
@@ -248,34 +258,21 @@ def _summary(detector: Any) -> str:
         f"Flags above {detector.threshold:.3f}; cannot say between {low:.3f} and {high:.3f} "
         f"({numbers['cannot_say']:.0%} of held-out answers).",
         f"Promised: {detector.promise}." if detector.promise else "",
-        *_surface_lines(numbers),
+        *(
+            f"{name}: AUROC {numbers[f'auroc {name}']:.3f}, "
+            f"{numbers[f'right flagged {name}']:.0%} of the right ones above the threshold."
+            for name in surfaces
+        ),
         detector.caution,
     ]
     return "\n".join(line for line in lines if line)
 
 
-def _surface_lines(numbers: Any) -> list[str]:
-    """How well answers in each form were told apart, held out; and how many right ones flagged."""
-    names = [key.removeprefix("auroc ") for key in numbers if key.startswith("auroc ")]
-    return [
-        f"{name}: AUROC {numbers[f'auroc {name}']:.3f}, "
-        f"{numbers[f'right flagged {name}']:.0%} of the right ones above the threshold."
-        for name in names
-    ]
-
-
 def _print_table(table: Any) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    drawn = Table("dataset", "detector", "AUROC random", "AUROC entity", box=SIMPLE_HEAD)
+    drawn = plain_table("dataset", "detector", "AUROC random", "AUROC entity")
     for (dataset, title), rows in table.groupby(["dataset", "title"], sort=False):
-        cells = []
-        for split in ("random", "entity"):
-            for row in rows[rows["split"] == split].to_dict("records"):
-                cells.append(
-                    f"{row['auroc']:.3f} [{row['auroc_low']:.3f}, {row['auroc_high']:.3f}]"
-                )
+        numbers = rows.set_index("split").loc[["random", "entity"]].itertuples()
+        cells = (f"{row.auroc:.3f} [{row.auroc_low:.3f}, {row.auroc_high:.3f}]" for row in numbers)
         drawn.add_row(str(dataset), str(title), *cells)
     Terminal().print(drawn)
 
@@ -296,8 +293,3 @@ def _peer_line(row: dict[Any, Any]) -> str:
         f"{head}AUROC of own states {row['own']:.3f}, of {row['peer']}'s {row['of_peer']:.3f}, "
         f"gap {row['gap']:+.3f} [{row['gap_low']:+.3f}, {row['gap_high']:+.3f}]"
     )
-
-
-def _at_least(name: str, value: int, least: int) -> None:
-    if value < least:
-        raise UserError(f"--{name} is {value}. Accepted: {least} or more.")

@@ -1,4 +1,4 @@
-"""Commands about a model, doctor and get, and the model of a detector or a run."""
+"""Commands about models and data: models, datasets, doctor, get; and a detector's model."""
 
 from __future__ import annotations
 
@@ -9,28 +9,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from anchorscope.cli.terminal import Bar, Terminal, echo, quiet_libraries
-from anchorscope.config import default_of, help_of
+from anchorscope.cli.options import Adapter, Device, Revision, TrustRemoteCode
+from anchorscope.cli.terminal import Bar, Terminal, echo, plain_table, quiet_libraries
+from anchorscope.config import help_of
+from anchorscope.datasets import DATASETS
 from anchorscope.errors import UserError
 from anchorscope.models.locate import WEIGHTS
 
 if TYPE_CHECKING:
     from anchorscope.models import Model
 
-Revision = Annotated[str | None, typer.Option(help=help_of("revision"))]
-Adapter = Annotated[str | None, typer.Option(help=help_of("adapter"))]
-OWN = f"needed unless {' or '.join(f'`{name}`' for name in WEIGHTS)} is named"
-
 
 def doctor(
-    model: Annotated[str, typer.Option(help=help_of("model"))] = default_of("model"),
-    device: Annotated[str, typer.Option(help=help_of("device"))] = default_of("device"),
-    dtype: Annotated[str, typer.Option(help=help_of("dtype"))] = default_of("dtype"),
+    model: Annotated[str, typer.Option(help=help_of("model"))] = "bundled",
+    device: Device = "auto",
+    dtype: Annotated[str, typer.Option(help=help_of("dtype"))] = "auto",
     revision: Revision = None,
     adapter: Adapter = None,
-    trust_remote_code: Annotated[
-        bool, typer.Option("--trust-remote-code", help=help_of("trust_remote_code"))
-    ] = False,
+    trust_remote_code: TrustRemoteCode = False,
     states: Annotated[
         str | None,
         typer.Option(
@@ -82,6 +78,46 @@ def get(
     echo(str(file))
 
 
+def datasets() -> None:
+    """List the question sets that --data takes by name, and what else it takes.
+
+    Example: `anchorscope run --data atlas,popqa --limit 500 --out runs/two`
+    """
+    table = plain_table("name", "from")
+    for source in DATASETS.values():
+        hub = source.hub
+        parts = [hub.path, hub.config, hub.split] if hub else []
+        place = f"hub:{':'.join(filter(None, parts))}" if parts else "this package, no network"
+        table.add_row(source.name, place)
+    console = Terminal()
+    console.print(table)
+    console.print(
+        "Or hub:ORG/NAME[:CONFIG][:SPLIT], or a .jsonl, .json, .csv, .tsv or .parquet file with "
+        "the columns question and answers; --columns names other columns.",
+        markup=False,
+    )
+
+
+def models() -> None:
+    """List the models that --model takes by name, and what else it takes.
+
+    Example: `anchorscope get qwen2.5-0.5b`, then `anchorscope run --model qwen2.5-0.5b`
+    """
+    table = plain_table("name", "model", "size", "licence", "here")
+    for weights in WEIGHTS.values():
+        here = "yes" if weights.local() else "no"
+        megabytes = f"{weights.place.size / 1e6:.0f} MB"
+        table.add_row(weights.name, weights.title, megabytes, weights.licence, here)
+    console = Terminal()
+    console.print(table)
+    console.print(
+        "`anchorscope get NAME` fetches one. Or a hub id such as Qwen/Qwen3-8B, a folder written "
+        "by save_pretrained, or a .gguf file; `anchorscope doctor --model MODEL` says whether it "
+        "can be run.",
+        markup=False,
+    )
+
+
 def load_named(
     facts: Mapping[str, Any],
     file: object,
@@ -101,19 +137,14 @@ def load_named(
 
     source = str(facts.get("source") or facts.get("name") or "bundled")
     if model is None and (source not in WEIGHTS or (facts.get("adapter") and not adapter)):
-        raise _not_confirmed(facts, file, source)
+        revision = None if source in WEIGHTS else facts.get("revision")  # ours are pinned
+        named = {"model": source, "revision": revision, "adapter": facts.get("adapter")}
+        options = [text for name, given in named.items() if given for text in (f"--{name}", given)]
+        raise UserError(
+            f"'{file}' names the model '{source}'. A file does not choose what is loaded here: if "
+            f"that is the model you want, add {shlex.join(map(str, options))}."
+        )
     dtype = str(facts.get("dtype", "auto"))
     return load_model(
         model or source, device=device, dtype=dtype, revision=revision, adapter=adapter
-    )
-
-
-def _not_confirmed(facts: Mapping[str, Any], file: object, source: str) -> UserError:
-    named = {"model": source, "revision": facts.get("revision"), "adapter": facts.get("adapter")}
-    if source in WEIGHTS:
-        named["revision"] = None  # of our own choosing
-    words = [word for name, given in named.items() if given for word in (f"--{name}", str(given))]
-    return UserError(
-        f"'{file}' names the model '{source}'. A file does not choose what is loaded here: if that "
-        f"is the model you want, add {shlex.join(words)}."
     )

@@ -6,30 +6,27 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from anchorscope.cli.run import words
-from anchorscope.cli.terminal import Terminal, echo, quiet_libraries
+from anchorscope.cli.options import FinishedRun, SomeData, words
+from anchorscope.cli.terminal import Terminal, echo, plain_table, quiet_libraries
 from anchorscope.errors import UserError, unknown
-from anchorscope.records import MODES, Mode
+from anchorscope.records import MODES
 
 if TYPE_CHECKING:
-    from anchorscope.show.report.claims import Block, Cell, Column
+    from anchorscope.show.claims import Block
 
-_FORMATS = (".png", ".svg", ".pdf")
-_FIGURE_MODES = ("paper", "strict", "both")
+FORMATS = (".png", ".svg", ".pdf")
 COLOURS = {
     "holds": "green", "fails": "red", "undecided": "yellow", "not shown": "dim",
     "not measured": "dim",
 }  # fmt: skip
-GAP = 3  # blanks between columns; the box has one of them
 
 
 def figure(
@@ -47,25 +44,24 @@ def figure(
     ] = None,
 ) -> None:
     """Draw ΔP by layer: solid for Q-anchored, dashed for A-anchored, a panel for each model."""
-    if out.suffix not in _FORMATS:
-        raise unknown("figure format", out.suffix or out.name, _FORMATS)
+    if out.suffix not in FORMATS:
+        raise unknown("figure format", out.suffix or out.name, FORMATS)
     mode = mode or ("both" if style is None else "strict")
-    if mode not in _FIGURE_MODES:
-        raise unknown("mode", mode, _FIGURE_MODES)
+    if mode not in (*MODES, "both"):
+        raise unknown("mode", mode, (*MODES, "both"))
     from anchorscope.run_folder.view import RunView
-    from anchorscope.show import plot_delta_p, save_figure
-    from anchorscope.show.delta_p import STYLES, caption_of
+    from anchorscope.show.canvas import save_figure
+    from anchorscope.show.delta_p import STYLES, caption_of, plot_delta_p
 
     if style is not None and style not in STYLES:
         raise unknown("style", style, STYLES)
-    chosen = None if style is None else STYLES[style]
-    views: list[Any] = [RunView.open(run) for run in runs]
+    chosen: Any = style and STYLES[style]
+    views = [RunView.open(run) for run in runs]
     drawn = plot_delta_p(views, mode=mode, style=chosen)  # type: ignore[arg-type]
-    options: dict[str, Any] = {"formats": (out.suffix[1:],)}
-    options |= {} if chosen is None else {"dpi": chosen.dpi}
+    dpi = {"dpi": chosen.dpi} if chosen else {}
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        save_figure(drawn, out.with_suffix(""), **options)
+        save_figure(drawn, out.with_suffix(""), formats=(out.suffix[1:],), **dpi)
     except OSError as error:
         raise UserError(
             f"{out} cannot be written: {error.strerror}. Choose another --out."
@@ -125,15 +121,13 @@ def open_in_browser(address: str) -> bool:
 
 
 def export(
-    run: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
+    run: FinishedRun,
     to: Annotated[str, typer.Option(help="numpy, hf (datasets), or probelab.")],
     out: Annotated[Path, typer.Option(help="The folder to write; it must be new or empty.")],
     passes: Annotated[
         str, typer.Option(help="Whose states, joined by commas: clean, knockout, neutral, ...")
     ] = "clean",
-    data: Annotated[
-        str, typer.Option(help="Some of the run's datasets, joined by commas; default: all.")
-    ] = "",
+    data: SomeData = "",
 ) -> None:
     """Write the states at the probe position and their labels in another tool's format.
 
@@ -165,13 +159,13 @@ def claims(
         bool, typer.Option("--no-statements", help="Leave out what each claim states.")
     ] = False,
 ) -> None:
-    """Print each claim as one line: paper mode | strict mode, a column for each dataset.
+    """Print what each claim came to in paper mode and in strict mode, a column for each dataset.
 
     One run's table is its tables/claims.csv. With several runs it also compares the models, and
     the correction for many claims covers all of them.
     """
     from anchorscope.run_folder.view import RunView
-    from anchorscope.show.report.claims import claims_of, grouped_claims, single_columns
+    from anchorscope.show.claims import claims_of, grouped_claims, single_columns
 
     for run in runs:
         if sum(run.resolve() == other.resolve() for other in runs) > 1:
@@ -181,9 +175,8 @@ def claims(
     blocks = grouped_claims(table, single_columns(views))
     console = Terminal()
     for block in blocks:
-        for drawn in tables(block, console.width, models=len(views) > 1):
-            console.print(drawn)
-            console.print()
+        console.print(claim_table(block, models=len(views) > 1))
+        console.print()
     if not no_statements:
         console.print(legend(blocks))
     if out is not None:
@@ -191,73 +184,27 @@ def claims(
         echo(str(out))
 
 
-def tables(block: Block, width: int, *, models: bool) -> Iterable[Table]:
-    """The block as tables no wider than the terminal, each with as many datasets as it can hold."""
-    name = max(len(text) for text in [block.title, *(row.claim for row in block.rows)])
-    cells = {column: _cells(block, column) for column in block.columns}
-    sizes = {column: max(map(len, lines)) for column, lines in cells.items()}
-    for columns in _fit(sizes, width - name):
-        table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, GAP - 1, 0, 0), show_edge=False)
-        table.add_column(Text(block.title, style="bold"), width=name, style="bold")
-        for column in columns:
-            head = _head(block, column, cells[column][0], models=models)
-            table.add_column(head, width=sizes[column], overflow="fold")
-        for place, row in enumerate(block.rows, start=1):
-            if row.cells.keys() & set(columns):  # a claim need not be about every dataset
-                table.add_row(Text(row.claim), *(cells[column][place] for column in columns))
-        yield table
-
-
-def _fit(sizes: dict[Column, int], width: int) -> Iterable[list[Column]]:
-    """The columns in runs that fit the width; one that is alone may be wider."""
-    taken: list[Column] = []
-    for column in sizes:
-        if taken and sum(sizes[c] + GAP for c in [*taken, column]) > width:
-            yield taken
-            taken = []
-        taken.append(column)
-    yield taken
-
-
-def _head(block: Block, column: Column, modes: Text, *, models: bool) -> Text:
-    """Dataset, model where there are several, strict mode's finding, and what the numbers are."""
-    several = block.kind == "datasets"
-    dataset = column.dataset.replace(",", ", ") if several else column.dataset
-    lines = [Text(dataset, style="bold")]
-    for model in column.model.split(", ") if models else ():
-        fits = len(model) <= len(modes)
-        lines.append(Text(model if fits else model.replace("/", "/\n"), style="not bold"))
-    if any(block.finding(other) for other in block.columns):
-        lines.append(Text(f"finding: {block.finding(column)}", style="not bold italic"))
-    return Text("\n").join([*lines, modes])
-
-
-def _cells(block: Block, column: Column) -> list[Text]:
-    """`paper | strict`, then the cell of each row, all of one width."""
-    decided = [row.cells.get(column) for row in block.rows]
-    sides = [_side(mode, [_half(cell, mode) for cell in decided]) for mode in MODES]
-    lines = [Text.assemble(paper, " | ", strict) for paper, strict in zip(*sides, strict=True)]
-    there = [True, *(cell is not None for cell in decided)]
-    return [line if cell else Text() for line, cell in zip(lines, there, strict=True)]
-
-
-def _side(mode: Mode, halves: Sequence[tuple[str, str]]) -> list[Text]:
-    """The mode's name, then each verdict with its number, all of one width."""
-    words = max((len(verdict) for verdict, value in halves if value), default=0)
-    numbers = max(len(value) for _, value in halves)
-    size = max(words + 1 + numbers, *(len(verdict) for verdict, _ in halves), len(mode))
-    side = [Text(mode.ljust(size), style="not bold dim")]
-    for verdict, value in halves:
-        text = Text(verdict, style=COLOURS.get(verdict, ""))
-        side.append(text.append(value.rjust(size - len(verdict)), style="default"))
-    return side
-
-
-def _half(cell: Cell | None, mode: Mode) -> tuple[str, str]:
-    """One mode's verdict and number as text."""
-    if cell is None:
-        return "", ""
-    return cell.modes[mode].verdict, _number(cell.modes[mode].value)
+def claim_table(block: Block, *, models: bool) -> Table:
+    """A row for each claim and mode, a column for each dataset, or for each of its models."""
+    table = plain_table(block.title, "")
+    for column in block.columns:
+        lines = [column.dataset.replace(",", ", ") if block.kind == "datasets" else column.dataset]
+        lines += column.model.split(", ") if models else []
+        finding = block.finding(column)
+        lines += [f"finding: {finding}"] if finding else []
+        table.add_column(Text("\n".join(lines)), overflow="fold")
+    for row in block.rows:
+        for mode in MODES:
+            texts = []
+            for cell in map(row.cells.get, block.columns):
+                text = Text()  # a claim need not be about every dataset
+                if cell is not None:
+                    decided = cell.modes[mode]
+                    text.append(decided.verdict, COLOURS.get(decided.verdict, ""))
+                    text.append(f" {_number(decided.value)}")
+                texts.append(text)
+            table.add_row(Text(row.claim if mode == MODES[0] else "", style="bold"), mode, *texts)
+    return table
 
 
 def _number(value: float) -> str:
@@ -270,12 +217,11 @@ def _number(value: float) -> str:
 
 def legend(blocks: Sequence[Block]) -> Table:
     """What each claim states, once."""
-    table = Table.grid(padding=(0, GAP - 1, 0, 0), pad_edge=False)
+    table = Table.grid(padding=(0, 2, 0, 0), pad_edge=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column(style="dim")
-    figures = [block for block in blocks if block.kind == "figure"]
     for block in blocks:
-        if block in figures and len(figures) > 1:  # each model has a figure of its own
+        if block.kind == "figure":  # each model has a figure of its own
             table.add_row("", Text(block.columns[0].model, style="italic"))
         for row in block.rows:
             table.add_row(Text(row.claim), Text(row.statement))

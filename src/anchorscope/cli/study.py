@@ -6,12 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
 
-from anchorscope.cli.run import limit_of
-from anchorscope.cli.terminal import Bar, Terminal, echo, quiet_libraries
-from anchorscope.config import help_of
+from anchorscope.cli.options import TrustRemoteCode, read_limit
+from anchorscope.cli.run import rank_done
+from anchorscope.cli.terminal import Bar, Terminal, echo, plain_table, quiet_libraries
 from anchorscope.errors import UserError
 
 if TYPE_CHECKING:
@@ -39,9 +37,7 @@ def study(
         list[str] | None,
         typer.Option(help="NAME=VALUE: an option of `anchorscope run` for each run. Repeatable."),
     ] = None,
-    trust_remote_code: Annotated[
-        bool, typer.Option("--trust-remote-code", help=help_of("trust_remote_code"))
-    ] = False,
+    trust_remote_code: TrustRemoteCode = False,
     workers: Annotated[int | None, typer.Option(help="The option --workers of each run.")] = None,
     ray: Annotated[str | None, typer.Option(help="The option --ray of each run.")] = None,
     rank: Annotated[
@@ -68,7 +64,7 @@ def study(
     from anchorscope.pipeline.study.study import study as run_study
 
     typed = {
-        "limit": limit and (limit_of(limit) or "all"),
+        "limit": limit and (read_limit(limit) or "all"),
         "workers": workers,
         "ray": ray,
         "rank": rank,
@@ -89,10 +85,7 @@ def study(
             chosen, out=folder, max_hours=max_hours, drop_states=drop_states, progress=bar
         )
     if rank is not None:
-        echo(
-            f"The shards of rank {rank} of {world_size} are done. When all ranks are, the same "
-            "command without --rank and --world-size finishes the study."
-        )
+        echo(rank_done(rank, world_size, "study"))
     else:
         echo(f"Study: {result.path / 'study.html'}")
     if result.errors:
@@ -118,10 +111,7 @@ def show_plan(plan: Plan) -> None:
     from anchorscope.pipeline.study.plan import COLUMNS, plan_notes, plan_rows
 
     console = Terminal()
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
-    table.add_column(COLUMNS[0], overflow="fold")
-    for name in COLUMNS[1:]:
-        table.add_column(name, justify="right", no_wrap=True)
+    table = plain_table(*COLUMNS)
     for row in plan_rows(plan):
         table.add_row(*row)
     console.print(table)

@@ -12,10 +12,11 @@ import sys
 import threading
 import time
 from collections.abc import Iterable
-from types import TracebackType
+from importlib.util import find_spec
 from typing import Any
 
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import (
     BarColumn,
@@ -26,8 +27,9 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.segment import Segment
+from rich.table import Table
 
-from anchorscope.errors import CONTROLS
+from anchorscope.errors import CONTROLS, UserError
 
 
 def visible(text: str) -> str:
@@ -57,6 +59,14 @@ class Terminal(Console):
                 yield Segment(visible(segment.text), segment.style)
 
 
+def plain_table(*columns: str) -> Table:
+    """An empty table with a line under its header and no frame."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for column in columns:
+        table.add_column(column)
+    return table
+
+
 class Bar:
     """Progress on standard error: one bar a stage; without a terminal a line every 30 seconds."""
 
@@ -81,12 +91,7 @@ class Bar:
             threading.Thread(target=self._print_lines, daemon=True).start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._ended.set()
         self._rich.stop()
 
@@ -110,6 +115,15 @@ class Bar:
 
     def note(self, text: str) -> None:
         self.console.print(text, style="dim", markup=False)
+
+
+def require_packages(command: str, extra: str, *names: str) -> None:
+    """Raise a UserError with the line that installs the packages of an extra that are missing."""
+    if missing := [name for name in names if find_spec(name) is None]:
+        raise UserError(
+            f"`anchorscope {command}` needs {', '.join(missing)}, which is not installed. Install "
+            f"it: {sys.executable} -m pip install 'anchorscope[{extra}]'."
+        )
 
 
 def quiet_libraries() -> None:

@@ -1,4 +1,4 @@
-"""The small table of facts in the package; scripts/make_atlas.py says where it comes from."""
+"""Read the tables of facts in the package; scripts/make_atlas.py says where they come from."""
 
 from __future__ import annotations
 
@@ -49,45 +49,28 @@ class Element(NamedTuple):
 
 def countries() -> list[Country]:
     """The members of the United Nations, by code."""
-    lists = ("names", "capitals", "continents", "currencies")
-    return [
-        Country(
-            code=row["code"],
-            article=row["article"],
-            **{column: _split(row[column]) for column in lists},
-            population=int(row["population"]),
-            area=int(row["area"]),
-        )
-        for row in _rows("countries.csv")
-    ]
+    return [Country(*map(_cell, row.keys(), row.values())) for row in _rows("countries.csv")]
 
 
 def cities() -> list[City]:
     """Cities whose name means them and no other, from small towns to the largest."""
-    return [
-        City(
-            key=row["key"],
-            name=row["name"],
-            country=row["country"],
-            also=_split(row["also"]),
-            population=int(row["population"]),
-            latitude=float(row["latitude"]),
-            longitude=float(row["longitude"]),
-        )
-        for row in _rows("cities.csv")
-    ]
+    return [City(*map(_cell, row.keys(), row.values())) for row in _rows("cities.csv")]
 
 
 def elements() -> list[Element]:
     """The chemical elements by atomic number."""
-    return [
-        Element(int(row["number"]), row["symbol"], _split(row["names"]))
-        for row in _rows("elements.csv")
-    ]
+    return [Element(*map(_cell, row.keys(), row.values())) for row in _rows("elements.csv")]
 
 
-def _split(names: str) -> tuple[str, ...]:
-    return tuple(name for name in names.split("|") if name)
+def _cell(column: str, text: str) -> object:
+    """The value of a cell: a number, names that are parted by |, or text."""
+    if column in ("population", "area", "number"):
+        return int(text)
+    if column in ("latitude", "longitude"):
+        return float(text)
+    if column in ("names", "capitals", "continents", "currencies", "also"):
+        return tuple(name for name in text.split("|") if name)
+    return text
 
 
 def _rows(name: str) -> list[dict[str, str]]:

@@ -11,7 +11,6 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from itertools import chain
 from typing import NamedTuple
 
 from anchorscope.datasets.source import Draft, Row
@@ -27,6 +26,7 @@ NAMED = (
     "ambiguous",
 )  # fmt: skip
 HOW = "Write --columns question=COLUMN,answers=COLUMN, and where you like " + ", ".join(NAMED[3:])
+MOST_NAMED = 20  # bad rows in an error
 _SURROGATE = re.compile("[\ud800-\udfff]")  # half a character
 
 
@@ -46,12 +46,7 @@ class Columns(NamedTuple):
 
     def check(self, present: Mapping[str, object], where: str) -> None:
         """Raise a UserError where a named column is missing."""
-        missing = [column for column in self.needed if column not in present]
-        if missing:
-            raise UserError(
-                f"{where} has no column {' and no column '.join(missing)}. Columns there: "
-                f"{', '.join(present)}. {HOW}."
-            )
+        _check_missing([c for c in self.needed if c not in present], present, where, f"{HOW}.")
 
 
 def read_columns(text: str | None) -> Columns | None:
@@ -79,50 +74,109 @@ def part_of(row: Row, path: str) -> object:
 
 def check_columns(rows: Sequence[Row], where: str) -> None:
     """Raise a UserError where no row at all has a needed column."""
-    columns = list(dict.fromkeys(map(str, dict.fromkeys(chain.from_iterable(rows)))))
-    missing = [] if "question" in columns else ["question"]
-    if "answers" not in columns and "answer" not in columns:
-        missing.append("answers")
+    present = dict.fromkeys(str(column) for row in rows for column in row)
+    missing = [] if "question" in present else ["question"]
+    missing += [] if {"answers", "answer"} & present.keys() else ["answers"]
+    _check_missing(missing, present, where, f"Needed: {NEEDED}; optional: {OPTIONAL}.")
+
+
+def _check_missing(
+    missing: Sequence[str], present: Mapping[str, object], where: str, advice: str
+) -> None:
     if missing:
         raise UserError(
             f"{where} has no column {' and no column '.join(missing)}. Columns there: "
-            f"{', '.join(columns) or 'none'}. Needed: {NEEDED}; optional: {OPTIONAL}."
+            f"{', '.join(present) or 'none'}. {advice}"
         )
 
 
-class Key(NamedTuple):
-    """The identity of a row in its dataset."""
+def drafts(
+    rows: Sequence[Row | str],
+    dataset: str,
+    split: str,
+    where: str,
+    *,
+    skip_bad_rows: bool = False,
+) -> list[Draft | None]:
+    """One draft a row, None for a bad one that is skipped; an error names all bad rows.
 
-    split: str
-    id: str  # empty where the row gives none
+    A row that is a text could not be read: the text says why. Rows are counted from 1, the header
+    not counted. `split` is that of rows which name none.
+    """
+    made: list[Draft | None] = []
+    bad: list[str] = []
+    first: dict[tuple[str, str], int] = {}  # the row of each split and id
+    for number, row in enumerate(rows, 1):
+        try:
+            if isinstance(row, str):
+                raise ValueError(f" {row}.")
+            # A colon would break the question's id in the wrong place.
+            own = _text(row.get("split"), "split").lower().replace(":", "-") or split
+            key = SPLITS.get(own, own), _text(row.get("id"), "id")
+            if key[1] and first.setdefault(key, number) != number:
+                raise ValueError(
+                    f" has the id '{key[1]}' of row {first[key]}. Give each row its own, or leave "
+                    "the column out."
+                )
+            made.append(_draft(row, dataset, *key))
+        except ValueError as error:
+            bad.append(f"Row {number} of {where}{error}")
+            made.append(None)
+    if bad and not skip_bad_rows:
+        raise _bad_rows(bad, len(rows), where)
+    good = [draft for draft in made if draft is not None]
+    named = sum(
+        not isinstance(r, str) and bool(r.get("subject") or r.get("subjects")) for r in rows
+    )
+    if named and good and not any(draft.question.subjects for draft in good):
+        raise UserError(
+            f"None of the {named} subjects of {where} stands in its question. A subject is the "
+            "part of the question that names what is asked about, as written there."
+        )
+    return made
 
 
-def key_of(row: Row, default: str, where: str) -> Key:
-    """The row's split, `default` where it names none, and its id."""
-    # A colon would break the question's id in the wrong place.
-    split = _line(row.get("split"), "split", where).lower().replace(":", "-") or default
-    return Key(SPLITS.get(split, split), _line(row.get("id"), "id", where))
+def _bad_rows(bad: Sequence[str], rows: int, where: str) -> UserError:
+    skip = "--skip-bad-rows (in Python skip_bad_rows=True) leaves"
+    if len(bad) == 1:
+        return UserError(f"{bad[0]} Or {skip} it out.")
+    more = f"\n  and {len(bad) - MOST_NAMED} more" if len(bad) > MOST_NAMED else ""
+    lines = "".join(f"\n  {one}" for one in bad[:MOST_NAMED])
+    return UserError(
+        f"{len(bad)} of {rows} rows of {where} cannot be used:{lines}{more}\n{skip} them out."
+    )
 
 
-def draft(row: Row, key: Key, *, dataset: str, where: str) -> Draft:
-    """The question of a row with our columns; `where` names the row in errors."""
-    text = _line(row.get("question"), "question", where)
+def _draft(row: Row, dataset: str, split: str, id: str) -> Draft:
+    """The question of a row with our columns; a ValueError says what is wrong with it."""
+    text = _text(row.get("question"), "question")
     if not text:
-        raise UserError(f"{where} has an empty question. Fill it in or remove the row.")
-    answers = _answers(row, where)
-    named = _list(_first(row, "subjects", "subject"), "subject", where)
-    entity = _text(row.get("entity"), "entity", where) or (named[0] if named else text)
+        raise ValueError(" has an empty question. Fill it in or remove the row.")
+    given = row.get("answers")
+    if given is None:  # a single answer may have | or [ in it, so it is not taken apart
+        given = [row.get("answer")] if isinstance(row.get("answer"), str) else row.get("answer")
+    answers = _list(given, "answers")
+    if not answers:
+        raise ValueError(" has no answers. Fill them in or remove the row.")
+    named = _list(_first(row, "subjects", "subject"), "subject")
+    hits = [re.search(re.escape(name), text) or re.search(re.escape(name), text, re.IGNORECASE)
+            for name in named]  # fmt: skip
     question = Question(
-        id=f"{dataset}:{key.split}:{key.id or digest(text)}",
+        id=f"{dataset}:{split}:{id or digest(text)}",
         dataset=dataset,
         text=text,
         answers=answers,
-        subjects=_subjects(named, text),
-        relation=_line(_first(row, "relation", "property"), "relation", where) or None,
-        popularity=_popularity(row.get("popularity"), where),
-        entity=normalised(entity),
+        # As the text spells them; one that it does not have is left out.
+        subjects=tuple(dict.fromkeys(hit.group() for hit in hits if hit)),
+        relation=_text(_first(row, "relation", "property"), "relation") or None,
+        popularity=_popularity(row.get("popularity")),
+        entity=normalised(_text(row.get("entity"), "entity") or (named[0] if named else text)),
     )
-    return Draft(question, _flag(row.get("ambiguous"), where))
+    ambiguous = row.get("ambiguous")
+    flag = str(ambiguous).lower() if isinstance(ambiguous, bool) else _text(ambiguous, "ambiguous")
+    if flag.lower() not in ("", "0", "1", "true", "false", "0.0", "1.0"):
+        raise _wrong("ambiguous", "true or false", ambiguous)
+    return Draft(question, flag.lower() in ("1", "true", "1.0"))
 
 
 def _first(row: Row, one: str, other: str) -> object:
@@ -130,69 +184,36 @@ def _first(row: Row, one: str, other: str) -> object:
     return row.get(other) if value is None else value
 
 
-def _line(value: object, column: str, where: str) -> str:
-    """The value as text in one line."""
-    if type(value) is str and value.isascii():  # as most are: nothing in it can be wrong
-        return " ".join(value.split())
-    return one_line(_text(value, column, where))
-
-
-def _text(value: object, column: str, where: str) -> str:
-    """The value as text; a missing one is empty."""
+def _text(value: object, column: str) -> str:
+    """The value as text in one line; a missing one is empty."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise UserError(f"{where}: {column} must be text, not {_short(value)}.")
-    text = str(value).strip()
-    if not text.isascii() and _SURROGATE.search(text):
-        raise UserError(f"{where}: {column} holds half a character (a lone surrogate).")
+        raise _wrong(column, "text", value)
+    text = one_line(str(value))
+    if _SURROGATE.search(text):
+        raise ValueError(f": {column} holds half a character (a lone surrogate).")
     return text
 
 
-def _list(value: object, column: str, where: str) -> tuple[str, ...]:
+def _list(value: object, column: str) -> tuple[str, ...]:
     """The different texts of a list, a JSON list, or "a | b"."""
-    if isinstance(value, str):
-        in_json = value.lstrip().startswith("[")
-        value = _json_list(value, column, where) if in_json else value.split("|")
-    if value is None:
-        return ()
+    if isinstance(value, str) and value.lstrip().startswith("["):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(
+                f": {column} begins with [ but is no JSON list: {_short(value)}. "
+                'Write ["a", "b"] or a | b.'
+            ) from error
+    elif isinstance(value, str):
+        value = value.split("|")
     items = value if isinstance(value, list | tuple) else [value]
-    texts = [_line(item, column, where) for item in items]
-    return tuple(dict.fromkeys([text for text in texts if text]))
+    return tuple(dict.fromkeys(text for item in items if (text := _text(item, column))))
 
 
-def _json_list(value: str, column: str, where: str) -> list[object]:
-    try:
-        return json.loads(value)
-    except (ValueError, RecursionError) as error:
-        raise UserError(
-            f"{where}: {column} begins with [ but is no JSON list: {_short(value)}. "
-            'Write ["a", "b"] or a | b.'
-        ) from error
-
-
-def _answers(row: Row, where: str) -> tuple[str, ...]:
-    value = row.get("answers")
-    if value is None:  # a single answer may have | or [ in it, so it is not taken apart
-        one = row.get("answer")
-        value = [one] if isinstance(one, str) else one
-    answers = _list(value, "answers", where)
-    if not answers:
-        raise UserError(f"{where} has no answers. Fill them in or remove the row.")
-    return answers
-
-
-def _subjects(names: Sequence[str], text: str) -> tuple[str, ...]:
-    """The subjects as the text spells them; one that the text does not have is left out."""
-    hits = [re.search(re.escape(name), text) or re.search(re.escape(name), text, re.IGNORECASE)
-            for name in names]  # fmt: skip
-    return tuple(dict.fromkeys(hit.group() for hit in hits if hit))
-
-
-def _popularity(value: object, where: str) -> float | None:
-    if value is None:
-        return None
-    text = _text(value, "popularity", where)
+def _popularity(value: object) -> float | None:
+    text = _text(value, "popularity")
     if not text or text.lower() == "nan":
         return None
     try:
@@ -200,17 +221,12 @@ def _popularity(value: object, where: str) -> float | None:
     except ValueError:
         number = math.nan
     if not math.isfinite(number):
-        raise UserError(f"{where}: popularity must be a number, not {_short(value)}.")
+        raise _wrong("popularity", "a number", value)
     return number
 
 
-def _flag(value: object, where: str) -> bool:
-    if value is None or isinstance(value, bool):
-        return bool(value)
-    text = _text(value, "ambiguous", where).lower()
-    if text not in ("", "0", "1", "true", "false", "0.0", "1.0"):
-        raise UserError(f"{where}: ambiguous must be true or false, not {_short(value)}.")
-    return text in ("1", "true", "1.0")
+def _wrong(column: str, accepted: str, value: object) -> ValueError:
+    return ValueError(f": {column} must be {accepted}, not {_short(value)}.")
 
 
 def _short(value: object) -> str:

@@ -7,12 +7,12 @@ import gzip
 import json
 import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import IO, cast
 
-from anchorscope.datasets.columns import Columns, Key, check_columns, draft, key_of
+from anchorscope.datasets.columns import Columns, check_columns, drafts
 from anchorscope.datasets.source import Draft, Row, Source
 from anchorscope.errors import UserError, unknown
 
@@ -26,8 +26,6 @@ NOT_READABLE = (
     OSError, EOFError, ValueError, RecursionError, csv.Error, zlib.error, NotImplementedError,
     KeyError, TypeError, OverflowError, MemoryError,
 )  # fmt: skip
-MOST_LINE, MOST_TEXT, MOST_ROWS = 1 << 24, 1 << 32, 50_000_000
-MOST_NAMED = 20  # bad rows in an error
 
 
 def from_file(
@@ -55,72 +53,15 @@ def from_file(
     return source, made
 
 
-def drafts(
-    rows: Sequence[Row | str],
-    dataset: str,
-    split: str,
-    where: str,
-    *,
-    skip_bad_rows: bool = False,
-) -> list[Draft | None]:
-    """One draft a row, None for a bad one that is skipped; an error names all bad rows.
-
-    A row that is a text is no row: the text says why. Rows are counted from 1, the header not
-    counted.
-    """
-    made: list[Draft | None] = []
-    bad: list[str] = []
-    first: dict[Key, int] = {}
-    for number, row in enumerate(rows, 1):
-        name = f"Row {number} of {where}"
-        try:
-            if isinstance(row, str):
-                raise UserError(f"{name} {row}.")
-            key = key_of(row, split, name)
-            if key.id and first.setdefault(key, number) != number:
-                raise UserError(
-                    f"{name} has the id '{key.id}' of row {first[key]}. Give each row its own, or "
-                    "leave the column out."
-                )
-            made.append(draft(row, key, dataset=dataset, where=name))
-        except UserError as error:
-            bad.append(str(error))
-            made.append(None)
-    if bad and not skip_bad_rows:
-        raise _bad_rows(bad, len(rows), where)
-    good = [one for one in made if one is not None]
-    with_subject = sum(
-        not isinstance(row, str) and bool(row.get("subject") or row.get("subjects")) for row in rows
-    )
-    if with_subject and good and not any(one.question.subjects for one in good):
-        raise UserError(
-            f"None of the {with_subject} subjects of {where} stands in its question. "
-            "A subject is the part of the question that names what is asked about, as written "
-            "there."
-        )
-    return made
-
-
-def _bad_rows(bad: Sequence[str], rows: int, where: str) -> UserError:
-    skip = "--skip-bad-rows (in Python skip_bad_rows=True) leaves"
-    if len(bad) == 1:
-        return UserError(f"{bad[0]} Or {skip} it out.")
-    more = f"\n  and {len(bad) - MOST_NAMED} more" if len(bad) > MOST_NAMED else ""
-    lines = "".join(f"\n  {one}" for one in bad[:MOST_NAMED])
-    return UserError(
-        f"{len(bad)} of {rows} rows of {where} cannot be used:{lines}{more}\n{skip} them out."
-    )
-
-
 def recognise(path: Path, row: Row, sources: Iterable[Source]) -> Source:
     """The dataset that a row's columns or the file's name say, else one named after the file."""
-    sources, columns = tuple(sources), set(row)
+    sources = tuple(sources)
     # The file's name without the words for its part: "NQ-open.dev" is "nq".
     name = "".join(word for word in _words(path) if not PARTS.fullmatch(word))
-    by_columns = (s for s in sources if any(mark <= columns for mark in s.marks))
-    by_name = (s for s in sources if name in s.stems)
+    matches = [s for s in sources if any(mark <= row.keys() for mark in s.marks)]
+    matches += [s for s in sources if name in s.stems]
     own = stem(path).replace(":", "-")  # a colon would break the id in the wrong place
-    return next(by_columns, None) or next(by_name, None) or Source(name=own, title=own)
+    return matches[0] if matches else Source(name=own, title=own)
 
 
 def _words(path: Path) -> list[str]:
@@ -177,27 +118,15 @@ def stem(path: Path) -> str:
 
 def _jsonl(path: Path) -> list[Row | str]:
     opened = gzip.open if path.suffix.lower() == ".gz" else open
+    rows: list[Row | str] = []
     with opened(path, "rt", encoding="utf-8-sig") as file:
-        return [_object(line) for line in _lines(cast(IO[str], file)) if line.strip()]
-
-
-def _object(line: str) -> Row | str:
-    try:
-        row = json.loads(line)
-    except ValueError:
-        return "is no JSON"
-    return row if isinstance(row, dict) else "is no JSON object"
-
-
-def _lines(file: IO[str]) -> Iterator[str]:
-    """The lines of a file, within bounds: a few packed kilobytes may unpack into terabytes."""
-    read = 0
-    while line := file.readline(MOST_LINE + 1):
-        read += len(line)
-        if len(line) > MOST_LINE or read > MOST_TEXT:
-            most = f"{MOST_LINE} characters in a line and {MOST_TEXT} in all"
-            raise ValueError(f"it holds more than is read: {most}")
-        yield line
+        for line in filter(str.strip, cast(IO[str], file)):
+            try:
+                row = json.loads(line)
+                rows.append(row if isinstance(row, dict) else "is no JSON object")
+            except ValueError:
+                rows.append("is no JSON")
+    return rows
 
 
 def _json(path: Path) -> list[Row | str]:
@@ -219,11 +148,6 @@ def _table(path: Path, delimiter: str = ",") -> list[Row | str]:
 def _parquet(path: Path) -> list[Row | str]:
     import pyarrow.parquet  # slow to import, and needed for this one kind of file only
 
-    about = pyarrow.parquet.read_metadata(path)
-    size = sum(about.row_group(group).total_byte_size for group in range(about.num_row_groups))
-    if about.num_rows > MOST_ROWS or size > MOST_TEXT:
-        most = f"{MOST_ROWS} rows and {MOST_TEXT} bytes"
-        raise ValueError(f"it holds more than is read: {most}")
     return pyarrow.parquet.read_table(path).to_pylist()
 
 

@@ -11,8 +11,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from anchorscope.datasets.columns import Columns
-from anchorscope.datasets.from_file import drafts
+from anchorscope.datasets.columns import Columns, drafts
 from anchorscope.datasets.source import Draft, HubPlace, Row, Source
 from anchorscope.errors import UserError
 

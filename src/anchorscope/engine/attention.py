@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
-from anchorscope.engine.kv_cache import ForkedCache, GrowingCache, KVCache, Pair
+from anchorscope.engine.kv_cache import KVCache
 from anchorscope.engine.layout import NAME, Layout, Rule, UnsupportedModel, require_rule
 
 _WHERE = "_attn_implementation_internal"
@@ -67,18 +67,21 @@ class WindowSlots:
 
 
 @dataclass
-class View:
-    """The pass under way, as its blocks see it."""
+class Pass:
+    """The pass under way, as hooks and attention see it."""
 
     layout: Layout
     memory: KVCache
+    kept: Tensor  # the packed tokens whose states are kept
     watch: WeightObserver | None = None
     slots: WindowSlots | None = None
+    depth: int | None = None  # the block, from 1, after which the pass ends
     block: int = -1  # the block that runs now, from 0
     called: list[int] = field(default_factory=list)  # the blocks whose attention was ours
+    states: list[Tensor] = field(default_factory=list)
 
 
-CURRENT: ContextVar[View | None] = ContextVar("the pass under way", default=None)
+CURRENT: ContextVar[Pass | None] = ContextVar("the pass under way", default=None)
 
 
 def attend(
@@ -98,59 +101,53 @@ def attend(
 
     `alibi` gives what is added to the scores by the key's position, [head, position], of so many.
     """
-    view = CURRENT.get()
+    now = CURRENT.get()
     strange = [k for k, v in others.items() if v is not None and k not in _HARMLESS]
-    if view is None or strange:
-        reason = "no pass of ours is under way" if view is None else f"it uses {strange}"
+    if now is None or strange:
+        reason = "no pass of ours is under way" if now is None else f"it uses {strange}"
         raise UnsupportedModel(f"{type(module).__name__} cannot be read: {reason}")
-    layout, block = view.layout.on(query.device), view.block
-    if block in view.called:
+    layout, memory, block = now.layout, now.memory, now.block
+    if block in now.called:
         raise UnsupportedModel("a block attends more than once, and one cut would not be all of it")
-    view.called.append(block)
+    now.called.append(block)
     donor = _donor(module)
-    if donor is not None and view.slots is not None:
-        key, value = (view.slots.keys(block, donor, packed) for packed in (key, value))
+    if donor is not None and now.slots is not None:
+        key, value = (now.slots.keys(block, donor, packed) for packed in (key, value))
     rule = require_rule(attention_mask, module)
-    bias = layout.bias(block, rule, query.dtype)
+    bias = layout.bias(block, rule, query.dtype).to(query.device)
     if alibi is not None:
         bias = bias + layout.by_key(alibi(layout.keys))
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     kept = layout.kept(block, query.dtype)
-    special = any(option is not None for option in (kept, softcap, s_aux, alibi))
-    if not (view.watch or special):
-        return _fused(view, layout, query, key, value, bias, scale, rule), None
-    query, key, value = (layout.in_rows(packed) for packed in (query, key, value))
-    pair = view.memory.join(block, key, value)
-    out, weights = _written_out(query * scale, pair, bias, softcap, s_aux, kept, view.watch)
-    return layout.pack(out.transpose(1, 2)), weights
-
-
-def _fused(
-    view: View,
-    layout: Layout,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    bias: Tensor,
-    scale: float,
-    rule: Rule,
-) -> Tensor:
-    """The values [1, token, head, head width] by a kernel that writes no weights out."""
-    memory = view.memory
-    same_width = value.shape[-1] == key.shape[-1]
-    if isinstance(memory, GrowingCache | ForkedCache) and memory.segmented and same_width:
+    plain = all(option is None for option in (now.watch, kept, softcap, s_aux, alibi))
+    if plain and memory.segmented and value.shape[-1] == key.shape[-1]:
         from anchorscope.engine.kernels import attend_segments  # needs Triton
 
-        segments = memory.segments(view.block, layout, key, value)
-        open_prefix = layout.open_prefix(view.block, rule, query.dtype)
-        return attend_segments(query, segments, bias, open_prefix, layout, scale)
+        segments = memory.segments(block, layout, key, value)
+        open_prefix = layout.open_prefix(block, rule, query.dtype)
+        return attend_segments(query, segments, bias, open_prefix, layout, scale), None
     query, key, value = (layout.in_rows(packed) for packed in (query, key, value))
-    pair = memory.join(view.block, key, value)
-    # Faster on CPU and GPU alike than repeating the keys for grouped queries.
-    out = scaled_dot_product_attention(
-        query, *pair, attn_mask=bias, scale=scale, enable_gqa=query.shape[1] != key.shape[1]
-    )
-    return layout.pack(out.transpose(1, 2))
+    key, value = memory.join(block, key, value)
+    if plain:
+        grouped = query.shape[1] != key.shape[1]  # faster than repeating the keys
+        out = scaled_dot_product_attention(
+            query, key, value, attn_mask=bias, scale=scale, enable_gqa=grouped
+        )
+        return layout.pack(out.transpose(1, 2)), None
+    rows, heads, steps, width = query.shape
+    # Step by step; grouped queries meet their key head without the keys being repeated.
+    scores = (query * scale).reshape(rows, key.shape[1], -1, width) @ key.transpose(-1, -2)
+    scores = scores.view(rows, heads, steps, -1)
+    if softcap is not None:
+        scores = torch.tanh(scores / softcap) * softcap
+    weights = _softmax(scores + bias, s_aux).to(query.dtype)
+    if kept is not None:
+        weights = weights * kept.to(weights.device)
+    if now.watch is not None:
+        now.watch(weights)
+    out = weights.reshape(rows, key.shape[1], -1, weights.shape[-1]) @ value
+    out = out.view(rows, heads, steps, value.shape[-1])
+    return layout.pack(out.transpose(1, 2)), weights
 
 
 def _donor(module: nn.Module) -> int | None:
@@ -161,43 +158,6 @@ def _donor(module: nn.Module) -> int | None:
     kinds = config.layer_types
     own = kinds[: len(kinds) - config.num_kv_shared_layers]
     return max(block for block, kind in enumerate(own) if kind == kinds[module.layer_idx])
-
-
-def _written_out(
-    query: Tensor,
-    pair: Pair,
-    bias: Tensor,
-    softcap: float | None,
-    sinks: Tensor | None,
-    kept: Tensor | None,
-    watch: WeightObserver | None,
-) -> tuple[Tensor, Tensor]:
-    """Values [row, head, query, head width] and weights [row, head, query, key], step by step."""
-    key, value = pair
-    weights = _weights(query, key, bias, softcap, sinks)
-    if kept is not None:
-        weights = weights * kept
-    if watch is not None:
-        watch(weights)
-    out = weights.reshape(len(key), key.shape[1], -1, weights.shape[-1]) @ value
-    return out.view(*query.shape[:3], value.shape[-1]), weights
-
-
-def _weights(
-    query: Tensor,
-    key: Tensor,
-    bias: Tensor,
-    softcap: float | None = None,
-    sinks: Tensor | None = None,
-) -> Tensor:
-    """The weights [row, head, query, key] of queries that are scaled already."""
-    rows, heads, steps, width = query.shape
-    # Grouped queries meet their key head without the keys being repeated.
-    scores = query.reshape(rows, key.shape[1], -1, width) @ key.transpose(-1, -2)
-    scores = scores.view(rows, heads, steps, -1)
-    if softcap is not None:
-        scores = torch.tanh(scores / softcap) * softcap
-    return _softmax(scores + bias, sinks).to(query.dtype)
 
 
 def _softmax(scores: Tensor, sinks: Tensor | None) -> Tensor:

@@ -1,22 +1,169 @@
-"""Batches by tokens, not by count; they shrink by themselves when memory runs out."""
+"""Batches by tokens, not by count, within the memory of a device; they shrink where it runs out.
+
+Batches must follow from what a run records, since rounding depends on what shares a batch. So the
+bounds are powers of two, which a little more or less of free memory does not change; they are
+written into run.json, and a continued run takes them from there.
+"""
 
 from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+from weakref import WeakKeyDictionary
 
+import psutil
 import torch
+from torch import nn
 
 from anchorscope.engine import HALVED
-from anchorscope.engine.limits import PackTooLong, bounds_of
 from anchorscope.errors import UserError
 from anchorscope.models import Model
 
 T = TypeVar("T")
 R = TypeVar("R")
-_OUT_OF_MEMORY = ("DefaultCPUAllocator", "can't allocate memory", "MPS backend out of memory")
+
+# --- How much may go through a model at once ---
+
+# Tokens of one pass: large enough for matrix products to run at full speed and for many answers to
+# be written at once, small enough that a batch's scores stay far below the weights in memory.
+TOKENS = {"cpu": 2048, "cuda": 65536}
+# On a CPU in half precision: the matrix units that bfloat16 goes with (AMX) want larger products.
+_HALF_TOKENS = 4096
+# Keys, values and states of rows that answers are written to, on a CPU: a share of all memory, not
+# of what is free just now, so that two runs on a machine make the same batches. The prefix is in
+# every row; more rows than fit into a GiB do not decode faster.
+_SHARE, _WRITTEN = 16, 1 << 30
+_PER_TOKEN = 2 << 20  # bytes of all memory for each token of a pass
+_LEAST = 256  # tokens; less would crawl, and memory that runs out is still caught
+# Of a GPU's room a half for packs, a quarter for keys, values and the states of answers; the rest
+# is for what is not counted: fragments, logits.
+_PACKS, _KEYS = 2, 4
+_OWN = 1 << 30  # bytes of a GPU that CUDA and its libraries take for themselves, about
+# Bytes that a token of a pack takes on a GPU at most: attention that is cut after the softmax in
+# some heads writes scores, masks and weights out for each head and for so many keys.
+_PER_SCORE, _KEYS_SEEN = 16, 1280
+
+
+class Bounds(NamedTuple):
+    """What may go through a model at once."""
+
+    tokens: int  # of one pass
+    written: int | None  # bytes for keys, values and states of rows that answers are written to
+    trunk: int | None = None  # the same of rows that are read alone; None: any
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """What is known about a model, beside that it is understood."""
+
+    bounds: Bounds | None = None  # that a run began with; None: those of the device
+    proved: int | None = None  # tokens of the longest pack whose rows did not change one another
+    rounding: float = 0.0  # how far rounding may move a state
+    largest: int | None = None  # tokens of a pack, where the model looks at places in it
+    fused: bool = True  # False: a check failed with the Triton kernels, which stay out
+
+
+_FACTS: WeakKeyDictionary[nn.Module, ModelFacts] = WeakKeyDictionary()
+
+
+def facts_of(lm: nn.Module) -> ModelFacts:
+    """What is known about a model so far."""
+    return _FACTS.get(lm, ModelFacts())
+
+
+def set_facts(lm: nn.Module, facts: ModelFacts) -> None:
+    """Remember what was found out about a model, or what its run began with."""
+    _FACTS[lm] = facts
+
+
+def bounds_of(model: Model) -> Bounds:
+    """The bounds that a run began with, or those that follow from its device and its shape."""
+    facts, half = facts_of(model.lm), model.dtype.itemsize == 2
+    if facts.bounds is not None:
+        bounds = facts.bounds
+    elif kind_of(model) == "cuda":
+        config = model.lm.config.get_text_config()
+        wide = 16 * config.hidden_size + 4 * (getattr(config, "intermediate_size", None) or 0)
+        token = config.num_attention_heads * _KEYS_SEEN * _PER_SCORE + wide * model.dtype.itemsize
+        bounds = bounds_within(_room(model), token)
+    else:
+        bounds = bounds_on_cpu(all_memory(), half=half)
+    return bounds._replace(tokens=min(facts.largest or bounds.tokens, bounds.tokens))
+
+
+def bounds_on_cpu(memory: int, *, half: bool = False) -> Bounds:
+    """The bounds on a CPU with so many bytes of main memory."""
+    most = _HALF_TOKENS if half else TOKENS["cpu"]
+    tokens = min(most, max(_LEAST, power_of_two(memory // _PER_TOKEN)))
+    return Bounds(tokens, min(_WRITTEN, power_of_two(memory // _SHARE)))
+
+
+def bounds_within(room: int, token: float, *, most: int = TOKENS["cuda"]) -> Bounds:
+    """The bounds where a GPU has so many bytes left and one token of a pack takes `token` bytes."""
+    tokens = most
+    while tokens > _LEAST and tokens * token > room / _PACKS:
+        tokens //= 2
+    keys = power_of_two(room // _KEYS)
+    return Bounds(tokens, keys, keys)
+
+
+def _room(model: Model) -> int:
+    """The bytes that batches may use of the GPU of a model that has the least left."""
+    held = {model.device: 0}
+    for weight in model.lm.parameters():
+        if weight.device.type == "cuda":
+            held[weight.device] = held.get(weight.device, 0) + weight.nbytes
+    rooms = []
+    for device, weights in held.items():
+        free, total = torch.cuda.mem_get_info(device)
+        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        rooms.append(room_on(total, weights, free + kept))  # what torch keeps is free as well
+    return min(rooms)
+
+
+def room_on(total: int, held: int, free: int) -> int:
+    """The bytes of a GPU that batches may use, from its size and what the model holds of it.
+
+    Not from what is free just now: that is another number in every run, and with it could come
+    other batches, which round otherwise. It counts only where another process holds half of it.
+    """
+    room = max(0, total - held - _OWN)
+    return room if free >= room // 2 else free
+
+
+def all_memory() -> int:
+    """The bytes of main memory this process may use at most: the machine's, or its container's."""
+    limit = Path("/sys/fs/cgroup/memory.max")
+    text = limit.read_text().strip() if limit.is_file() else ""
+    total = psutil.virtual_memory().total
+    return min(total, int(text)) if text.isdecimal() else total
+
+
+def power_of_two(number: int) -> int:
+    """The largest power of two that is not larger."""
+    return 1 << max(0, number.bit_length() - 1)
+
+
+def kind_of(model: Model) -> str:
+    """The kind of device that the bounds go by."""
+    return "cuda" if model.device.type == "cuda" else "cpu"
+
+
+class PackTooLong(UserError):
+    """The model looks at places in a pack, and is right up to so many tokens."""
+
+    def __init__(self, model: Model, *, right: int, given: int) -> None:
+        super().__init__(
+            f"{model.name} looks at places in a pack and is right up to {right} tokens; "
+            f"{given} were given. Use shorter prompts or fewer examples."
+        )
+        self.tokens = right
+
+
+# --- Batches ---
 
 
 @dataclass(kw_only=True)
@@ -30,8 +177,7 @@ class Budget:
     @classmethod
     def of(cls, model: Model) -> Budget:
         """What suits the model and its device; the same in every process."""
-        bounds = bounds_of(model)
-        return cls(bounds.tokens, written=bounds.written, trunk=bounds.trunk)
+        return cls(**bounds_of(model)._asdict())
 
 
 def in_batches(
@@ -45,51 +191,46 @@ def in_batches(
 ) -> Iterator[tuple[list[T], R]]:
     """Each batch with what `work` makes of it: like lengths together, `budget` tokens at most.
 
-    Where more than `rows` things are waiting, they go in batches of equal count.
+    Where more than `rows` things are waiting, they go in the fewest batches of equal count.
     """
     waiting = sorted(things, key=lambda thing: (length(thing), then(thing)), reverse=True)
     while waiting:
-        count = min(_fitting(waiting, length, budget.tokens), _share(len(waiting), rows))
+        share = len(waiting) if rows is None else -(-len(waiting) // -(-len(waiting) // rows))
+        count = min(_fitting(waiting, length, budget.tokens), share)
         batch = waiting[: -count - 1 : -1]
         total = sum(length(thing) for thing in batch)
         try:
-            done = _within_memory(work, batch)
+            made = [work(batch)]
         except PackTooLong as error:
             if count == 1 or total <= error.tokens:
                 raise
             budget.tokens = min(budget.tokens, error.tokens)
             continue
-        if not done:
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            if count == 1:
+                raise UserError(
+                    "Memory ran out with a single question. "
+                    "Choose another --device, a smaller --dtype or a smaller model."
+                ) from None
+            made = []
+        if not made:
+            # Here the error is gone, and with its traceback the tensors of the batch that failed.
             HALVED.append(total)
             budget.tokens = max(1, min(budget.tokens, total) // 2)
-            # Here the error is gone, and with its traceback the tensors of the batch that failed.
             _release_memory()
             continue
         del waiting[-count:]
         # Not kept here: the next batch should not have to share the memory with this one.
-        yield batch, done.pop()
-
-
-def _within_memory(work: Callable[[list[T]], R], batch: list[T]) -> list[R]:
-    """What `work` makes of a batch, alone in a list; nothing where memory ran out."""
-    try:
-        return [work(batch)]
-    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-        if not is_out_of_memory(error):
-            raise
-        if len(batch) == 1:
-            raise UserError(
-                "Memory ran out with a single question. "
-                "Choose another --device, a smaller --dtype or a smaller model."
-            ) from None
-    return []
+        yield batch, made.pop()
 
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error means that memory ran out; a CPU and an Apple GPU have no type for it."""
-    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
-        return True
-    return any(words in str(error) for words in _OUT_OF_MEMORY)
+    words = ("DefaultCPUAllocator", "can't allocate memory", "MPS backend out of memory")
+    kinds = (torch.OutOfMemoryError, MemoryError)
+    return isinstance(error, kinds) or any(word in str(error) for word in words)
 
 
 def _release_memory() -> None:
@@ -99,11 +240,6 @@ def _release_memory() -> None:
         torch.cuda.empty_cache()
     if torch.backends.mps.is_available():
         torch.mps.empty_cache()
-
-
-def _share(waiting: int, rows: int | None) -> int:
-    """The size of a batch if those waiting go in the fewest equal batches of `rows` at most."""
-    return waiting if rows is None else -(-waiting // -(-waiting // rows))
 
 
 def _fitting(waiting: list[T], length: Callable[[T], int], tokens: int) -> int:

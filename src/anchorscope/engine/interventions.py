@@ -6,7 +6,7 @@ import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, get_args
+from typing import Any, get_args
 
 import numpy as np
 
@@ -90,12 +90,6 @@ def keys_of(positions: TokenPositions, keys: str, *, seed: int) -> tuple[int, ..
     return tuple(position for position in KEYS[keys](positions, seed) if position > 0)
 
 
-def _content(positions: TokenPositions) -> list[int]:
-    """The question's content words outside E_Q."""
-    exact = set(positions.exact_question)
-    return [position for position in positions.content_tokens if position not in exact]
-
-
 def _neutral(positions: TokenPositions, seed: int) -> list[int]:
     """As many tokens as E_Q has that carry neither subject nor property.
 
@@ -127,28 +121,21 @@ KEYS: Mapping[str, Callable[[TokenPositions, int], Sequence[int]]] = {
     "exact": lambda positions, seed: positions.exact_question,
     "question": lambda positions, seed: positions.question_tokens,
     "neutral": _neutral,
-    "content": lambda positions, seed: _content(positions),
+    # The question's content words outside E_Q.
+    "content": lambda positions, seed: [
+        position
+        for position in positions.content_tokens
+        if position not in positions.exact_question
+    ],
 }
 
 
-class PromptTokens(Protocol):
-    """A question's prompt and the tokens in it that matter."""
+def retest_positions(sample: Sample, prompt: Any) -> TokenPositions:
+    """The positions of a sample's answer behind another prompt for the same question.
 
-    @property
-    def prompt_ids(self) -> tuple[int, ...]: ...
-
-    @property
-    def question_tokens(self) -> tuple[int, ...]: ...
-
-    @property
-    def exact_question(self) -> tuple[int, ...]: ...
-
-    @property
-    def content_tokens(self) -> tuple[int, ...]: ...
-
-
-def retest_positions(sample: Sample, prompt: PromptTokens) -> TokenPositions:
-    """The positions of a sample's answer behind another prompt for the same question."""
+    `prompt` has `prompt_ids`, and the positions `question_tokens`, `exact_question` and
+    `content_tokens` among them.
+    """
     moved = len(prompt.prompt_ids) - len(sample.prompt_ids)
     own = positions_of(sample)
     return replace(

@@ -1,57 +1,34 @@
-"""Triton kernels: norm, gate, rotation, choice of a token, and attention over keys in three places.
+"""Triton kernels for a GPU: attention over keys in three places, RMS norms, the choice of a token.
 
-Each reads its input once and writes its output once. They round where the models' own code rounds.
-Some models (Qwen2.5) have keys so large that one rounding less gives other attention, and other
-answers. `fused.py` tries each kernel and puts it into a model; this file needs Triton.
+Attention reads the prefix where it is, so it is never copied into every row; the other two read
+their input once instead of a dozen times. All round where the models' own code rounds: some models
+(Qwen2.5) have keys so large that one rounding less gives other attention, and other answers. The
+proof on load (`check`) runs through them, and a model that fails it with them runs without them.
+This file needs Triton.
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import torch
 import triton
 import triton.language as tl
-from torch import Tensor
+from torch import Tensor, nn
 
 from anchorscope.engine.kv_cache import Segments
 from anchorscope.engine.layout import Layout
 
-# --- Gated MLP, RMS norm and rotary embedding ---
-
-
-Act = Literal["silu", "gelu"]
 _BLOCK = 2048
 
-
-@triton.jit(do_not_specialize=["count"])
-def _gate(gate, up, out, count, even: tl.constexpr, gelu: tl.constexpr, block: tl.constexpr):
-    begin = tl.program_id(0).to(tl.int64) * block  # what follows fits into 32 bits
-    gate, up, out = gate + begin, up + begin, out + begin
-    at = tl.arange(0, block)
-    there = at < block if even else at < count - begin
-    kind = out.dtype.element_ty
-    x = tl.load(gate + at, mask=there).to(tl.float32)
-    y = tl.load(up + at, mask=there).to(tl.float32)
-    # Both activations are x times a sigmoid; gelu is the one with tanh.
-    z = 1.5957691216057308 * (x + 0.044715 * x * x * x) if gelu else x
-    active = (x * tl.sigmoid(z)).to(kind).to(tl.float32)
-    tl.store(out + at, (active * y).to(kind), mask=there)
-
-
-def gated(gate: Tensor, up: Tensor, act: Act) -> Tensor:
-    """act(gate) * up, of any shape."""
-    gate, up = gate.contiguous(), up.contiguous()
-    out, count = torch.empty_like(gate), gate.numel()
-    kernel: Any = _gate
-    grid, even = (triton.cdiv(count, _BLOCK),), count % _BLOCK == 0
-    kernel[grid](gate, up, out, count, even, act == "gelu", _BLOCK, num_warps=8)
-    return out
+# --- RMS norms ---
 
 
 @triton.jit(do_not_specialize=["count"])
 def _norm(
-    of, weight, out, count, eps, width: tl.constexpr, padded: tl.constexpr, rows: tl.constexpr,
+    source, weight, out, count, eps, width: tl.constexpr, padded: tl.constexpr, rows: tl.constexpr,
     more: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64) * rows + tl.arange(0, rows)[:, None]
@@ -59,7 +36,7 @@ def _norm(
     inside = (row < count) & (column < width)[None, :]
     at = row * width + column[None, :]
     kind = out.dtype.element_ty
-    x = tl.load(of + at, mask=inside, other=0.0).to(tl.float32)
+    x = tl.load(source + at, mask=inside, other=0.0).to(tl.float32)
     scale = tl.load(weight + column, mask=column < width, other=0.0).to(tl.float32)[None, :]
     x = x * (1.0 / tl.sqrt(tl.sum(x * x, axis=1) / width + eps))[:, None]
     # Llama rounds before it scales; Gemma scales by one more than the weight, and rounds then.
@@ -79,57 +56,67 @@ def normed(x: Tensor, weight: Tensor, eps: float, *, more: bool) -> Tensor:
     return out
 
 
-@triton.jit
-def _turn(
-    of, out, token, cos_x, sin_x, cos_y, sin_y, heads: tl.constexpr, width: tl.constexpr,
-    padded: tl.constexpr, half: tl.constexpr,
-):  # fmt: skip
-    """The heads of one token, turned."""
-    kind = out.dtype.element_ty
-    head = tl.arange(0, padded)[:, None]
-    at = tl.arange(0, half)[None, :]
-    there = (head < heads) & (at < width // 2)
-    place = token * heads * width + head * width + at
-    x = tl.load(of + place, mask=there).to(tl.float32)
-    y = tl.load(of + place + width // 2, mask=there).to(tl.float32)
-    first = (x * cos_x).to(kind).to(tl.float32) - (y * sin_x).to(kind).to(tl.float32)
-    second = (y * cos_y).to(kind).to(tl.float32) + (x * sin_y).to(kind).to(tl.float32)
-    tl.store(out + place, first.to(kind), mask=there)
-    tl.store(out + place + width // 2, second.to(kind), mask=there)
+_UNITS = 4  # in the last place: a model's own norm rounds between its steps
 
 
-@triton.jit
-def _rotate(
-    query, key, cos, sin, query_out, key_out, heads: tl.constexpr, key_heads: tl.constexpr,
-    width: tl.constexpr, padded: tl.constexpr, key_padded: tl.constexpr, half: tl.constexpr,
-):  # fmt: skip
-    token = tl.program_id(0).to(tl.int64)
-    angle = tl.arange(0, half)
-    known = angle < width // 2
-    low = token * width + angle
-    high = low + width // 2
-    cos_x = tl.load(cos + low, mask=known).to(tl.float32)[None, :]
-    sin_x = tl.load(sin + low, mask=known).to(tl.float32)[None, :]
-    cos_y = tl.load(cos + high, mask=known).to(tl.float32)[None, :]
-    sin_y = tl.load(sin + high, mask=known).to(tl.float32)[None, :]
-    _turn(query, query_out, token, cos_x, sin_x, cos_y, sin_y, heads, width, padded, half)
-    _turn(key, key_out, token, cos_x, sin_x, cos_y, sin_y, key_heads, width, key_padded, half)
+@torch.no_grad()
+def install_norms(lm: nn.Module) -> Callable[[], None]:
+    """Replace the forward of each RMS norm that the kernel agrees with; gives what restores them.
 
-
-def rotated(query: Tensor, key: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
-    """Queries and keys [1, head, token, width] turned by angles [1, token, width], halves paired.
-
-    Both in one kernel: a step of decoding waits for Python, and each start of a kernel is Python.
+    With gradients a norm's own code runs.
     """
-    query, key = (x.transpose(1, 2).contiguous() for x in (query, key))
-    _, tokens, heads, width = query.shape
-    key_heads, power = key.shape[2], triton.next_power_of_2
-    outs = torch.empty_like(query), torch.empty_like(key)
-    sizes = (heads, key_heads, width, power(heads), power(key_heads), power(width // 2))
-    kernel: Any = _rotate
-    angles = cos.contiguous(), sin.contiguous()
-    kernel[(tokens,)](query, key, *angles, *outs, *sizes, num_warps=4)
-    return outs[0].transpose(1, 2), outs[1].transpose(1, 2)
+    tried: dict[tuple, bool | None] = {}
+    replaced: list[nn.Module] = []
+    for module in lm.modules():
+        weight, eps = getattr(module, "weight", None), _epsilon(module)
+        rms = type(module).__name__.endswith("RMSNorm") and isinstance(weight, Tensor)
+        if not rms or eps is None or "forward" in module.__dict__:
+            continue
+        kind = (type(module), weight.dtype, weight.shape, eps)
+        if kind not in tried:
+            tried[kind] = norm_adds_one(module)
+        if (more := tried[kind]) is not None:
+            module.forward = _either(module.forward, weight, eps, more)
+            replaced.append(module)
+
+    def restore() -> None:
+        for module in replaced:
+            del module.forward
+
+    return restore
+
+
+def _either(own: Callable[[Tensor], Tensor], weight: Tensor, eps: float, more: bool) -> Any:
+    def forward(x: Tensor) -> Tensor:
+        return own(x) if torch.is_grad_enabled() else normed(x, weight, eps, more=more)
+
+    return forward
+
+
+def norm_adds_one(module: Any) -> bool | None:
+    """Whether a norm scales by one more than its weight (Gemma) or by the weight (Llama).
+
+    None where the kernel gives neither, tried on random input.
+    """
+    weight, eps = module.weight, _epsilon(module)
+    if weight.dim() != 1 or eps is None:
+        return None
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(1, 3, len(weight), generator=generator, dtype=torch.float32).to(weight)
+    try:
+        own = module(x)
+        unit = torch.finfo(own.dtype).eps * _UNITS
+        close = partial(torch.allclose, own.float(), rtol=unit, atol=unit * float(own.abs().max()))
+        ours = ((more, normed(x, weight, eps, more=more).float()) for more in (False, True))
+        return next((more for more, normed_x in ours if close(normed_x)), None)
+    except Exception:  # it takes more than x; Triton has errors of its own as well
+        return None
+
+
+def _epsilon(module: nn.Module) -> float | None:
+    """The epsilon of a norm, by the names in use."""
+    names = ("variance_epsilon", "eps")
+    return next((float(eps) for n in names if (eps := getattr(module, n, None)) is not None), None)
 
 
 # --- The likeliest token of each row, with its log-probability and the entropy, in one pass ---
@@ -254,12 +241,12 @@ def _attend(
     token = at // group
     head = key_head * group + at % group
     column = tl.arange(0, block_d)
-    asked = (token < count)[:, None]
+    valid = (token < count)[:, None]
     if width < block_d:
-        asked = asked & (column < width)[None, :]
+        valid = valid & (column < width)[None, :]
     # Far steps are taken by single pointers: offsets within a row fit into 32 bits.
     place = token[:, None] * query_token + head[:, None] * width + column[None, :]
-    asks = tl.load(query + start * query_token + place, mask=asked, other=0.0)
+    tile = tl.load(query + start * query_token + place, mask=valid, other=0.0)
     # Rows of the bias are padded on the left.
     line = tl.where(token < count, queries - count + token, 0)
     bias += row.to(tl.int64) * bias_row
@@ -274,53 +261,31 @@ def _attend(
     if tl.load(open_front + row):
         for begin in range(0, front, block_n):
             best, total, values = _meet(
-                asks, best, total, values, front_key, front_value, beside, front, begin,
+                tile, best, total, values, front_key, front_value, beside, front, begin,
                 front_token, scale, width, block_n, block_d, exact,
                 biased=False,  # pyright: ignore[reportArgumentType]
             )  # fmt: skip
     else:
         for begin in range(0, front, block_n):
             best, total, values = _meet(
-                asks, best, total, values, front_key, front_value, beside, front, begin,
+                tile, best, total, values, front_key, front_value, beside, front, begin,
                 front_token, scale, width, block_n, block_d, exact,
             )  # fmt: skip
     there = tl.load(rows + row) * middle_row + key_head * middle_head
     for begin in range(0, middle, block_n):
         best, total, values = _meet(
-            asks, best, total, values, middle_key + there, middle_value + there, beside + front,
+            tile, best, total, values, middle_key + there, middle_value + there, beside + front,
             middle, begin, middle_token, scale, width, block_n, block_d, exact,
         )  # fmt: skip
     there = start * own_token + key_head * width
     behind = front + middle + queries - count
     for begin in range(0, count * own, block_n):
         best, total, values = _meet(
-            asks, best, total, values, own_key + there, own_value + there, beside + behind,
+            tile, best, total, values, own_key + there, own_value + there, beside + behind,
             count, begin, own_token, scale, width, block_n, block_d, exact,
         )  # fmt: skip
     values = values / tl.where(total == 0.0, 1.0, total)[:, None]
-    tl.store(out + start * query_token + place, values.to(out.dtype.element_ty), mask=asked)
-
-
-class Tile(NamedTuple):
-    """How many queries and keys a program takes at a time, in how many warps and stages."""
-
-    queries: int
-    keys: int
-    warps: int
-    stages: int = 1
-
-
-def tile_for(queries: int, width: int, dtype: torch.dtype) -> Tile:
-    """The tile for so many queries of a row that share a key head.
-
-    The fastest of those tried on an H200. Rows are short, so many small programs at once hide the
-    wait for memory; with more than 32 keys at a time heads of width 128 fall back by half.
-    """
-    if dtype == torch.float32:
-        return Tile(16, 32, 4)
-    if queries <= 16:
-        return Tile(16, 32, 1)
-    return Tile(64 if width <= 128 else 32, 32, 4, stages=2 if width <= 128 else 1)
+    tl.store(out + start * query_token + place, values.to(out.dtype.element_ty), mask=valid)
 
 
 def attend_segments(
@@ -344,7 +309,13 @@ def attend_segments(
     front_key, front_value = segments.front or segments.middle
     own_key, own_value = own or segments.middle
     rows, queries = layout.query_at.shape
-    block_m, block_n, warps, stages = tile_for(queries * group, width, query.dtype)
+    # The fastest tiles of those tried on an H200. Rows are short, so many small programs at once
+    # hide the wait for memory; with more than 32 keys at once heads of width 128 fall back by half.
+    block_m, block_n, warps, stages = 16, 32, 4, 1
+    if query.dtype != torch.float32 and queries * group <= 16:
+        warps = 1
+    elif query.dtype != torch.float32:
+        block_m, stages = (64, 2) if width <= 128 else (32, 1)
     block_d = max(16, triton.next_power_of_2(width))
     grid = (rows, key_heads, triton.cdiv(queries * group, block_m))
     kernel: Any = _attend

@@ -1,14 +1,14 @@
 """Keys and values that a pass finds in place: grown while decoding, or forked from a trunk.
 
 The prefix, computed once, is copied into every row's buffer in front of its own keys: a copy the
-size of the prefix, once a batch. Joining it in every step took a quarter of a decoding pass on a
-GPU. There a kernel reads it in place (`attend_segments` in `kernels.py`).
+size of the prefix, once a batch. On a GPU a kernel reads it in place (`attend_segments` in
+`kernels.py`); joining it in every step took a quarter of a decoding pass there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,18 +27,11 @@ class Segments(NamedTuple):
     own: Pair | None  # the rows' own, packed: [1, token, key head, head width]
 
 
-class KVCache(Protocol):
-    """What a row's attention sees: the prefix, what came before, and what is new."""
-
-    segmented: bool  # whether the prefix stays in its own place, for a kernel that reads it there
-
-    def join(self, block: int, key: Tensor, value: Tensor) -> Pair:
-        """All keys and values of a block, these new ones last."""
-        ...
-
-
 class GrowingCache:
-    """Keys and values written into buffers of fixed capacity, so that a step copies nothing old."""
+    """Keys and values written into buffers of fixed capacity, so that a step copies nothing old.
+
+    `segmented`: the prefix stays in its own place, for a kernel that reads it there.
+    """
 
     def __init__(
         self,
@@ -48,9 +41,8 @@ class GrowingCache:
         *,
         segmented: bool = False,
     ) -> None:
-        self.segmented, self._prefix = segmented, prefix
-        self._front = 0 if segmented else _prefix_length(prefix)
-        self._capacity = capacity
+        self.segmented, self._prefix, self._capacity = segmented, prefix, capacity
+        self._front = 0 if segmented or prefix is None else prefix[0][0].shape[2]
         self._pairs: list[Pair | None] = [None] * blocks
         self._length = [self._front] * blocks
 
@@ -70,24 +62,23 @@ class GrowingCache:
 
     def _grow(self, block: int, key: Tensor, value: Tensor) -> Pair:
         """What the buffers of a block hold, these new ones last."""
-        pair = self._pairs[block]
+        pair, start = self._pairs[block], self._length[block]
         if pair is None:
-            pair = _buffers(key, value, self._front + self._capacity)
+            room = self._front + self._capacity
+            pair = tuple(x.new_empty(*x.shape[:2], room, x.shape[3]) for x in (key, value))
             if self._front and self._prefix is not None:
                 for buffer, front in zip(pair, self._prefix[block], strict=True):
                     buffer[:, :, : self._front] = front
-        start = self._length[block]
-        stop = start + key.shape[2]
+            self._pairs[block] = pair
+        stop = self._length[block] = start + key.shape[2]
         pair[0][:, :, start:stop], pair[1][:, :, start:stop] = key, value
-        self._pairs[block], self._length[block] = pair, stop
         return pair[0][:, :, :stop], pair[1][:, :, :stop]
 
-    def own(self, block: int, length: int) -> Pair:
-        """The first `length` keys and values of a block behind the prefix."""
-        pair = self._pairs[block]
-        assert pair is not None, "nothing was written to this block yet"
-        stop = self._front + length
-        return pair[0][:, :, self._front : stop], pair[1][:, :, self._front : stop]
+    def own(self, length: int) -> tuple[Pair, ...]:
+        """Copies of each block's first `length` keys and values behind the prefix."""
+        start, stop = self._front, self._front + length
+        pairs = [pair for pair in self._pairs if pair is not None]
+        return tuple((k[:, :, start:stop].clone(), v[:, :, start:stop].clone()) for k, v in pairs)
 
     def keep(self, index: Tensor) -> None:
         """Drop all rows but these, block by block: two whole copies are never held."""
@@ -97,10 +88,7 @@ class GrowingCache:
 
 
 class ForkedCache:
-    """Rows that leave a trunk. Nothing is kept: blocks of one shape share a pair of buffers.
-
-    With `gradients` every block has tensors of its own, which must stay as they are.
-    """
+    """Rows that leave a trunk, which stays as it is: what they add is not kept."""
 
     def __init__(
         self,
@@ -109,27 +97,18 @@ class ForkedCache:
         prefix: Sequence[Pair] | None = None,
         *,
         segmented: bool = False,
-        gradients: bool = False,
     ) -> None:
-        self.segmented, self._gradients = segmented, gradients
-        self._trunk, self._rows, self._prefix = trunk, rows, prefix
-        self._front = _prefix_length(prefix)
-        self._buffers: dict[object, Pair] = {}
+        self.segmented, self._trunk, self._rows, self._prefix = segmented, trunk, rows, prefix
 
     def join(self, block: int, key: Tensor, value: Tensor) -> Pair:
         """The prefix, the trunk's keys and values of each row, then the new ones."""
-        front = self._front
-        stop = front + self._trunk[block][0].shape[2]
-        kind = (block if self._gradients else None, key.shape, value.shape, key.device)
-        if kind not in self._buffers:
-            self._buffers[kind] = _buffers(key, value, stop + key.shape[2])
-        pair = self._buffers[kind]
-        for which, (buffer, new) in enumerate(zip(pair, (key, value), strict=True)):
-            if self._prefix is not None:
-                buffer[:, :, :front] = self._prefix[block][which]
-            buffer[:, :, front:stop] = _select(self._trunk[block][which], self._rows)
-            buffer[:, :, stop:] = new
-        return pair
+        parts: list[list[Tensor]] = [[key], [value]]
+        for part, past in zip(parts, self._trunk[block], strict=True):
+            part.insert(0, _select(past, self._rows))
+        if self._prefix is not None:
+            for part, front in zip(parts, self._prefix[block], strict=True):
+                part.insert(0, front.expand(len(key), -1, -1, -1))
+        return torch.cat(parts[0], dim=2), torch.cat(parts[1], dim=2)
 
     def segments(self, block: int, layout: Layout, key: Tensor, value: Tensor) -> Segments:
         """The same for packed keys and values [1, key head, token, head width], left in place."""
@@ -138,8 +117,7 @@ class ForkedCache:
         return Segments(front, self._trunk[block], self._rows, own)
 
 
-def _prefix_length(prefix: Sequence[Pair] | None) -> int:
-    return 0 if prefix is None else prefix[0][0].shape[2]
+KVCache = GrowingCache | ForkedCache
 
 
 def _behind(front: Tensor, own: Tensor) -> Tensor:
@@ -150,9 +128,3 @@ def _behind(front: Tensor, own: Tensor) -> Tensor:
 def _select(pairs: Tensor, rows: Tensor) -> Tensor:
     """These rows; blocks may be on several devices, and the numbers of rows on one of them."""
     return pairs.index_select(0, rows.to(pairs.device))  # a third of the time of pairs[rows]
-
-
-def _buffers(key: Tensor, value: Tensor, capacity: int) -> Pair:
-    """Empty buffers for rows like these, with room for so many positions."""
-    empty = [like.new_empty(*like.shape[:2], capacity, like.shape[3]) for like in (key, value)]
-    return empty[0], empty[1]

@@ -12,7 +12,7 @@ rows, padded on the left. Tokens whose states must be equal are packed once.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -118,8 +118,8 @@ class Stretch(NamedTuple):
 
 def distinct_tokens(rows: Iterable[Stretch]) -> np.ndarray | None:
     """The number of each packed token's states [token]; None where all tokens are distinct."""
-    known = _Numbers()
-    numbers = np.array([number for row in rows for number in _numbers(row, known)], dtype=np.int64)
+    table = _Numbers()
+    numbers = np.array([number for row in rows for number in _numbers(row, table)], dtype=np.int64)
     _, first, inverse = np.unique(numbers, return_index=True, return_inverse=True)
     if len(first) == len(numbers):
         return None
@@ -137,22 +137,22 @@ class _Numbers:
         return self._numbers.setdefault(parts, len(self._numbers))
 
 
-def _numbers(row: Stretch, known: _Numbers) -> list[int]:
+def _numbers(row: Stretch, table: _Numbers) -> list[int]:
     """The number of each token of a row.
 
     `whole` is the number of all tokens before the next one, `open` of those that are not cut: a
     token inside the cut sees the former, any other the latter.
     """
-    whole = open = known.number(row.front)
+    whole = open = table.number(row.front)
     for position, token in enumerate(row.turn, start=row.turn_at):
-        before, whole = whole, known.number(whole, position, token)
+        before, whole = whole, table.number(whole, position, token)
         if position not in row.cut:
-            open = whole if open == before else known.number(open, whole)
+            open = whole if open == before else table.number(open, whole)
     numbers = []
     for position, token in zip(row.at, row.ids, strict=True):
         inside = position in row.cut
-        own = known.number(whole if inside else open, position, token)
-        whole = own if inside or whole == open else known.number(whole, own)
+        own = table.number(whole if inside else open, position, token)
+        whole = own if inside or whole == open else table.number(whole, own)
         open = open if inside else own
         numbers.append(own)
     return numbers
@@ -194,34 +194,27 @@ class Layout:
     # The number of each row's tokens among the distinct ones, which alone are packed, one row
     # after the other; None: all tokens are.
     distinct: np.ndarray | None = field(default=None, repr=False)
-    place: Tensor = field(init=False, repr=False)  # [token]: places of packed tokens in the rows
-    _among: Tensor | None = field(init=False, repr=False)  # `distinct`, where the pass is
-    home: Layout | None = field(default=None, repr=False)  # the one this is a copy of, if it is one
     _made: dict[object, Tensor] = field(default_factory=dict, repr=False)
-    _copies: dict[torch.device, Layout] = field(default_factory=dict, repr=False)
 
-    def __post_init__(self) -> None:
-        # Fixed here once: finding it again in every block would make a GPU wait.
-        among = None if self.distinct is None else to_device(self.distinct, self.query_at.device)
-        if self.home is not None:
-            place = self.home.place.to(self.query_at.device)
-        else:
-            place = self._places()
-            if self.distinct is not None:
-                first = np.unique(self.distinct, return_index=True)[1]
-                place = place[to_device(first, place.device)]
-        object.__setattr__(self, "place", place)
-        object.__setattr__(self, "_among", among)
-
-    def _places(self) -> Tensor:
-        """The places of all tokens in the rows, which are padded on the left, [token]."""
+    @cached_property
+    def place(self) -> Tensor:
+        """The places of the packed tokens in the rows, which are padded on the left, [token]."""
+        width, device = self.query_at.shape[1], self.query_at.device
         if self.sizes is None:
-            return (self.query_at.flatten() >= 0).nonzero()[:, 0]
-        width = self.query_at.shape[1]
-        if min(self.sizes, default=width) == width:
-            return torch.arange(self.query_at.numel(), device=self.query_at.device)
-        there = np.arange(width) >= width - np.asarray(self.sizes)[:, None]
-        return to_device(there.ravel().nonzero()[0], self.query_at.device)
+            place = (self.query_at.flatten() >= 0).nonzero()[:, 0]
+        elif min(self.sizes, default=width) == width:
+            place = torch.arange(self.query_at.numel(), device=device)
+        else:
+            there = np.arange(width) >= width - np.asarray(self.sizes)[:, None]
+            place = to_device(there.ravel().nonzero()[0], device)
+        if self.distinct is None:
+            return place
+        return place[to_device(np.unique(self.distinct, return_index=True)[1], device)]
+
+    @cached_property
+    def _among(self) -> Tensor | None:
+        """The number of each token among the packed ones, [token]; None where all are packed."""
+        return None if self.distinct is None else to_device(self.distinct, self.query_at.device)
 
     @property
     def keys(self) -> int:
@@ -233,36 +226,26 @@ class Layout:
         """Whether no row has padding, and all tokens are distinct."""
         return len(self.place) == self.query_at.numel()
 
-    def on(self, device: torch.device) -> Layout:
-        """The same layout for the blocks of a device; masks are made at home and copied there."""
-        if device == self.place.device:
-            return self
-        if device not in self._copies:
-            at = {"query_at": self.query_at.to(device), "key_at": self.key_at.to(device)}
-            self._copies[device] = replace(self, **at, home=self, _made={}, _copies={})
-        return self._copies[device]
-
     def pack(self, rows: Tensor) -> Tensor:
         """Things [row, query, ...] one after the other, [1, token, ...], without the padding.
 
         Of tokens that are not distinct the first one counts.
         """
         flat = rows.flatten(0, 1)
-        return flat[None] if self.full else flat.index_select(0, self.place)[None]
+        return flat[None] if self.full else flat.index_select(0, self.place.to(flat.device))[None]
 
     def unpack(self, packed: Tensor) -> Tensor:
         """Packed things [1, token, ...] back in their rows, [row, query, ...].
 
         Padding has what its row's first token has: nothing sees it.
         """
-        flat = packed[0] if self.full else packed[0].index_select(0, self._spread)
+        flat = packed[0]
+        flat = flat if self.full else flat.index_select(0, self._spread.to(flat.device))
         return flat.unflatten(0, self.query_at.shape)
 
     @cached_property
     def _spread(self) -> Tensor:
         """Which packed token each place in the rows has, [row and query]."""
-        if self.home is not None:
-            return self.home._spread.to(self.place.device)
         there = (self.query_at >= 0).flatten().long()
         # As many tokens come before a row's first one as before the padding in front of it.
         token = there.cumsum(dim=0) - there
@@ -277,7 +260,7 @@ class Layout:
     @cached_property
     def rows(self) -> Tensor:
         """The numbers of the rows, [row]."""
-        return torch.arange(len(self.query_at), device=self.place.device)
+        return torch.arange(len(self.query_at), device=self.query_at.device)
 
     @cached_property
     def counts(self) -> Tensor:
@@ -316,7 +299,8 @@ class Layout:
 
     def by_key(self, table: Tensor) -> Tensor:
         """What a table [head, position] says of every key, [row, head, 1, key]."""
-        return table[:, self._all_keys_at().clamp(min=0)].transpose(0, 1)[:, :, None]
+        at = self._all_keys_at().clamp(min=0).to(table.device)
+        return table[:, at].transpose(0, 1)[:, :, None]
 
     def _all_keys_at(self) -> Tensor:
         """The positions of the prefix and of each row's own keys, [row, key], PAD for padding."""
@@ -325,56 +309,47 @@ class Layout:
 
     def bias(self, block: int, rule: Rule, dtype: torch.dtype) -> Tensor:
         """What is added to the scores of a block, [row, 1 or head, query, key]: 0, -inf, boost."""
-        edges, home = self.edges, self.home
-        name = self._name(block, rule)
-        if home is not None:
-            return self._once(name, lambda: home.bias(block, rule, dtype).to(self.place.device))
+        return self._once(
+            ("bias", rule, self._cut_of(block)), lambda: self._bias(block, rule, dtype)
+        )
+
+    def _bias(self, block: int, rule: Rule, dtype: torch.dtype) -> Tensor:
+        allowed, edges = self.allowed(rule)[:, None], self.edges
         if edges is None:
-            return self._once(name, lambda: _additive(self.allowed(rule), dtype))
-        return self._once(name, lambda: self._cut(block, rule, dtype))
+            return _additive(allowed, dtype)
+        gone = _gone(edges, block, None if edges.post is None else ~edges.post)
+        if edges.added is None:
+            return _additive(allowed & ~gone, dtype)
+        added = torch.where(gone, edges.added[:, None, None, None], 0.0).to(dtype)
+        return _additive(allowed, dtype) + added
 
     def open_prefix(self, block: int, rule: Rule, dtype: torch.dtype) -> Tensor:
-        """Whether nothing is added to any of a row's scores for the prefix, bool [row, 1]."""
+        """Whether nothing is added to any of a row's scores for the prefix, bool [row]."""
 
-        def made() -> Tensor:
+        def make() -> Tensor:
             bias = self.bias(block, rule, dtype)[..., : self.prefix_length]
             padding = (self.query_at < 0)[:, None, :, None]  # sees the padding alone
             return ((bias == 0) | padding).flatten(1).all(dim=1)
 
-        return self._once(("open", *self._name(block, rule)), made)
-
-    def _name(self, block: int, rule: Rule) -> tuple:
-        """Of what is made for a block, the same for blocks that are alike."""
-        edges = self.edges
-        return ("clean", rule) if edges is None else ("cut", rule, None if edges.alike else block)
+        return self._once(("open prefix", rule, self._cut_of(block)), make)
 
     def kept(self, block: int, dtype: torch.dtype) -> Tensor | None:
         """What multiplies the weights after the softmax: 0 on edges cut `post`, else 1."""
         edges = self.edges
         if edges is None or edges.post is None:
             return None
-        if self.home is not None:
-            there = self.home.kept(block, dtype)
-            return None if there is None else there.to(self.place.device)
         return (~_gone(edges, block, edges.post)).to(dtype)
 
-    def _cut(self, block: int, rule: Rule, dtype: torch.dtype) -> Tensor:
-        assert self.edges is not None
-        pre = None if self.edges.post is None else ~self.edges.post
-        gone = _gone(self.edges, block, pre)
-        allowed = self.allowed(rule)[:, None]
-        if self.edges.added is None:
-            return _additive(allowed & ~gone, dtype)
-        added = torch.where(gone, self.edges.added[:, None, None, None], 0.0).to(dtype)
-        return _additive(allowed, dtype) + added
+    def _cut_of(self, block: int) -> int | None:
+        """Equal for blocks that are cut alike."""
+        return None if self.edges is None or self.edges.alike else block
 
-    def _once(self, name: tuple, make: Callable[[], Tensor]) -> Tensor:
+    def _once(self, name: object, make: Callable[[], Tensor]) -> Tensor:
         """A mask made once and kept: for every block, or until the next block asks for its own."""
         if name not in self._made:
             if len(self._made) > 8:  # blocks that differ come in turn and never again
                 self._made.clear()
-            made = make()
-            self._made[name] = made if made.dim() == 4 else made[:, None]
+            self._made[name] = make()
         return self._made[name]
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import platform
+import sys
 import threading
 from contextlib import AbstractContextManager, ExitStack, suppress
-from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -14,19 +16,19 @@ from torch import Tensor, nn
 
 from anchorscope.engine.attention import (
     CURRENT,
-    View,
+    Pass,
     WeightObserver,
     WindowSlots,
     attention_named,
     replace_own_attention,
 )
-from anchorscope.engine.fused import can_fuse, install_kernels
+from anchorscope.engine.batches import facts_of
 from anchorscope.engine.kv_cache import KVCache
 from anchorscope.engine.layout import NAME, Layout, UnsupportedModel, first_position
-from anchorscope.engine.limits import facts_of, prove_length
-from anchorscope.engine.on_cpu import cpu_fast_paths
+from anchorscope.engine.packs import require_proved
 from anchorscope.errors import UserError
 from anchorscope.models import Model
+from anchorscope.models.device import cpu_has_bfloat16
 from anchorscope.models.parts import rotary_switch, row_too_long
 
 _LOCKS: WeakKeyDictionary[nn.Module, threading.Lock] = WeakKeyDictionary()
@@ -66,9 +68,8 @@ class Lease:
         self.model = model
         # Shown every block's weights, without gradients.
         self.observer: WeightObserver | None = None
-        self._pass: _Pass | None = None
-        self._back = ExitStack()
         self.trying = False  # whether made-up packs are under way
+        self._back = ExitStack()
         forward = inspect.signature(model.lm.forward).parameters
         self._picks = "logits_to_keep" in forward
         self._first = first_position(model.parts.decoder)
@@ -86,9 +87,11 @@ class Lease:
                 back.callback(self._begin_block(block, number).remove)
                 back.callback(block.register_forward_hook(self._keep_state).remove)
             if self.fused:
-                back.callback(install_kernels(lm))
-            elif self.model.device.type == "cpu":
-                back.enter_context(cpu_fast_paths(self.model))
+                from anchorscope.engine.kernels import install_norms  # needs Triton
+
+                back.callback(install_norms(lm))
+            back.callback(_set_onednn, torch.backends.mkldnn.enabled)
+            _set_onednn(torch.backends.mkldnn.enabled and onednn_is_faster(self.model.dtype))
             back.callback(parts.head.register_forward_pre_hook(_contiguous).remove)
             back.callback(parts.decoder.register_forward_hook(self._to_first_device).remove)
             self._back = back.pop_all()
@@ -126,14 +129,11 @@ class Lease:
 
         """
         self._check_positions(layout)
-        prove_length(self, layout)
+        require_proved(self, layout)
         last = layout.last()
         assert depth is None or not head, "the head reads the last block"
-        kept = last
-        if states_at is not None:
-            kept = torch.cat([last, states_at])
-        view = View(layout, memory, watch or self.observer, slots)
-        now = self._pass = _Pass(view, kept, depth)
+        kept = last if states_at is None else torch.cat([last, states_at])
+        now = Pass(layout, memory, kept, watch or self.observer, slots, depth)
         tokens = layout.pack(ids)
         given = {
             "input_ids": tokens,
@@ -142,17 +142,16 @@ class Lease:
             "position_ids": layout.pack(layout.query_at) + self._first,
             "use_cache": False,
         }
-        token = CURRENT.set(view)
+        token = CURRENT.set(now)
         try:
             with self._gradients(wanted=watch is not None):
                 logits = self._forward(given, last if logits_at is None else logits_at, head)
             self._check_called(now)
             with torch.set_grad_enabled(watch is not None):
                 states = torch.stack(now.states, dim=1)
-            more = None if states_at is None else states[len(last) :]
         finally:
             CURRENT.reset(token)
-            self._pass = None
+        more = None if states_at is None else states[len(last) :]
         return Read(states[: len(last)], logits, more)
 
     def _check_positions(self, layout: Layout) -> None:
@@ -184,18 +183,12 @@ class Lease:
             self.model.parts.decoder(**given)
         return None
 
-    def _check_called(self, now: _Pass) -> None:
+    def _check_called(self, now: Pass) -> None:
         """Every block must have attended through us, once: else something flows around the cut."""
         blocks = list(range(self.model.blocks if now.depth is None else now.depth))
-        if now.view.called == blocks and len(now.states) == len(blocks):
+        if now.called == blocks and len(now.states) == len(blocks):
             return
-        without = [n + 1 for n in blocks if n not in now.view.called]
-        if len(without) == len(blocks):
-            raise UnsupportedModel(
-                "information flows around the attention layers: no block attends in a way that "
-                "can be cut"
-            )
-        if without:
+        if without := [n + 1 for n in blocks if n not in now.called]:
             named = ", ".join(map(str, without[:4])) + (", ..." if len(without) > 4 else "")
             raise UnsupportedModel(
                 f"information flows around the attention layers: blocks {named} have no attention "
@@ -205,14 +198,13 @@ class Lease:
 
     def _begin_block(self, module: nn.Module, block: int) -> Any:
         def hook(module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
-            assert self._pass is not None
-            view = self._pass.view
-            view.block = block
-            if view.slots is None:
+            now = _current()
+            now.block = block
+            if now.slots is None:
                 return None
             if args:
-                return (view.slots.begin(block, args[0]), *args[1:]), kwargs
-            hidden = view.slots.begin(block, kwargs["hidden_states"])
+                return (now.slots.begin(block, args[0]), *args[1:]), kwargs
+            hidden = now.slots.begin(block, kwargs["hidden_states"])
             return args, {**kwargs, "hidden_states": hidden}
 
         return module.register_forward_pre_hook(hook, with_kwargs=True)
@@ -224,8 +216,7 @@ class Lease:
             output.last_hidden_state = hidden.to(home)
 
     def _keep_state(self, module: nn.Module, args: tuple, output: Any) -> None:
-        now = self._pass
-        assert now is not None
+        now = _current()
         hidden = output[0] if isinstance(output, tuple | list) else output
         if hidden.dim() != 3:
             raise UnsupportedModel("a block hands on more than one vector for each token")
@@ -236,18 +227,36 @@ class Lease:
             raise _Enough
 
 
+def can_fuse(model: Model) -> bool:
+    """Whether the Triton kernels can run: a whole model on one GPU, where Triton is installed."""
+    devices = {weight.device for weight in model.lm.parameters()}
+    one_gpu = devices == {model.device} and model.device.type == "cuda"
+    return one_gpu and find_spec("triton") is not None
+
+
+def onednn_is_faster(dtype: torch.dtype) -> bool:
+    """Whether oneDNN multiplies faster here than the BLAS that torch has as well.
+
+    It does not in float32 on ARM cores without bfloat16 (Neoverse-N1). Nothing but processor and
+    dtype decides: two runs on like machines must multiply alike, to the last bit.
+    """
+    arm = sys.platform == "linux" and platform.machine().lower() in ("aarch64", "arm64")
+    return not arm or dtype != torch.float32 or cpu_has_bfloat16()
+
+
+def _set_onednn(on: bool) -> None:
+    # Not by `flags()`, which sets TF32 as well, with a warning.
+    torch.backends.mkldnn.enabled = on  # pyright: ignore[reportAttributeAccessIssue]
+
+
 class _Enough(Exception):
     """Ends a pass whose last wanted block is done."""
 
 
-@dataclass
-class _Pass:
-    """The pass under way, as the hooks see it."""
-
-    view: View
-    kept: Tensor  # the packed tokens whose states are kept
-    depth: int | None
-    states: list[Tensor] = field(default_factory=list)
+def _current() -> Pass:
+    now = CURRENT.get()
+    assert now is not None, "no pass of ours is under way"
+    return now
 
 
 def _contiguous(module: nn.Module, args: tuple) -> tuple:

@@ -1,17 +1,15 @@
-"""Rows to states on the host: batches of like rows, and windows of blocks in one pass.
+"""Samples and interventions to states: rows, their batches, and who sees whom in each.
 
-A window that starts at block s leaves the layers below s as they are, so it can start from the
-clean states there. One clean row and w slots go through the blocks together. Before block s the
-slot s mod w is set back to the clean row: its window begins. After block s + w - 1 it holds the
-state of that layer under that window, and is free for the next. The first window also gives the
-layers 1..w-1, whose windows are cut short at block 1. So a sweep over all k costs w + 1 rows of
-suffix tokens instead of one pass for each k.
+A knockout changes nothing before the first position outside its keys that comes after one of
+them, so a row starts there, on the clean keys and values of its trunk. Keys that come later and
+that no token outside them sees are left out of it. Many questions and interventions are rows of
+one batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 
@@ -21,11 +19,87 @@ from torch import Tensor
 
 from anchorscope.engine.attention import WindowSlots
 from anchorscope.engine.batches import Budget, in_batches
-from anchorscope.engine.decode import Trunk
-from anchorscope.engine.interventions import TokenPositions, window_of
+from anchorscope.engine.decode import Trunk, pad_left
+from anchorscope.engine.interventions import Intervention, TokenPositions, keys_of, window_of
+from anchorscope.engine.kv_cache import ForkedCache
+from anchorscope.engine.layout import PAD, Edges, Layout, Stretch, distinct_tokens
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.passes import CLEAN
-from anchorscope.engine.rows import LOGIT_BYTES, Row, read_batch, read_with_output
+from anchorscope.engine.transfer import to_device
+
+# --- Rows ---
+
+
+@dataclass(frozen=True)
+class Row:
+    """One question under one intervention, cut in the blocks `blocks`."""
+
+    number: int  # of the question in its trunk
+    intervention: Intervention
+    keys: tuple[int, ...]
+    ids: tuple[int, ...]  # the tokens computed in this row
+    at: tuple[int, ...]  # their positions, which may leave some out
+    blocks: range  # from 0
+    queries: tuple[int, ...] | None = None  # who loses the keys; None: all that come later
+    answer: int = 0  # its last tokens that are the answer's, where the one before them is in it too
+
+
+def row_for(
+    positions: TokenPositions,
+    number: int,
+    intervention: Intervention,
+    *,
+    blocks: int,
+    turn_at: int,
+    seed: int,
+) -> Row:
+    """The row of one question under one intervention, cut in all blocks.
+
+    Layer k depends on the blocks 1..k alone, so a pass with the cut in all of them holds the
+    cumulative result for every k.
+    """
+    answer = len(positions.ids) - positions.answer_at
+    if intervention.answer_only:
+        # The prompt's first token stays in front: it is the sink the model has always had there.
+        ids = (positions.ids[0], *positions.ids[positions.answer_at :])
+        at = tuple(range(len(ids)))
+        return Row(number, intervention, (), ids, at, range(0), answer=answer)
+    keys = keys_of(positions, intervention.keys, seed=seed)
+    if intervention.boost is not None:
+        # Only E_A's edges change, so the whole prompt stays the trunk's.
+        assert positions.exact_answer, "a boost needs the exact answer tokens positions"
+        at = tuple(range(positions.answer_at, len(positions.ids)))
+        ids = positions.ids[positions.answer_at :]
+        return Row(number, intervention, keys, ids, at, range(blocks), positions.exact_answer)
+    start = first_changed(positions, keys, turn_at)
+    # The last token of the prompt stays in any case: the first word of the answer comes from it.
+    unseen = frozenset(keys if intervention.hides_keys else ()) - {positions.answer_at - 1}
+    at = tuple(i for i in range(start, len(positions.ids)) if i not in unseen)
+    ids = tuple(positions.ids[i] for i in at)
+    return Row(number, intervention, keys, ids, at, range(blocks), answer=answer)
+
+
+def unchanged_row(positions: TokenPositions, number: int, intervention: Intervention) -> Row:
+    """The row of a question in which nothing is cut: the answer on its clean trunk."""
+    start = positions.answer_at - 1
+    at = tuple(range(start, len(positions.ids)))
+    answer = len(positions.ids) - positions.answer_at
+    return Row(number, intervention, (), positions.ids[start:], at, range(0), answer=answer)
+
+
+def first_changed(positions: TokenPositions, keys: Sequence[int], turn_at: int) -> int:
+    """The first position of the question's own turn that a cut of `keys` can change.
+
+    Keys inside the shared prefix are cut for the question's own turn, not for the prefix itself.
+    Where the prompt stays as it is, it is the prompt's last: the trunk holds the prompt alone, the
+    answer's own tokens must be read before the probe position, and the model's output begins there.
+    """
+    cut, end = set(keys), positions.answer_at - 1
+    begin = max(min(cut, default=end), turn_at)
+    return next((i for i in range(begin, end) if i not in cut and i > min(cut)), end)
+
+
+# --- Batches of rows ---
 
 
 def read_rows(
@@ -33,74 +107,275 @@ def read_rows(
 ) -> Iterator[tuple[list[Row], Tensor]]:
     """Rows with their states [row, layer, width], a batch at a time; of `depth` layers or all."""
     for (width, _), group in groupby(sorted(rows, key=_kind), key=_kind):
-
-        def work(batch: list[Row], width: int = width) -> Tensor:
-            if width:
-                return read_windows(lease, trunk, batch, width)[:, :depth]
-            return read_batch(lease, trunk, batch, depth=depth)
-
-        def length(row: Row, width: int = width) -> int:
-            return len(row.ids) * (1 + width)
-
-        yield from in_batches(
-            group, work, length=length, then=lambda row: row.number, budget=budget
-        )
+        for batch, (states, _) in _batches(lease, trunk, group, width, budget, depth=depth):
+            yield batch, states
 
 
 def read_rows_with_output(
     lease: Lease, trunk: Trunk, rows: Sequence[Row], *, budget: Budget
 ) -> Iterator[tuple[list[Row], Tensor, Tensor | None]]:
     """Rows with their states, and the model's own output [row, 3] of passes that have one."""
-    with_output = [row for row in rows if row.intervention.has_output]
-    others = [row for row in rows if not row.intervention.has_output]
+    for head in (True, False):
+        own = sorted((row for row in rows if row.intervention.has_output == head), key=_kind)
+        for (width, _), group in groupby(own, key=_kind):
+            for batch, (states, output) in _batches(lease, trunk, group, width, budget, head=head):
+                yield batch, states, output
+
+
+def _batches(
+    lease: Lease,
+    trunk: Trunk,
+    rows: Iterable[Row],
+    width: int,
+    budget: Budget,
+    *,
+    depth: int | None = None,
+    head: bool = False,
+) -> Iterator[tuple[list[Row], tuple[Tensor, Tensor | None]]]:
+    """Rows of one kind with their states, and with the output of the answers for `head`."""
     # A pass takes so many tokens, and so many bytes of logits: what an answer token counts for.
-    share = budget.tokens * _logit_bytes(lease) / LOGIT_BYTES
+    vocabulary = lease.model.lm.config.get_text_config().vocab_size
+    share = budget.tokens * vocabulary * lease.model.dtype.itemsize / LOGIT_BYTES
+
+    def work(batch: list[Row]) -> tuple[Tensor, Tensor | None]:
+        if width:
+            return _read_windows(lease, trunk, batch, width)[:, :depth], None
+        return _read(lease, trunk, batch, depth=depth, head=head)
 
     def length(row: Row) -> int:
-        return max(len(row.ids), round(share * row.answer))
+        return max(len(row.ids) * (1 + width), round(share * row.answer) if head else 0)
 
-    for _, group in groupby(sorted(with_output, key=_kind), key=_kind):
-        for batch, (states, output) in in_batches(
-            group,
-            lambda batch: read_with_output(lease, trunk, batch),
-            length=length,
-            then=lambda row: row.number,
-            budget=budget,
-        ):
-            yield batch, states, output
-    for batch, states in read_rows(lease, trunk, others, budget=budget):
-        yield batch, states, None
-
-
-def _logit_bytes(lease: Lease) -> int:
-    """Bytes of the logits of one token."""
-    vocabulary = lease.model.lm.config.get_text_config().vocab_size
-    return vocabulary * lease.model.dtype.itemsize
+    return in_batches(rows, work, length=length, then=lambda row: row.number, budget=budget)
 
 
 def _kind(row: Row) -> tuple[int, str]:
-    """Rows that go together; those cut after the softmax need its weights written out, slowly."""
-    return _width(row), row.intervention.where
+    """Rows that go together; those cut after the softmax need its weights written out, slowly.
+
+    First the blocks of a row's window; 0 for a cut in all of them, or in none.
+    """
+    cut = row.intervention
+    return 0 if cut.answer_only else window_of(cut.layers) or 0, cut.where
 
 
-def _width(row: Row) -> int:
-    """How many blocks a row's window has; 0 for a cut in all of them, or in none."""
-    return 0 if row.intervention.answer_only else window_of(row.intervention.layers) or 0
+def read_batch(lease: Lease, trunk: Trunk, batch: Sequence[Row]) -> Tensor:
+    """States [row, layer, width] at the probe position of each row."""
+    return _read(lease, trunk, batch)[0]
 
 
-def read_windows(lease: Lease, trunk: Trunk, rows: Sequence[Row], width: int) -> Tensor:
-    """States [row, layer, width]: layer k under the cut in the `width` blocks that end at k."""
+def _read(
+    lease: Lease,
+    trunk: Trunk,
+    batch: Sequence[Row],
+    *,
+    slots: WindowSlots | None = None,
+    depth: int | None = None,
+    head: bool = False,
+) -> tuple[Tensor, Tensor | None]:
+    """States [row, layer, width], and for `head` what `answer_output` gives."""
+    # What is set back is set back row by row; our kernels for a GPU take whole rows as well.
+    stretches = (_stretch(trunk, row, place) for place, row in enumerate(batch))
+    distinct = None if slots or lease.fused else distinct_tokens(stretches)
+    tokens, layout, memory = lay_out(lease, trunk, batch, distinct=distinct)
+    answers = AnswerTokens.of(batch, layout) if head else None
+    at = None if answers is None else answers.contexts
+    read = lease.run(tokens, layout, memory, head=head, logits_at=at, slots=slots, depth=depth)
+    if answers is None or read.logits is None:
+        return read.states, None
+    return read.states, answer_output(read.logits, answers, rows=len(batch))
+
+
+def _read_windows(lease: Lease, trunk: Trunk, rows: Sequence[Row], width: int) -> Tensor:
+    """States [row, layer, width]: layer k under the cut in the `width` blocks that end at k.
+
+    A window that starts at block s leaves the layers below s as they are, so it can start from the
+    clean states there. One clean row and w slots go through the blocks together. Before block s the
+    slot s mod w is set back to the clean row: its window begins. After block s + w - 1 it holds the
+    state of that layer under that window, and is free for the next. The first window also gives the
+    layers 1..w-1, whose windows are cut short at block 1. So a sweep over all k costs w + 1 rows of
+    suffix tokens instead of one pass for each k.
+    """
     blocks = lease.model.blocks
     clean = [replace(row, blocks=range(0)) for row in rows]
     everywhere = [replace(row, blocks=range(blocks)) for row in rows]
-    tokens = sum(len(row.ids) for row in rows)
-    states = read_batch(
-        lease, trunk, [*clean, *everywhere * width], slots=WindowSlots(tokens, width)
-    )
+    slots = WindowSlots(sum(len(row.ids) for row in rows), width)
+    states, _ = _read(lease, trunk, [*clean, *everywhere * width], slots=slots)
     states = states.view(1 + width, len(rows), blocks, -1)
     # From 0: the window that ends at block k began at k - width + 1, or with the first block.
-    slots = [1 + max(0, k - width + 1) % width for k in range(blocks)]
-    return torch.stack([states[slot, :, k] for k, slot in enumerate(slots)], dim=1)
+    ends = [1 + max(0, k - width + 1) % width for k in range(blocks)]
+    return torch.stack([states[slot, :, k] for k, slot in enumerate(ends)], dim=1)
+
+
+# --- Who sees whom in a batch ---
+
+
+def _stretch(trunk: Trunk, row: Row, place: int) -> Stretch:
+    """What decides the states of a row's tokens.
+
+    A row cut in a part of the model stays alone, and so does one cut after the softmax: there the
+    keys that are cut have taken their share of the weights.
+    """
+    if row.intervention.answer_only:
+        return Stretch(row.ids, row.at, front="answer alone")
+    turn_at = len(trunk.prefix)
+    if not row.intervention.hides_keys or len(row.blocks) not in (0, len(trunk.pairs)):
+        return Stretch(row.ids, row.at, front=place)
+    keys = row.keys if row.blocks else ()
+    return Stretch(
+        row.ids,
+        row.at,
+        front=tuple(key for key in keys if key < turn_at),
+        turn=trunk.turns[row.number][: row.at[0] - turn_at],
+        turn_at=turn_at,
+        cut=frozenset(keys),
+    )
+
+
+def lay_out(
+    lease: Lease, trunk: Trunk, batch: Sequence[Row], *, distinct: np.ndarray | None = None
+) -> tuple[Tensor, Layout, ForkedCache]:
+    """Tokens [row, query], who sees whom, and the keys and values of the rows' trunks."""
+    device = lease.model.device
+    number = to_device([row.number for row in batch], device)
+    query_at = pad_left([row.at for row in batch], PAD, device)
+    tokens = pad_left([row.ids for row in batch], 0, device)
+    starts = to_device([row.at[0] for row in batch], device)
+    alone = to_device([row.intervention.answer_only for row in batch], device)
+    # The trunk's keys from a row's start on are its clean ones: the row brings its own instead.
+    trunk_at = trunk.at[number]
+    trunk_at = trunk_at.masked_fill((trunk_at >= starts[:, None]) | alone[:, None], PAD)
+    key_at = torch.cat([trunk_at, query_at], dim=1)
+    layout = Layout(
+        query_at,
+        key_at,
+        prefix_length=len(trunk.prefix),
+        sees_prefix=~alone,
+        edges=edges_of(lease, batch, query_at, key_at, len(trunk.prefix)),
+        sizes=[len(row.at) for row in batch],
+        distinct=distinct,
+    )
+    segmented = lease.fused
+    return tokens, layout, ForkedCache(trunk.pairs, number, trunk.prefix.pairs, segmented=segmented)
+
+
+def edges_of(
+    lease: Lease, batch: Sequence[Row], query_at: Tensor, key_at: Tensor, prefix: int
+) -> Edges:
+    """The edges changed in each row: from the keys to later queries outside them."""
+    device = query_at.device
+    size = max(prefix, *(row.at[-1] + 1 for row in batch)) + 1  # the last column is padding's
+    is_key = to_device(_table([row.keys for row in batch], size), device)
+    blocks = to_device(_table([row.blocks for row in batch], lease.model.blocks), device)
+    shared = torch.arange(prefix, device=device).expand(len(batch), -1)
+    keys_cut = is_key.gather(1, torch.cat([shared, key_at], dim=1) % size)
+    changed = ~is_key.gather(1, query_at % size)
+    if any(row.queries is not None for row in batch):
+        queries = [range(size) if row.queries is None else row.queries for row in batch]
+        changed &= to_device(_table(queries, size), device).gather(1, query_at % size)
+    heads = _heads(lease, batch)
+    post = [row.intervention.where == "post" for row in batch]
+    return Edges(
+        blocked=keys_cut[:, None, :] & changed[:, :, None],
+        blocks=blocks,
+        heads=heads,
+        post=to_device(post, device) if any(post) else None,
+        alike=heads is None and all(len(row.blocks) in (0, blocks.shape[1]) for row in batch),
+        added=_added(batch, device),
+    )
+
+
+def _added(batch: Sequence[Row], device: torch.device) -> Tensor | None:
+    """What is added to the scores of each row's edges, [row]; None where every row cuts."""
+    boosts = [row.intervention.boost for row in batch]
+    if all(boost is None for boost in boosts):
+        return None
+    return torch.tensor([-torch.inf if b is None else b for b in boosts], device=device)
+
+
+def _table(members: Sequence[Sequence[int]], size: int) -> np.ndarray:
+    """Which numbers below `size` each row has, bool [row, number]."""
+    table = np.zeros((len(members), size), dtype=bool)
+    rows = np.repeat(np.arange(len(members)), [len(numbers) for numbers in members])
+    table[rows, [number for numbers in members for number in numbers]] = True
+    return table
+
+
+def _heads(lease: Lease, batch: Sequence[Row]) -> Tensor | None:
+    """The heads that are cut, bool [row, block, head]; None where every row cuts them all.
+
+    A row that is cut in no block has no say.
+    """
+    if all(row.intervention.heads is None or not row.blocks for row in batch):
+        return None
+    count = lease.model.lm.config.get_text_config().num_attention_heads
+    named = {row.intervention.heads for row in batch}  # many rows, few interventions
+    cuts = {heads: _cut(heads, lease.model.blocks, count) for heads in named}
+    cut = np.stack([cuts[row.intervention.heads] for row in batch])
+    return to_device(cut, lease.model.device)
+
+
+def _cut(heads: Collection[tuple[int, int]] | None, blocks: int, count: int) -> np.ndarray:
+    """The heads that one intervention cuts, bool [block, head]."""
+    if heads is None:
+        return np.ones((blocks, count), dtype=bool)
+    cut = np.zeros((blocks, count), dtype=bool)
+    at = np.array(list(heads), dtype=np.int64).reshape(-1, 2)
+    cut[at[:, 0] - 1, at[:, 1]] = True
+    return cut
+
+
+# --- The model's own output under a pass: log-probability and rank of the answer's tokens ---
+
+
+# What is read of each answer, in this order.
+COLUMNS = ("log_p_first", "log_p", "rank")
+LOGIT_BYTES = 1 << 30  # of one pass at most: a vocabulary has up to 256,000 entries
+_AT_ONCE = 256  # contexts whose logits are widened to float32 together
+
+
+@dataclass(frozen=True)
+class AnswerTokens:
+    """The answer tokens of a batch of rows, and the packed tokens that each is predicted from."""
+
+    row: Tensor  # [token]
+    target: Tensor  # [token]: its id
+    contexts: Tensor  # [context]: packed tokens, each once
+    context: Tensor  # [token]: which of the contexts is the one before it
+    first: Tensor  # [row]: the row's first answer token among all of them
+
+    @classmethod
+    def of(cls, batch: Sequence[Row], layout: Layout) -> AnswerTokens:
+        device, counts = layout.query_at.device, [row.answer for row in batch]
+        assert min(counts) > 0, "the token before the answer must be in the row"
+        row = to_device(np.repeat(np.arange(len(batch)), counts), device)
+        back = to_device(np.concatenate([np.arange(count, 0, -1) for count in counts]), device)
+        target = to_device(
+            [id for row in batch for id in row.ids[len(row.ids) - row.answer :]], device
+        )
+        first = to_device(np.cumsum([0, *counts[:-1]]), device)
+        contexts = layout.token_back(row, back)
+        context = torch.arange(len(contexts), device=device)
+        if layout.distinct is not None:  # rows share tokens, and their logits
+            contexts, context = contexts.unique(return_inverse=True)
+        return cls(row, target, contexts, context, first)
+
+
+def answer_output(logits: Tensor, answers: AnswerTokens, *, rows: int) -> Tensor:
+    """What the model makes of each row's answer, float32 [row, 3], from logits [context, token].
+
+    Its columns: the log-probability of the answer's first token, the mean over all of its tokens up
+    to the probe position, and the rank of the first token, 1 for the likeliest.
+    """
+    parts = [part.float().logsumexp(dim=-1) for part in logits.split(_AT_ONCE)]
+    own = logits[answers.context, answers.target].float()
+    log_p = own - torch.cat(parts)[answers.context]
+    count = torch.zeros(rows, device=logits.device).index_add_(0, answers.row, torch.ones_like(own))
+    mean = torch.zeros(rows, device=logits.device).index_add_(0, answers.row, log_p) / count
+    context, chosen = answers.context[answers.first], own[answers.first]
+    ranks = [
+        (logits[some].float() > least[:, None]).sum(dim=-1) + 1
+        for some, least in zip(context.split(_AT_ONCE), chosen.split(_AT_ONCE), strict=True)
+    ]
+    return torch.stack([log_p[answers.first], mean, torch.cat(ranks).float()], dim=1)
 
 
 # --- Attention mass: how much the probe position attends to each position ---

@@ -22,10 +22,9 @@ from anchorscope.config import Config
 from anchorscope.engine.batches import Budget, in_batches
 from anchorscope.engine.decode import Trunk
 from anchorscope.engine.interventions import TokenPositions, positions_of
-from anchorscope.engine.kv_cache import ForkedCache
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.passes import CLEAN
-from anchorscope.engine.rows import Row, edges_of, lay_out
+from anchorscope.engine.read import Row, edges_of, lay_out
 from anchorscope.evidence.pieces import Piece, PieceInputs
 from anchorscope.evidence.shards import (
     HeldOut,
@@ -91,7 +90,7 @@ def _micro_batch(
     held_out: HeldOut,
 ) -> np.ndarray:
     """Saliency [row, loss, source, block] of one forward and two backward passes."""
-    tokens, layout, number = lay_out(lease, trunk, batch)
+    tokens, layout, memory = lay_out(lease, trunk, batch)
     device = tokens.device
     by_source = []  # the edges from the source's tokens to E_A, bool [row, query, key]
     for tokens_of_source in _TOKENS.values():
@@ -110,7 +109,6 @@ def _micro_batch(
         attention.append(weights if weights.requires_grad else weights.requires_grad_())
 
     with _frozen(lease.model.lm):
-        memory = ForkedCache(trunk.pairs, number, trunk.prefix.pairs, gradients=True)
         read = lease.run(tokens, layout, memory, head=True, watch=watch, logits_at=at)
         assert read.logits is not None
         logit = held_out.logits([mark.id for mark in marks], read.states)

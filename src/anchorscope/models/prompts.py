@@ -13,8 +13,10 @@ import re
 import secrets
 import weakref
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -68,66 +70,62 @@ def make_prompts(
     wording: Wording = USUAL,
 ) -> list[Prompt]:
     """The prompts for questions in a settled style, tokenised together on all cores."""
-    frame = _frame(model, shots, style, wording)
-    pieces = [frame.around(question) for question in questions]
+    before, after = _around(model, shots, style, wording)
+    pieces = [[*before, PromptPart(question, False), after] for question in questions]
+    if style == "chat":
+        pieces = [_as_written(model, parts, shots, wording.instruction) for parts in pieces]
     # A chat template writes its own special tokens; plain text gets the tokenizer's.
     coded = tokenise(model.tokenizer, pieces, special=style == "text")
     most = window_of(model)
     for question, one in zip(questions, coded, strict=True):
-        if most is not None and len(one.ids) > max(most, LONGEST):
-            raise _too_long(model, question, len(one.ids), most)
-    return [
-        Prompt(ids=one.ids, offsets=one.offsets, question=_place(parts))
-        for one, parts in zip(coded, pieces, strict=True)
-    ]
+        if most is not None and len(one.ids) > max(most, LONGEST):  # it would only fill the memory
+            raise UserError(
+                f"The question {short(question)} of {len(question)} characters makes a prompt of "
+                f"{len(one.ids)} tokens, and {model.name} reads {most}. Shorten it, or leave it "
+                "out."
+            )
+    prompts = []
+    for one, parts in zip(coded, pieces, strict=True):
+        start = sum(len(part.text) for part in parts[:-2])
+        span = Span(start, start + len(parts[-2].text))
+        prompts.append(Prompt(ids=one.ids, offsets=one.offsets, question=span))
+    return prompts
 
 
-@dataclass(frozen=True)
-class _Frame:
-    """The text around a question: the worked examples, and what the style adds."""
-
-    before: tuple[PromptPart, ...]
-    after: PromptPart
-    model: Model
-    shots: Sequence[Shot]
-    chat: bool
-    instruction: str
-
-    def around(self, question: str) -> list[PromptPart]:
-        """The pieces of the prompt for a question; an error where the template changes it."""
-        pieces = [*self.before, PromptPart(question, False), self.after]
-        if not self.chat:
-            return pieces
-        written = _chat(self.model.tokenizer, question, self.shots, self.instruction)
-        if "".join(piece.text for piece in pieces) == written:
-            return pieces
-        if written.count(question) == 1:  # a template that says other things beside some questions
-            before, _, after = written.partition(question)
-            return [PromptPart(before, True), PromptPart(question, False), PromptPart(after, True)]
-        raise UserError(
-            f"The chat template of {self.model.name} changes the question {short(question)}, so "
-            "its tokens cannot be found. Use the prompt style `text`."
-        )
-
-
-def _frame(model: Model, shots: Sequence[Shot], style: str, wording: Wording) -> _Frame:
-    ask, answer = PromptPart(wording.question, True), f"\n{wording.answer}"
+def _around(
+    model: Model, shots: Sequence[Shot], style: str, wording: Wording
+) -> tuple[list[PromptPart], PromptPart]:
+    """The parts of a prompt before its question, and the one after it."""
     if style == "chat":
         *before, after = _chat_pieces(model, shots, wording.instruction)
-    else:
-        before = [
-            piece
-            for shot in shots
-            for piece in (
-                ask,
-                PromptPart(shot.question, False),
-                PromptPart(f"{answer} ", True),
-                PromptPart(shot.answer, False),
-                PromptPart("\n\n", True),
-            )
+        return before, after
+    answer = f"\n{wording.answer}"
+    before = [PromptPart(wording.question, True)]
+    for shot in shots:
+        before += [
+            PromptPart(shot.question, False),
+            PromptPart(f"{answer} ", True),
+            PromptPart(shot.answer, False),
+            PromptPart(f"\n\n{wording.question}", True),
         ]
-        before, after = [*before, ask], PromptPart(answer, True)
-    return _Frame(tuple(before), after, model, shots, style == "chat", wording.instruction)
+    return before, PromptPart(answer, True)
+
+
+def _as_written(
+    model: Model, parts: list[PromptPart], shots: Sequence[Shot], instruction: str
+) -> list[PromptPart]:
+    """The parts as the chat template writes them; an error where it changes the question."""
+    question = parts[-2].text
+    written = _chat(model.tokenizer, question, shots, instruction)
+    if "".join(part.text for part in parts) == written:
+        return parts
+    if written.count(question) == 1:  # a template that says other things beside some questions
+        before, _, after = written.partition(question)
+        return [PromptPart(before, True), PromptPart(question, False), PromptPart(after, True)]
+    raise UserError(
+        f"The chat template of {model.name} changes the question {short(question)}, so its tokens "
+        "cannot be found. Use the prompt style `text`."
+    )
 
 
 def _chat_pieces(model: Model, shots: Sequence[Shot], instruction: str) -> list[PromptPart]:
@@ -148,24 +146,10 @@ def _chat_pieces(model: Model, shots: Sequence[Shot], instruction: str) -> list[
     return [*pieces, PromptPart(rest, True)]
 
 
-def _place(pieces: Sequence[PromptPart]) -> Span:
-    """The characters of the question, the last piece but one, in the text of its prompt."""
-    start = sum([len(piece.text) for piece in pieces[:-2]])
-    return Span(start, start + len(pieces[-2].text))
-
-
 def window_of(model: Model) -> int | None:
     """The tokens of the model's window; None where its config does not say."""
     config = getattr(getattr(model, "lm", None), "config", None)
     return getattr(config and config.get_text_config(), "max_position_embeddings", None)
-
-
-def _too_long(model: Model, question: str, tokens: int, most: int) -> UserError:
-    """The error for a prompt far longer than the window, which would only fill the memory."""
-    return UserError(
-        f"The question {short(question)} of {len(question)} characters makes a prompt of "
-        f"{tokens} tokens, and {model.name} reads {most}. Shorten it, or leave it out."
-    )
 
 
 def short(text: str) -> str:
@@ -311,19 +295,16 @@ def _writes_guarded_token(
     if guarded.keys().isdisjoint(coded.ids):
         return False
     spans = [span for id, span in zip(*coded, strict=True) if id in guarded and span[0] < span[1]]
-    others = [span for span in _foreign_spans(pieces) if span[0] < span[1]]
+    ends = [0, *accumulate(len(piece.text) for piece in pieces)]
+    others = [
+        (start, stop)
+        for start, stop, piece in zip(ends[:-1], ends[1:], pieces, strict=True)
+        if not piece.ours and start < stop
+    ]
     starts = [start for start, _ in others]
     # Pieces are in order, so only the last that begins before a token ends can overlap it.
     before = ((a, bisect_left(starts, b)) for a, b in spans)
     return any(count > 0 and a < others[count - 1][1] for a, count in before)
-
-
-def _foreign_spans(pieces: Sequence[PromptPart]) -> Iterator[tuple[int, int]]:
-    at = 0
-    for piece in pieces:
-        if not piece.ours:
-            yield at, at + len(piece.text)
-        at += len(piece.text)
 
 
 def _tokenise_by_secret(
@@ -332,30 +313,26 @@ def _tokenise_by_secret(
     secret = _SECRETS.get(tokenizer)
     if secret is None:
         secret = _SECRETS[tokenizer] = _make_secret(tokenizer)
-    text = "".join(_renamed(piece.text, secret) if piece.ours else piece.text for piece in pieces)
+    rename = partial(secret.pattern.sub, lambda match: secret.names[match[0]])
+    text = "".join(rename(piece.text) if piece.ours else piece.text for piece in pieces)
     coded = secret.coder.encode(text, add_special_tokens=special)
     return TokenisedPrompt(tuple(secret.ids.get(id, id) for id in coded.ids), tuple(coded.offsets))
 
 
-def _renamed(text: str, secret: _Secret) -> str:
-    return secret.pattern.sub(lambda match: secret.names[match[0]], text)
-
-
 def _make_secret(tokenizer: Any) -> _Secret:
     guarded = guarded_tokens(tokenizer)
-    names = {content: _secret_name(len(content)) for content in guarded.values()}
+    # Random private-use letters, different in each process, so that no text can contain them.
+    names = {
+        content: "".join(chr(0xF0000 + secrets.randbelow(0xFFFE)) for _ in content)
+        for content in guarded.values()
+    }
     about = json.loads(tokenizer.backend_tokenizer.to_str())
     for token in about["added_tokens"]:
         token["content"] = names.get(token["content"], token["content"])
     coder = Tokenizer.from_str(json.dumps(about))
     coder.no_truncation()
     coder.no_padding()
-    known = {id: coder.token_to_id(names[content]) for id, content in guarded.items()}
-    ids = {here: id for id, here in known.items() if here is not None}
+    own = {id: coder.token_to_id(names[content]) for id, content in guarded.items()}
+    ids = {secret: id for id, secret in own.items() if secret is not None}
     longest_first = sorted(map(re.escape, names), key=len, reverse=True)
     return _Secret(coder, names, ids, re.compile("|".join(longest_first)))
-
-
-def _secret_name(length: int) -> str:
-    """Random private-use letters, different in each process, so that no text can contain them."""
-    return "".join(chr(0xF0000 + secrets.randbelow(0xFFFE)) for _ in range(length))

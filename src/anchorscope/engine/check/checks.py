@@ -12,7 +12,7 @@ import json
 import platform
 from collections.abc import Collection, Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -22,29 +22,13 @@ import torch
 from torch import Tensor, nn
 
 import anchorscope
+from anchorscope.engine.batches import ModelFacts, facts_of, set_facts
 from anchorscope.engine.check import trial as tries
-from anchorscope.engine.check.stock import (
-    Stock,
-    StockStates,
-    distance,
-    rounding,
-    stock_pass,
-    stock_states,
-    stock_under,
-)
-from anchorscope.engine.check.trial import (
-    Trial,
-    check_far,
-    check_long,
-    check_pack,
-    measure,
-    proved_up_to,
-)
+from anchorscope.engine.check.stock import Stock, rounding, stock_pass, stock_states, stock_under
 from anchorscope.engine.decode import read_prefix
-from anchorscope.engine.fused import can_fuse
 from anchorscope.engine.interventions import Intervention, window_of
-from anchorscope.engine.lease import Lease
-from anchorscope.engine.limits import Bounds, ModelFacts, facts_of, merge_facts, set_facts
+from anchorscope.engine.lease import Lease, can_fuse
+from anchorscope.engine.packs import distance
 from anchorscope.engine.passes import ANSWER_ONLY, KNOCKOUT
 from anchorscope.errors import UserError
 from anchorscope.models import Model
@@ -73,17 +57,6 @@ class Check(NamedTuple):
     ok: bool
     seen: str
     near: bool = False  # at least nearer to what stock attention gives than to the clean states
-
-
-@dataclass(frozen=True)
-class _EngineResults:
-    """What the engine computed for the three trial questions."""
-
-    trial: Trial
-    states: dict[str, Tensor]  # [sample, layer, width] by intervention
-    empty: tuple[Tensor, Tensor]
-    slow: Tensor  # [sample, layer, width]: the knockout with the weights written out
-    weights: list[Tensor]  # by block, [sample, head, query, key]
 
 
 def check_model(model: Model) -> Iterator[Check]:
@@ -117,7 +90,7 @@ def check_model(model: Model) -> Iterator[Check]:
         passed = passed and check.ok
         yield check
     if passed:
-        _PROVED[_key(model)] = facts_of(model.lm)
+        _PROVED[_key(model)] = replace(facts_of(model.lm), bounds=None)
 
 
 def _report(model: Model) -> Iterator[Check]:
@@ -154,13 +127,21 @@ def _in_any_precision(model: Model) -> Iterator[Check]:
 def _checks(model: Model) -> Iterator[Check]:
     yield Check("a prompt begins as the model's files say", *first_tokens(model))
     before = _logits(model)
-    measure(model)
     limit = yield from _state_checks(model)
-    yield Check(*check_far(model, limit))
-    yield Check(*check_long(model, limit))
-    yield Check(*check_pack(model, limit))
+    yield Check(*tries.check_far(model, limit))
+    yield Check(*tries.check_long(model, limit))
+    yield Check(*tries.check_pack(model, limit))
     same = torch.equal(before, _logits(model))
     yield Check("the model is left as it was", same, "logits bit for bit" if same else "it changed")
+
+
+@torch.no_grad()
+def _logits(model: Model) -> Tensor:
+    """The logits [vocabulary] that the model gives as it is outside of a lease."""
+    tokens = torch.tensor([tries.prompts_for(model)[0]], device=model.device)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return model.lm(tokens, use_cache=False).logits[0, -1]
 
 
 def _state_checks(
@@ -170,29 +151,116 @@ def _state_checks(
 
     Each intervention costs a pass or more of its own: only those `names` are tried.
     """
-    seen = _engine_results(model, names)
-    blocks = f"{model.blocks} blocks, width {model.parts.width}"
-    yield Check("its attention can be read", True, blocks)
-    samples = seen.trial.samples
-    stock = stock_pass(model, [s.ids for s in samples])
-    limit = rounding(model, [s.ids for s in samples], stock)
-    yield _decoding(model, seen, stock, limit)
-    same = torch.equal(*seen.empty)
+    # What the engine gives.
+    prompts, weights = tries.prompts_for(model), []
+    with Lease(model) as lease:
+        prefix = read_prefix(lease, prompts[0][: tries.PREFIX])
+        trial = tries.answer_prompts(lease, prefix, prompts)
+        trunk, samples = trial.written.trunk, trial.samples
+        # Not before a first pass: a model without heads is refused by it, with the reason.
+        kinds = [k for k in tries.interventions(model) if _NAMES[k.name] in names]
+        needed = dict.fromkeys((KNOCKOUT, *kinds, ANSWER_ONLY))
+        states = tries.engine_states(lease, trunk, samples, tuple(needed))
+        empty, nowhere = tries.empty_pair(lease, trunk, samples[0])
+        lease.observer = weights.append
+        slow = tries.engine_states(lease, trunk, samples, (KNOCKOUT,))["knockout"]
+    yield Check(
+        "its attention can be read", True, f"{model.blocks} blocks, width {model.parts.width}"
+    )
+    # The same by stock attention.
+    rows = [sample.ids for sample in samples]
+    stock = stock_pass(model, rows)
+    limit = rounding(model, rows, stock)
+    yield _decoding(model, trial, states["knockout"], stock, limit)
+    same = torch.equal(empty, nowhere)
     yield Check(
         "an empty knockout changes nothing", same, "bit for bit" if same else "it changes states"
     )
-    clean = torch.stack([stock.states[row, len(s.ids) - 1] for row, s in enumerate(samples)])
-    kinds = [kind for kind in tries.interventions(model) if _NAMES[kind.name] in names]
+    clean = torch.stack([stock.states[row, len(ids) - 1] for row, ids in enumerate(rows)])
     for kind in kinds:
-        yield _against_stock(model, seen, kind, stock_under(model, samples, kind), clean, limit)
+        theirs = stock_under(model, samples, kind)
+        yield _against_stock(model, kind, states[kind.name], theirs, clean, limit)
     answers = [(s.ids[0], *s.ids[s.answer_at :]) for s in samples]
-    alone = stock_states(model, answers, lambda block: None, depth=model.blocks)
+    alone = stock_states(model, answers, lambda block: None)
     moved = max(distance(a, b) for a, b in zip(clean, alone, strict=True))
-    yield _near("the answer alone", seen.states[ANSWER_ONLY.name], alone, limit, moved=moved)
-    cut = _cut_weight(seen)
+    yield _near("the answer alone", states[ANSWER_ONLY.name], alone, limit, moved=moved)
+    cut = _cut_weight(trial, weights)
     yield Check("blocked edges carry no weight", cut == 0, f"largest blocked weight {cut:.1e}")
-    yield _near("fused and written-out attention agree", seen.slow, seen.states["knockout"], limit)
+    yield _near("fused and written-out attention agree", slow, states["knockout"], limit)
     return limit
+
+
+def _decoding(
+    model: Model, trial: tries.Trial, knocked: Tensor, stock: Stock, limit: float
+) -> Check:
+    """Greedy answers with their states and log-probabilities, against whole rows at once."""
+    far, unsure, moved = 0.0, 0.0, 0.0
+    for row, (sample, answer) in enumerate(zip(trial.samples, trial.written.answers, strict=True)):
+        span = slice(sample.answer_at, len(sample.ids))
+        far = max(far, distance(trial.written.states[row], stock.states[row, span]))
+        moved = max(moved, distance(knocked[row], stock.states[row, len(sample.ids) - 1]))
+        before = slice(sample.answer_at - 1, len(sample.ids) - 1)
+        theirs = torch.log_softmax(stock.logits[row, before].float(), dim=-1)
+        chosen = torch.tensor(answer.token_ids, device=theirs.device)
+        ours = torch.tensor(answer.log_probs, device=theirs.device)
+        off = (ours - theirs.gather(1, chosen[:, None])[:, 0]).abs().max()
+        short = (theirs.amax(dim=1) - ours).abs().max()
+        unsure = max(unsure, float(torch.maximum(off, short)))
+    for k in range(1, model.blocks):
+        far = max(far, distance(stock.hidden[k][0], stock.states[0, :, k - 1]))
+    return Check(
+        "answers and clean states are those of stock attention",
+        far < limit and unsure < _LOGITS * limit,
+        f"largest difference {far:.1e}, rounding allows {limit:.1e}; "
+        f"of log-probabilities {unsure:.1e}",
+        near=far < moved,
+    )  # fmt: skip
+
+
+def _against_stock(
+    model: Model,
+    kind: Intervention,
+    ours: Tensor,
+    theirs: dict[int, Tensor],
+    clean: Tensor,
+    limit: float,
+) -> Check:
+    """One intervention against stock attention with that change, at the layers that tell."""
+    far = moved = 0.0
+    for depth, states in theirs.items():
+        layers = slice(0 if window_of(kind.layers) is None else depth - 1, depth)
+        far = max(far, distance(ours[:, layers], states[:, layers]))
+        moved = max(moved, distance(clean[:, layers], states[:, layers]))
+    text = f"largest difference from stock attention {far:.1e}; it moves states by {moved:.1e}"
+    powerless = moved <= _POWER * limit
+    if powerless:
+        text += f", too little to tell from rounding ({limit:.1e}): the check has no power"
+    # One block of many moves less than half precision rounds, whatever the model.
+    excused = window_of(kind.layers) is not None and model.dtype != torch.float32
+    ok = far < limit and (excused or not powerless)
+    # Where half precision rounds further than the cut moves, nearness says no more than rounding.
+    return Check(_NAMES[kind.name], ok, text, near=far < max(moved, _POWER * limit))
+
+
+def _near(name: str, ours: Tensor, theirs: Tensor, limit: float, *, moved: float = 0.0) -> Check:
+    far = max(distance(a, b) for a, b in zip(ours, theirs, strict=True))
+    return Check(name, far < limit, f"largest difference {far:.1e}", near=far < moved)
+
+
+def _cut_weight(trial: tries.Trial, weights: list[Tensor]) -> float:
+    """The largest weight on a cut edge; keys come as prefix, trunk, then the row's own.
+
+    `weights` are those of each block, [sample, head, query, key].
+    """
+    columns, largest = trial.written.trunk.at, 0.0
+    for row, sample in enumerate(trial.samples):
+        keys = torch.tensor(sample.exact_question, device=columns.device)
+        at = torch.isin(columns[row], keys).nonzero()[:, 0] + tries.PREFIX
+        largest = max(largest, *(float(w[row][..., at.to(w.device)].abs().max()) for w in weights))
+    return largest
+
+
+# --- Proved once: for this process, and on disk for the next ---
 
 
 _PROVED: dict[tuple[str, ...], ModelFacts] = {}
@@ -210,7 +278,11 @@ def require_understood(model: Model, *, weights: str | None = None) -> None:
     proved = _PROVED.get(key) or load_proof(model, _HASHES[model.lm])
     if proved is not None:
         _PROVED[key] = proved
-        merge_facts(model.lm, proved)  # the same weights may have been loaded again
+        # The same weights may have been loaded again, or have been tried with longer packs since.
+        since = facts_of(model.lm)
+        if (since.proved or 0) > (proved.proved or 0):
+            proved = replace(proved, proved=since.proved, largest=since.largest)
+        set_facts(model.lm, proved)
         return
     failed = [check for check in check_model(model) if not check.ok]
     if failed:
@@ -231,99 +303,6 @@ def _key(model: Model) -> tuple[str, ...]:
         _HASHES[model.lm] = weights_hash(model.lm)
     config = model.lm.config.to_json_string()
     return (_HASHES[model.lm], str(model.dtype), str(model.device), config)
-
-
-@torch.no_grad()
-def _logits(model: Model) -> Tensor:
-    """The logits [vocabulary] that the model gives as it is outside of a lease."""
-    tokens = torch.tensor([tries.prompts_for(model)[0]], device=model.device)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        return model.lm(tokens, use_cache=False).logits[0, -1]
-
-
-def _engine_results(model: Model, names: Collection[str]) -> _EngineResults:
-    """What the engine gives, for the interventions of these `names` and for the knockout."""
-    prompts = tries.prompts_for(model)
-    with Lease(model) as lease:
-        prefix = read_prefix(lease, prompts[0][: tries.PREFIX])
-        trial = tries.answer_prompts(lease, prefix, prompts)
-        trunk, samples = trial.written.trunk, trial.samples
-        # Not before a first pass: a model without heads is refused by it, with the reason.
-        kinds = [k for k in tries.interventions(model) if k is KNOCKOUT or _NAMES[k.name] in names]
-        states = tries.engine_states(lease, trunk, samples, (*kinds, ANSWER_ONLY))
-        empty = tries.empty_pair(lease, trunk, samples[0])
-        weights: list[Tensor] = []
-        lease.observer = weights.append
-        slow = tries.engine_states(lease, trunk, samples, (KNOCKOUT,))["knockout"]
-    return _EngineResults(trial, states, empty, slow, weights)
-
-
-def _decoding(model: Model, seen: _EngineResults, stock: Stock, limit: float) -> Check:
-    """Greedy answers with their states and log-probabilities, against whole rows at once."""
-    far, unsure, moved, trial = 0.0, 0.0, 0.0, seen.trial
-    for row, (sample, answer) in enumerate(zip(trial.samples, trial.written.answers, strict=True)):
-        span = slice(sample.answer_at, len(sample.ids))
-        far = max(far, distance(trial.written.states[row], stock.states[row, span]))
-        last = stock.states[row, len(sample.ids) - 1]
-        moved = max(moved, distance(seen.states[KNOCKOUT.name][row], last))
-        before = slice(sample.answer_at - 1, len(sample.ids) - 1)
-        theirs = torch.log_softmax(stock.logits[row, before].float(), dim=-1)
-        chosen = torch.tensor(answer.token_ids, device=theirs.device)
-        ours = torch.tensor(answer.log_probs, device=theirs.device)
-        off = (ours - theirs.gather(1, chosen[:, None])[:, 0]).abs().max()
-        short = (theirs.amax(dim=1) - ours).abs().max()
-        unsure = max(unsure, float(torch.maximum(off, short)))
-    middle = [
-        distance(stock.hidden[k][0], stock.states[0, :, k - 1]) for k in range(1, model.blocks)
-    ]
-    far = max(far, *middle, 0.0)
-    return Check(
-        "answers and clean states are those of stock attention",
-        far < limit and unsure < _LOGITS * limit,
-        f"largest difference {far:.1e}, rounding allows {limit:.1e}; "
-        f"of log-probabilities {unsure:.1e}",
-        near=far < moved,
-    )  # fmt: skip
-
-
-def _against_stock(
-    model: Model,
-    seen: _EngineResults,
-    kind: Intervention,
-    theirs: list[StockStates],
-    clean: Tensor,
-    limit: float,
-) -> Check:
-    """One intervention against stock attention with that change, at the layers that tell."""
-    ours = seen.states[kind.name]
-    far = max(distance(ours[:, layers], states) for layers, states in theirs)
-    moved = max(distance(clean[:, layers], states) for layers, states in theirs)
-    text = f"largest difference from stock attention {far:.1e}; it moves states by {moved:.1e}"
-    powerless = moved <= _POWER * limit
-    if powerless:
-        text += f", too little to tell from rounding ({limit:.1e}): the check has no power"
-    # One block of many moves less than half precision rounds, whatever the model.
-    excused = window_of(kind.layers) is not None and model.dtype != torch.float32
-    ok = far < limit and (excused or not powerless)
-    # Where half precision rounds further than the cut moves, nearness says no more than rounding.
-    return Check(_NAMES[kind.name], ok, text, near=far < max(moved, _POWER * limit))
-
-
-def _near(name: str, ours: Tensor, theirs: Tensor, limit: float, *, moved: float = 0.0) -> Check:
-    far = max(distance(a, b) for a, b in zip(ours, theirs, strict=True))
-    return Check(name, far < limit, f"largest difference {far:.1e}", near=far < moved)
-
-
-def _cut_weight(seen: _EngineResults) -> float:
-    """The largest weight on a cut edge; keys come as prefix, trunk, then the row's own."""
-    columns = seen.trial.written.trunk.at
-    largest = 0.0
-    for row, sample in enumerate(seen.trial.samples):
-        keys = torch.tensor(sample.exact_question, device=columns.device)
-        at = torch.isin(columns[row], keys).nonzero()[:, 0] + tries.PREFIX
-        largest = max(largest, *(float(w[row][..., at].abs().max()) for w in seen.weights))
-    return largest
 
 
 # --- The same weights in float32, where half precision rounds too much to tell ---
@@ -356,39 +335,24 @@ def in_float32(model: Model) -> Iterator[None]:
     finally:
         for tensor, dtype in half:
             tensor.data = tensor.data.to(dtype)
-        set_facts(model.lm, facts)  # memory was measured with weights of another size
+        set_facts(model.lm, facts)
 
 
-# --- The proof on disk, so that a second run of a model does not prove it again ---
+# --- The files of proofs ---
 
 
 def load_proof(model: Model, weights: str) -> ModelFacts | None:
     """What an earlier process found out about the model; None where none has proved it."""
     try:
-        facts = json.loads(_file(model, weights).read_text(encoding="utf-8"))
-        return ModelFacts(
-            bounds=None if facts["bounds"] is None else Bounds(*facts["bounds"]),
-            largest=facts["largest"],
-            pack_proof=proved_up_to(facts["tokens"], limit=facts["limit"]),
-            fused=facts["fused"],
-        )
+        return ModelFacts(**json.loads(_file(model, weights).read_text(encoding="utf-8")))
     except (OSError, ValueError, LookupError, TypeError):
         return None
 
 
 def save_proof(model: Model, weights: str, facts: ModelFacts) -> None:
     """Keep what was found out about a model that passed every check."""
-    if facts.pack_proof is None:
-        return
-    content = {
-        "bounds": facts.bounds,
-        "largest": facts.largest,
-        "fused": facts.fused,
-        "tokens": facts.pack_proof.tokens,
-        "limit": facts.pack_proof.limit,
-    }
     with suppress(OSError):  # a full or read-only cache costs the next run its proof, no more
-        write_atomic(_file(model, weights), json.dumps(content) + "\n")
+        write_atomic(_file(model, weights), json.dumps(asdict(facts)) + "\n")
 
 
 def _file(model: Model, weights: str) -> Path:

@@ -18,7 +18,8 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from anchorscope.engine.check.checks import Check
-from anchorscope.engine.check.stock import apart, stock_pass
+from anchorscope.engine.check.stock import stock_pass
+from anchorscope.engine.packs import apart
 from anchorscope.errors import UserError, user_path
 from anchorscope.models import Model
 
@@ -47,14 +48,6 @@ class _Row:
     states: Tensor  # [token, layer, width]
 
 
-@dataclass(frozen=True)
-class _Own:
-    """The model's own states of a row."""
-
-    states: Tensor  # [token, layer, width], the embedding first
-    normed: Tensor  # [token, width]: the last layer behind the final norm
-
-
 def check_states(model: Model, folder: str | Path) -> Iterator[Check]:
     """Each check of the states in a folder; a fault that explains them fails the check of it."""
     rows, total = _read_sample(model, user_path(str(folder)))
@@ -64,9 +57,10 @@ def check_states(model: Model, folder: str | Path) -> Iterator[Check]:
     layers = _layers(rows, own, model.blocks)
     faults: dict[str, list[str]] = {name: [] for name in _FAULTS}
     furthest, strange = 0.0, []
+    bos, usual = model.tokenizer.bos_token_id, model.tokenizer("a")["input_ids"]
     for row, mine in zip(rows, own, strict=True):
-        if (first := _missing_first(model, row.ids)) is not None:
-            faults["bos"].append(f"{row.name} has no {first!r}")
+        if bos is not None and usual[0] == bos and row.ids[0] != bos:
+            faults["bos"].append(f"{row.name} has no {model.tokenizer.bos_token!r}")
         if (other := _other_dtype(row.states, model.dtype)) is not None:
             faults["dtype"].append(f"{row.name}: {other}")
         found = dict(_explanations(model, row, mine, rows, own, layers))
@@ -82,7 +76,7 @@ def check_states(model: Model, folder: str | Path) -> Iterator[Check]:
         more = f", and {len(where) - 1} more" if len(where) > 1 else ""
         yield Check(name, not where, where[0] + more if where else f"{len(rows)} rows")
     wrong = any(faults[fault] for fault in ("rows", "positions", "layers", "norm"))
-    seen = f"layers {_spoken(layers)}, furthest {furthest:.1e}"
+    seen = f"layers {_in_words(layers)}, furthest {furthest:.1e}"
     if strange:
         seen = (
             f"no fault known here explains {strange[0]}: other weights, or rows not in this folder"
@@ -93,33 +87,33 @@ def check_states(model: Model, folder: str | Path) -> Iterator[Check]:
 def _explanations(
     model: Model,
     row: _Row,
-    mine: _Own,
+    mine: Tensor,
     rows: Sequence[_Row],
-    own: Sequence[_Own],
+    own: Sequence[Tensor],
     layers: Sequence[int],
 ) -> Iterator[tuple[str, float]]:
     """How far a row's states are from what each fault would make of this model's; "" is none."""
-    right = mine.states[:, layers]
+    right = mine[:, layers]
     yield "", _distance(row.states, right)
     for shift in (-1, 1):
         yield f"positions:each is that of the token {shift:+}", _distance(row.states, right, shift)
         moved = [layer + shift for layer in layers]
         if min(moved) >= 0 and max(moved) <= model.blocks:
             name = f"layers:layer {layers[0]} holds layer {moved[0]}"
-            yield name, _distance(row.states, mine.states[:, moved])
+            yield name, _distance(row.states, mine[:, moved])
     normed = right.clone()
-    normed[:, -1] = mine.normed
+    normed[:, -1] = mine[:, -1]
     yield "norm:the last layer is behind the final norm", _distance(row.states, normed)
     for other, states in zip(rows, own, strict=True):
         if other is not row:
-            far = _distance(row.states, states.states[:, layers])
+            far = _distance(row.states, states[:, layers])
             yield f"rows:it holds the states of {other.name}", far
     bos = model.tokenizer.bos_token_id
     if bos is not None:
         without = row.ids[0] == bos
         ids = row.ids[1:] if without else (bos, *row.ids)
         if ids:
-            again = _own_states(model, ids).states[:, layers]
+            again = _own_states(model, ids)[:, layers]
             first = f"were read {'without' if without else 'with'} the first token"
             states = row.states[len(row.states) - len(ids) :] if without else row.states
             yield f"bos:states {first}", _distance(states, again, 0 if without else 1)
@@ -135,34 +129,28 @@ def _distance(states: Tensor, own: Tensor, shift: int = 0) -> float:
     return float(far.quantile(_ODD, dim=0).max())
 
 
-def _own_states(model: Model, ids: Sequence[int]) -> _Own:
-    """The states of every layer at every token of a row, by transformers' own attention.
+def _own_states(model: Model, ids: Sequence[int]) -> Tensor:
+    """The states of a row by transformers' own attention, [token, layer, width].
 
-    Independent of the engine, which `check_model` compares with it.
+    The embedding first, then every layer, then the last one behind the final norm. Independent of
+    the engine, which `check_model` compares with it.
     """
     stock = stock_pass(model, [ids])
-    states = torch.cat([stock.hidden[0][0][:, None], stock.states[0]], dim=1)
-    return _Own(states.float().cpu(), stock.hidden[-1][0].float().cpu())
+    ends = stock.hidden[0][0][:, None], stock.hidden[-1][0][:, None]
+    return torch.cat([ends[0], stock.states[0], ends[1]], dim=1).float().cpu()
 
 
-def _layers(rows: Sequence[_Row], own: Sequence[_Own], blocks: int) -> list[int]:
+def _layers(rows: Sequence[_Row], own: Sequence[Tensor], blocks: int) -> list[int]:
     """The layers that the files hold: all of them, or those that most rows are nearest to."""
     kept = rows[0].states.shape[1]
     if kept >= blocks:
         return list(range(blocks + 1))[-kept:]
     votes = []
     for row, mine in zip(rows, own, strict=True):
-        end = min(len(row.states), len(mine.states))
-        pairs = (apart(row.states[:end, k : k + 1], mine.states[:end]) for k in range(kept))
+        end = min(len(row.states), len(mine))
+        pairs = (apart(row.states[:end, k : k + 1], mine[:end, :-1]) for k in range(kept))
         votes.append([int(far.median(dim=0).values.argmin()) for far in pairs])
     return torch.tensor(votes).median(dim=0).values.tolist()
-
-
-def _missing_first(model: Model, ids: Sequence[int]) -> str | None:
-    """The token that the tokenizer puts in front of a text, where a row begins without it."""
-    bos, usual = model.tokenizer.bos_token_id, model.tokenizer("a")["input_ids"]
-    missing = bos is not None and usual[0] == bos and ids[0] != bos
-    return model.tokenizer.bos_token if missing else None
 
 
 def _other_dtype(states: Tensor, dtype: torch.dtype) -> str | None:
@@ -177,7 +165,8 @@ def _other_dtype(states: Tensor, dtype: torch.dtype) -> str | None:
     return None
 
 
-def _spoken(layers: Sequence[int]) -> str:
+def _in_words(layers: Sequence[int]) -> str:
+    """Layers for a message: "1 to 4", or "2, 4"."""
     whole = list(layers) == list(range(layers[0], layers[-1] + 1))
     return f"{layers[0]} to {layers[-1]}" if whole else ", ".join(map(str, layers))
 

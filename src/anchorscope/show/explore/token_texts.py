@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from anchorscope.models.locate import HUB_ID, bundled_file, folder_of, path_of
+from anchorscope.models.locate import folder_of, path_of
 from anchorscope.records import Sample
 
 _FILE = "tokenizer.json"
@@ -64,11 +64,8 @@ def tokens_of(samples: Sequence[Sample], model: Mapping[str, Any]) -> Tokens | N
 def tokenizer_file(source: str, revision: str | None) -> Path | None:
     """tokenizer.json of the model, if it is on this machine; nothing is fetched or converted."""
     path = path_of(source)
-    if source == "bundled" or path.suffix == ".gguf":
-        weights = bundled_file() if source == "bundled" else path
-        if weights is not None and weights.is_file():
-            return _there(folder_of(weights) / _FILE)
-        return _in_hub_cache(HUB_ID, revision) if source == "bundled" else None
+    if path.suffix == ".gguf":
+        return _there(folder_of(path) / _FILE) if path.is_file() else None
     return _there(path / _FILE) if path.is_dir() else _in_hub_cache(source, revision)
 
 

@@ -1,0 +1,194 @@
+"""Commands that listen on an address of this machine: app, and detect serve."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from anchorscope.cli.model import load_named
+from anchorscope.cli.options import (
+    MODEL_HELP,
+    Adapter,
+    AsDataset,
+    DetectorFolder,
+    DetectorModel,
+    Device,
+    Revision,
+)
+from anchorscope.cli.terminal import Bar, echo, require_packages
+from anchorscope.errors import UserError, unknown
+
+PASSWORD = "ANCHORSCOPE_PASSWORD"
+API_KEY = "ANCHORSCOPE_API_KEY"
+Port = Annotated[int, typer.Option(help="The port; 0 is any free one.")]
+
+
+def app(
+    run: Annotated[
+        Path | None,
+        typer.Argument(help="A finished run; without it, a small one is made and kept."),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help=f"The run's model; {MODEL_HELP}; without a run, `bundled`.")
+    ] = None,
+    revision: Revision = None,
+    adapter: Adapter = None,
+    detector: Annotated[
+        str | None, typer.Option(help="A detector's folder, or a hub repository.")
+    ] = None,
+    port: Port = 7860,
+    listen: Annotated[
+        str,
+        typer.Option(help=f"Another address of this machine; needs a password in {PASSWORD}."),
+    ] = "127.0.0.1",
+    device: Device = "auto",
+    no_open: Annotated[
+        bool, typer.Option("--no-open", help="Serve the page and open no browser.")
+    ] = False,
+) -> None:
+    """Serve a page to ask a model live and inspect its answers, token by token.
+
+    It shows the answer as it grows with its probability of being wrong, the pathway, and the
+    belief by layer, clean and with any tokens cut. It listens on 127.0.0.1 alone.
+    """
+    require_packages("app", "app", "gradio")
+    from anchorscope.app.page import guarded_app
+    from anchorscope.app.state import AppState, kept_run
+    from anchorscope.cli.show import open_in_browser
+    from anchorscope.detect.detector import Detector
+    from anchorscope.run_folder.view import RunView
+    from anchorscope.web.server import LOCAL, Server, bind, check_listener, start_listening
+
+    password = None if listen == LOCAL else os.environ.get(PASSWORD, "")
+    check_listener(listen, password, what="password", variable=PASSWORD, least=8, one_address=True)
+    bound = bind(listen, port)
+    view = None if run is None else RunView.open(run)
+    trained = None if detector is None else Detector.load(detector)
+    with Bar() as bar:
+        bar.note("Loading the model ...")
+        loaded = load_named(
+            {} if view is None else view.model, run,
+            model=model, revision=revision, adapter=adapter, device=device,
+        )  # fmt: skip
+        if view is None:
+            bar.note("No run was given: probes are trained on built-in questions, once, and kept.")
+            view = kept_run(loaded, progress=bar)
+        bar.note("Checking the knockout on the model, and asking once to warm up ...")
+        state = AppState(loaded, view, trained)
+        state.warm()
+    host, taken = bound.getsockname()[:2]
+    server = Server(guarded_app(state, host=host, port=taken, password=password))
+    address = start_listening(bound)
+    echo(f"Open {address} in a browser. Ctrl-C ends it.")
+    if password is not None:
+        echo("The name is anchorscope. The password travels in the clear: use a tunnel.")
+    if not no_open:
+        open_in_browser(address)
+    with suppress(KeyboardInterrupt):  # which is how it ends
+        server.run(sockets=[bound])
+
+
+def serve(
+    detector: DetectorFolder,
+    model: DetectorModel = None,
+    revision: Revision = None,
+    adapter: Adapter = None,
+    port: Port = 8000,
+    listen: Annotated[
+        str, typer.Option(help="Another address of this machine; needs an API key.")
+    ] = "127.0.0.1",
+    api_key: Annotated[
+        str | None,
+        typer.Option(envvar=API_KEY, help=f"The key that clients send; better in {API_KEY}."),
+    ] = None,
+    queue: Annotated[
+        int, typer.Option(help="Requests that may wait; more are refused.", min=1)
+    ] = 64,
+    batch: Annotated[
+        int, typer.Option(help="Most answers in one batch, and in one request.", min=1)
+    ] = 32,
+    question_chars: Annotated[
+        int, typer.Option(help="Most characters of a prompt with its history.", min=1)
+    ] = 2000,
+    max_tokens: Annotated[
+        int,
+        typer.Option(
+            help="Most tokens of an answer, where the detector was trained on given ones."
+        ),
+    ] = 256,
+    request_bytes: Annotated[int, typer.Option(help="Most bytes of a request.", min=1)] = 1 << 16,
+    request_seconds: Annotated[
+        float, typer.Option(help="Most seconds until a request has arrived whole.", min=0.001)
+    ] = 30.0,
+    drain: Annotated[
+        float,
+        typer.Option(help="At SIGTERM, most seconds to answer the requests under way.", min=0),
+    ] = 30.0,
+    device: Device = "auto",
+    as_dataset: AsDataset = None,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", help="Write no line for each request to standard error.")
+    ] = False,
+) -> None:
+    """Serve a model's answers with their scores to OpenAI's clients, until Ctrl-C or SIGTERM.
+
+    A single question is asked with the detector's own prompt, as the detector was evaluated; a
+    conversation goes through the model's chat template. /v1/score scores answers written elsewhere.
+    It listens on 127.0.0.1 alone unless --listen and an API key are given.
+    """
+    require_packages("detect serve", "serve", "fastapi", "uvicorn", "prometheus_client")
+    from anchorscope.detect.detector import Detector
+    from anchorscope.serve.app import Limits, requests, serve_app
+    from anchorscope.serve.served import Served
+    from anchorscope.web.server import LOCAL, Server, bind, check_listener, start_listening
+
+    check_listener(listen, api_key, what="API key", variable=API_KEY, least=16)
+    limits = Limits(queue=queue, batch=batch, characters=question_chars, bytes=request_bytes)
+    bound = bind(listen, port)
+    loaded = Detector.load(detector)
+    _check_dataset(loaded.datasets, as_dataset)
+    with Bar() as bar:
+        bar.note("Loading the model ...")
+        lm = load_named(
+            loaded.model, detector, model=model, revision=revision, adapter=adapter, device=device
+        )
+        bar.note("Proving the detector on the model with one question ...")
+        served = Served(loaded, lm, as_dataset, max_tokens=max_tokens)
+        served.warm()
+    taken = bound.getsockname()[1]
+    hosts = [f"{LOCAL}:{taken}", f"localhost:{taken}"]
+    guard = serve_app(served, limits=limits, key=api_key, hosts=hosts)
+    server = Server(guard, drain=drain, request_seconds=request_seconds)
+    if not quiet:
+        lines = logging.StreamHandler()
+        lines.setFormatter(logging.Formatter('{"time": "%(asctime)s", "request": %(message)s}'))
+        requests.addHandler(lines)
+        requests.setLevel(logging.INFO)
+        requests.propagate = False
+    address = start_listening(bound)
+    echo(
+        f"{served.model.name} with the detector '{served.detector.name}' at {address}v1. "
+        "Ctrl-C ends it."
+    )
+    if listen != LOCAL:
+        echo("The key and all text travel in the clear: put TLS in front.")
+    with suppress(KeyboardInterrupt):  # which is how it ends
+        server.run(sockets=[bound])
+
+
+def _check_dataset(trained_on: Sequence[str], dataset: str | None) -> None:
+    """Raise a UserError where it is open with which dataset's prompt to ask."""
+    if dataset is None and len(trained_on) > 1:
+        raise UserError(
+            f"The detector was trained on {len(trained_on)} datasets, each asked with its own "
+            f"prompt: {', '.join(trained_on)}. Say which of them the questions will be like: --as "
+            f"{trained_on[0]}."
+        )
+    if dataset is not None and dataset not in trained_on:
+        raise unknown("dataset of the detector", dataset, trained_on)

@@ -1,0 +1,102 @@
+"""Packs of rows, proved right: a row's states are the same in a pack of any length as alone.
+
+A model that looks at places in a pack is right only where they and positions are few. The checks
+on load try a full pack; where a run brings a longer one, made-up rows of that length are tried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from anchorscope.engine.batches import PackTooLong, facts_of, set_facts
+from anchorscope.engine.kv_cache import GrowingCache
+from anchorscope.engine.layout import Layout
+
+_ROW = 12  # tokens of a made-up row
+
+
+def require_proved(lease: Any, layout: Layout) -> None:
+    """Try a made-up pack as long as this one, where none so long was tried yet.
+
+    A pack is as long as its tokens or as their positions. PackTooLong where its rows change one
+    another.
+    """
+    facts = facts_of(lease.model.lm)
+    # The columns bound the positions, and counting them makes no GPU wait.
+    longest = max(len(layout.place), layout.keys)
+    if facts.proved is None or lease.trying or longest <= facts.proved:
+        return
+    longest = max(len(layout.place), int(layout.query_at.max()) + 1)
+    if longest <= facts.proved:
+        return
+    right = facts.proved
+    if facts.largest is None:
+        # Powers of two, so that batches of like size come to the same end.
+        power = 1 << (longest - 1).bit_length()
+        sizes = (power, longest, *halved(power // 2, least=right))
+        right = longest_right(lease, sizes, facts.rounding)[0] or right
+    largest = right if right < longest else facts.largest
+    set_facts(lease.model.lm, replace(facts, proved=right, largest=largest))
+    if right < longest:
+        raise PackTooLong(lease.model, right=right, given=longest)
+
+
+def halved(tokens: int, *, least: int) -> Iterator[int]:
+    """So many tokens, half of them, a quarter, ..., while they are more than the least."""
+    while tokens > least:
+        yield tokens
+        tokens //= 2
+
+
+def longest_right(lease: Any, sizes: Iterable[int], rounding: float) -> tuple[int, float]:
+    """The first of these sizes, in tokens, whose made-up pack has its last row as that row alone.
+
+    0 where there is none. With it how far the rows were apart that were tried last.
+    """
+    far = torch.inf
+    observer, lease.observer, lease.trying = lease.observer, None, True
+    try:
+        for tokens in sizes:
+            far = _error(lease, tokens)
+            if far < rounding:
+                return tokens, far
+    finally:
+        lease.observer, lease.trying = observer, False
+    return 0, far
+
+
+def _error(lease: Any, tokens: int) -> float:
+    """How far the last row of a random pack of so many tokens is from that row alone."""
+    model, size = lease.model, lease.model.lm.config.get_text_config().vocab_size
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randint(size // 10, size, (-(-tokens // _ROW), _ROW), generator=generator)
+
+    def last_states(rows: Tensor) -> Tensor:
+        at = torch.arange(_ROW, device=model.device).expand(len(rows), -1)
+        memory = GrowingCache(model.blocks, _ROW, segmented=lease.fused)
+        return lease.run(rows.to(model.device), Layout(at, at, prefix_length=0), memory).states[-1]
+
+    return distance(last_states(rows), last_states(rows[-1:]))
+
+
+def distance(a: Tensor, b: Tensor) -> float:
+    """The largest distance of two states [..., width]; see `apart`."""
+    return float(apart(a, b).max())
+
+
+def apart(a: Tensor, b: Tensor) -> Tensor:
+    """How far states [..., width] are apart, [...]: the mean share of their values' size.
+
+    A mean over the width, each value against itself and the layer's usual size: the few values of
+    a residual stream that are a thousand times larger than the rest would hide all else.
+    """
+    a, b = a.float(), b.float()
+    size = b.abs() + b.abs().mean(dim=-1, keepdim=True).clamp(min=1e-9)
+    far = ((a - b).abs() / size).mean(dim=-1)
+    # A NaN, on either side, is as far as anything can be.
+    return far.nan_to_num(torch.inf, posinf=torch.inf)

@@ -1,0 +1,535 @@
+"""Exact tokens: finders, the entity of a question and of an answer, characters to tokens."""
+
+from __future__ import annotations
+
+import inspect
+import random
+import sys
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer
+from tokenizers.decoders import ByteLevel as Decoder
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import ByteLevel
+from tokenizers.processors import ByteLevel as Offsets
+from tokenizers.processors import Sequence as Both
+from tokenizers.processors import TemplateProcessing
+from tokenizers.trainers import BpeTrainer
+
+from anchorscope.config import Finder
+from anchorscope.datasets import load_questions
+from anchorscope.datasets.text import normalised
+from anchorscope.errors import UserError
+from anchorscope.models.prompts import PromptPart, TokenisedPrompt, _writes_guarded_token
+from anchorscope.probes.folds import entity_folds
+from anchorscope.records import Question, Span
+from anchorscope.spans.answer import answer_span
+from anchorscope.spans.characters import content_words, merged, occurrences, overlap, tokens_of
+from anchorscope.spans.question import (
+    QuestionSpans,
+    agreement,
+    entity_of,
+    find_spans,
+    given_spans,
+    load_pipeline,
+    model_spans,
+    read_reply,
+    spacy_spans,
+)
+from anchorscope.spans.rules import rules_spans
+
+# --- Finders ---
+
+
+def ask(text: str, *subjects: str, id: str = "d:test:1", dataset: str = "d") -> Question:
+    return Question(id=id, dataset=dataset, text=text, answers=("x",), subjects=subjects)
+
+
+def marked(text: str, spans: Sequence[Span]) -> list[str]:
+    return [text[a:b] for a, b in spans]
+
+
+RULES = [
+    ("What is the capital of Canton of Lucerne?", ["Canton of Lucerne"]),
+    ("In what country is Nowa Wieś Reszelska?", ["Nowa Wieś Reszelska"]),
+    ("What is Kekko Fornarelli's occupation?", ["Kekko Fornarelli"]),
+    ("Who was the composer of The Dawning?", ["The Dawning"]),
+    ("Who was the composer of I Wish You Would?", ["I Wish You Would"]),
+    ("What genre is It?", ["It"]),
+    ("Who was the father of Ludwig van Beethoven?", ["Ludwig van Beethoven"]),
+    ("Where was Leonardo da Vinci born?", ["Leonardo da Vinci"]),
+    ("Who wrote The Lord of the Rings?", ["The Lord of the Rings"]),
+    ("Which American University is situated in Ithaca, New York?",
+     ["American University", "Ithaca", "New York"]),
+    ("On August 15th 1914, what did the SS Ancon do?", ["August 15th 1914", "SS Ancon"]),
+    ("In 2014 Russia closed branches of what global brand?", ["2014 Russia"]),
+    ("Who played 'Judge Dredd' in the 1995 film?", ["Judge Dredd", "1995"]),
+    ('The subject of the biography "Name Dropper" was born when?', ["Name Dropper"]),
+    ("Who sang “she's a woman” in 1964?", ["she's a woman", "1964"]),
+    ("David Huntsinger has worked with whom?", ["David Huntsinger"]),
+    ("Who was born first, Kiefer Sutherland or Christian Slater?",
+     ["Kiefer Sutherland", "Christian Slater"]),
+    ("Where does Tiko's Spanish club play?", ["Tiko's Spanish"]),
+    ("Who won Hell's Kitchen 2009?", ["Hell's Kitchen 2009"]),
+    ("Who wrote as J. R. R. Tolkien?", ["J. R. R. Tolkien"]),
+    ("Where is St. Louis?", ["St. Louis"]),
+    ("Who sang with Simon & Garfunkel?", ["Simon & Garfunkel"]),
+    ("Who makes the iPhone?", ["iPhone"]),
+    ("how many seasons of the bastard executioner are there", ["seasons", "bastard executioner"]),
+    ("who plays margot in legally blonde the musical", ["margot", "legally blonde", "musical"]),
+    ("how many episodes in season 6 downton abbey", ["episodes", "season 6 downton abbey"]),
+    ("when was the taj mahal built and completed", ["taj mahal built", "completed"]),
+    ("Where did he go?", []),
+    ("", []),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "names"), RULES)
+def test_rules(text: str, names: list[str]):
+    assert marked(text, rules_spans(text)) == names
+
+
+@pytest.mark.parametrize(
+    ("text", "subjects", "expected"),
+    [
+        ("Is Paris in Paris County or near Parisville?", ["Paris"], [(3, 8), (12, 17)]),
+        (
+            "Is New York City older than Rome?",
+            ["Rome", "New York", "York City"],
+            [(3, 16), (28, 32)],
+        ),
+        ("What is a subterrane?", ["terra"], [(13, 18)]),  # inside a word, where nothing else is
+        ("東京は日本の首都ですか?東京?", ["東京"], [(0, 2), (12, 14)]),
+    ],
+)
+def test_given_takes_every_occurrence_on_word_borders(text, subjects, expected):
+    assert [tuple(span) for span in given_spans(ask(text, *subjects))] == expected
+
+
+def test_occurrences_keep_positions_where_folding_changes_lengths():
+    text = "Is İstanbul near Paris?"
+    assert marked(text, occurrences(text, "paris", any_case=True)) == ["Paris"]
+
+
+def test_auto_says_which_finder_it_used():
+    questions = [
+        ask("Where is Kanpur?", "Kanpur", id="1"),
+        ask("Where is Kanpur?", "Lima", id="2"),
+        ask("Where is Kanpur?", id="3"),
+        ask("Where did he go?", id="4"),
+        ask("?", id="5"),
+    ]
+    found = find_spans(questions, finder="auto")
+    assert [f.id for f in found] == ["1", "2", "3", "4", "5"]
+    assert [f.finder for f in found] == ["given", "rules", "rules", "all", "all"]
+    assert [marked(q.text, f.spans) for q, f in zip(questions, found, strict=True)] == [
+        ["Kanpur"], ["Kanpur"], ["Kanpur"], ["Where did he go"], [],
+    ]  # fmt: skip
+
+
+def test_named_finder_does_not_fall_back():
+    [found] = find_spans([ask("Where is Kanpur?")], finder="given")
+    assert (found.finder, found.spans) == ("given", ())
+    with pytest.raises(UserError, match=r"'magic'.*auto, given, rules, model, spacy, all"):
+        find_spans([], finder="magic")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(UserError, match="generate="):
+        find_spans([ask("Where is Kanpur?")], finder="model")
+
+
+def test_model_spans_come_from_the_reply_to_each_prompt():
+    questions = [ask("who wrote war and peace", id="1"), ask("Where is Kanpur?", id="2")]
+    replies = {"who wrote war and peace": " War and Peace.\nQuestion: Lima", "Where": ""}
+
+    def generate(prompts: Sequence[str]) -> list[str]:
+        texts = [prompt.rsplit("Question: ", 1)[1].removesuffix("\nWords:") for prompt in prompts]
+        return [replies.get(text, "Lima; Peru") for text in texts]
+
+    assert model_spans(questions, generate) == [(Span(10, 23),), ()]
+    assert [f.finder for f in find_spans(questions, finder="model", generate=generate)] == [
+        "model",
+        "model",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "reply", "names"),
+    [
+        ("Is Ithaca, New York near Rome?", "Ithaca, New York; Rome", ["Ithaca, New York", "Rome"]),
+        ("Is Ithaca near Rome?", "Rome, Ithaca", ["Ithaca", "Rome"]),
+        ("Is Ithaca near Rome?", '"ithaca"', ["Ithaca"]),
+        ("Is Ithaca near Rome?", "Rom", []),
+        ("Is Rome in Rome?", "Rome", ["Rome", "Rome"]),
+        ("Is Ithaca near Rome?", "\n", []),
+    ],
+)
+def test_only_what_stands_in_the_question_is_kept(text: str, reply: str, names: list[str]):
+    assert marked(text, read_reply(text, reply)) == names
+
+
+def test_spacy_noun_chunks_lose_their_small_words():
+    spacy = pytest.importorskip("spacy")
+    from spacy.language import Language
+    from spacy.tokens import Doc
+
+    words = ["what", "is", "the", "longest", "river", "in", "africa"]
+    heads, deps = [1, 1, 4, 4, 1, 4, 5], ["attr", "ROOT", "det", "amod", "nsubj", "prep", "pobj"]
+    tags = ["PRON", "AUX", "DET", "ADJ", "NOUN", "ADP", "PROPN"]
+
+    @Language.component("hand_parse")
+    def hand_parse(doc: Doc) -> Doc:
+        return Doc(doc.vocab, words=words, heads=heads, deps=deps, pos=tags)
+
+    nlp = spacy.blank("en")
+    nlp.add_pipe("hand_parse")
+    text = " ".join(words)
+    [spans] = spacy_spans([ask(text)], nlp=nlp)
+    assert marked(text, spans) == ["longest river", "africa"]
+
+
+def test_missing_spacy_or_pipeline_names_what_installs_it(monkeypatch: pytest.MonkeyPatch):
+    pytest.importorskip("spacy")
+    with pytest.raises(UserError, match="python -m spacy download xx_not_there"):
+        load_pipeline("xx_not_there")
+    monkeypatch.setitem(sys.modules, "spacy", None)
+    with pytest.raises(UserError, match=r"pip install 'anchorscope\[spans\]'"):
+        find_spans([ask("Where is Kanpur?")], finder="spacy")
+
+
+def test_agreement_against_counts_by_hand():
+    questions = [ask("abcdefgh", id=str(i), dataset="one" if i < 3 else "two") for i in range(4)]
+    found = {
+        "given": {"0": (Span(0, 4),), "1": (Span(0, 2),), "2": (), "3": (Span(0, 1),)},
+        "all": {"0": (Span(0, 8),), "1": (Span(0, 2),), "2": (Span(0, 8),)},
+    }
+    table = agreement(questions, found)
+    assert list(table.columns) == ["dataset", "finder_a", "finder_b", "n", "jaccard", "identical"]
+    one, two = table.to_dict("records")
+    assert one == {
+        "dataset": "one", "finder_a": "given", "finder_b": "all",
+        "n": 2, "jaccard": 0.75, "identical": 0.5,
+    }  # fmt: skip
+    assert two["n"] == 0
+    assert np.isnan(two["jaccard"])
+    assert np.isnan(two["identical"])
+
+
+ASKED_FOR = [
+    ("What country is Osaka in?", ["Osaka"], ["country"]),
+    ("What is John Mayne's occupation?", ["John Mayne"], ["occupation"]),
+    ("What is Spas-Demensk the capital of?", ["Spas-Demensk"], ["capital"]),
+    ("In what city was Bianca Guaccero born?", ["Bianca Guaccero"], ["city"]),
+    ("What sport does Tama play?", ["Tama"], ["sport"]),
+    ("Oslo is the capital of which country?", ["Oslo"], ["country"]),
+    ("What is the atomic number of zinc?", ["zinc"], ["atomic number"]),
+    ("Who wrote Emma?", ["Emma"], ["wrote"]),
+    ("When did the Berlin Wall fall?", ["Berlin Wall"], ["fall"]),
+    ("Where was Dench born?", ["Dench"], ["born"]),
+    ("The subject of “Name Dropper” was born when?", ["Name Dropper"], ["born"]),
+    ("What was the name of the land in Yellow Submarine?", ["Yellow Submarine"], ["land"]),
+    ("The arena where the Maineiacs played seats how many people?", ["Maineiacs"], ["people"]),
+    ("Are the Alps and the Andes both volcanic?", ["Alps", "Andes"], ["volcanic"]),
+    ("Which city is further north, Oslo or Rome?", ["Oslo", "Rome"], ["further north"]),
+    ("Which was published earlier, Emma or Heidi?", ["Emma", "Heidi"], ["published earlier"]),
+    ("Who died more recently, Ali or Foreman?", ["Ali", "Foreman"], ["died"]),
+    ("Which English opera features Nemo?", ["English", "Nemo"], ["opera features"]),
+    ("Where does the river Po end?", ["Po"], ["end"]),
+    ("Which Lloyd Webber musical premiered in 1993?", ["Lloyd Webber", "1993"],
+     ["musical premiered"]),
+    ("Where is Kanpur?", ["Kanpur"], []),
+    ("Where is Kanpur? Please tell me.", ["Kanpur"], []),
+    ("I would like to know: where is Kanpur?", ["Kanpur"], []),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "subjects", "named"), ASKED_FOR)
+def test_exact_question_is_subject_and_property(text: str, subjects: list[str], named: list[str]):
+    [found] = find_spans([ask(text, *subjects)], finder="given")
+    assert marked(text, found.subject_spans) == subjects
+    assert marked(text, found.property_spans) == named
+    assert sorted(marked(text, found.spans)) == sorted([*subjects, *named])
+
+
+def test_every_finder_marks_the_property():
+    question = ask("What country is Osaka in?", "Osaka")
+    for finder in ("auto", "given", "rules"):
+        [found] = find_spans([question], finder=finder)
+        assert marked(question.text, found.spans) == ["country", "Osaka"]
+    [found] = find_spans([question], finder="model", generate=lambda prompts: [" Osaka"])
+    assert marked(question.text, found.spans) == ["country", "Osaka"]
+    [found] = find_spans([question], finder="all")
+    assert marked(question.text, found.spans) == ["What country is Osaka in"]
+
+
+def test_other_content_words_stay_outside():
+    """Else nothing would be left to hide beside subject and property."""
+    text = "In which year did this division, where Cleveland Browns placed fourth, adopt its name?"
+    [found] = find_spans([ask(text)], finder="rules")
+    assert marked(text, found.spans) == ["year", "Cleveland Browns"]
+    left = [text[a:b] for a, b in content_words(text)]
+    assert left == ["year", "division", "Cleveland", "Browns", "placed", "fourth", "adopt", "name"]
+
+
+def test_content_words_are_whole_words_of_any_language():
+    text = "Where’s Osaka's Öresundsbrücke, and what didn’t 東京 do?"
+    assert marked(text, content_words(text)) == ["Osaka", "Öresundsbrücke", "東京"]
+
+
+# --- The entity of a question ---
+
+
+def entity(text: str, *, named: str = "", finder: Finder = "auto") -> str:
+    question = Question(id="d:test:1", dataset="d", text=text, answers=("x",),
+                        entity=named or normalised(text))  # fmt: skip
+    (spans,) = find_spans([question], finder=finder)
+    return entity_of(question, spans)
+
+
+def entity_where_marked(text: str, *parts: str) -> str:
+    """The entity of a question in which a finder marked these parts."""
+    question = Question(id="d:test:1", dataset="d", text=text, answers=("x",))
+    spans = tuple(Span(text.index(part), text.index(part) + len(part)) for part in parts)
+    return entity_of(question, QuestionSpans(id=question.id, finder="model", spans=spans))
+
+
+def test_what_a_dataset_names_stays():
+    assert entity("Who wrote Emma?", named="jane austen's emma") == "jane austen's emma"
+
+
+@pytest.mark.parametrize(
+    ("parts", "expected"),
+    [(["The  Eiffel\tTower"], "eiffel tower"), (["Paris", "the Louvre Museum"], "louvre museum"),
+     (["An Inspector Calls"], "inspector calls"), (["A"], "a"), (["Annie"], "annie"),
+     (["Rome", "Oslo"], "rome")],
+)  # fmt: skip
+def test_the_longest_span_without_case_space_and_article(parts, expected):
+    assert entity_where_marked(" and ".join(parts) + " are where?", *parts) == expected
+
+
+def test_a_finder_that_marks_whole_questions_names_no_entity():
+    text = "In which city is the Tower of London located?"
+    assert entity(text, finder="all") == entity(text) != normalised(text)
+
+
+def test_a_question_in_which_nothing_is_marked_is_its_own_entity():
+    assert entity_where_marked("Why?") == "why"
+
+
+def test_added_questions_move_no_fold(tmp_path):
+    file = tmp_path / "own.csv"
+    rows = [f"Who wrote Book Number {i}?,x\nWhen was Book Number {i} printed?,x" for i in range(40)]
+    folds = []
+    for kept in (rows, [*rows[::-1], "Who wrote Another Book?,x"]):
+        file.write_text("\n".join(["question,answer", *kept]))
+        questions = load_questions(file, limit=None).questions
+        spans = find_spans(questions, finder="auto")
+        names = [entity_of(q, found) for q, found in zip(questions, spans, strict=True)]
+        fold = entity_folds(names)
+        folds.append({q.text: int(f) for q, f in zip(questions, fold, strict=True)})
+    few, more = folds
+    assert more == few | {"Who wrote Another Book?": more["Who wrote Another Book?"]}
+    for i in range(40):
+        assert few[f"Who wrote Book Number {i}?"] == few[f"When was Book Number {i} printed?"]
+
+
+def test_the_property_is_not_what_a_question_is_about():
+    """Folds keep questions about one thing together; "screenwriter" is longer than "Up"."""
+    question = Question(id="d:1", dataset="d", text="Who was the screenwriter of Up?", answers=())
+    [found] = find_spans([question], finder="rules")
+    assert len(found.spans) == 2 and entity_of(question, found) == "up"
+
+
+# --- The entity of an answer ---
+
+
+CAPITAL = "What is the capital of France?"
+BORN = "Who was born first, Kiefer Sutherland or Christian Slater?"
+
+CASES = [
+    # bare answers
+    ("Paris", "", "Paris"),
+    ("  Paris. ", "", "Paris"),
+    ("The Beatles.", "", "Beatles"),
+    ('"Hamlet"', "", "Hamlet"),
+    ("Paris, France", "", "Paris"),
+    ("The Eiffel Tower (Paris)", "", "Eiffel Tower"),
+    ("December 14, 1972", "", "December 14, 1972"),
+    ("1,000", "", "1,000"),
+    ("in 1972", "", "1972"),
+    ("In the Netherlands", "", "Netherlands"),
+    ("F. Scott Fitzgerald", "", "F. Scott Fitzgerald"),
+    ("No Country for Old Men", "", "No Country for Old Men"),
+    ("The World Is Not Enough", "", "World Is Not Enough"),
+    ("A", "", "A"),
+    ("東京。", "", "東京"),
+    ("🇫🇷", "", "🇫🇷"),
+    ("St. Louis. It is a city in Missouri.", "", "St. Louis"),
+    # yes and no
+    ("Yes, they are both American", "", "Yes"),
+    ("No.", "", "No"),
+    ("yes they are", "Are they both American?", "yes"),
+    # abstentions
+    ("I don't know.", CAPITAL, "I don't know"),
+    ("It is not known where he was born.", "", "It is not known where he was born"),
+    # sentences
+    ("Kanpur is a city in India.", "", "India"),
+    ("Kanpur is a city in India.", "In what country is Kanpur?", "India"),
+    ("Kanpur is located in India.", "In what country is Kanpur?", "India"),
+    ("It's a city in Peru", "Where is Cusco?", "Peru"),
+    ("The capital of France is Paris.", "", "Paris"),
+    ("The capital of France is Paris.", CAPITAL, "Paris"),
+    ("Paris is the capital of France.", CAPITAL, "Paris"),
+    ("It was written by William Shakespeare in 1599", "", "William Shakespeare"),
+    ("William Shakespeare wrote Hamlet.", "Who wrote Hamlet?", "William Shakespeare"),
+    ("Kiefer Sutherland was born first.", BORN, "Kiefer Sutherland"),
+    ("He is an American actor.", "What is Tom Hanks's occupation?", "American actor"),
+    ("He was an actor from Ohio.", "What is Tom Hanks's occupation?", "actor from Ohio"),
+    ("The currency of Japan is the yen.", "What is the currency of Japan?", "yen"),
+    ("The composer is a legend named Al Bianchi.", "Who was the composer of Ran?", "Al Bianchi"),
+    ("The month is called Ramadan, a holy month.", "what is the month of fasting", "Ramadan"),
+    ("It is located in the state of New Zealand.", "In what country is it?", "New Zealand"),
+    ("He was born in the city of Manchester, in 1849.", "In what city was he born?", "Manchester"),
+    ("He is a chef who cooks.", "What is his occupation?", "chef"),
+    ("It was built by Enrico Fermi during the war", "", "Enrico Fermi"),
+    ("It is approximately 640 acres.", "How large is it?", "640 acres"),
+    ("The Man Who Would Be King", "", "Man Who Would Be King"),
+    # the question repeated first
+    ("What is the capital of France? Paris", CAPITAL, "Paris"),
+    ("Oxford University Press", "Which Oxford house is a Press?", "Oxford University Press"),
+    ("Christian Slater", BORN, "Christian Slater"),
+]
+
+
+@pytest.mark.parametrize(("answer", "question", "entity"), CASES)
+def test_the_span_is_the_entity(answer: str, question: str, entity: str):
+    span = answer_span(answer, question=question)
+    assert span is not None
+    assert answer[span.start : span.stop] == entity
+
+
+@pytest.mark.parametrize("answer", ["", "   ", "...", "?!", '""'])
+def test_punctuation_alone_has_no_entity(answer: str):
+    assert answer_span(answer) is None
+
+
+def test_it_cannot_look_at_gold_answer_or_verdict():
+    assert list(inspect.signature(answer_span).parameters) == ["answer_text", "question"]
+
+
+# --- Characters and tokens ---
+
+
+def _some_spans(draw: random.Random, most: int) -> list[Span]:
+    ends = [sorted(draw.choices(range(40), k=2)) for _ in range(draw.randint(0, most))]
+    return [Span(start, stop) for start, stop in ends]
+
+
+def test_tokens_are_those_that_share_a_character_with_a_span() -> None:
+    draw = random.Random(0)
+    for _ in range(3000):
+        spans, offsets = _some_spans(draw, 3), _some_spans(draw, 9)
+        marked = [set(range(7 + a, 7 + b)) for a, b in spans]
+        by_hand = tuple(
+            at
+            for at, (first, stop) in enumerate(offsets)
+            if any(
+                characters & set(range(first, stop))
+                if first < stop
+                else characters and min(characters) < first <= max(characters)
+                for characters in marked
+            )
+        )
+        assert tokens_of(spans, offsets, start=7) == by_hand
+
+
+def test_the_overlap_is_that_of_the_characters() -> None:
+    draw = random.Random(1)
+    for _ in range(3000):
+        a, b = ([Span(3, 5), *_some_spans(draw, 4)] for _ in range(2))
+        left, right = ({at for span in spans for at in range(*span)} for spans in (a, b))
+        assert overlap(a, b) == len(left & right) / len(left | right)
+        assert {at for span in merged(a) for at in range(*span)} == left
+
+
+def test_a_guarded_token_counts_where_it_touches_what_is_not_ours() -> None:
+    draw = random.Random(3)
+    for _ in range(3000):
+        sizes = [draw.randint(0, 4) for _ in range(6)]
+        pieces = [PromptPart("x" * size, draw.random() < 0.5) for size in sizes]
+        spans = _some_spans(draw, 4)
+        ids = tuple(draw.randint(0, 1) for _ in spans)
+        owners = [piece.ours for piece in pieces for _ in piece.text]
+        by_hand = any(
+            not all(owners[start:stop])
+            for id, (start, stop) in zip(ids, spans, strict=True)
+            if id == 1
+        )
+        coded = TokenisedPrompt(ids, tuple((span.start, span.stop) for span in spans))
+        assert _writes_guarded_token(pieces, coded, {1: "<s>"}) == by_hand
+
+
+CORPUS = [
+    "In what country is Kanpur? Kanpur is a city in India.",
+    "What is the capital of France? The capital of France is Paris.",
+    "Who was born first, Kiefer Sutherland or Christian Slater?",
+    "Où est né Gabriel García Márquez? 東京はどこですか?",
+]
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["bare", "with-space"])
+def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
+    """A byte-level BPE whose ranges leave out (bare) or count (with-space) the leading space."""
+    made = Tokenizer(BPE())
+    made.pre_tokenizer = ByteLevel(add_prefix_space=False)
+    made.decoder = Decoder()
+    trainer = BpeTrainer(
+        vocab_size=400,
+        special_tokens=["<s>"],
+        initial_alphabet=ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    made.train_from_iterator(CORPUS, trainer)
+    start = TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
+    made.post_processor = Both([Offsets(trim_offsets=request.param), start])
+    return made
+
+
+def text_of(tokenizer: Tokenizer, text: str, spans: tuple[Span, ...]) -> str:
+    """The decoded tokens of the spans, the independent way back from tokens to text."""
+    encoded = tokenizer.encode(text)
+    return tokenizer.decode([encoded.ids[i] for i in tokens_of(spans, encoded.offsets)])
+
+
+@pytest.mark.parametrize(
+    ("text", "subject"),
+    [
+        ("In what country is Kanpur?", "Kanpur"),
+        ("Kanpur is in what country?", "Kanpur"),
+        ("Where is  Kanpur , in India?", "Kanpur"),
+        ("Où est né Gabriel García Márquez?", "Gabriel García Márquez"),
+        ("どこですか、 東京?", "東京"),
+        ("What does 🙂 mean?", "🙂"),
+        ("What is the flag 🇫🇷 of?", "🇫🇷"),
+        ("Who sang 👩‍🚀?", "👩‍🚀"),
+        ("Tell me about naïve Bayes.", "naïve Bayes"),
+    ],
+)
+def test_the_tokens_of_a_subject_decode_to_it(tokenizer: Tokenizer, text: str, subject: str):
+    start = text.index(subject)
+    found = text_of(tokenizer, text, (Span(start, start + len(subject)),))
+    assert found.strip() == subject
+
+
+def test_a_token_that_straddles_the_border_is_taken(tokenizer: Tokenizer):
+    encoded = tokenizer.encode("東京はどこですか?")  # one token holds bytes of 東, 京 and は
+    assert (0, 3) in encoded.offsets
+    assert tokens_of((Span(0, 2),), encoded.offsets) == (1, 2)
+
+
+def test_the_whole_question_is_every_token_but_special_and_last_mark(tokenizer: Tokenizer):
+    text = "In what country is Kanpur?"
+    encoded = tokenizer.encode(text)
+    question = Question(id="x", dataset="d", text=text, answers=("India",))
+    [found] = find_spans([question], finder="all")
+    assert tokens_of(found.spans, encoded.offsets) == tuple(range(1, len(encoded.ids) - 1))
