@@ -25,7 +25,7 @@ from anchorscope.engine.read import read_rows, row_for
 from anchorscope.evidence.heads import (
     HeadSet,
     by_other_half,
-    first_of,
+    choose_questions,
     one_by_one,
     read_heads,
     sweep,
@@ -127,9 +127,11 @@ def test_the_top_heads_of_a_question_are_ranked_on_the_other_half():
 
 def test_questions_are_chosen_by_seed_and_id_alone():
     ids = [f"made:test:{n}" for n in range(40)]
-    assert first_of(ids, limit=9, seed=1) == first_of(ids[::-1], limit=9, seed=1)
-    assert first_of(ids, limit=9, seed=1) == first_of(ids, limit=20, seed=1)[:9]
-    assert set(first_of(ids, limit=9, seed=1)) != set(first_of(ids, limit=9, seed=2))
+    assert choose_questions(ids, limit=9, seed=1) == choose_questions(ids[::-1], limit=9, seed=1)
+    assert choose_questions(ids, limit=9, seed=1) == choose_questions(ids, limit=20, seed=1)[:9]
+    assert set(choose_questions(ids, limit=9, seed=1)) != set(
+        choose_questions(ids, limit=9, seed=2)
+    )
 
 
 def test_saliency_is_stored_in_long_rows_and_points_at_the_planted_block(planted):

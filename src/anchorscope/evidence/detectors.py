@@ -41,7 +41,7 @@ def p_true(shards: Shards, samples: Sequence[Sample], *, style: str) -> dict[str
     lease, model = shards.lease, shards.lease.model
     if not samples:
         return {}
-    prompts = make_prompts(model, [ask(s) for s in samples], shots=(), style=style)
+    prompts = make_prompts(model, [true_or_false_prompt(s) for s in samples], shots=(), style=style)
     tokens_by_id = {s.id: prompt.ids for s, prompt in zip(samples, prompts, strict=True)}
     stop = min(map(len, tokens_by_id.values())) - 1
     prefix = read_prefix(lease, shared_prefix(list(tokens_by_id.values()), stop=stop))
@@ -65,7 +65,7 @@ def p_true(shards: Shards, samples: Sequence[Sample], *, style: str) -> dict[str
     return {id: shares_by_id[id] for id in tokens_by_id}
 
 
-def ask(sample: Sample) -> str:
+def true_or_false_prompt(sample: Sample) -> str:
     """The question put to the model about its own answer."""
     return (
         f"{sample.question.text}\nProposed answer: {sample.answer.text}\n"

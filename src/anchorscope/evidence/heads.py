@@ -97,10 +97,10 @@ def read_heads(
     chosen: dict[str, list[str]] = {}  # in the order that also halves them
     for name in blocks:
         ids = [sample.id for sample in readable(shards.of_dataset(name), held_out[name])]
-        chosen[name] = first_of(ids, limit=limit, seed=shards.seed)
+        chosen[name] = choose_questions(ids, limit=limit, seed=shards.seed)
     heads = shards.lease.model.lm.config.get_text_config().num_attention_heads
 
-    def swept(
+    def read_sets(
         dataset: str, samples: list[Sample], sets: Mapping[str, list[HeadSet]]
     ) -> pd.DataFrame:
         chosen_samples = [sample for sample in samples if sample.id in sets]
@@ -109,19 +109,19 @@ def read_heads(
         prefix, probe = shards.prefix(dataset), held_out[dataset]
         return sweep(shards.lease, prefix, chosen_samples, sets, probe, where=where)
 
-    def alone(number: int, dataset: str, samples: list[Sample]) -> None:
+    def read_single_heads(number: int, dataset: str, samples: list[Sample]) -> None:
         sets = {id: one_by_one(blocks[dataset], heads) for id in chosen.get(dataset, ())}
-        shards.save_table("head-scores", number, swept(dataset, samples, sets))
+        shards.save_table("head-scores", number, read_sets(dataset, samples, sets))
 
-    def together(number: int, dataset: str, samples: list[Sample]) -> None:
+    def read_top_heads(number: int, dataset: str, samples: list[Sample]) -> None:
         scores = shards.rows("head-scores", dataset)
         own = pd.read_parquet(shards.store.file(evidence_name("head-scores", number)))
-        table = swept(dataset, samples, by_other_half(scores, chosen.get(dataset, [])))
+        table = read_sets(dataset, samples, by_other_half(scores, chosen.get(dataset, [])))
         both = [frame for frame in (own, table) if len(frame)]
         shards.save_table("heads", number, pd.concat(both, ignore_index=True) if both else own)
 
-    shards.each("single heads", lambda n: [evidence_name("head-scores", n)], alone)
-    shards.each("top heads", lambda n: [evidence_name("heads", n)], together)
+    shards.each("single heads", lambda n: [evidence_name("head-scores", n)], read_single_heads)
+    shards.each("top heads", lambda n: [evidence_name("heads", n)], read_top_heads)
 
 
 def sweep(
@@ -178,7 +178,7 @@ def by_other_half(scores: pd.DataFrame, ids: Sequence[str]) -> dict[str, list[He
     return {**dict.fromkeys(first, from_second), **dict.fromkeys(second, from_first)}
 
 
-def first_of(ids: Sequence[str], *, limit: int, seed: int) -> list[str]:
+def choose_questions(ids: Sequence[str], *, limit: int, seed: int) -> list[str]:
     """The first `limit` questions in an order that seed and ids alone decide."""
     return sorted(ids, key=lambda id: (generator(seed, "heads", id).random(), id))[:limit]
 

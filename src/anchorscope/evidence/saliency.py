@@ -101,7 +101,7 @@ def _micro_batch(
         at = (layout.query_at, layout.key_at)
         by_source.append(edges_of(lease, edged, *at, len(trunk.prefix)).blocked)
     edges = torch.stack(by_source, dim=1)
-    at, row, target = _predicted(marks, device)
+    at, row, target = _answer_targets(marks, device)
     attention: list[Tensor] = []
 
     def watch(weights: Tensor) -> None:
@@ -133,7 +133,7 @@ def _salient(loss: Tensor, attention: Sequence[Tensor], edges: Tensor, *, more: 
     return torch.stack(by_block, dim=-1)
 
 
-def _predicted(
+def _answer_targets(
     marks: Sequence[TokenPositions], device: torch.device
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The packed tokens from E_A's first on, whose row each is, and what follows it (-1: open)."""

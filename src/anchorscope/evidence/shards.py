@@ -70,7 +70,7 @@ class Shards:
         files: Callable[[int], Sequence[str]],
         work: Callable[[int, str, list[Sample]], None],
     ) -> None:
-        """Does `work` with every shard's number, dataset and samples that lacks one of its files.
+        """Do `work` with number, dataset and samples of each shard that lacks one of its files.
 
         Samples without a state under the clean pass are left out, as everywhere.
         """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -12,14 +11,9 @@ from anchorscope.config import Balance
 from anchorscope.probes.cross_fit import DEFAULT_C
 from anchorscope.stats.logistic import check_finite, class_weights, fit_many, to_single
 
-
-@dataclass(frozen=True, kw_only=True)
-class FoldProbes:
-    """Probes that each held a fold out; none where the other folds hold too few of a class."""
-
-    fold: np.ndarray  # [question]
-    weights: dict[int, np.ndarray]  # by fold, [width] float32
-    intercept: dict[int, float]
+# Weights [width] float32 and intercept by the fold held out; none where the others hold too few of
+# a class.
+FoldProbes = dict[int, tuple[np.ndarray, float]]
 
 
 class FoldTask(NamedTuple):
@@ -40,7 +34,7 @@ def fit_fold_tasks(
     """
     x = np.asarray(x, dtype=np.float64)
     check_finite(x)
-    probes = [FoldProbes(fold=task.fold, weights={}, intercept={}) for task in tasks]
+    probes: list[FoldProbes] = [{} for _ in tasks]
     places, labels, learns = [], [], []  # of each fit
     for task, own in zip(tasks, probes, strict=True):
         label = np.zeros(len(x))
@@ -58,7 +52,7 @@ def fit_fold_tasks(
         fitted = fit_many(x, y, class_weights(y, member, balance), C)
         made = zip(places, *to_single(*fitted, x, member), strict=True)
         for (own, number, _), weights, intercept in made:
-            own.weights[number], own.intercept[number] = weights, float(intercept)
+            own[number] = weights, float(intercept)
     return probes
 
 
@@ -72,10 +66,9 @@ def task_logits(
     states, logits = states.astype(np.float64), []
     for task, own in zip(tasks, probes, strict=True):
         logits.append(np.full(len(task.rows), np.nan))
-        for number, weights in own.weights.items():
+        for number, (weights, intercept) in own.items():
             read = task.fold == number
-            products = states[task.rows[read]] @ weights.astype(np.float64)
-            logits[-1][read] = products + own.intercept[number]
+            logits[-1][read] = states[task.rows[read]] @ weights.astype(np.float64) + intercept
     return logits
 
 

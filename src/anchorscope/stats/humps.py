@@ -47,7 +47,7 @@ def dip(values: np.ndarray) -> float:
         return np.nan
     if x[0] == x[-1]:
         return 1 / (2 * n)  # one value only: a single hump of no width
-    x = _spread(x)
+    x = _break_ties(x)
     steps = np.arange(n + 1) / n
     lower, upper = steps[:-1], steps[1:]  # the distribution function before and after each value
     first, last, found = 0, n - 1, 0.0
@@ -84,7 +84,7 @@ def dip_p(statistic: float, n: int) -> float:
     return float(np.interp(scaled, column, 1 - levels, left=1.0, right=1 - levels[-1]))
 
 
-def _spread(x: np.ndarray) -> np.ndarray:
+def _break_ties(x: np.ndarray) -> np.ndarray:
     """The sorted values with equal ones pulled apart by next to nothing.
 
     A heap of equal values is a narrow peak: only at the mode can a one-hump law follow it.
@@ -230,7 +230,7 @@ def two_humps(shifts: np.ndarray, *, seed: int = 0) -> Humps:
     """
     n, spread = len(shifts), shifts.std()
     x = (shifts - shifts.mean()) / spread
-    mixture = _settled(x, _begun(x, seed))
+    mixture = _fit_mixture(x, _initial_mixture(x, seed))
     weighted = _log_weighted(x, mixture)  # [2, shift]
     likelihood = float(np.logaddexp(*weighted).mean())
     two = -2 * n * likelihood + 5 * np.log(n) + 2 * n * np.log(spread)  # in the shifts' own unit
@@ -242,7 +242,7 @@ def two_humps(shifts: np.ndarray, *, seed: int = 0) -> Humps:
     return Humps(bic=float(one - two), lower=lower)
 
 
-def _begun(x: np.ndarray, seed: int) -> _Mixture:
+def _initial_mixture(x: np.ndarray, seed: int) -> _Mixture:
     """Weights and variances of two clusters, and the means of the two halves.
 
     Begun once from the two halves: over 60 samples of 200 the BIC was 1.6 worse at most, and 0.4
@@ -252,7 +252,7 @@ def _begun(x: np.ndarray, seed: int) -> _Mixture:
     halves = np.array([x[x <= middle].mean(), x[x >= middle].mean()])
     second = two_clusters(x, seed=seed)
     share = np.stack([~second, second]).astype(np.float64)
-    return _maximised(x, share)._replace(mean=halves)
+    return _mixture_of_shares(x, share)._replace(mean=halves)
 
 
 def two_clusters(x: np.ndarray, *, seed: int) -> np.ndarray:
@@ -277,13 +277,13 @@ def two_clusters(x: np.ndarray, *, seed: int) -> np.ndarray:
     return np.abs(x - centres[1]) < np.abs(x - centres[0])
 
 
-def _settled(x: np.ndarray, mixture: _Mixture) -> _Mixture:
+def _fit_mixture(x: np.ndarray, mixture: _Mixture) -> _Mixture:
     """The mixture after steps of expectation and maximisation."""
     before = -np.inf
     for _ in range(_STEPS):
         weighted = _log_weighted(x, mixture)
         whole = np.logaddexp(*weighted)
-        mixture = _maximised(x, np.exp(weighted - whole))
+        mixture = _mixture_of_shares(x, np.exp(weighted - whole))
         likelihood = float(whole.mean())
         if abs(likelihood - before) < _SMALL:
             break
@@ -291,7 +291,7 @@ def _settled(x: np.ndarray, mixture: _Mixture) -> _Mixture:
     return mixture
 
 
-def _maximised(x: np.ndarray, share: np.ndarray) -> _Mixture:
+def _mixture_of_shares(x: np.ndarray, share: np.ndarray) -> _Mixture:
     """The components of samples that belong to them by these shares [2, shift]."""
     size = share.sum(axis=1) + _EPS
     mean = share @ x / size

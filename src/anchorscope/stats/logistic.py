@@ -41,14 +41,14 @@ _RIDGE = 1.0  # a light penalty on the sum of losses: enough to keep a separable
 LEAST_SLOPE = 0.05
 _LINE_STEPS, _LINE_SMALL, _HALVINGS = 50, 1e-10, 20
 
-Made = tuple[np.ndarray, np.ndarray]  # coefficients [fit, width], intercepts [fit]
+Coefficients = tuple[np.ndarray, np.ndarray]  # coefficients [fit, width], intercepts [fit]
 
 
 class ProbeInputError(UserError, ValueError):
     """A UserError to the command line; the ValueError that scikit-learn's tools expect."""
 
 
-def fit_many(x: np.ndarray, y: np.ndarray, weights: np.ndarray, C: np.ndarray) -> Made:
+def fit_many(x: np.ndarray, y: np.ndarray, weights: np.ndarray, C: np.ndarray) -> Coefficients:
     """Coefficients [fit, width] and intercepts [fit] of fits that share states x [question, width].
 
     A fit minimises the mean of its losses, weighted by `weights` [fit, question] (0: left out),
@@ -87,7 +87,7 @@ def class_weights(y: np.ndarray, learns: np.ndarray, balance: str) -> np.ndarray
 
 def to_single(
     coefficients: np.ndarray, intercept: np.ndarray, x: np.ndarray, learns: np.ndarray
-) -> Made:
+) -> Coefficients:
     """The fits with coefficients in single precision, as they are saved.
 
     Each intercept takes up what the rounding moves at the mean of the fit's own rows `learns`
@@ -148,7 +148,7 @@ def cross_fitted_logits(
     return logits
 
 
-def platt_lines(logits: np.ndarray, z: np.ndarray, weights: np.ndarray) -> Made:
+def platt_lines(logits: np.ndarray, z: np.ndarray, weights: np.ndarray) -> Coefficients:
     """Slope and intercept [fit] of log-odds = slope · logit + intercept, fitted to z [question].
 
     `logits` and `weights` are [fit, question]; weight 0 leaves a question out. The targets are
