@@ -15,7 +15,6 @@ from safetensors.numpy import save as save_arrays
 
 from anchorscope.config import Config
 from anchorscope.engine.batches import (
-    Bounds,
     Budget,
     bounds_of,
     facts_of,
@@ -123,9 +122,9 @@ def _bound(model: Model, before: dict[str, Any], tokens: int | None) -> None:
     """Keep the bounds a run began with, since other batches would round otherwise."""
     bounds = bounds_of(model)
     if before.get("device") == str(model.device) and "bounds" in before:
-        bounds = Bounds(**before["bounds"])
+        bounds = Budget(**before["bounds"])
     elif tokens is not None:
-        bounds = bounds._replace(tokens=tokens)
+        bounds = replace(bounds, tokens=tokens)
     set_facts(model.lm, replace(facts_of(model.lm), bounds=bounds))
 
 
@@ -145,7 +144,7 @@ def _save_facts(run: Run, model: Model, facts: dict[str, str]) -> None:
     shard = config.shard or shard_of(model)
     name = {name: getattr(model, name) for name in ("name", "source", "revision", "adapter")}
     shape = {"blocks": model.blocks, "width": model.parts.width}
-    here = {"device": str(model.device), "why": model.why, "bounds": bounds_of(model)._asdict()}
+    here = {"device": str(model.device), "why": model.why, "bounds": asdict(bounds_of(model))}
     if model.device.type == "cpu":
         here["threads"] = torch.get_num_threads()  # the order of sums depends on it
     else:
