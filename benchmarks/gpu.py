@@ -162,7 +162,7 @@ def measure(name: str, questions: int, repeats: int) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--models", default=",".join(SIZES))
     parser.add_argument("--questions", type=int, default=2048)
     parser.add_argument("--repeats", type=int, default=3)

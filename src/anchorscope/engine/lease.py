@@ -90,8 +90,9 @@ class Lease:
                 from anchorscope.engine.kernels import install_norms  # needs Triton
 
                 back.callback(install_norms(lm))
-            back.callback(_set_onednn, torch.backends.mkldnn.enabled)
-            _set_onednn(torch.backends.mkldnn.enabled and onednn_is_faster(self.model.dtype))
+            onednn = bool(torch.backends.mkldnn.enabled)
+            back.callback(_set_onednn, onednn)
+            _set_onednn(onednn and onednn_is_faster(self.model.dtype))
             back.callback(parts.head.register_forward_pre_hook(_contiguous).remove)
             back.callback(parts.decoder.register_forward_hook(self._to_first_device).remove)
             self._back = back.pop_all()
