@@ -11,8 +11,8 @@ import pytest
 from kit.detect_worlds import plain, write_run
 from kit.rivers import collect_here, rivers
 
-from anchorscope.detect.deployed.detector import Detector
-from anchorscope.detect.deployed.saved import _checksum
+from anchorscope.detect.detector import Detector
+from anchorscope.detect.saved import checksum
 from anchorscope.run_folder.view import RunView
 
 
@@ -64,7 +64,7 @@ def test_a_detector_is_verified(cli, tmp_path):
     assert code == 0 and f"held-out AUROC {made.evaluation['auroc']}" in out
     about = json.loads((folder / "detector.json").read_text())
     about["evaluation"]["auroc"] = "very good" * 1000  # forged, with a checksum that fits
-    about["checksum"] = _checksum(about)
+    about["checksum"] = checksum(about)
     (folder / "detector.json").write_text(json.dumps(about))
     code, out, _ = cli("verify", folder, "--deep")
     assert code == 1 and "its evaluation.auroc is" in out

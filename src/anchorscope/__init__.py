@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     __version__: str
     from anchorscope.config import Config
     from anchorscope.datasets import load_questions
-    from anchorscope.detect.deployed.detector import Detector
-    from anchorscope.detect.deployed.exchanges import Exchange
+    from anchorscope.detect.detector import Detector
+    from anchorscope.detect.prompts import Exchange
     from anchorscope.engine.check import check_model
     from anchorscope.errors import UserError
     from anchorscope.inspection.inspect import inspect
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 # Imported when they are first used: drawing a figure or asking for help does not wait for torch.
 _HOME = {
     "Config": "config",
-    "Detector": "detect.deployed.detector",
-    "Exchange": "detect.deployed.exchanges",
+    "Detector": "detect.detector",
+    "Exchange": "detect.prompts",
     "LinearProbe": "probes.linear_probe",
     "Model": "models",
     "Question": "records",

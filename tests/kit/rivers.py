@@ -50,9 +50,9 @@ def half_right(place: Path) -> Path:
     file.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     config = Config(max_tokens=4, dtype="float32", device="cpu", limit=None)
     first = collect_states(str(place / "model"), file, out=place / "first", config=config)
-    said = pd.read_parquet(first / "samples.parquet").set_index("question")["answer"]
+    written = pd.read_parquet(first / "samples.parquet").set_index("question")["answer"]
     for row in rows[::2]:
-        row["answers"] = [said[row["question"]]]
+        row["answers"] = [written[row["question"]]]
     file.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     return file
 
@@ -89,10 +89,10 @@ def run_here(place: Path, out: str, **options: Any) -> Path:
     Every other of its sixty-four questions is given the verdict "right".
     """
     ids = [f"{n:02d}" for n in range(64)]
-    asked = [{"id": n, "question": f"Where does the river R{n} end?", "answers": ["sea"],
+    questions = [{"id": n, "question": f"Where does the river R{n} end?", "answers": ["sea"],
               "subject": f"R{n}"} for n in ids]  # fmt: skip
     verdicts = [{"id": f"asked:all:{n}", "right": int(n) % 2} for n in ids]
-    for name, rows in (("asked", asked), ("verdicts", verdicts)):
+    for name, rows in (("asked", questions), ("verdicts", verdicts)):
         (place / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     config = Config(model="model", data=("asked.jsonl",), verdicts="verdicts.jsonl", max_tokens=4,
                     device="cpu", dtype="float32", prompt="text", shard=32, threads=1, folds=3,

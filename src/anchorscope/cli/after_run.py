@@ -75,7 +75,7 @@ def _checks(folder: Path, *, deep: bool) -> Iterator[Checked]:
         yield from _checks_of_run(folder, deep=deep)
         return
     if (folder / "detector.json").exists() or (folder / "detector.safetensors").exists():
-        from anchorscope.detect.deployed.verify import verify_detector
+        from anchorscope.detect.saved import verify_detector
 
         yield from verify_detector(folder, deep=deep)
         return

@@ -178,7 +178,7 @@ def simulate(
 def print_findings(view: RunView) -> None:
     """Print each dataset's finding in a sentence, where the report is, and what to do next."""
     from anchorscope.run_folder.view import records
-    from anchorscope.show.report.findings import MEANINGS
+    from anchorscope.show.report import MEANINGS
 
     rows = records(view.findings)
     for row in rows:

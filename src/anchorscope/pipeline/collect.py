@@ -16,11 +16,10 @@ import numpy as np
 
 from anchorscope.answers.generate import Answerer
 from anchorscope.config import Config
-from anchorscope.detect.deployed.exchanges import Exchange, common_prefix, task_of, too_long
-from anchorscope.detect.deployed.read_answers import read_answers
-from anchorscope.detect.draw import draw_answers
-from anchorscope.detect.rows.exchanges import exchange_of, is_right, rows_of_file
-from anchorscope.detect.surfaces import read_surfaces
+from anchorscope.detect.extra_answers import draw_answers, read_surfaces
+from anchorscope.detect.prompts import Exchange, common_prefix, task_of, too_long
+from anchorscope.detect.read_answers import read_answers
+from anchorscope.detect.rows import exchange_of, is_right, rows_of_file
 from anchorscope.engine.interventions import Intervention
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.passes import CAUGHT, knockout_of

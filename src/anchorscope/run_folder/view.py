@@ -68,6 +68,8 @@ class RunView:
     layers = _csv("layers", table_columns.LAYERS)
     control_layers = _csv("control_layers", table_columns.CONTROL_LAYERS, optional=True)
     probes = _csv("probes", table_columns.PROBES)
+    output = _csv("output", table_columns.OUTPUT, optional=True)
+    associated = _csv("associated", table_columns.ASSOCIATED, optional=True)
     controls = _csv("controls", table_columns.CONTROLS)
     strict = _csv("strict", table_columns.STRICT)
     claims = _csv("claims", table_columns.CLAIMS)
@@ -232,17 +234,9 @@ class RunView:
         return f"RunView({str(self.path)!r}, {self.model_name} on {', '.join(self.datasets)})"
 
     def _repr_html_(self) -> str:
-        """HTML for notebooks: the model, the folder, and the finding of each dataset."""
-        from anchorscope.notebook import card
-
-        rows = records(self.findings) if self.has_strict else []
-        findings = {row["dataset"]: f"finding: {row['finding']} ({row['why']})" for row in rows}
-        facts = [("folder", str(self.path))]
-        for dataset in self.info["datasets"]:
-            name, count = str(dataset["name"]), dataset.get("questions")
-            words = [f"{count} questions" if count is not None else "", findings.get(name, "")]
-            facts.append((self.titles[name], "; ".join(filter(None, words))))
-        return card(self.model_name, facts)
+        """The finding of each dataset as a table, for notebooks; pandas escapes every text."""
+        columns = ["model", "dataset", "n", "finding", "why"]
+        return self.findings[columns].to_html(index=False)
 
     def _has_table(self, name: str) -> bool:
         return (self.path / "tables" / f"{name}.csv").is_file()

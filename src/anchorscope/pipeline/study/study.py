@@ -30,8 +30,7 @@ from anchorscope.pipeline.study.plan import PlannedRun, plan_study
 from anchorscope.progress import Progress, Quiet
 from anchorscope.run_folder.disk import write_atomic
 from anchorscope.run_folder.view import RunView, records, values, where
-from anchorscope.show.report.claims import claim_inputs
-from anchorscope.show.report.headline import headline
+from anchorscope.show.claims import claim_inputs
 from anchorscope.show.study import Failed, ShownPanel, ShownStudy, write_page
 
 STUDY = (
@@ -204,19 +203,19 @@ def _study_rows(outcome: Outcome) -> list[dict[str, Any]]:
         return [{**about, "dataset": one.name} for one in outcome.planned.sets]
     about |= {"state": "finished", "error": ""}
     rows = []
-    for dataset, title in view.titles.items():
+    for dataset in view.titles:
         verdicts = Counter(values(where(view.samples, dataset=dataset), "verdict"))
         (found,) = records(where(view.findings, dataset=dataset))
-        head = headline(view, dataset, title)
+        at = {"dataset": dataset, "layer": found["layer"]}
+        (probe,) = records(where(view.probes, **at))
+        paper = where(view.layers, mode="paper", **at).set_index("pathway")["delta_p"]
         row = about | {
             "dataset": dataset,
             "right": verdicts["right"],
             "wrong": verdicts["wrong"],
             "abstained": verdicts["abstain"],
-            "auroc": head.auroc.value,
-            "auroc_low": head.auroc.low,
-            "auroc_high": head.auroc.high,
-            "paper_gap": head.paper_gap.value,
+            **{name: probe[name] for name in ("auroc", "auroc_low", "auroc_high")},
+            "paper_gap": paper["Q"] - paper["A"],
         }
         row |= {f"strict_{name}": found[name] for name in ("gap", "gap_low", "gap_high")}
         same = ("n", "layer", "finding", "by", "why", "power_half", "power_fifth")
