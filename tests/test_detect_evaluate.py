@@ -21,7 +21,6 @@ from anchorscope.detect.evaluate import (
     share,
     study,
     transfer_table,
-    without_entities,
 )
 from anchorscope.detect.kinds import METHODS, fit_all, make_method
 from anchorscope.detect.material import from_run
@@ -132,41 +131,11 @@ def test_transfer_is_compared_with_the_best_single_baseline_on_the_same_draws():
         assert best["ece"] == pytest.approx(ece(other.z, said))
 
 
-def test_an_entity_of_the_test_is_not_learnt_from():
-    train, test = plain(n=120, name="a"), plain(n=40, name="b")
-    left = without_entities(train, test)
-    assert not set(left.entities) & set(test.entities)
-    assert len(left) == 80
-
-
 def test_runs_of_two_models_are_not_mixed(tmp_path):
     a = write_run(tmp_path / "a", [plain(n=60, name="a")], weights="1")
     b = write_run(tmp_path / "b", [plain(n=60, name="b")], weights="2")
     with pytest.raises(UserError, match="different models"):
         study([a, b])
-
-
-class Heard(Quiet):
-    """A listener that remembers what it was told."""
-
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
-
-
-def test_transfer_says_where_questions_were_asked_in_different_ways(tmp_path):
-    a, b, c = sisters()
-    runs = [write_run(tmp_path / "a", [a]), write_run(tmp_path / "b", [b], prompt="chat")]
-    alike = write_run(tmp_path / "c", [c])
-    how = {"names": ("min-log-prob",), "resamples": 100, "transfer": True}
-    heard = Heard()
-    study([runs[0], alike], progress=heard, **how)
-    assert heard.notes == []
-    study(runs, progress=heard, **how)
-    assert len(heard.notes) == 1
-    assert "d0 as text, d1 as chat" in heard.notes[0]
 
 
 def test_claims_follow_the_paired_comparison():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -31,15 +30,6 @@ def saved(run, tmp_path_factory):
     """A detector and the folder it was saved in."""
     made = Detector.train(run, method="probe", folds=3, resamples=100)
     return made, made.save(tmp_path_factory.mktemp("detectors") / "probe")
-
-
-def test_the_run_folder_gives_back_what_was_put_in(run):
-    put, got = two_pathways(n=240), from_run(run, "made-up")
-    assert got.ids == put.ids
-    assert np.array_equal(got.z, put.z)
-    assert np.array_equal(got.layer("knockout", 1), put.layer("knockout", 1))
-    assert got.texts[3].popularity == pytest.approx(put.texts[3].popularity)
-    assert got.bank.layers == 1
 
 
 @pytest.mark.parametrize("method", DEPLOYED)
@@ -204,9 +194,3 @@ def test_the_gate_tells_the_planted_pathway(tmp_path):
     groups = pathway_groups(world, beliefs.gate_layer, C=3.0)
     known = np.isfinite(groups)
     assert roc_auc_score(groups[known], beliefs.question_anchored(states)[known]) > 0.75
-
-
-def test_a_folder_of_a_kind_that_is_not_deployed_says_to_train_again(saved, tmp_path):
-    folder = replace(saved[0], name="mop").save(tmp_path / "detector")
-    with pytest.raises(UserError, match=r"of the kind 'mop', which .* train the detector again"):
-        Detector.load(folder)

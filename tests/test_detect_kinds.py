@@ -13,7 +13,6 @@ from scipy.stats import norm
 from sklearn.linear_model import LogisticRegression
 
 from anchorscope.detect.evaluate import evaluate, transfer_table
-from anchorscope.detect.inner_probes import choose
 from anchorscope.detect.kinds import (
     Auto,
     Combined,
@@ -32,11 +31,6 @@ from anchorscope.stats.ranking import auroc
 def by_detector(scores, split="entity"):
     rows = scores[scores["split"] == split]
     return {name: auroc(of["z"], of["score"]) for name, of in rows.groupby("detector")}
-
-
-def test_the_layer_that_holds_the_truth_is_chosen():
-    assert choose(plain(layers=6)).layer == 5
-    assert choose(plain(layers=5)).layer == 4  # not among every second one counted from the top
 
 
 def test_no_detector_finds_anything_in_noise():
@@ -70,18 +64,6 @@ def test_token_baselines_by_hand():
     }
     for name, values in expected.items():
         assert make_method(name).decision_function(made) == pytest.approx(values)
-
-
-def test_text_controls_find_what_the_words_say():
-    z = np.arange(200) % 2
-    answers = [f"{'red' if wrong else 'blue'} {i % 9}" for i, wrong in enumerate(z)]
-    states = {"clean": np.random.default_rng(0).standard_normal((200, 1, 3))}
-    scores = evaluate(
-        material(z, states, answers=answers), names=("tfidf-answer", "tfidf-question"), folds=3
-    )
-    found = by_detector(scores)
-    assert found["tfidf-answer"] == 1.0
-    assert found["tfidf-question"] < 0.65
 
 
 def test_mop_keeps_how_often_each_pathway_is_wrong():
@@ -140,13 +122,6 @@ def test_what_is_missing_is_said():
         make_method("pr").fit(made)
     with pytest.raises(UserError, match=r"Unknown detector 'magic'. Accepted: auto, mean-log-prob"):
         make_method("magic")
-
-
-def test_mop_beats_the_probe_where_there_are_two_pathways():
-    found = by_detector(
-        evaluate(two_pathways(), names=("probe", "mop"), folds=3, splits=("entity",))
-    )
-    assert found["mop"] > found["probe"] + 0.05
 
 
 def with_inner_scores(name, scores, z):
@@ -311,10 +286,3 @@ def test_token_features_find_what_no_single_statistic_holds():
     table = detectors_table(scores, model="m", resamples=100).set_index("detector")
     assert table.loc["token-features", "auroc"] > 0.99
     assert table.loc["min-log-prob", "auroc"] < 0.8
-
-
-def test_a_run_without_sampled_answers_says_how_to_get_them():
-    world = plain(n=60)
-    for name in ("semantic-entropy", "self-check"):
-        assert "detect collect --samples 10" in make_method(name).lacks(world)
-    assert "not kept" in make_method("token-features").lacks(world)

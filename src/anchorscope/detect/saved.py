@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, NotRequired, TypeVar
 
 import numpy as np
 from pydantic import (
@@ -26,7 +26,7 @@ from pydantic import (
 from pydantic_core import to_jsonable_python
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
-from typing_extensions import NotRequired, TypedDict
+from typing_extensions import TypedDict
 
 from anchorscope.detect.calibration import Count, Isotonic, Platt, Promise, Share
 from anchorscope.detect.kinds import DEPLOYED, METHODS
@@ -95,7 +95,7 @@ class PromptFacts(TypedDict):
 class TrainedOn(TypedDict):
     """The answers that a detector learnt from."""
 
-    datasets: Annotated[list[_Name], Field(min_length=1, max_length=10_000)]
+    datasets: Annotated[list[_Name], Field(min_length=1)]
     answers: Count
     wrong: Count
 
