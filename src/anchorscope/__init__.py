@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from anchorscope.errors import UserError
     from anchorscope.inspection.inspect import inspect
     from anchorscope.models import Model, load_model
-    from anchorscope.pipeline.own_states.analyse import analyse
+    from anchorscope.pipeline.own_states import analyse
     from anchorscope.pipeline.run import run
     from anchorscope.pipeline.study.study import study
     from anchorscope.probes.linear_probe import LinearProbe
@@ -47,7 +47,7 @@ _HOME = {
     "QuestionSet": "records",
     "RunView": "run_folder.view",
     "UserError": "errors",
-    "analyse": "pipeline.own_states.analyse",
+    "analyse": "pipeline.own_states",
     "check_model": "engine.check",
     "inspect": "inspection.inspect",
     "load_model": "models",

@@ -24,7 +24,7 @@ from anchorscope.run_folder.manifest import verify_run
 from anchorscope.run_folder.states import save_states
 from anchorscope.run_folder.store import Store
 from anchorscope.run_folder.view import RunView
-from anchorscope.show.report.page import page
+from anchorscope.show.report import page
 from torture.hostile import value, within
 
 PLACE = Path(tempfile.mkdtemp(prefix="torture-folders-"))

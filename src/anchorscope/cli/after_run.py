@@ -97,7 +97,7 @@ def _checks_of_run(folder: Path, *, deep: bool) -> Iterator[Checked]:
         wrong = wrong or not checked.ok
         yield checked
     if deep and not wrong:  # from damaged files nothing would be learnt
-        from anchorscope.pipeline.recompute import recomputed
+        from anchorscope.pipeline.analyse import recomputed
 
         quiet_libraries()
         with Bar() as bar:

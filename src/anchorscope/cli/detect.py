@@ -91,8 +91,11 @@ def evaluate(
         echo(_peer_line(row))
     echo("\n".join(str(file) for file in files if file.suffix in (".csv", ".md", ".png")))
     if (folder / "report.html").is_file():  # an analysed run: its report has these claims too
-        echo(str(write_report(RunView.open(folder))))
-    store.relist()
+        files.append(write_report(RunView.open(folder)))
+        echo(str(files[-1]))
+    if store.info:  # a run folder, which lists what was added
+        store.add(*(file.relative_to(folder).as_posix() for file in files))
+        store.relist()
 
 
 @detect.command()

@@ -9,8 +9,6 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
-from anchorscope.notebook import Line, belief_chart, card
-
 # "cannot say": the threshold is open there, or the answer is unlike all that was learnt from;
 # "no answer": it declines, is empty, or names nothing.
 Outcome = Literal["right", "wrong", "cannot say", "no answer"]
@@ -68,15 +66,8 @@ class Scored:
         return max(entities, key=lambda span: span.probability, default=None)
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the answer, its probability, and the belief by layer."""
-        number = "" if np.isnan(self.probability) else f" ({self.probability:.2f} wrong)"
-        outcome = self.outcome + number + (f": {self.reason}" if self.reason else "")
-        facts = [("question", self.question), ("outcome", outcome)]
-        if self.predicted_pathway:
-            sure = f"{self.predicted_pathway_probability:.0%} sure"
-            facts.append(("predicted pathway", f"{self.predicted_pathway} ({sure})"))
-        lines = [Line(name="clean", label="clean", values=self.belief)]
-        return card(self.answer, facts, picture=belief_chart(lines) if self.belief else "")
+        """Its fields as a table, for notebooks; pandas escapes every text."""
+        return to_frame([self]).T.to_html(header=False)
 
 
 @dataclass(frozen=True, kw_only=True)

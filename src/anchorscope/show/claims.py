@@ -15,7 +15,7 @@ from anchorscope.claims.inputs import ClaimInputs, from_tables
 from anchorscope.claims.table import claims_table
 from anchorscope.records import MODES, Mode
 from anchorscope.run_folder.view import RunView, records
-from anchorscope.show.report.words import short, span
+from anchorscope.show.words import short, span
 
 Kind = Literal["dataset", "datasets", "models", "figure"]
 TITLES: Mapping[Kind, str] = {
