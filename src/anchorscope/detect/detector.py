@@ -349,12 +349,14 @@ class Detector:
         if answer is not None and len(answer) != len(question):
             raise UserError(f"{len(question)} questions and {len(answer)} answers were given.")
         bound = self.bind(model, dataset=dataset)
-        tasks = [
-            bound.task(number, text, given)
-            for number, (text, given) in enumerate(
-                zip(question, answer or [None] * len(question), strict=True)
-            )
-        ]
+        tasks = []
+        for text, given in zip(question, answer or [None] * len(question), strict=True):
+            own = () if given is None else bound.answer_tokens(text, given)
+            prompt = bound.checked_prompt(text, None if given is None else len(own))
+            tasks.append(
+                Task(number=len(tasks), question=text, prompt_ids=prompt.ids, answer=given,
+                     answer_ids=own)
+            )  # fmt: skip
         scored = self._read(bound.answerer, bound.prefix, tasks, progress)
         return [scored[number] for number in range(len(question))]
 
