@@ -160,8 +160,11 @@ def test_a_resample_is_a_weighted_auroc(scored):
     z, score, _ = scored
     rng = np.random.default_rng(1)
     wrong, right = np.flatnonzero(z == 1), np.flatnonzero(z == 0)
-    counts = [rng.multinomial(len(of), np.full(len(of), 1 / len(of)), 5) for of in (wrong, right)]
-    found = resampled_auroc(score, wrong, right, *(of.T for of in counts))
+    counts = [
+        rng.multinomial(len(members), np.full(len(members), 1 / len(members)), 5)
+        for members in (wrong, right)
+    ]
+    found = resampled_auroc(score, wrong, right, *(members.T for members in counts))
     for n in range(5):
         weight = np.zeros(len(z))
         weight[wrong], weight[right] = counts[0][n], counts[1][n]

@@ -87,8 +87,10 @@ def test_few_answers_are_said_in_words_and_in_the_card(tmp_path):
     assert unsure[0] > unsure[1] > 0
     low, high = small.band
     assert low <= small.threshold <= high
-    said = [small.outcome(p)[0] for p in (low - 0.01, (low + high) / 2, high + 0.01, float("nan"))]
-    assert said == ["right", "cannot say", "wrong", "cannot say"]
+    outcomes = [
+        small.outcome(p)[0] for p in (low - 0.01, (low + high) / 2, high + 0.01, float("nan"))
+    ]
+    assert outcomes == ["right", "cannot say", "wrong", "cannot say"]
 
 
 def test_a_promised_risk_is_kept_with_the_detector(tmp_path):
@@ -111,16 +113,16 @@ def test_a_promised_risk_is_kept_with_the_detector(tmp_path):
 def test_a_warning_is_trained_where_the_run_kept_the_question_and_saved_with_it(tmp_path):
     made = plain(n=240, layers=1)
     rng = np.random.default_rng(0)
-    asked = rng.standard_normal((240, 1, 8))
-    asked[:, 0, 3] += 0.8 * (2 * made.z - 1)
+    states_asked = rng.standard_normal((240, 1, 8))
+    states_asked[:, 0, 3] += 0.8 * (2 * made.z - 1)
     states = {name: made.layer(name, 1)[:, None] for name in ("clean", "knockout")}
-    world = material(made.z, states | {"question-only": asked})
+    world = material(made.z, states | {"question-only": states_asked})
     run = RunView.open(write_run(tmp_path / "run", [world]))
     trained = Detector.train(run, method="probe", folds=3, resamples=100)
     again = Detector.load(trained.save(tmp_path / "detector"))
     assert again.pre_answer.evaluation == trained.pre_answer.evaluation
-    found = again.pre_answer.probability(asked[:, 0])
-    assert np.array_equal(found, trained.pre_answer.probability(asked[:, 0]))
+    found = again.pre_answer.probability(states_asked[:, 0])
+    assert np.array_equal(found, trained.pre_answer.probability(states_asked[:, 0]))
     assert roc_auc_score(made.z, found) > 0.8
     assert again.pre_answer.evaluation["auroc"] == pytest.approx(0.87, abs=0.05)  # Φ(0.8 √2)
     assert "reads the question alone" in (tmp_path / "detector" / "README.md").read_text()
@@ -138,8 +140,8 @@ def test_examples_of_every_dataset_are_kept(tmp_path):
 
 def test_too_few_answers_are_counted(tmp_path):
     folder = write_run(tmp_path / "few", [plain(n=24)])
-    said = "24 answers are too few to train a detector on: 60 are needed"
-    with pytest.raises(UserError, match=said):
+    outcomes = "24 answers are too few to train a detector on: 60 are needed"
+    with pytest.raises(UserError, match=outcomes):
         Detector.train(RunView.open(folder), method="probe")
     enough = RunView.open(write_run(tmp_path / "enough", [plain(n=60)]))
     made = Detector.train(enough, method="probe", folds=3, resamples=100)
@@ -192,5 +194,5 @@ def test_the_gate_tells_the_planted_pathway(tmp_path):
     beliefs = learn_beliefs(from_run(run, world.name))
     states = np.stack([world.layer("clean", k) for k in range(1, world.bank.layers + 1)], axis=1)
     groups = pathway_groups(world, beliefs.gate_layer, C=3.0)
-    known = np.isfinite(groups)
-    assert roc_auc_score(groups[known], beliefs.question_anchored(states)[known]) > 0.75
+    placed = np.isfinite(groups)
+    assert roc_auc_score(groups[placed], beliefs.question_anchored(states)[placed]) > 0.75

@@ -99,23 +99,23 @@ def own_fields(stored: Stored) -> Stored:
     return stored._replace(about={k: v for k, v in stored.about.items() if k not in free})
 
 
-@pytest.mark.parametrize(("changes", "said"), FORGED)
-def test_a_forged_folder_with_right_checksums_is_refused(saved, tmp_path, changes, said):
+@pytest.mark.parametrize(("changes", "reason"), FORGED)
+def test_a_forged_folder_with_right_checksums_is_refused(saved, tmp_path, changes, reason):
     stored = own_fields(read_folder(saved[1]))
     for name, value in changes.items():
         at, _, inner = name.partition(".")
         stored.about[at] = stored.about[at] | {inner: value} if inner else value
     write_folder(tmp_path / "forged", stored, "a card")
-    with pytest.raises(UserError, match=f"No detector could be read from .*{said}"):
+    with pytest.raises(UserError, match=f"No detector could be read from .*{reason}"):
         Detector.load(tmp_path / "forged")
 
 
-@pytest.mark.parametrize(("name", "forge", "said"), WEIGHTS)
-def test_forged_weights_are_refused(saved, tmp_path, name, forge, said):
+@pytest.mark.parametrize(("name", "forge", "reason"), WEIGHTS)
+def test_forged_weights_are_refused(saved, tmp_path, name, forge, reason):
     stored = own_fields(read_folder(saved[1]))
     stored.tensors[name] = forge(stored.tensors[name])
     write_folder(tmp_path / "forged", stored, "a card")
-    with pytest.raises(UserError, match=f"No detector could be read from .*({said})"):
+    with pytest.raises(UserError, match=f"No detector could be read from .*({reason})"):
         Detector.load(tmp_path / "forged")
 
 

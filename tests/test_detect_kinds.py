@@ -30,7 +30,7 @@ from anchorscope.stats.ranking import auroc
 
 def by_detector(scores, split="entity"):
     rows = scores[scores["split"] == split]
-    return {name: auroc(of["z"], of["score"]) for name, of in rows.groupby("detector")}
+    return {name: auroc(rows["z"], rows["score"]) for name, rows in rows.groupby("detector")}
 
 
 def test_no_detector_finds_anything_in_noise():
@@ -80,7 +80,7 @@ def test_where_reweighting_says_nothing_pr_is_the_single_probe():
     made = plain(n=180, layers=1, width=4)
     rng = np.random.default_rng(1)
     states = {f"reweight{sign}1.0": rng.standard_normal((180, 1, 4)) for sign in "+-"}
-    bank = {(name, 1): of[:, 0] for name, of in states.items()}
+    bank = {(name, 1): rows[:, 0] for name, rows in states.items()}
     bank |= {(name, 1): made.layer(name, 1) for name in ("clean", "knockout")}
     made = replace(made, bank=Arrays(bank, layers=1))
     fitted, probe = PathwayReweighting().fit(made), SingleProbe().fit(made)
@@ -101,16 +101,16 @@ def test_pathway_reweighting_picks_the_sign_by_pathway_and_the_stronger_beta():
 
 def test_a_fit_never_looks_at_the_answers_it_is_tested_on():
     """Turning the labels of a fold round changes no score of that fold."""
-    made, how = plain(n=180), {"splits": ("entity",), "folds": 3}
+    made, options = plain(n=180), {"splits": ("entity",), "folds": 3}
     names = ("probe", "combined", "mop", "tfidf-both", "auto")
-    first = evaluate(made, names=names, **how)
+    first = evaluate(made, names=names, **options)
     tested = set(first[first["fold"] == 0]["id"])
     turned = [1 - z if id in tested else z for id, z in zip(made.ids, made.z, strict=True)]
-    again = evaluate(replace(made, z=np.array(turned), memo={}), names=names, **how)
+    again = evaluate(replace(made, z=np.array(turned), memo={}), names=names, **options)
     for column in ("score", "probability"):
-        before, after = (of[of["fold"] == 0][column].to_numpy() for of in (first, again))
+        before, after = (rows[rows["fold"] == 0][column].to_numpy() for rows in (first, again))
         assert np.array_equal(before, after)
-        others = (of[of["fold"] == 1][column].to_numpy() for of in (first, again))
+        others = (rows[rows["fold"] == 1][column].to_numpy() for rows in (first, again))
         assert not np.array_equal(*others)  # they did learn from the labels that were turned
 
 
@@ -170,7 +170,7 @@ def test_two_independent_scores_are_better_than_either_as_theory_says():
         two_sources(n=1200), names=("min-log-prob", "probe", "combined", "auto"), folds=3,
         splits=("entity",),
     )  # fmt: skip
-    found = {name: auroc(of["z"], of["score"]) for name, of in scores.groupby("detector")}
+    found = {name: auroc(rows["z"], rows["score"]) for name, rows in scores.groupby("detector")}
     # Two normals 2d apart have AUROC Φ(√2 d); independent ones add the squares of d.
     assert found["min-log-prob"] == pytest.approx(norm.cdf(np.sqrt(2) * 0.8), abs=0.02)
     assert found["combined"] == pytest.approx(norm.cdf(np.sqrt(2) * np.hypot(1, 0.8)), abs=0.02)
@@ -219,9 +219,9 @@ def drawn_world(n=60, k=6, seed=0):
     world = plain(n=n)
     texts = []
     for text in world.texts:
-        said = tuple(rng.choice(WORDS, size=k))
+        drawn = tuple(rng.choice(WORDS, size=k))
         sampled = SampledAnswers(
-            texts=said,
+            texts=drawn,
             passes=3 * k,
             ms=7.0,
         )

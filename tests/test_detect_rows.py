@@ -70,7 +70,7 @@ def read(file) -> list[dict]:
 @pytest.mark.parametrize("start", [".csv", ".parquet", ".jsonl"])
 def test_each_kind_of_file_is_read_and_written(places, score, tmp_path, start, end):
     file, out = write(tmp_path / f"in{start}", ROWS), tmp_path / "not" / "there" / f"out{end}"
-    code, said, error = score(file, "--out", out)
+    code, printed, error = score(file, "--out", out)
     assert code == 0, error
     detector, model = places["loaded"]
     want = detector.score(
@@ -86,7 +86,7 @@ def test_each_kind_of_file_is_read_and_written(places, score, tmp_path, start, e
         else:
             assert float(row["probability"]) == pytest.approx(one.probability, abs=2e-4)
             assert str(row["flagged"]) == str(one.flagged)
-    assert f"{sum(one.flagged for one in want)} of 3 flagged" in said
+    assert f"{sum(one.flagged for one in want)} of 3 flagged" in printed
     assert sorted(p.name for p in out.parent.iterdir()) == [out.name]
 
 
@@ -106,23 +106,23 @@ BAD = {
 
 @pytest.mark.parametrize("mistake", BAD)
 def test_a_mistake_in_a_file_is_one_sentence(score, tmp_path, mistake):
-    end, content, said = BAD[mistake]
+    end, content, printed = BAD[mistake]
     (tmp_path / f"in{end}").write_bytes(content)
     code, _, error = score(tmp_path / f"in{end}", "--out", tmp_path / "out.jsonl")
-    assert code == 2 and said in error and "Traceback" not in error
+    assert code == 2 and printed in error and "Traceback" not in error
     assert not (tmp_path / "out.jsonl").exists()
 
 
 def test_what_could_not_be_written_is_said_before_anything_is_scored(score, tmp_path):
     file = write(tmp_path / "in.jsonl", [{"question": "a", "n": 1}, {"question": "b", "n": "x"}])
     (tmp_path / "file").write_text("")
-    for out, said in (
+    for out, printed in (
         (tmp_path / "out.xlsx", "Unknown kind of file for --out 'out.xlsx'"),
         (tmp_path / "file" / "out.jsonl", "cannot be made"),
         (tmp_path / "out.parquet", "The field `n` cannot be a column"),
     ):
         code, printed, error = score(file, "--out", out)
-        assert code == 2 and said in error and "scores" not in error + printed
+        assert code == 2 and printed in error and "scores" not in error + printed
         assert not out.exists()
 
 
@@ -140,11 +140,11 @@ def test_a_stopped_scoring_goes_on_and_ends_like_an_undisturbed_one(places, tmp_
     detector, model = places["loaded"]
     rows = [{"question": f"Who is number {n * 7 % 60}?" + "?" * (n % 5)} for n in range(12)]
     out, journal = tmp_path / "out.jsonl", tmp_path / ".out.jsonl.partial"
-    asked: list[int] = []
+    portions: list[int] = []
 
     def scores(part, progress):
-        asked.append(len(part))
-        if len(asked) == 4:
+        portions.append(len(part))
+        if len(portions) == 4:
             raise KeyboardInterrupt
         return detector.score(model, [row["question"] for row in part])
 
@@ -154,7 +154,7 @@ def test_a_stopped_scoring_goes_on_and_ends_like_an_undisturbed_one(places, tmp_
     with journal.open("ab") as torn:
         torn.write(b'[{"answer": "half a li')
     done = own_rows.score_file(rows, scores, out, made_by={"by": 1})
-    assert (done.rows, done.kept, len(asked)) == (12, 6, 7) and not journal.exists()
+    assert (done.rows, done.kept, len(portions)) == (12, 6, 7) and not journal.exists()
     own_rows.score_file(rows, scores, tmp_path / "whole.jsonl", made_by={"by": 1})
     assert out.read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
 

@@ -91,24 +91,24 @@ def test_a_detector_of_two_datasets_asks_which_prompt(tiny_llama):
     """Each dataset's worked examples are kept; the score is that of the prompt that was named."""
     one = make(tiny_llama)
     other_shots = (Shot(question="What colour is grass?", answer="green"),)
-    asked = {"first": SHOTS, "second": other_shots}
+    shots_by_name = {"first": SHOTS, "second": other_shots}
     examples = [
         Example(
             question=example.question,
             prompt_ids=make_prompt(tiny_llama, example.question, shots=shots, style="text").ids,
             dataset=name,
         )
-        for name, shots in asked.items()
+        for name, shots in shots_by_name.items()
         for example in one.examples
     ]
     both = replace(one, examples=tuple(examples))
-    for name, shots in asked.items():
+    for name, shots in shots_by_name.items():
         want = make_prompt(tiny_llama, QUESTIONS[0], shots=shots, style="text")
         assert both.bind(tiny_llama, dataset=name).prompt(QUESTIONS[0]) == want
     want = one.score(tiny_llama, QUESTIONS[0], answer="Rome").probability
     first, second = (
         both.score(tiny_llama, QUESTIONS[0], answer="Rome", dataset=name).probability
-        for name in asked
+        for name in shots_by_name
     )
     assert first == pytest.approx(want, abs=2e-4)
     assert abs(second - want) > 1e-3
@@ -267,13 +267,13 @@ def test_messages_and_raw_prompts_are_read_as_given(tiny_llama):
         Exchange(prompt=prompt, answer="Rome"),
         Exchange(messages=({"role": "user", "content": QUESTIONS[0]},), answer="Rome"),
     ]
-    raw, asked = detector.score_answers(tiny_llama, exchanges)
+    raw, shots_by_name = detector.score_answers(tiny_llama, exchanges)
     ids = tiny_llama.tokenizer(prompt + " Rome")["input_ids"]
     state = plain_states(tiny_llama, [ids])[0, LAYER - 1].double().numpy()
     want = 0.1 * state @ detector.method.coef_[0].astype(float) + 0.2
     assert raw.probability == pytest.approx(1 / (1 + math.exp(-want)), abs=2e-3)
     alone = detector.score(tiny_llama, QUESTIONS[0], answer="Rome")
-    assert asked.probability == pytest.approx(alone.probability, abs=2e-4)
+    assert shots_by_name.probability == pytest.approx(alone.probability, abs=2e-4)
     long = Exchange(prompt="y " * 600, answer="Rome")
     (unread,) = detector.score_answers(tiny_llama, [long])
     assert unread.outcome == "cannot say" and "512" in unread.reason

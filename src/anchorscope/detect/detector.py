@@ -644,6 +644,6 @@ class RunningScore:
     def fields(self, states: np.ndarray) -> dict[str, object]:
         """The number at the newest token [layer, width] for a client, its flag, and its source."""
         probability = float(self.probabilities(states[None])[0])
-        known = bool(np.isfinite(probability))
-        flagged = probability > self._detector.threshold if known else None
-        return {"probability": probability if known else None, "flagged": flagged, "by": self.by}
+        finite = bool(np.isfinite(probability))
+        flagged = probability > self._detector.threshold if finite else None
+        return {"probability": probability if finite else None, "flagged": flagged, "by": self.by}

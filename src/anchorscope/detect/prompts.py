@@ -95,9 +95,9 @@ class Bound:
 
     def _pieces(self, question: str) -> list[PromptPart]:
         # In plain text a line that begins like ours would become another worked example.
-        asked = question if self.after[:1] != "\n" else _LABEL.sub(" ", question)
+        own = question if self.after[:1] != "\n" else _LABEL.sub(" ", question)
         return [
-            PromptPart(self.before, True), PromptPart(asked, False), PromptPart(self.after, True)
+            PromptPart(self.before, True), PromptPart(own, False), PromptPart(self.after, True)
         ]  # fmt: skip
 
 
