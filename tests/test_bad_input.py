@@ -12,9 +12,9 @@ from torture.special_tokens import gemma_like, llama_like
 from anchorscope.answers.judge import judge
 from anchorscope.config import Config
 from anchorscope.datasets import load_questions
-from anchorscope.detect.deployed.bind import Example, bind_prompts
-from anchorscope.detect.deployed.detector import Detector
-from anchorscope.detect.deployed.saved import Stored, read_folder, write_folder
+from anchorscope.detect.detector import Detector
+from anchorscope.detect.prompts import Example, bind_prompts
+from anchorscope.detect.saved import Stored, read_folder, write_folder
 from anchorscope.errors import UserError, user_path
 from anchorscope.models import load_model
 from anchorscope.models.prompts import PromptPart, make_prompt, tokenise
@@ -144,7 +144,7 @@ def test_what_cannot_be_a_path_is_said_so(place):
     {"model": "m"}, {"datasets": [1]}, {"datasets": "atlas"}, {"identity": True}, {"config": [1]},
 ])  # fmt: skip
 def test_a_run_json_whose_parts_are_of_another_kind_is_refused(tmp_path, change):
-    info = {"format": 2, "finished": True, "model": {"name": "m"}, "datasets": [{"name": "d"}]}
+    info = {"format": 3, "finished": True, "model": {"name": "m"}, "datasets": [{"name": "d"}]}
     (tmp_path / "run.json").write_text(json.dumps(info | change))
     with pytest.raises(UserError, match="describes no run"):
         RunView.open(tmp_path)

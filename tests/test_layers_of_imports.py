@@ -14,7 +14,7 @@ from scipy.sparse.csgraph import connected_components
 
 PACKAGE = Path(__file__).parents[1] / "src" / "anchorscope"
 ORDER = [
-    {"errors", "records", "progress", "parallel", "notebook"},
+    {"errors", "records", "progress", "parallel"},
     {"stats", "run_folder"},
     {"config"},
     {"datasets", "models"},

@@ -9,8 +9,8 @@ import pytest
 from torture import folders as links
 from torture.folders import Put, detector
 
-from anchorscope.detect.deployed.detector import Detector
-from anchorscope.detect.deployed.saved import FILES
+from anchorscope.detect.detector import Detector
+from anchorscope.detect.saved import FILES
 from anchorscope.errors import UserError
 from anchorscope.run_folder.disk import refuse_unsafe, unsafe_entries
 from anchorscope.run_folder.store import Store

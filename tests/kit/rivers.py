@@ -22,18 +22,17 @@ from anchorscope.pipeline.collect import collect as collect_states
 from anchorscope.pipeline.run import run as run_whole
 from kit.tiny import tiny_lm, tiny_tokenizer
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "format-1"
 OPTIONS = ["--model", "model", "--data", "rivers.jsonl", "--max-tokens", "4"]
 OPTIONS += ["--device", "cpu", "--dtype", "float32", "--threads", "1"]
 
 
 def rivers(folder: Path) -> Path:
-    """A folder with the model and the questions in it, as the golden run had them."""
+    """A folder with the model and the questions in it."""
     place = folder / "rivers"
     place.mkdir()
     tiny_lm("llama").save_pretrained(place / "model")
     tiny_tokenizer().save_pretrained(place / "model")
-    shutil.copy(GOLDEN / "rivers.jsonl", place)
+    shutil.copy(Path(__file__).with_name("rivers.jsonl"), place)
     return place
 
 
