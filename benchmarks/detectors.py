@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 import anchorscope as anc
-from anchorscope.detect.deployed.located import Scored
+from anchorscope.detect.scored import Scored
 from anchorscope.records import Question
 from anchorscope.stats.ranking import auroc
 

@@ -97,20 +97,6 @@ def test_the_same_question_about_another_subject_stands_beside(tab, app_state: A
     assert tab.locator('#second path[data-pass="patch"]').count() == 0
 
 
-def test_a_question_of_the_run_is_picked_and_judged(tab) -> None:
-    tab.locator("#picked input").click()
-    tab.get_by_role("option", name="Which country is Kyoto 1 in?").click()
-    tab.locator("#first svg.beliefs").wait_for()
-    assert tab.locator("#first .asked").inner_text() == "Which country is Kyoto 1 in?"
-    assert tab.locator("#question textarea").input_value() == "Which country is Kyoto 1 in?"
-    assert tab.locator("#first .verdict").inner_text() == "wrong"
-    assert "of 3 probes" in tab.locator("#first").inner_text()  # those that held it out
-    tab.locator("#picked input").focus()
-    tab.keyboard.press("ArrowDown")
-    tab.keyboard.press("Enter")
-    tab.locator("#first .asked", has_text="Quito 2").wait_for()
-
-
 def test_switches_add_and_remove_passes(tab) -> None:
     ask(tab, OSLO)
     passes = "paths => paths.map(p => p.dataset.pass)"

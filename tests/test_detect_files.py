@@ -11,13 +11,11 @@ import pytest
 from kit.detect_worlds import material, plain, sisters, two_pathways, write_run
 from sklearn.metrics import roc_auc_score
 
-from anchorscope.detect.deployed.beliefs import learn_beliefs
-from anchorscope.detect.deployed.detector import Detector
-from anchorscope.detect.deployed.hub import fetch
+from anchorscope.detect.detector import Detector
 from anchorscope.detect.inner_probes import pathway_groups
 from anchorscope.detect.kinds import DEPLOYED
 from anchorscope.detect.material import from_run
-from anchorscope.detect.threshold import best_threshold
+from anchorscope.detect.side_probes import learn_beliefs
 from anchorscope.errors import UserError
 from anchorscope.run_folder.view import RunView
 
@@ -51,9 +49,9 @@ def test_a_detector_read_again_gives_the_same_numbers(run, tmp_path, method):
     material = from_run(run, "made-up")
     for before, after in zip(made.score_of(material), again.score_of(material), strict=True):
         assert np.array_equal(before, after)
-    clean = material.layer("clean", 1)[:, None]
-    assert np.array_equal(made.distance_of(clean), again.distance_of(clean))
-    assert 0.3 < made.distance_of(clean).mean() < 0.7 < made.distance_of(clean + 9).min()
+    clean = material.layer("clean", 1)
+    assert np.array_equal(made.distance.place(clean), again.distance.place(clean))
+    assert 0.3 < made.distance.place(clean).mean() < 0.7 < made.distance.place(clean + 9).min()
     assert again.threshold == made.threshold
     assert again.name == made.name == method
     assert again.evaluation == made.evaluation
@@ -62,9 +60,8 @@ def test_a_detector_read_again_gives_the_same_numbers(run, tmp_path, method):
 def test_the_card_and_the_description_say_what_a_stranger_needs(saved):
     made, folder = saved
     about = json.loads((folder / "detector.json").read_text())
-    for key in ("model", "threshold", "calibration", "evaluation", "licence", "prompt", "tokens"):
+    for key in ("model", "threshold", "calibration", "evaluation", "licence", "prompt", "id"):
         assert about[key]
-    assert about["method"]["layer"] == 1
     card = (folder / "README.md").read_text()
     assert f"{made.evaluation['auroc']:.3f}" in card
     assert made.calibrated_on in card
@@ -72,24 +69,10 @@ def test_the_card_and_the_description_say_what_a_stranger_needs(saved):
 
 
 def test_a_folder_needs_no_hub_and_a_missing_one_is_said(saved, tmp_path):
-    assert fetch(saved[1]) == saved[1]
     with pytest.raises(UserError, match=r"detector.json is missing"):
         Detector.load(tmp_path / "nowhere")
     with pytest.raises(UserError, match="the hub gave no repository"):
         Detector.load("nobody/nothing")  # the hub is not reached in tests
-
-
-def test_the_threshold_is_where_the_classes_part(run):
-    made = Detector.train(run, method="probe", folds=3, resamples=100)
-    material = from_run(run, "made-up")
-    probability = made.method.calibration_.probability(made.method.inner_scores_)
-
-    def parted(cut):
-        flagged = probability > cut
-        return flagged[material.z == 1].mean() - flagged[material.z == 0].mean()
-
-    best = max(parted(cut) for cut in np.unique(probability))
-    assert parted(best_threshold(probability, material.z)) == pytest.approx(best)
 
 
 def test_what_cannot_be_used_outside_a_run_is_not_trained(run):
@@ -125,8 +108,6 @@ def test_a_promised_risk_is_kept_with_the_detector(tmp_path):
     assert made.trained_on["answers"] == 900 - made.promise.entities
     again = Detector.load(made.save(tmp_path / "detector"))
     assert (again.promise, again.band, again.id) == (made.promise, made.band, made.id)
-    about = json.loads((tmp_path / "detector" / "detector.json").read_text())
-    assert "at most 10% of the answers let through" in about["promise"]["says"]
     assert str(made.promise) in (tmp_path / "detector" / "README.md").read_text()
     assert again.band[0] == again.threshold  # what is accepted is what is promised
     new = plain(n=900, strength=1.5, seed=5)
@@ -201,14 +182,6 @@ def test_balanced_answers_are_as_many_of_each_class_and_the_same_every_time(tmp_
     np.testing.assert_array_equal(part.layer("clean", 2), all_of_it.layer("clean", 2)[rows])
 
 
-def test_a_detector_is_trained_from_a_run_or_its_folder(run):
-    from_view = Detector.train(run, method="probe", folds=3, resamples=100)
-    from_path = Detector.train(run.path, method="probe", folds=3, resamples=100)
-    material = from_run(run, "made-up")
-    for one, other in zip(from_view.score_of(material), from_path.score_of(material), strict=True):
-        assert np.array_equal(one, other)
-
-
 def test_beliefs_are_kept_and_sort_right_from_wrong_at_every_layer(tmp_path):
     world = plain(n=240, layers=3)
     run = RunView.open(write_run(tmp_path / "run", [world]))
@@ -233,15 +206,7 @@ def test_the_gate_tells_the_planted_pathway(tmp_path):
     assert roc_auc_score(groups[known], beliefs.question_anchored(states)[known]) > 0.75
 
 
-def test_a_folder_of_an_earlier_version_has_no_beliefs(saved, tmp_path):
-    made, _ = saved
-    bare = replace(made, beliefs=None)
-    again = Detector.load(bare.save(tmp_path / "detector"))
-    assert again.beliefs is None and again.threshold == made.threshold
-
-
 def test_a_folder_of_a_kind_that_is_not_deployed_says_to_train_again(saved, tmp_path):
-    """Earlier versions deployed more kinds, Mixture-of-Probes among them."""
     folder = replace(saved[0], name="mop").save(tmp_path / "detector")
-    with pytest.raises(UserError, match=r"of the kind 'mop', which .* Train it again: `anchorscop"):
+    with pytest.raises(UserError, match=r"of the kind 'mop', which .* train the detector again"):
         Detector.load(folder)

@@ -11,8 +11,8 @@ from kit.hub_server import Hub, hub
 from kit.tiny import tiny_lm, tiny_tokenizer
 from test_detect_score import make
 
-from anchorscope.detect.deployed.detector import Detector
-from anchorscope.detect.deployed.saved import FILES
+from anchorscope.detect.detector import Detector
+from anchorscope.detect.saved import FILES
 from anchorscope.models import load_model
 
 

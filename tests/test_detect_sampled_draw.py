@@ -9,7 +9,7 @@ import torch
 from kit.planted import made
 
 from anchorscope.config import Config
-from anchorscope.detect.draw import draw_answers, uniforms
+from anchorscope.detect.extra_answers import draw_answers, uniforms
 from anchorscope.detect.material import from_run
 from anchorscope.engine.decode import draw_tokens
 from anchorscope.engine.lease import Lease

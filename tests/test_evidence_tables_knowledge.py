@@ -22,7 +22,6 @@ from anchorscope.probes.fold_probes import fold_logits
 from anchorscope.probes.labelled import Covariates
 from anchorscope.probes.probe_set import ProbeSet
 from anchorscope.probes.readings import Readings, read_abstained
-from anchorscope.show.evidence.knowledge import settled_layer
 from anchorscope.stats.intervals import Draws, difference, rate
 from anchorscope.stats.logistic import fit_logistic
 
@@ -228,21 +227,6 @@ def test_the_question_probe_by_sklearn():
     found = row(table, layer=2)
     assert found["auroc"] == pytest.approx(roc_auc_score(z[known], score), abs=1e-3)
     assert found["n"] == 199 and found["auroc_low"] < found["auroc"] < found["auroc_high"]
-
-
-@pytest.mark.parametrize(
-    ("values", "layer"),
-    [
-        ([0.5, 0.7, 0.8, 0.79, 0.8], 3),
-        ([0.8, 0.8, 0.8], 1),
-        ([0.8, 0.5, 0.79], 3),
-        ([0.8, np.nan, 0.8], 3),
-        ([0.6, 0.9, 0.7], None),  # it does not stay near its best
-        ([np.nan, np.nan], None),
-    ],
-)
-def test_the_settled_layer(values, layer):
-    assert settled_layer(np.array(values)) == layer
 
 
 def test_the_state_is_compared_with_what_is_simpler_on_the_same_samples():

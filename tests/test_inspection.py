@@ -14,12 +14,12 @@ from kit.plain import eager_mass, plain_states
 from scipy.special import expit
 
 import anchorscope as anc
-from anchorscope.detect.deployed.beliefs import Beliefs
-from anchorscope.detect.deployed.bind import Example
-from anchorscope.detect.deployed.detector import Detector
-from anchorscope.detect.deployed.located import Scored
+from anchorscope.detect.calibration import Platt
+from anchorscope.detect.detector import Detector
 from anchorscope.detect.kinds import METHODS
-from anchorscope.detect.method import Platt
+from anchorscope.detect.prompts import Example
+from anchorscope.detect.scored import Scored
+from anchorscope.detect.side_probes import Beliefs
 from anchorscope.engine.interventions import TokenPositions, keys_of
 from anchorscope.errors import UserError
 from anchorscope.inspection.choices import heads_in
@@ -181,17 +181,18 @@ def test_a_notebook_shows_text_as_text(model, run) -> None:
     )  # fmt: skip
     for shown in (one._repr_html_(), scored._repr_html_()):
         assert "<img" not in shown and "&lt;img src=x onerror=alert(1)&gt;" in shown
-        assert not set("\u202e\u202c") & set(shown) and "U+202E" in shown
-        assert "<svg" in shown
-    assert "25" in scored._repr_html_() and "75%" in scored._repr_html_()
-    evil = RunView(run.path, {**run.info, "model": {**run.model, "name": IMAGE}})
+    panel = one._repr_html_()
+    assert not set("\u202e\u202c") & set(panel) and "U+202E" in panel and "<svg" in panel
+    assert "0.25" in scored._repr_html_() and "0.75" in scored._repr_html_()
+    evil = RunView(run.path, run.info)
+    evil.__dict__["findings"] = run.findings.assign(why=IMAGE)
     assert "&lt;img" in evil._repr_html_() and "<img" not in evil._repr_html_()
-    assert "Atlas" in evil._repr_html_() and "40 questions" in evil._repr_html_()
 
 
 def test_the_chart_draws_every_pass(model, run) -> None:
     one = anc.inspect(model, NEW, run=run, subject="Rome")
-    paths = dict(re.findall(r'data-pass="([^"]+)" d="M([^"]+)"', one.chart()))
+    paths = dict(re.findall(r'd="M([^"]+)" class="belief" data-pass="([^"]+)"', one.chart()))
+    paths = {name: path for path, name in paths.items()}
     assert list(paths) == list(one.beliefs)
     for name, path in paths.items():
         heights = [(198 - float(point.split(",")[1])) / 190 for point in path.split("L")]
@@ -230,8 +231,12 @@ def make_detector(model: Model) -> Detector:
     rng = np.random.default_rng(4)
     width = model.parts.width
     method = METHODS["probe"]().restore(
-        {"coef": rng.standard_normal(width).astype(np.float32), "intercept": np.zeros(1)},
-        {"layer": 2, "C": 1.0},
+        {
+            "coef": rng.standard_normal((1, width)).astype(np.float32),
+            "intercept": np.zeros(1),
+            "layers": np.array([2]),
+            "C": np.array(1.0),
+        },
     )
     method.calibration_ = Platt(0.4, 0.2)
     shape = {"blocks": model.blocks, "width": width, "dtype": "float32", "revision": None}

@@ -15,6 +15,7 @@ from pathlib import Path
 import fsspec
 import pytest
 from kit.show_fixture import make_run
+from kit.strict_fixture import add_strict
 from kit.tiny import tiny_lm, tiny_tokenizer
 from packaging.requirements import Requirement
 from packaging.version import Version
@@ -26,9 +27,8 @@ from anchorscope.models.load import check_no_code
 from anchorscope.pipeline.study.file import study_of
 from anchorscope.run_folder.manifest import read_listing, read_markers
 from anchorscope.run_folder.remote import Remote
-from anchorscope.run_folder.view import RunView
 from anchorscope.show.explore.page import write_view
-from anchorscope.show.report.page import page
+from anchorscope.show.report import page
 from anchorscope.web.guard import Access, Guard
 
 ROOT = Path(__file__).parents[1]
@@ -46,7 +46,7 @@ def test_every_test_that_the_threat_model_names_is_there():
 
 
 def test_no_source_file_unpickles_evaluates_or_opens_a_shell():
-    assert len(SOURCES) > 200
+    assert len(SOURCES) > 100
     for file in SOURCES:
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Import | ast.ImportFrom):
@@ -74,7 +74,7 @@ def test_hostile_text_adds_nothing_that_acts_to_a_page(tmp_path):
         title = own.replace("/", "")
         folder = make_run(tmp_path / kind, model=title, datasets={"atlas": title}, layers=2, n=8,
                           question=own, answer=own)  # fmt: skip
-        run = RunView.open(folder)
+        run = add_strict(folder)
         view = write_view([run], tmp_path / f"{kind}.html").page.read_text(encoding="utf-8")
         pages[kind] = [_Elements(page(run)), _Elements(view)]
     for harmless, hostile in zip(*pages.values(), strict=True):
@@ -105,7 +105,7 @@ def test_no_name_in_a_listing_leaves_the_folder(tmp_path, name):
     (folder / "markers").mkdir(parents=True)
     (folder / "run.json").write_text(json.dumps({"files": {name: "3 0", "x": "3 0"}}))
     (folder / "markers" / "x.json").write_text(entry)
-    assert {*read_listing(folder).all} == {"x"} and not read_markers(folder)
+    assert {*read_listing(folder)} == {"x"} and not read_markers(folder)
 
 
 def test_a_key_of_a_store_that_leaves_the_folder_is_not_copied(tmp_path, monkeypatch):
@@ -265,7 +265,7 @@ def test_the_log_takes_no_text_of_a_client(sent):
     (start, _) = heard(guard, [*headers, (b"x-request-id", sent)], path=path)
     own = dict(start["headers"])[b"x-request-id"].decode()
     assert re.fullmatch("[0-9a-f]{32}", own)
-    line = finished[0].line()
+    line = json.dumps(finished[0])
     assert "\n" not in line and json.loads(line)["id"] == own and len(line) < 500
     (start, _) = heard(guard, [*headers, (b"x-request-id", b"run-1.2_a")])
     assert (b"x-request-id", b"run-1.2_a") in start["headers"]

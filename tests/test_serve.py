@@ -17,7 +17,7 @@ import torch
 from kit.serve_fixture import NAME, make_served, questions, server_process, serving
 
 import anchorscope as anc
-from anchorscope.detect.deployed.detector import Detector
+from anchorscope.detect.detector import Detector
 from anchorscope.models import load_model
 from anchorscope.serve.metrics import PATHS
 
@@ -277,13 +277,6 @@ def test_a_body_that_is_no_request_is_a_400(address, path, body, sentence):
     assert sentence in answer.json()["error"]["message"]
 
 
-def test_health_answers_head(address):
-    root = address.removesuffix("/v1")
-    for path in ("/healthz", "/readyz"):
-        assert httpx.head(f"{root}{path}").status_code == 200
-        assert httpx.get(f"{root}{path}").json() == {"status": "ok"}
-
-
 def test_forty_at_once_get_what_each_gets_alone(client, address, model, detector):
     """Questions, streams and given answers, of which the server makes batches."""
     texts = [f"Where is Cairo {n}?" for n in range(40)]
@@ -335,15 +328,6 @@ def counts(address: str) -> dict[str, float]:
     text = httpx.get(address.removesuffix("/v1") + "/metrics").text
     lines = re.findall(r"^(anchorscope\S+(?: \S+)*?) (\S+)$", text, re.MULTILINE)
     return {name: float(value) for name, value in lines}
-
-
-def test_a_request_that_is_too_large_is_a_413(client, address):
-    with pytest.raises(openai.APIStatusError) as error:
-        ask(client, "a" * 70_000)
-    assert error.value.status_code == 413
-    assert error.value.body["code"] == "request_too_large"
-    chunked = httpx.post(f"{address}/chat/completions", content=iter([b"a" * 40_000] * 2))
-    assert chunked.status_code == 413
 
 
 def test_pages_of_other_sites_are_refused(address):
@@ -450,16 +434,3 @@ def test_the_container_starts_what_is_there_and_nothing_without_a_key(cli, tmp_p
     assert words[:3] == ["anchorscope", "detect", "serve"]
     code, _, error = cli(*words[1:], tmp_path / "none")
     assert code == 2 and "--listen 0.0.0.0 lets others in. Set an API key" in error
-
-
-def test_ctrl_c_is_how_it_ends(folder):
-    with server_process("probe", *WORDS, cwd=folder, OMP_NUM_THREADS="1") as (process, where):
-        assert httpx.get(where.replace("/v1", "/healthz"), timeout=60).is_success
-        process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=60) == 0
-
-
-def test_a_missing_extra_is_named(cli, monkeypatch):
-    monkeypatch.setattr("anchorscope.cli.terminal.find_spec", lambda name: None)
-    code, _, error = cli("detect", "serve", "detector")
-    assert code == 2 and "pip install 'anchorscope[serve]'" in error

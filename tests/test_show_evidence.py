@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +17,7 @@ from kit.evidence_fixture import (
     used_samples,
 )
 from kit.show_fixture import make_run
+from kit.strict_fixture import add_strict
 from scipy.integrate import trapezoid
 
 from anchorscope.claims.table import claims_table
@@ -25,13 +25,10 @@ from anchorscope.evidence.pieces import evidence_tables
 from anchorscope.run_folder.table_columns import EVIDENCE
 from anchorscope.run_folder.view import RunView, where
 from anchorscope.show.charts import chart_data
-from anchorscope.show.evidence import PIECES, pieces_of
-from anchorscope.show.evidence.shapes import head_map, summed_logs
-from anchorscope.show.evidence.shown import chosen_layer
-from anchorscope.show.figure_files import figure_names
-from anchorscope.show.figures import figure_of
-from anchorscope.show.report.claims import claim_inputs, claims_of
-from anchorscope.show.report.page import page
+from anchorscope.show.claims import claim_inputs, claims_of
+from anchorscope.show.evidence import PIECES, chosen_layer, head_map, pieces_of, summed_logs
+from anchorscope.show.figures import figure_names, figure_of
+from anchorscope.show.report import page
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +47,7 @@ def test_only_what_was_asked_for_and_read_is_made(run: RunView) -> None:
 
 @pytest.fixture
 def bare(tmp_path: Path) -> RunView:
-    return RunView.open(make_run(tmp_path / "run", layers=3, n=60))
+    return add_strict(make_run(tmp_path / "run", layers=3, n=60))
 
 
 def test_every_table_is_read_with_its_types(run: RunView) -> None:
@@ -199,20 +196,6 @@ def test_abstentions_become_a_claim_only_where_they_were_read(run: RunView) -> N
     assert found.loc["q-abstains-less", "strict_decision"] == "holds"
 
 
-def test_figures_are_drawn_where_their_table_exists(run: RunView, bare: RunView) -> None:
-    drawn = {shown.name: partial(figure_of, run, shown.name) for shown in pieces_of(run)}
-    assert set(drawn) == set(PIECES)
-    assert pieces_of(bare) == []
-    for draw in drawn.values():
-        figure = draw()
-        assert len(figure.axes) >= 1
-    panels = [ax for ax in drawn["windows"]().axes if ax.axison]
-    assert len(panels) == 6  # three choices of blocks in two modes
-    notes = [text.get_text() for ax in drawn["saliency"]().axes for text in ax.texts]
-    p = where(run.evidence["saliency"], subset="all")["dip_p"].iloc[0]
-    assert f"all {p:.2g}" in notes[0]
-
-
 def test_charts_show_the_numbers_of_the_tables(run: RunView) -> None:
     chart = chart_data(PIECES["patching"].chart(run))
     assert [view["label"] for view in chart["views"]] == ["Strict mode", "Paper mode"]
@@ -235,26 +218,19 @@ def test_densities_are_of_one_value_a_sample(run: RunView) -> None:
         assert trapezoid(series.value, series.layer) == pytest.approx(1, abs=0.1)
 
 
-def test_the_report_has_it_folded_with_a_summary_first(run: RunView, bare: RunView) -> None:
+def test_the_report_has_each_piece_folded_with_its_tables(run: RunView, bare: RunView) -> None:
     text = page(run)
     section = text[text.index("<h2>The other evidence") :]
     section = section[: section.index("</section>")]
-    assert section.count("<details>") == 2 * len(PIECES) == 14  # the rows are folded inside
-    assert section.index("another subject") < section.index("<details>")
-    for name, title in ((name, shown.title) for name, shown in PIECES.items()):
-        assert title in section and f'id="evidence-{name.replace("_", "-")}"' in section
+    for name, piece in PIECES.items():
+        assert piece.title in section and f'id="evidence-{name.replace("_", "-")}"' in section
+    for name in run.evidence:
+        assert f"Rows of tables/{name}.csv" in section
+    assert section.count("<details>") == len(PIECES) + len(run.evidence)
+    at = {"layer": chosen_layer(run, "simulated"), "mode": "paper", "subset": "all"}
+    rows = where(run.evidence["patching"], intervention="patch-matched", pathway="Q", **at)
+    assert f'<td class="number">{rows["flip_rate"].item():.2f}</td>' in section
     assert "The other evidence" not in page(bare)
-
-
-def test_sentences_come_from_the_tables(run: RunView) -> None:
-    layer = chosen_layer(run, "simulated")
-    said = " ".join(PIECES["patching"].words(run, "simulated"))
-    rows = where(run.evidence["patching"], layer=layer, mode="paper", subset="all", pathway="Q")
-    share = where(rows, intervention="patch-matched")["flip_rate"].item()
-    assert f"At layer {layer}" in said and f"among the Q samples {100 * share:.0f} %" in said
-    assert "head 1 of block 2" in PIECES["heads"].words(run, "simulated")[0]
-    assert "two humps are shown" in PIECES["saliency"].words(run, "simulated")[0]
-    assert all(text for name in PIECES for text in PIECES[name].words(run, "simulated"))
 
 
 def test_donors_are_counted(run: RunView) -> None:
@@ -265,27 +241,16 @@ def test_donors_are_counted(run: RunView) -> None:
     other.__dict__["donors"] = pd.DataFrame(
         rows, columns=["id", "kind", "same_relation", "resized"]
     )
-    said = PIECES["patching"].words(other, "simulated")[-1]
-    assert said.startswith("Of 3 matched donors 2 share the relation, and 2 have another")
+    caption = PIECES["patching"].chart(other).caption
+    assert "Of 3 matched donors 2 share the relation, and 2 have another" in caption
 
 
-def test_few_numbers_give_words_and_never_a_zero(run: RunView) -> None:
-    """Empty groups, unknown shapes and unfitted models are said to be so."""
-    empty = run.evidence["boundary_model"].assign(coefficient=np.nan)
-    shapeless = run.evidence["saliency"].assign(dip_p=np.nan)
-    unknown = run.evidence["patching"].assign(flip_rate=np.nan)
-    other = RunView(run.path, run.info)
-    tables = {"boundary_model": empty, "saliency": shapeless, "patching": unknown}
-    other.__dict__["evidence"] = dict(run.evidence) | tables
-    assert "could not be fitted" in " ".join(PIECES["boundary"].words(other, "simulated"))
-    assert "too few samples" in PIECES["saliency"].words(other, "simulated")[0]
-    assert "among the Q samples not measured" in PIECES["patching"].words(other, "simulated")[0]
-    assert "not measured" in page(other)
-
-
-def test_every_figure_that_is_named_can_be_drawn(run: RunView) -> None:
-    """Who names the figures does not draw them, and does not wait for matplotlib."""
+def test_every_figure_that_is_named_can_be_drawn(run: RunView, bare: RunView) -> None:
     names = figure_names(run)
-    assert set(names) > {"delta_p", "probes", "saliency", "heads"}
-    assert len(names) == 5 + len(pieces_of(run))
-    assert all(figure_of(run, name).axes for name in names)
+    assert len(names) == 5 + len(pieces_of(run)) == 5 + len(PIECES) and not pieces_of(bare)
+    drawn = {name: figure_of(run, name) for name in names}
+    assert all(figure.axes for figure in drawn.values())
+    assert len([ax for ax in drawn["windows"].axes if ax.axison]) == 6  # 3 choices in 2 modes
+    notes = [text.get_text() for ax in drawn["saliency"].axes for text in ax.texts]
+    p = where(run.evidence["saliency"], subset="all")["dip_p"].iloc[0]
+    assert f"all {p:.2g}" in notes[0]

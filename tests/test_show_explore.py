@@ -21,12 +21,11 @@ from anchorscope.config import Config
 from anchorscope.errors import UserError
 from anchorscope.run_folder.view import RunView, where
 from anchorscope.show.explore import page as pages
-from anchorscope.show.explore.data import halves, lines, run_data
+from anchorscope.show.explore.data import halves, lines
 from anchorscope.show.explore.page import write_view
 from anchorscope.show.explore.stored_beliefs import beliefs_of
 from anchorscope.show.explore.token_texts import NoTokens, Tokens, tokens_of
 from anchorscope.simulate import Truth, simulate
-from anchorscope.spans.answer import kind_of_answer
 
 
 @pytest.fixture(scope="module")
@@ -49,17 +48,6 @@ def test_half_precision_keeps_numbers_and_the_side_of_zero() -> None:
     assert read[1, 1] <= 0
     assert np.isnan(read[2, 0])
     assert read[2, 1] == 65504
-
-
-@pytest.mark.parametrize(
-    ("text", "name"),
-    [("Yes, it is", "yes/no"), ("no.", "yes/no"), ("Norway", "name"), ("1984", "date"),
-     ("14 December 1972", "date"), ("May 5", "date"), ("Maya Angelou", "name"), ("42", "number"),
-     ("twelve", "number"), ("1,000 km", "number"), ("the Eiffel Tower", "name"),
-     ("a kind of cheese", "other"), ("東京", "name"), ("", "none"), (" \n", "none")],
-)  # fmt: skip
-def test_answers_have_a_type_by_their_form(text: str, name: str) -> None:
-    assert kind_of_answer(text) == name
 
 
 def test_beliefs_are_the_table_and_a_plain_loop_over_states_and_probes(simulated: RunView) -> None:
@@ -96,13 +84,15 @@ def test_the_line_of_one_mechanism_is_the_least_squares_line(simulated: RunView)
     assert drawn["intercept"][2] == pytest.approx(fit.intercept)
 
 
-def test_the_figure_holds_the_tables_numbers(simulated: RunView) -> None:
-    head = run_data(simulated, simulated.titles).head
+def test_the_page_holds_the_figure_of_the_tables(simulated: RunView, tmp_path: Path) -> None:
+    text = write_view([simulated], tmp_path / "view.html").page.read_text(encoding="utf-8")
+    (head,) = json.loads(re.findall(r'id="head">(.*?)</script>', text)[0])
+    view = head["views"]["strict"]
     rows = where(simulated.layers, dataset="simulated", mode="strict", pathway="Q")
-    (curve,) = (of for of in head["curves"]["strict"] if of["pathway"] == "Q")
-    assert curve["value"] == rows["delta_p"].tolist()
+    (curve,) = (line for line in view["curves"] if not line["dashed"])
+    assert curve["value"] == rows["delta_p"].tolist() and curve["dataset"] == "simulated"
     rows = where(simulated.control_layers, mode="strict", pathway="A")
-    (control,) = (of for of in head["controls"]["strict"] if of["pathway"] == "A")
+    (control,) = (line for line in view["controls"] if line["dashed"])
     assert control["value"] == rows["delta_p"].tolist()
     assert head["start"] == simulated.findings["layer"].iloc[0]
 

@@ -139,8 +139,8 @@ def heights(tab, what: str) -> np.ndarray:
     assert path.count("M") == 1  # without a gap
     y = np.array([float(point.split(",")[1]) for point in path.strip("MZ").split("L")])
     ends = tab.locator("#sample svg.chart line").evaluate_all(
-        "lines => lines.slice(0, 5).map(line => Number(line.getAttribute('y1')))"
-    )  # at P(wrong) 0, 0.25, 0.5, 0.75 and 1
+        "lines => lines.slice(0, 6).map(line => Number(line.getAttribute('y1')))"
+    )  # at P(wrong) 0, 0.2, ... and 1
     return (y - ends[0]) / (ends[-1] - ends[0])
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,19 +13,16 @@ from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
+from matplotlib.image import imread
 from matplotlib.lines import Line2D
 
 from anchorscope.errors import UserError
 from anchorscope.records import MODES
 from anchorscope.run_folder.view import RunView, where
-from anchorscope.show import (
-    plot_controls,
-    plot_delta_p,
-    plot_probes,
-    save_figure,
-    write_figures,
-)
-from anchorscope.show.curves import PALETTE, pale
+from anchorscope.show import plot_controls, plot_delta_p, plot_probes, write_figures
+from anchorscope.show.canvas import save_figure
+from anchorscope.show.charts import PALETTE, pale
+from anchorscope.show.delta_p import STYLES
 
 FOUR = {"popqa": "PopQA", "triviaqa": "TriviaQA", "hotpotqa": "HotpotQA", "nq": "NQ"}
 PAIRS = [color for color in PALETTE for _ in "QA"]  # one colour a dataset; A is dashed
@@ -75,7 +73,7 @@ def test_lines_and_bands_are_the_tables_numbers(runs: list[RunView], mode) -> No
                 rows = where(run.layers, dataset=name, mode=mode, pathway=pathway)
                 np.testing.assert_array_equal(line.get_xdata(), rows["layer"])
                 np.testing.assert_array_equal(line.get_ydata(), rows["delta_p"])
-        bands = [c for c in ax.collections if isinstance(c, PolyCollection)]
+        bands = [c for c in ax.collections if isinstance(c, PolyCollection) and not c.get_hatch()]
         first = where(run.layers, dataset="popqa", mode=mode, pathway="Q")
         corners = bands[0].get_paths()[0].vertices
         assert corners[:, 1].min() == first["delta_p_low"].min()
@@ -122,15 +120,6 @@ def test_same_model_in_two_folders_shares_a_panel_unless_a_dataset_repeats(tmp_p
     assert titles == ["SmolLM2-135M-Instruct (one)", "SmolLM2-135M-Instruct (again)"]
 
 
-def test_more_than_four_datasets_have_colours_of_their_own(tmp_path: Path) -> None:
-    names = {f"d{i}": f"Data {i}" for i in range(10)}
-    run = RunView.open(make_run(tmp_path / "run", datasets=names, layers=2, n=20))
-    (ax,) = plot_delta_p(run).axes
-    colors = [to_hex(line.get_color()) for line in curves(ax).values()]
-    assert colors == PAIRS[:20]
-    assert len(set(colors)) == 10
-
-
 def test_empty_groups_and_gaps_are_drawn_as_nothing(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run", layers=5, n=40, empty=("atlas",))
     file = folder / "tables" / "layers.csv"
@@ -158,22 +147,6 @@ def test_saved_files_are_the_same_bytes_every_time(runs: list[RunView], tmp_path
     assert one[0].read_bytes().startswith(b"\x89PNG")
     assert b"<dc:date>" not in one[1].read_bytes()
     assert b"CreationDate" not in one[2].read_bytes()
-
-
-def test_the_solvers_last_digit_is_not_in_the_files(runs: list[RunView], tmp_path: Path) -> None:
-    """Where the layout's variables lie in memory decides it, so that it differs by process."""
-    figure = plot_delta_p(runs[0], mode="both")
-    first = save_figure(figure, tmp_path / "first", formats=("svg",))[0].read_bytes()
-    engine = figure.get_layout_engine()
-    assert engine is not None
-    engine.execute, solve = (lambda of: (solve(of), _nudge(of))), engine.execute
-    assert save_figure(figure, tmp_path / "second", formats=("svg",))[0].read_bytes() == first
-
-
-def _nudge(figure: Figure) -> None:
-    for ax in figure.axes:
-        x, y, width, height = ax.get_position(original=True).bounds
-        ax.set_position((x, np.nextafter(y, 1), width, np.nextafter(height, 1)))
 
 
 def test_many_processes_draw_the_same_files(runs: list[RunView]) -> None:
@@ -213,8 +186,63 @@ def test_wrong_choices_are_said(runs: list[RunView]) -> None:
         plot_delta_p([])
 
 
-def test_style_agrees_with_run_json_titles(tmp_path: Path) -> None:
-    folder = make_run(tmp_path / "run", datasets={"nq": "Natural Questions"}, layers=2, n=20)
-    info = json.loads((folder / "run.json").read_text())
-    (title,) = [d["title"] for d in info["datasets"]]
-    assert legend(plot_delta_p(RunView.open(folder)))[0] == f"Q-Anchored ({title})"
+LONG = {name: f"{title}, the questions that were asked again" for name, title in FOUR.items()}
+PIXELS = {"paper": (None, 2100), "slides": (1080, 1920)}  # height, width
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_a_style_has_its_size_and_leaves_the_caption_to_the_text(runs, cli, tmp_path, style):
+    out = tmp_path / f"{style}.png"
+    code, said, error = cli(
+        "figure", *(run.path for run in runs), "--style", style, "--mode", "paper", "--out", out
+    )
+    assert code == 0, error
+    height, width = PIXELS[style]
+    shape = imread(out).shape
+    assert shape[1] == width and (height is None or shape[0] == height)
+    name, caption = said.strip().split("\n", 1)
+    assert name == str(out)
+    assert caption.startswith("Caption: Solid: question-anchored (Q). Dashed: answer-anchored (A).")
+    assert "Llama-3.2-3B: " in caption and "\u00a0" not in caption
+
+
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("titles", [FOUR, LONG], ids=["published", "long"])
+def test_two_panels_and_a_legend_that_stays_inside(tmp_path, style, titles):
+    views = [
+        RunView.open(make_run(tmp_path / m, model=m, layers=6, n=60, datasets=titles))
+        for m in ("one", "two")
+    ]
+    figure = plot_delta_p(views, mode="strict", style=STYLES[style])
+    figure.canvas.draw()
+    assert [ax.get_title() for ax in figure.axes] == ["one", "two"]
+    whole = figure.bbox
+    for legend in figure.legends:
+        box = legend.get_window_extent()
+        assert whole.x0 <= box.x0 and box.x1 <= whole.x1
+        assert whole.y0 <= box.y0 and box.y1 <= min(ax.bbox.y0 for ax in figure.axes)
+    texts = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert texts == [f"{p}-Anchored ({title})" for title in titles.values() for p in "QA"]
+
+
+def test_an_unknown_style(runs, cli):
+    code, _, error = cli("figure", runs[0].path, "--style", "poster")
+    assert code == 2 and "Unknown style 'poster'. Accepted: paper, slides." in error
+
+
+def test_show_needs_neither_torch_nor_pyplot() -> None:
+    code = (
+        "import sys, anchorscope.show\n"
+        "found = {'torch', 'transformers', 'matplotlib.pyplot'} & set(sys.modules)\n"
+        "sys.exit(', '.join(found) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_dataset_called_na_keeps_its_name_and_an_empty_group_is_nan(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", datasets={"NA": "NA"}, layers=2, n=20, empty=("NA",))
+    run = RunView.open(folder)
+    assert set(run.layers["dataset"]) == set(run.spans["dataset"]) == {"NA"}
+    row = run.layers.query("mode == 'paper' and pathway == 'Q'")
+    assert (row["n"] == 0).all() and row["delta_p"].isna().all()

@@ -1,14 +1,14 @@
-"""The report is one file, complete, and no text in it can become markup."""
+"""The report: one file, complete, every number once, and no text in it can become markup."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections import Counter
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from kit.show_fixture import make_run
 from kit.strict_fixture import add_strict
@@ -17,12 +17,30 @@ from anchorscope.run_folder.table_columns import EVIDENCE, FINDINGS_EFFECT, TEXT
 from anchorscope.run_folder.view import RunView, records, where
 from anchorscope.show import write_report
 from anchorscope.show.html import island
-from anchorscope.show.report.findings import findings, five_answers
-from anchorscope.show.report.headline import headline, headlines, kinds
-from anchorscope.show.report.sections import agreeing, draw, facts, marked
-from anchorscope.show.report.words import opening
+from anchorscope.show.report import (
+    agreeing,
+    draw,
+    facts,
+    findings,
+    five_answers,
+    kinds,
+    marked,
+)
+from anchorscope.show.words import listed, number, percent, short, span
 
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)>&\"'"
+SECTIONS = [
+    "ΔP, layer by layer",
+    "Two pathways, or something else?",
+    "Which claims hold",
+    "Answers",
+    "How well the probes read each layer",
+    "Controls",
+    "Do span finders agree?",
+    "The other evidence",
+    "Examples",
+    "Repeat this run",
+]
 
 
 class Page(HTMLParser):
@@ -40,30 +58,33 @@ class Page(HTMLParser):
         self.feed(text)
 
     def handle_starttag(self, tag, attrs) -> None:
-        found = dict(attrs)
         self.tags.append(tag)
         self.loads += [v for k, v in attrs if k in ("src", "href") and v]
-        self._open = (tag, found)
+        self._open = (tag, dict(attrs))
         if tag == "script":
-            self.scripts.append((found, ""))
+            self.scripts.append((dict(attrs), ""))
 
     def handle_endtag(self, tag) -> None:
         self._open = None
 
     def handle_data(self, data) -> None:
-        if self._open and self._open[0] == "script":
+        tag, attrs = self._open or ("", {})
+        if tag == "script":
             self.scripts[-1] = (self.scripts[-1][0], self.scripts[-1][1] + data)
-        elif self._open and self._open[0] == "mark":
-            self.marks.append((self._open[1].get("class", ""), data))
-        elif self._open and self._open[0] == "h2":
+        elif tag == "mark":
+            self.marks.append((attrs.get("class", ""), data))
+        elif tag == "h2":
             self.titles.append(data)
-        if not (self._open and self._open[0] in ("script", "style")):
+        if tag not in ("script", "style"):
             self.words += data
+
+    def charts(self) -> dict[str, Any]:
+        return {a["id"]: json.loads(t) for a, t in self.scripts if a.get("type")}
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> RunView:
-    return RunView.open(make_run(tmp_path_factory.mktemp("r") / "run", layers=6, n=80))
+    return add_strict(make_run(tmp_path_factory.mktemp("r") / "run", layers=6, n=80))
 
 
 @pytest.fixture(scope="module")
@@ -71,116 +92,64 @@ def page(run: RunView) -> Page:
     return Page(write_report(run).read_text(encoding="utf-8"))
 
 
-def test_the_file_is_alone_and_whole(run: RunView, page: Page) -> None:
+def test_the_file_is_alone_and_runs_its_own_script_only(run: RunView, page: Page) -> None:
     outside = [place for place in page.loads if not place.startswith("#")]
     assert outside == ["data:,", "view.html"]  # no icon is fetched; the other is a link
     assert not list(run.path.glob(".*"))
-    programs = [text for attrs, text in page.scripts if "type" not in attrs]
-    assert len(programs) == 1
+    assert len([text for attrs, text in page.scripts if "type" not in attrs]) == 1
     assert (run.path / "report.html").stat().st_size < 500_000
+    text = (run.path / "report.html").read_text(encoding="utf-8")
+    policy = re.search(r'Content-Security-Policy" content="([^"]+)"', text)
+    assert policy is not None and "default-src 'none'" in policy[1]
+    assert policy[1].count("'sha256-") == 1 and "script-src 'unsafe-inline'" not in policy[1]
 
 
-SECTIONS = [
-    "ΔP, layer by layer",
-    "Two pathways, or something else?",
-    "Which claims hold",
-    "Answers",
-    "How well the probes read each layer",
-    "Controls",
-    "Do span finders agree?",
-    "The other evidence",
-    "Examples",
-    "Repeat this run",
-]
-
-
-def test_the_picture_comes_first_and_the_rest_in_order(page: Page, tmp_path: Path) -> None:
-    early = ["ΔP, layer by layer", "What it means", *SECTIONS[3:7], *SECTIONS[8:]]
-    assert page.titles == early  # a run without strict mode's tables and without evidence
+def test_sections_are_in_order_and_the_contents_lead_to_them(page: Page, tmp_path: Path) -> None:
+    assert page.titles == [title for title in SECTIONS if title != "The other evidence"]
     run = add_strict(make_run(tmp_path / "run", layers=6, n=80))
     windows = run.layers.assign(layers="single")[list(EVIDENCE["windows"])]
     windows.to_csv(run.path / "tables" / "windows.csv", index=False)
     text = write_report(RunView.open(run.path)).read_text(encoding="utf-8")
     assert Page(text).titles == SECTIONS
-    places = [text.index(said) for said in ('id="delta-p"', "answered 160 questions", "<h3>Atlas")]
-    assert places == sorted(places)
-
-
-def test_the_contents_lead_to_every_section_and_names_to_their_meaning(tmp_path: Path) -> None:
-    run = add_strict(make_run(tmp_path / "run", layers=6, n=80))
-    text = write_report(run).read_text(encoding="utf-8")
     links = [place[1:] for place in Page(text).loads if place.startswith("#")]
-    assert len([link for link in links if not link.startswith("finding-")]) == len(SECTIONS) - 1
+    assert len([link for link in links if not link.startswith("finding-")]) == len(SECTIONS)
     assert any(link.startswith("finding-") for link in links)
     assert all(f'id="{link}"' in text for link in links)
 
 
-def test_an_unknown_interval_is_named_once(tmp_path: Path) -> None:
-    run = RunView.open(make_run(tmp_path / "run", layers=2, n=12, empty=("atlas", "popqa")))
-    run.controls[["flip_rate_low", "flip_rate_high"]] = float("nan")
-    text = write_report(run).read_text(encoding="utf-8")
-    assert "no number" not in text and "not measured to" not in text
-
-
-def test_three_sentences_open_the_report(tmp_path: Path) -> None:
-    run = add_strict(make_run(tmp_path / "run", layers=6, n=80))
-    what, paper, strict = opening(run, headlines(run))
-    usable = {}
-    for name in ("atlas", "popqa"):
-        rows = run.samples[run.samples["dataset"] == name].to_dict("records")
-        rows = [r for r in rows if r["verdict"] != "abstain" and len(r["exact_answer"])]
-        usable[name] = len(rows), sum(r["verdict"] == "right" for r in rows)
-    assert what == (
-        "SmolLM2-135M-Instruct (6 layers) answered 160 questions; probes read the answers that are "
-        "right or wrong, n = {} on Atlas ({} right) and n = {} on PopQA ({} right).".format(
-            *usable["atlas"], *usable["popqa"]
-        )
+def test_the_gap_of_a_finding_is_on_the_page_once(run: RunView) -> None:
+    rows = {"gap": -12.34, "gap_low": -23.45, "gap_high": -3.21}
+    other = RunView(run.path, run.info)
+    other.__dict__["findings"] = run.findings.assign(**rows)
+    same = run.claims["claim"] == "two-pathways"
+    other.__dict__["claims"] = run.claims.assign(
+        strict_value=run.claims["strict_value"].mask(same, -12.34)
     )
-    wide = run.layers.query("mode == 'paper'").pivot_table(
-        index=["dataset", "layer"], columns="pathway", values="delta_p"
+    (row, *_) = findings(other)
+    assert "the gap of Q and A is −12.3 (−23.4 to −3.2) points" in row["summary"].replace(
+        "−23.5", "−23.4"
     )
-    gap = wide["Q"] - wide["A"]
-    layers = run.findings.set_index("dataset")["layer"].to_dict()  # not where the gap is widest
-    layers = [layers[d] for d in ("atlas", "popqa")]
-    said = [
-        f"{gap[d][k]:.1f}".replace("-", "−")
-        for d, k in zip(("atlas", "popqa"), layers, strict=True)
-    ]
-    assert paper.endswith(
-        f"shows a gap from A to Q of {said[0]} points on Atlas (layer {layers[0]}) "
-        f"and {said[1]} on PopQA (layer {layers[1]})."
-    )
-    assert strict == (
-        "Strict mode, where another probe measures them, finds a difference of degree, not two "
-        "groups on Atlas; finds two pathways on PopQA."
-    )
+    words = Page(write_report(other).read_text(encoding="utf-8")).words
+    assert words.count("−12.3") == len(run.findings)  # once for each dataset
 
 
-def test_a_run_without_two_groups_opens_with_that(tmp_path: Path) -> None:
-    run = RunView.open(make_run(tmp_path / "run", layers=3, n=30, empty=("atlas",)))
-    _, paper, strict = opening(run, headlines(run))
-    assert paper.endswith("and no two groups on Atlas.")
-    assert " points on PopQA (layer " in paper and " points on PopQA (layer " in strict
-
-
-def test_the_page_says_what_was_run_and_how(page: Page) -> None:
-    for said in ("Paper mode is circular.", "anchorscope run --data", "2.13.0", "abc1234"):
-        assert said in page.words
-    assert "31.2" in page.words
-    assert "12,345" in page.words
+def test_the_page_says_what_was_run_and_how(run: RunView, page: Page) -> None:
+    for words in ("Paper mode is circular.", "anchorscope run --data", "2.13.0", "abc1234"):
+        assert words in page.words
+    assert "31.2" in page.words and "12,345" in page.words
+    for row in records(run.findings):
+        assert row["why"][1:] in page.words
 
 
 def test_the_charts_hold_the_tables_numbers(run: RunView, page: Page) -> None:
-    blocks = {a["id"]: json.loads(t) for a, t in page.scripts if a.get("type")}
-    assert set(blocks) == {"delta-p-data", "probes-data", "controls-data"}
-    views = blocks["delta-p-data"]["views"]
+    assert set(page.charts()) == {"delta-p-data", "probes-data", "controls-data"}
+    views = page.charts()["delta-p-data"]["views"]
     assert [view["label"] for view in views] == ["Strict mode", "Paper mode"]
     for mode, view in zip(("strict", "paper"), views, strict=True):
         (line,) = [each for each in view["curves"] if each["label"] == "Q-Anchored (PopQA)"]
         rows = where(run.layers, dataset="popqa", mode=mode, pathway="Q")
         assert (line["value"], line["n"]) == (rows["delta_p"].tolist(), rows["n"].tolist())
-        assert line["low"] == rows["delta_p_low"].tolist()
-        assert line["color"] == "#d55e00"
+        assert line["low"] == rows["delta_p_low"].tolist() and line["color"] == "#d55e00"
 
 
 def test_counts_are_those_of_the_samples(run: RunView, page: Page) -> None:
@@ -193,15 +162,26 @@ def test_counts_are_those_of_the_samples(run: RunView, page: Page) -> None:
     assert "given (64), rules (16)" in page.words
 
 
+def test_the_models_own_answer_is_shown_where_it_was_read(run: RunView, tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", layers=3, n=60)
+    row = {"model": "m", "dataset": "atlas", "pass": "knockout", "predicted": "all", "layer": 1}
+    numbers = {"delta_log_p": -6.125, "delta_log_p_low": -7, "delta_log_p_high": -5, "n": 9}
+    rows = [row | numbers | {"pathway": p, "rank": 1234.0, "delta_log_p_first": -1} for p in "QA"]
+    pd.DataFrame(rows).to_csv(folder / "tables" / "output.csv", index=False)
+    words = Page(write_report(add_strict(folder)).read_text(encoding="utf-8")).words
+    assert "−6.12 (−7.00 to −5.00)" in words and "1,234" in words
+
+
 def test_examples_mark_the_exact_tokens_of_both_pathways(run: RunView, page: Page) -> None:
-    head = headline(run, "atlas", "Atlas")
-    assert head.layer is not None
-    rows = agreeing(run, "atlas", head.layer)
-    chosen = draw(records(rows.query("pathway == 'Q'")), 3)
+    rows = agreeing(run, "atlas", int(run.findings["layer"].iloc[0]))
     subjects = run.samples.set_index("id")["subjects"]
-    for row in chosen:
+    for row in draw(records(rows.query("pathway == 'Q'")), 3):
         assert ("question", subjects[row["id"]][0]) in page.marks
     assert ("answer", "France") in page.marks
+    parts = [("a", False), ("bc", True), ("d", True), ("ef", False)]
+    assert marked("abcdef", [(1, 3), (2, 4)]) == parts
+    assert marked("<b>", [(0, 99)]) == [("<b>", True)]
+    assert marked("abc", [(5, 9)]) == [("abc", False)]
 
 
 def test_text_from_outside_stays_text(tmp_path: Path) -> None:
@@ -220,23 +200,12 @@ def test_text_from_outside_stays_text(tmp_path: Path) -> None:
     info["stages"] = {EVIL: {"seconds": 1.0}}
     info["datasets"][0]["dropped"] = {EVIL: 1}
     (folder / "run.json").write_text(json.dumps(info))
-    run = RunView.open(folder)
-    page = Page(write_report(run).read_text(encoding="utf-8"))
+    page = Page(write_report(add_strict(folder)).read_text(encoding="utf-8"))
     assert "img" not in page.tags
     assert page.tags.count("script") == 1 + 3  # as many as without the evil text
-    blocks = {a["id"]: json.loads(t) for a, t in page.scripts if a.get("type")}
-    line = blocks["delta-p-data"]["views"][0]["curves"][-1]
+    line = page.charts()["delta-p-data"]["views"][0]["curves"][-1]
     assert line["label"] == f"A-Anchored (T{EVIL})"
     assert page.words.count("alert(1)") > 10  # it is all there, as words
-
-
-def test_scripts_run_only_by_their_hash(run: RunView) -> None:
-    text = (run.path / "report.html").read_text(encoding="utf-8")
-    policy = re.search(r'Content-Security-Policy" content="([^"]+)"', text)
-    assert policy is not None
-    assert "default-src 'none'" in policy[1]
-    assert policy[1].count("'sha256-") == 1
-    assert "script-src 'unsafe-inline'" not in policy[1]
 
 
 def test_the_list_of_files_names_results_only(tmp_path: Path) -> None:
@@ -251,19 +220,14 @@ def test_the_list_of_files_names_results_only(tmp_path: Path) -> None:
 
 
 def test_a_run_without_groups_still_has_a_report(tmp_path: Path) -> None:
-    run = RunView.open(make_run(tmp_path / "run", layers=2, n=12, empty=("atlas", "popqa")))
+    run = add_strict(make_run(tmp_path / "run", layers=2, n=12, empty=("atlas", "popqa")))
+    run.controls[["flip_rate_low", "flip_rate_high"]] = float("nan")
     page = Page(write_report(run).read_text(encoding="utf-8"))
-    assert "the Q group is empty" in page.words
-    assert "there is no example to show" in page.words
-    assert "NaN" not in " ".join(text for attrs, text in page.scripts if attrs.get("type"))
+    assert "No sample that both modes place here." in page.words
+    assert "Few samples (Q 0 in paper mode" in page.words
+    assert "NaN" not in json.dumps(page.charts())
     assert "nan" not in page.words.replace("finance", "").split()
-
-
-def test_marks_are_merged_and_kept_in_bounds() -> None:
-    parts = [("a", False), ("bc", True), ("d", True), ("ef", False)]
-    assert marked("abcdef", [(1, 3), (2, 4)]) == parts
-    assert marked("<b>", [(0, 99)]) == [("<b>", True)]
-    assert marked("abc", [(5, 9)]) == [("abc", False)]
+    assert "no number" not in page.words and "not measured to" not in page.words
 
 
 def test_a_block_of_json_cannot_be_closed_by_its_text() -> None:
@@ -273,27 +237,27 @@ def test_a_block_of_json_cannot_be_closed_by_its_text() -> None:
     assert json.loads(inside) == {"a": ["</script>", None, "&\u2028"]}
 
 
-def test_dashed_curves_are_named_only_where_there_are_some(page: Page, tmp_path: Path) -> None:
-    said = "Dotted: chance. Dashed: a probe at the last question token, before any answer. Where"
-    assert said not in page.words
+def test_a_question_only_probe_is_named_where_there_is_one(page: Page, tmp_path: Path) -> None:
+    words = "Dotted: chance. Dashed: a probe at the last question token, before any answer. Where"
+    assert words not in page.words
     assert "Dotted: chance. Where a probe is at chance" in page.words
-    run = RunView.open(make_run(tmp_path / "run", layers=6, n=80))
+    run = add_strict(make_run(tmp_path / "run", layers=6, n=80))
     table = run.probes.rename(columns={"n_test": "n"})[list(EVIDENCE["question_probe"])]
     table.to_csv(run.path / "tables" / "question_probe.csv", index=False)
-    again = Page(write_report(RunView.open(run.path)).read_text(encoding="utf-8"))
-    assert said in again.words
+    assert words in Page(write_report(RunView.open(run.path)).read_text(encoding="utf-8")).words
 
 
-def _answers(tmp_path: Path, **values: float | str) -> tuple[dict[str, Any], dict[str, str]]:
+def _first(run: RunView, **values: float | str) -> tuple[dict[str, Any], dict[str, str]]:
     """The first dataset's finding with these columns of findings.csv, and its five answers."""
-    folder = make_run(tmp_path / "run", layers=6, n=80)
-    run = add_strict(folder)
-    run.findings.loc[0, list(values)] = list(values.values())
-    found = findings(run, headlines(run))[0]
+    other = RunView(run.path, run.info)
+    table = run.findings.astype({name: object for name in values if name in TEXT})
+    table.loc[0, list(values)] = list(values.values())
+    other.__dict__["findings"] = table
+    found = findings(other)[0]
     return found, {str(question)[:1]: str(answer) for question, answer in found["answers"].rows}
 
 
-def test_an_effect_names_what_its_test_is_of(tmp_path: Path) -> None:
+def test_an_effect_names_what_its_test_is_of(run: RunView) -> None:
     """Over all samples a loss of one predicted class and a gain of the other cancel."""
     spans = {
         "effect": (0.1, -2.0, 2.2),
@@ -304,52 +268,47 @@ def test_an_effect_names_what_its_test_is_of(tmp_path: Path) -> None:
     }
     columns = {
         f"{name}{end}": value
-        for name, span in spans.items()
-        for end, value in zip(("", "_low", "_high"), span, strict=True)
+        for name, values in spans.items()
+        for end, value in zip(("", "_low", "_high"), values, strict=True)
     }
-    _, answers = _answers(tmp_path, effect_p=1e-5, **columns)
+    _, answers = _first(run, effect_p=1e-5, **columns)
     tested, untested = answers["1"].split(". ")
     assert "predicted right −0.81 (−1.04 to −0.58) logits" in tested
     assert "predicted wrong 0.72 (0.44 to 0.99) logits" in tested
     assert tested.endswith("within either predicted class, or more flips: p < 0.001")
     assert "not tested: 0.1 (−2.0 to 2.2) points, 0.02 (−0.30 to 0.34) logits" in untested
-
-
-def test_an_effect_of_an_earlier_run_still_names_its_test(tmp_path: Path) -> None:
-    run = add_strict(make_run(tmp_path / "run", layers=6, n=80))
-    row = records(run.findings.drop(columns=list(FINDINGS_EFFECT)))[0]
+    row = records(run.findings.drop(columns=list(FINDINGS_EFFECT)))[0]  # of states of one's own
     answer = str(five_answers(row, "points").rows[0][1])
     assert "predicted right" not in answer and "within either predicted class" in answer
 
 
-def test_what_was_not_measured_says_why(tmp_path: Path) -> None:
+def test_what_was_not_measured_says_why(run: RunView) -> None:
     none = float("nan")
-    found, answers = _answers(
-        tmp_path,
-        same_gap=none, question_p=none, exact_share=none, content_share=none, retest=none,
-        retest_p=none, kappa=none, retest_kappa=none, cells=none,
+    found, answers = _first(
+        run, same_gap=none, question_p=none, exact_share=none, content_share=none, retest=none,
+        retest_p=none, kappa=none, retest_kappa=none, cells=none, untested="retest",
     )  # fmt: skip
     assert "with both from one probe it was not measured: a group is empty" in found["summary"]
     assert answers["2"] == "not measured: this run has no pass that hides the whole question"
     assert answers["3"].endswith("retest not measured: too few samples were read again")
     assert answers["4"].endswith("(κ) not measured: there are no two humps to agree on")
     assert answers["5"] == "no two groups to explain"
+    assert "Not tested, for lack of the pass: retest." in found["cautions"]
 
 
-def test_an_unmeasured_retest_of_groups_says_why(tmp_path: Path) -> None:
-    _, answers = _answers(tmp_path, kappa=0.61, retest_kappa=float("nan"), finder=float("nan"))
-    assert answers["4"].endswith("sides 0.61, retest not measured: too few samples of these humps "
-                                 "were read again")  # fmt: skip
-    assert answers["5"].endswith("hiding the whole question was not measured for these groups")
+def test_what_weakens_a_finding_is_said_before_it(run: RunView, tmp_path: Path) -> None:
+    found, _ = _first(run, finding="uniform", power_half=0.5)
+    assert found["cautions"][0] == "This run cannot tell two groups from one."
+    assert "found two pathways in 50 % of cases" in found["summary"]
+    few = add_strict(make_run(tmp_path / "run", layers=4, n=16, auroc=0.51))
+    text = " ".join(findings(few)[0]["cautions"])
+    assert "not shown to be better than chance (AUROC 0.5" in text and "Few samples" in text
 
 
-def test_every_number_of_a_finding_is_said_once(tmp_path: Path) -> None:
-    run = add_strict(make_run(tmp_path / "run", layers=6, n=80))
-    names = [n for n in run.findings if n not in ("layer", "sets", "n") and n not in TEXT]
-    run.findings.loc[0, names] = [0.2111 + 0.0113 * place for place in range(len(names))]
-    found = findings(run, headlines(run))[0]
-    text = " ".join(
-        [found["summary"], found["sentences"], *(str(r[1]) for r in found["answers"].rows)]
-    )
-    numbers = Counter(re.findall(r"−?\d+\.\d\d+|\d+ %", text))
-    assert [number for number, times in numbers.items() if times > 1] == []
+def test_numbers_are_written_honestly() -> None:
+    assert [number(-0.04), number(-12.34), number(float("nan"))] == ["0.0", "−12.3", "not measured"]
+    shares = (0.001, -0.058, 0.0, 0.999, 1.033, 1)
+    assert list(map(percent, shares)) == ["0.1 %", "−6 %", "0 %", "99.9 %", "103 %", "100 %"]
+    assert [short(-17.41), short(2.832), short(float("nan"))] == ["−17.4", "2.83", ""]
+    assert span(1.0, float("nan")) == "no interval"
+    assert [listed([]), listed(["a"]), listed(["a", "b"])] == ["", "a", "a and b"]

@@ -15,7 +15,7 @@ from anchorscope.errors import UserError
 from anchorscope.probes.labelled import labelled
 from anchorscope.run_folder.table_columns import CLAIMS
 from anchorscope.run_folder.view import RunView
-from anchorscope.show.report.claims import claims_of
+from anchorscope.show.claims import claims_of
 from anchorscope.simulate import Truth, simulate, simulate_states
 from anchorscope.simulate.error_rates import Judged, judge_world
 from anchorscope.simulate.on_real_states import RealStates, plant_law

@@ -143,8 +143,8 @@ def test_model_spans_come_from_the_reply_to_each_prompt():
     replies = {"who wrote war and peace": " War and Peace.\nQuestion: Lima", "Where": ""}
 
     def generate(prompts: Sequence[str]) -> list[str]:
-        asked = [prompt.rsplit("Question: ", 1)[1].removesuffix("\nWords:") for prompt in prompts]
-        return [replies.get(text, "Lima; Peru") for text in asked]
+        texts = [prompt.rsplit("Question: ", 1)[1].removesuffix("\nWords:") for prompt in prompts]
+        return [replies.get(text, "Lima; Peru") for text in texts]
 
     assert model_spans(questions, generate) == [(Span(10, 23),), ()]
     assert [f.finder for f in find_spans(questions, finder="model", generate=generate)] == [
@@ -308,8 +308,8 @@ def test_the_longest_span_without_case_space_and_article(parts, expected):
 
 
 def test_a_finder_that_marks_whole_questions_names_no_entity():
-    asked = "In which city is the Tower of London located?"
-    assert entity(asked, finder="all") == entity(asked) != normalised(asked)
+    text = "In which city is the Tower of London located?"
+    assert entity(text, finder="all") == entity(text) != normalised(text)
 
 
 def test_a_question_in_which_nothing_is_marked_is_its_own_entity():
@@ -324,7 +324,7 @@ def test_added_questions_move_no_fold(tmp_path):
         file.write_text("\n".join(["question,answer", *kept]))
         questions = load_questions(file, limit=None).questions
         spans = find_spans(questions, finder="auto")
-        names = [entity_of(q, of) for q, of in zip(questions, spans, strict=True)]
+        names = [entity_of(q, found) for q, found in zip(questions, spans, strict=True)]
         fold = entity_folds(names)
         folds.append({q.text: int(f) for q, f in zip(questions, fold, strict=True)})
     few, more = folds
@@ -434,8 +434,10 @@ def test_tokens_are_those_that_share_a_character_with_a_span() -> None:
             at
             for at, (first, stop) in enumerate(offsets)
             if any(
-                of & set(range(first, stop)) if first < stop else of and min(of) < first <= max(of)
-                for of in marked
+                characters & set(range(first, stop))
+                if first < stop
+                else characters and min(characters) < first <= max(characters)
+                for characters in marked
             )
         )
         assert tokens_of(spans, offsets, start=7) == by_hand
@@ -445,7 +447,7 @@ def test_the_overlap_is_that_of_the_characters() -> None:
     draw = random.Random(1)
     for _ in range(3000):
         a, b = ([Span(3, 5), *_some_spans(draw, 4)] for _ in range(2))
-        left, right = ({at for span in of for at in range(*span)} for of in (a, b))
+        left, right = ({at for span in spans for at in range(*span)} for spans in (a, b))
         assert overlap(a, b) == len(left & right) / len(left | right)
         assert {at for span in merged(a) for at in range(*span)} == left
 

@@ -206,7 +206,7 @@ def test_kept_draws_equal_fresh_draws(monkeypatch):
 @pytest.mark.parametrize("shared", [False, True])
 def test_draws_that_are_too_many_to_keep_give_the_same_bytes(monkeypatch, resamples, shared):
     """They are made some resamples at a time, from the same stream."""
-    from anchorscope.detect.threshold import threshold_band
+    from anchorscope.detect.calibration import threshold_band
     from anchorscope.stats.intervals import bootstrap_mean, group_means
     from anchorscope.stats.ranking import auroc_draws, auroc_interval
 

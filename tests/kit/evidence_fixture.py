@@ -19,7 +19,7 @@ from anchorscope.probes.readings import Readings
 from anchorscope.run_folder.states import StateBank
 from anchorscope.run_folder.store import Store
 from anchorscope.run_folder.view import RunView
-from anchorscope.show.report.claims import claims_of
+from anchorscope.show.claims import claims_of
 from anchorscope.simulate import Truth, simulate
 
 PIECES = ("patching", "answer-only", "saliency", "boundary", "awareness", "heads", "windows")

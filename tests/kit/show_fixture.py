@@ -9,8 +9,21 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from anchorscope.run_folder.table_columns import FINDINGS, FINDINGS_EFFECT, FINDINGS_MORE, STRICT
+
 SUBJECTS = ("Lyon", "Kyoto", "Quito", "Gdańsk", "Aleppo", "Perth", "Cusco", "Turku")
 RATES = {"knockout": 1.0, "question": 1.25, "answer-only": 1.4, "neutral": 0.12}
+
+NAMES = ("graded", "two-pathways", "explained")
+NUMBERS = (
+    "strict_within_gap_logit strict_within_null_logit_low strict_within_null_logit_high kappa_low "
+    "kappa_high kappa_next kappa_next_low kappa_next_high reliability reliability_low "
+    "reliability_high reliability_control dip_p_both bic_both knockout_auroc knockout_auroc_low "
+    "knockout_auroc_high refit_auroc refit_auroc_low refit_auroc_high moved_norm "
+    "moved_mahalanobis adds_gain adds_gain_low adds_gain_high answer_only_paper "
+    "answer_only_paper_low answer_only_paper_high answer_only_strict answer_only_strict_low "
+    "answer_only_strict_high"
+)
 
 
 def make_run(
@@ -63,6 +76,7 @@ def make_run(
             for b, j, i in (("rules", 0.81, 0.62), ("all", 0.34, 0.05))
         ]
     _write(folder, pd.concat(samples), pd.concat(pathways), tables)
+    _strict(folder, model, list(titles), layers)
     (folder / "run.json").write_text(json.dumps(_info(model, titles, n, layers)))
     return folder
 
@@ -221,4 +235,27 @@ def _write(folder: Path, samples, pathways, tables) -> None:
     samples.to_parquet(folder / "samples.parquet", index=False)
     pathways.to_parquet(folder / "tables" / "pathways.parquet", index=False)
     for name, rows in tables.items():
+        pd.DataFrame(rows).to_csv(folder / "tables" / f"{name}.csv", index=False)
+
+
+def _strict(folder: Path, model: str, titles: list[str], layers: int) -> None:
+    """Findings in turn, at layers 1, 2, 3, and strict mode's numbers of every layer."""
+    rng = np.random.default_rng(0)
+    names = [*STRICT, *NUMBERS.split()]
+    strict, findings = [], []
+    for place, dataset in enumerate(titles):
+        for layer in range(1, layers + 1):
+            row = dict(zip(names, rng.normal(size=len(names)).tolist(), strict=True))
+            row |= {"model": model, "dataset": dataset, "layer": layer}
+            strict.append(row | {"n": 50, "collapse": False})
+        numbers = [*FINDINGS, *FINDINGS_MORE, *FINDINGS_EFFECT]
+        row = dict(zip(numbers, rng.uniform(size=len(numbers)).round(6).tolist(), strict=True))
+        row |= {"model": model, "dataset": dataset, "by": "", "untested": ""}
+        band = sorted({min(place + 1, layers), min(place + 2, layers)})
+        row |= {"layer": band[0], "layers": " ".join(map(str, band)), "sets": 2, "n": 50}
+        row |= {"why": f"reason {place}", "gap": -1.25 * place, "power_half": 0.9}
+        row |= {"within": "both", "road": "shifts"}
+        name = NAMES[place % len(NAMES)]
+        findings.append(row | {"finding": name, "by": "kinds" if name == "explained" else ""})
+    for name, rows in (("strict", strict), ("findings", findings)):
         pd.DataFrame(rows).to_csv(folder / "tables" / f"{name}.csv", index=False)

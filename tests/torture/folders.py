@@ -16,15 +16,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from kit.detect_worlds import two_pathways, write_run
 
-from anchorscope.detect.deployed.detector import Detector
-from anchorscope.detect.deployed.verify import verify_detector
+from anchorscope.detect.detector import Detector
+from anchorscope.detect.saved import verify_detector
 from anchorscope.errors import UserError
 from anchorscope.pipeline.variants import check_reuse
 from anchorscope.run_folder.manifest import verify_run
 from anchorscope.run_folder.states import save_states
 from anchorscope.run_folder.store import Store
 from anchorscope.run_folder.view import RunView
-from anchorscope.show.report.page import page
+from anchorscope.show.report import page
 from torture.hostile import value, within
 
 PLACE = Path(tempfile.mkdtemp(prefix="torture-folders-"))

@@ -125,7 +125,9 @@ def judge(answer_text: str, aliases: Sequence[str], *, question: str = "") -> Ve
             "A question without accepted answers cannot be judged: give it at least one."
         )
     answer, forms = words(answer_text), _forms(aliases)
-    if _is_one_of(answer, forms) or _spelt_so(answer_text, aliases):
+    # An alias of symbols alone has no words: letter by letter.
+    spelt = answer_text.strip() in [alias.strip() for alias in aliases if alias.strip()]
+    if spelt or _is_one_of(answer, forms):
         return "right"
     if is_abstention(answer_text):
         own = [form for alias, form in zip(aliases, map(words, aliases), strict=True)
@@ -133,17 +135,13 @@ def judge(answer_text: str, aliases: Sequence[str], *, question: str = "") -> Ve
         return "right" if any(_places(answer, form) for form in own) else "abstain"
     if all(alias.strip().lower() in ("yes", "no") for alias in aliases):
         return "right" if _yes_or_no(answer) in {a.strip().lower() for a in aliases} else "wrong"
-    inside = _inside(answer, forms)
+    texts = set(_texts(answer))  # few of the hundreds of forms that a question may have
+    inside = [form for form in forms if form[0].text in texts and _places(answer, form)]
     if _hedges(answer, inside) or _enumerates(answer_text, forms):
         return "wrong"
     question_words = words(question)
     found = any(_answers_by(answer, form, question_words, question) for form in inside)
     return "right" if found or _bare_number(answer, forms, question_words) else "wrong"
-
-
-def _spelt_so(answer_text: str, aliases: Sequence[str]) -> bool:
-    """Whether the answer is an alias letter by letter: one of symbols alone has no words."""
-    return answer_text.strip() in [alias.strip() for alias in aliases if alias.strip()]
 
 
 def _forms(aliases: Sequence[str]) -> list[Words]:
@@ -165,7 +163,7 @@ def _without_bracket(alias: str) -> str:
 
 
 def _texts(form: Sequence[Word]) -> tuple[str, ...]:
-    return tuple([word.text for word in form])  # a third faster than without the list
+    return tuple(word.text for word in form)
 
 
 def _is_one_of(answer: Words, forms: Sequence[Words]) -> bool:
@@ -175,12 +173,6 @@ def _is_one_of(answer: Words, forms: Sequence[Words]) -> bool:
     if not letters.isalpha():
         return any(texts == _texts(form) for form in forms)
     return any(letters == "".join(_texts(form)) for form in forms)
-
-
-def _inside(answer: Words, forms: Sequence[Words]) -> list[Words]:
-    """The forms that the answer contains: few of the hundreds that a question may have."""
-    texts = set(_texts(answer))
-    return [form for form in forms if form[0].text in texts and _places(answer, form)]
 
 
 def _places(answer: Sequence[Word], form: Sequence[Word]) -> list[int]:

@@ -183,11 +183,16 @@ def number_words(pairs: Sequence[tuple[str, str]]) -> Iterator[tuple[int, str]]:
         if value is None:
             yield at, _single(pairs, at)
             at += 1
-        elif stop < len(pairs) and value in TENS.values() and _ordinal_unit(pairs[stop][0]):
+        elif (
+            stop < len(pairs)
+            and value in TENS.values()
+            and 1 <= ORDINALS.get(pairs[stop][0], 0) <= 9
+        ):
             yield at, _nth(int(value) + ORDINALS[pairs[stop][0]])
             at = stop + 1
         else:
-            yield at, _digits(value)
+            whole = abs(value - round(value)) < 1e-9
+            yield at, str(round(value) if whole else round(value, 6))
             at = stop
 
 
@@ -252,17 +257,9 @@ def _below_hundred(pairs: Sequence[tuple[str, str]], at: int) -> tuple[float | N
     return (None, at) if idle or text not in UNITS else (UNITS[text], at + 1)
 
 
-def _ordinal_unit(text: str) -> bool:
-    return 1 <= ORDINALS.get(text, 0) <= 9
-
-
 def _nth(value: int) -> str:
     suffix = "th" if 10 <= value % 100 <= 20 else {1: "st", 2: "nd", 3: "rd"}.get(value % 10, "th")
     return f"{value}{suffix}"
-
-
-def _digits(value: float) -> str:
-    return str(round(value)) if abs(value - round(value)) < 1e-9 else str(round(value, 6))
 
 
 def _iso(match: re.Match[str]) -> str:

@@ -12,9 +12,9 @@ from gradio.themes import Base
 
 from anchorscope.app import state as steps
 from anchorscope.app.state import CHANGES, AppState, Switches, Visit
-from anchorscope.notebook import visible
 from anchorscope.records import MODES
-from anchorscope.show.html import web_file
+from anchorscope.show.html import panel_style, web_file
+from anchorscope.show.words import visible
 from anchorscope.web.guard import Access, Guard
 from anchorscope.web.server import LOCAL, host_header
 
@@ -185,8 +185,7 @@ def _head(state: AppState) -> str:
 
 def style() -> str:
     """The style of the panels, for light and dark pages, and of the page around them."""
-    dark = f".dark .anchorscope {{ {web_file('dark.css')} }}"
-    return web_file("panel.css") + dark + web_file("app.css")
+    return panel_style(".dark .anchorscope {}") + web_file("app.css")
 
 
 def theme() -> Base:

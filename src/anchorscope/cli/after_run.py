@@ -75,7 +75,7 @@ def _checks(folder: Path, *, deep: bool) -> Iterator[Checked]:
         yield from _checks_of_run(folder, deep=deep)
         return
     if (folder / "detector.json").exists() or (folder / "detector.safetensors").exists():
-        from anchorscope.detect.deployed.verify import verify_detector
+        from anchorscope.detect.saved import verify_detector
 
         yield from verify_detector(folder, deep=deep)
         return
@@ -97,7 +97,7 @@ def _checks_of_run(folder: Path, *, deep: bool) -> Iterator[Checked]:
         wrong = wrong or not checked.ok
         yield checked
     if deep and not wrong:  # from damaged files nothing would be learnt
-        from anchorscope.pipeline.recompute import recomputed
+        from anchorscope.pipeline.analyse import recomputed
 
         quiet_libraries()
         with Bar() as bar:

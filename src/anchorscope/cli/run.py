@@ -70,7 +70,7 @@ def analyse(
 
     Example: `anchorscope analyse states.npz --out runs/mine`
     """
-    from anchorscope.pipeline.own_states.analyse import analyse as analyse_states
+    from anchorscope.pipeline.own_states import analyse as analyse_states
 
     with Bar() as bar:
         view = analyse_states(
@@ -178,7 +178,7 @@ def simulate(
 def print_findings(view: RunView) -> None:
     """Print each dataset's finding in a sentence, where the report is, and what to do next."""
     from anchorscope.run_folder.view import records
-    from anchorscope.show.report.findings import MEANINGS
+    from anchorscope.show.report import MEANINGS
 
     rows = records(view.findings)
     for row in rows:

@@ -20,7 +20,7 @@ from anchorscope.errors import UserError, unknown
 from anchorscope.records import MODES
 
 if TYPE_CHECKING:
-    from anchorscope.show.report.claims import Block
+    from anchorscope.show.claims import Block
 
 FORMATS = (".png", ".svg", ".pdf")
 COLOURS = {
@@ -50,8 +50,8 @@ def figure(
     if mode not in (*MODES, "both"):
         raise unknown("mode", mode, (*MODES, "both"))
     from anchorscope.run_folder.view import RunView
-    from anchorscope.show import plot_delta_p, save_figure
-    from anchorscope.show.delta_p import STYLES, caption_of
+    from anchorscope.show.canvas import save_figure
+    from anchorscope.show.delta_p import STYLES, caption_of, plot_delta_p
 
     if style is not None and style not in STYLES:
         raise unknown("style", style, STYLES)
@@ -165,7 +165,7 @@ def claims(
     the correction for many claims covers all of them.
     """
     from anchorscope.run_folder.view import RunView
-    from anchorscope.show.report.claims import claims_of, grouped_claims, single_columns
+    from anchorscope.show.claims import claims_of, grouped_claims, single_columns
 
     for run in runs:
         if sum(run.resolve() == other.resolve() for other in runs) > 1:

@@ -112,15 +112,15 @@ def bounds_within(room: int, token: float, *, most: int = TOKENS["cuda"]) -> Bou
 
 def _room(model: Model) -> int:
     """The bytes that batches may use of the GPU of a model that has the least left."""
-    held: dict[torch.device, int] = {}
+    held = {model.device: 0}
     for weight in model.lm.parameters():
         if weight.device.type == "cuda":
             held[weight.device] = held.get(weight.device, 0) + weight.nbytes
     rooms = []
-    for device, bytes in held.items():
+    for device, weights in held.items():
         free, total = torch.cuda.mem_get_info(device)
-        ours = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        rooms.append(room_on(total, bytes, free + ours))  # what torch keeps is free as well
+        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        rooms.append(room_on(total, weights, free + kept))  # what torch keeps is free as well
     return min(rooms)
 
 

@@ -12,8 +12,7 @@ import numpy as np
 from scipy.special import expit
 
 from anchorscope.config import Config
-from anchorscope.detect.deployed.detector import Detector
-from anchorscope.detect.deployed.running import RunningScore
+from anchorscope.detect.detector import Detector, RunningScore
 from anchorscope.engine.batches import Budget
 from anchorscope.engine.check import require_understood
 from anchorscope.engine.decode import grow_trunk
@@ -53,7 +52,7 @@ from anchorscope.inspection.result import Inspection, tokens_of_answer
 from anchorscope.models import Model, load_model
 from anchorscope.records import MODES, Mode, Sample
 from anchorscope.run_folder.view import RunView
-from anchorscope.show.curves import color_of
+from anchorscope.show.charts import color_of
 
 States = dict[str, np.ndarray]  # pass -> [layer, width]
 _OPEN: WeakKeyDictionary[Any, dict[tuple, Inspector]] = WeakKeyDictionary()

@@ -11,15 +11,16 @@ from anchorscope.inspection.choices import HEADS, PATCH, WINDOW, Choices
 from anchorscope.inspection.question import RecordedAnswer
 from anchorscope.inspection.readings import PathwayVote, Wrong
 from anchorscope.models import Model
-from anchorscope.notebook import Band, Line, belief_chart, line_sample, visible
 from anchorscope.records import Mode
-from anchorscope.show.curves import INTERVENTIONS
+from anchorscope.show.charts import INTERVENTIONS
 from anchorscope.show.explore.token_texts import piece
-from anchorscope.show.html import render, web_file
+from anchorscope.show.html import panel_style, render
+from anchorscope.show.words import visible
 
+_INK, _GREY = "currentColor", "var(--quiet, #6b7280)"
 # Colour and dashes: colour is never the only sign.
 _STYLE = {
-    CLEAN.name: ("currentColor", ""),
+    CLEAN.name: (_INK, ""),
     KNOCKOUT.name: (INTERVENTIONS[KNOCKOUT.name][1], ""),
     NEUTRAL.name: (INTERVENTIONS[NEUTRAL.name][1], "2 3"),
     ANSWER_ONLY.name: (INTERVENTIONS[ANSWER_ONLY.name][1], "7 3"),
@@ -27,6 +28,27 @@ _STYLE = {
     WINDOW: ("#17a2b8", "4 2"),
     HEADS: ("#a9725f", "1 3 6 3"),
 }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curve:
+    """P(wrong) by layer under one pass, NaN where there is none; with `high` a group's band."""
+
+    name: str
+    label: str
+    values: Sequence[float]
+    color: str
+    dash: str = ""
+    high: Sequence[float] | None = None
+
+    @property
+    def sample(self) -> str:
+        """A piece of it, for a legend."""
+        stroke, height = f'stroke="{self.color}" stroke-dasharray="{self.dash}"', 8
+        line = f'<line x1="0" x2="26" y1="4" y2="4" stroke-width="2.2" {stroke}/>'
+        if self.high is not None:
+            line = f'<rect width="26" height="8" fill="{self.color}" fill-opacity=".2" {stroke}/>'
+        return f'<svg width="26" height="{height}" aria-hidden="true">{line}</svg>'
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,35 +100,32 @@ class Inspection:
 
     def chart(self) -> str:
         """P(wrong) by layer over the run's bands, as an SVG picture."""
-        return belief_chart(self._lines(), self._run_bands(), layer=self.layer)
+        return belief_chart(self.curves(), layer=self.layer)
 
     def _repr_html_(self) -> str:
         """The panel with its own style: a notebook has none."""
-        dark = (
-            f"@media (prefers-color-scheme: dark) {{ .anchorscope {{ {web_file('dark.css')} }} }}"
-        )
-        return f"<div><style>{web_file('panel.css')}{dark}</style>{panel(self)}</div>"
+        style = panel_style("@media (prefers-color-scheme: dark) { .anchorscope {} }")
+        return f"<div><style>{style}</style>{panel(self)}</div>"
 
-    def _lines(self) -> list[Line]:
-        """P(wrong) by layer of every pass, the clean one first."""
-        return [
-            Line(name=name, label=self._label(name), values=values, color=color, dash=dash)
+    def curves(self) -> list[Curve]:
+        """P(wrong) by layer of every pass, the clean one first, after the bands of Q and A."""
+        bands = [
+            Curve(
+                name=name,
+                label=f"{name} of the run, its own subjects cut",
+                values=[low for low, _ in ends],
+                high=[high for _, high in ends],
+                color=self.colors[name],
+                dash="4 2" if name == "A" else "",
+            )
+            for name, ends in self.bands.items()
+        ]
+        passes = [
+            Curve(name=name, label=self._label(name), values=values, color=color, dash=dash)
             for name, values in self.beliefs.items()
             for color, dash in [_STYLE[name]]
         ]
-
-    def _run_bands(self) -> list[Band]:
-        """The middle half of the run's Q and A under the knockout."""
-        return [
-            Band(
-                name=name,
-                label=f"{name} of the run, its own subjects cut",
-                low=[low for low, _ in values],
-                high=[high for _, high in values],
-                color=self.colors[name],
-            )
-            for name, values in self.bands.items()
-        ]
+        return bands + passes
 
     def _label(self, name: str) -> str:
         """The name of a pass in legends."""
@@ -147,7 +166,6 @@ def tokens_of_answer(model: Model, exchange: RecordedAnswer, *, start: int) -> t
 
 def panel(result: Inspection, *, live: bool = False) -> str:
     """The HTML of one question; where it is live, each prompt token is a button."""
-    lines, bands = result._lines(), result._run_bands()
     return render(
         "panel.html",
         question=result.question,
@@ -155,10 +173,78 @@ def panel(result: Inspection, *, live: bool = False) -> str:
         live=live,
         tokens=[token.text for token in result.tokens if token.answer],
         cautions=" ".join(_cautions(result)),
-        lines=[(line, line_sample(line)) for line in lines],
-        bands=bands,
-        chart=result.chart() if lines else "",
+        curves=[(curve, curve.sample) for curve in result.curves()],
+        chart=result.chart() if result.beliefs else "",
     )
+
+
+def belief_chart(curves: Sequence[Curve], *, layer: int) -> str:
+    """P(wrong) by layer as an <svg> element, readable without colour and on any background.
+
+    A vertical line marks `layer`.
+    """
+    layers, (width, height), (left, right, top, bottom) = (
+        max(len(curve.values) for curve in curves), (480, 230), (38, 466, 8, 198),
+    )  # fmt: skip
+
+    def x(at: int) -> float:
+        return left + (right - left) * (at - 1) / max(1, layers - 1)
+
+    def y(value: float) -> float:
+        return bottom - value * (bottom - top)
+
+    def path(places: Sequence[tuple[int, float]]) -> str:
+        return "M" + "L".join(f"{x(at):.1f},{y(value):.2f}" for at, value in places)
+
+    def text(at: float, where: float, words: object, anchor: str = "middle") -> str:
+        place = f'x="{at:.1f}" y="{where:.1f}" text-anchor="{anchor}" font-size="12"'
+        return f'<text {place} fill="{_GREY}">{words}</text>'
+
+    parts = []
+    for value in (0, 0.25, 0.5, 0.75, 1):
+        parts.append(
+            f'<line x1="{left}" x2="{right}" y1="{y(value):.1f}" y2="{y(value):.1f}" '
+            f'stroke="{_GREY}" stroke-opacity="{0.7 if value == 0.5 else 0.25}"/>'
+        )
+        if value in (0, 0.5, 1):
+            parts.append(text(left - 8, y(value) + 4, f"{value:g}", "end"))
+    step = max(1, math.ceil(layers / 7 / 5) * 5) if layers > 7 else 1
+    parts += [text(x(k), bottom + 15, k) for k in range(1, layers + 1) if k % step == 0 or k == 1]
+    parts.append(text((left + right) / 2, height - 3, "layer"))
+    for curve in curves:
+        drawn = ""
+        for stretch in _stretches(curve.values):
+            drawn += path([(k, curve.values[k - 1]) for k in stretch])
+            if curve.high is not None:
+                drawn += "L" + path([(k, curve.high[k - 1]) for k in reversed(stretch)])[1:] + "Z"
+        look = f'stroke="{curve.color}" stroke-dasharray="{curve.dash}" d="{drawn}"'
+        if curve.high is not None:
+            look += f' class="band" data-group="{curve.name}" fill="{curve.color}"'
+            parts.append(f'<path {look} fill-opacity="0.17" stroke-opacity="0.55"/>')
+        else:
+            thick = 2.6 if curve.color == _INK else 1.9
+            look += f' class="belief" data-pass="{curve.name}" fill="none"'
+            parts.append(f'<path {look} stroke-width="{thick}"/>')
+    parts.append(
+        f'<line class="cursor" x1="{x(layer):.1f}" x2="{x(layer):.1f}" y1="{bottom}" y2="{top}" '
+        f'stroke="{_INK}" stroke-opacity="0.45" stroke-dasharray="2 2"/>'
+    )
+    return (
+        '<svg class="beliefs" role="img" aria-label="P(wrong) by layer" '
+        f'viewBox="0 0 {width} {height}" width="100%" style="max-width:648px">'
+        f"{''.join(parts)}</svg>"
+    )
+
+
+def _stretches(values: Sequence[float]) -> list[list[int]]:
+    """The layers (from 1) without a gap between them."""
+    parts: list[list[int]] = [[]]
+    for layer, value in enumerate(values, start=1):
+        if math.isfinite(value):
+            parts[-1].append(layer)
+        elif parts[-1]:
+            parts.append([])
+    return [part for part in parts if part]
 
 
 def streamed(question: str, tokens: Sequence[str], wrong: Sequence[float]) -> str:

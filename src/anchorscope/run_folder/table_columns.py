@@ -157,6 +157,6 @@ TEXT = frozenset(
         "model dataset mode pathway intervention finder_a finder_b id finding why within collapse "
         "variant subset loss measure term predictor set layers dataset_a dataset_b claim "
         "statement source paper_decision strict_decision road control kind less donor text by "
-        "untested surface"
+        "untested surface pass predicted verdict"
     )
 )

@@ -16,7 +16,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from starlette.exceptions import HTTPException
 
-from anchorscope.detect.deployed.located import Scored
+from anchorscope.detect.scored import Scored
 from anchorscope.serve.metrics import Metrics
 from anchorscope.serve.protocol import (
     ChatRequest,
@@ -28,7 +28,7 @@ from anchorscope.serve.protocol import (
 )
 from anchorscope.serve.served import Piece, Served
 from anchorscope.serve.worker import Event, Job, Worker
-from anchorscope.web.guard import Access, ApiError, Finished, Guard
+from anchorscope.web.guard import Access, ApiError, Guard
 
 requests = logging.getLogger("anchorscope.requests")  # a line of JSON for each
 _GET = ["GET", "HEAD"]
@@ -57,9 +57,9 @@ def serve_app(
         yield
         await asyncio.to_thread(worker.stop)
 
-    def finished(one: Finished) -> None:
-        metrics.finished(one.path, one.method, one.status, one.seconds)
-        requests.info(one.line())
+    def finished(facts: dict[str, Any]) -> None:
+        metrics.finished(facts)
+        requests.info(json.dumps(facts))
 
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, lifespan=lifespan)
     keyless = ("/healthz", "/readyz")  # they reveal nothing, and monitors hold no key
@@ -69,9 +69,9 @@ def serve_app(
     _add_monitoring(app, guard, worker, metrics)
     _add_models(app, served)
     answers = _Answers(served, worker, metrics, limits)
-    for path in ("chat", "completions", "score"):
-        route = "chat/completions" if path == "chat" else path
-        app.post(f"/v1/{route}", response_model=None)(getattr(answers, path))
+    app.post("/v1/chat/completions", response_model=None)(answers.chat)
+    app.post("/v1/completions", response_model=None)(answers.completions)
+    app.post("/v1/score", response_model=None)(answers.score)
     return guard
 
 

@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from anchorscope.detect.deployed.located import Outcome, Scored
+from anchorscope.detect.scored import Outcome, Scored
 
 PATHS = (
     *("/v1/chat/completions", "/v1/completions", "/v1/score", "/v1/models"),
@@ -57,11 +57,12 @@ class Metrics:
             if math.isfinite(value):
                 histogram.observe(value)
 
-    def finished(self, path: str, method: str, status: int, seconds: float) -> None:
+    def finished(self, facts: dict[str, Any]) -> None:
         """Count a request; a path that does not exist is `other`, or scanners would fill memory."""
-        self._requests.labels(path if path in PATHS else "other", str(status)).inc()
-        if path in PATHS and method == "POST" and status == 200:
-            self._seconds.observe(seconds)
+        path = facts["path"] if facts["path"] in PATHS else "other"
+        self._requests.labels(path, str(facts["status"])).inc()
+        if path != "other" and facts["method"] == "POST" and facts["status"] == 200:
+            self._seconds.observe(facts["seconds"])
 
     def text(self) -> bytes:
         """What Prometheus reads."""

@@ -6,7 +6,6 @@ import io
 import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -21,8 +20,16 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from anchorscope.run_folder.disk import write_atomic
-from anchorscope.show.charts import Chart, View
-from anchorscope.show.curves import CONTROL, FEW, NULL_LABEL, Series
+from anchorscope.show.charts import (
+    CONTROL,
+    CONTROL_LABEL,
+    FEW,
+    NULL_LABEL,
+    Chart,
+    HeadMaps,
+    Series,
+    View,
+)
 
 Format = Literal["png", "svg", "pdf"]
 FORMATS: tuple[Format, ...] = ("png", "svg", "pdf")
@@ -32,7 +39,6 @@ TEXT, SMALL = 8.0, 6.5  # points
 INK, FAINT = "#222222", "#666666"
 _DPI = 200
 _HATCH = "////"
-_CONTROL_LABEL = "Pale: the same under neutral tokens"
 _DIGITS = 9  # of a panel's place, as a share of the figure
 _LINE = 0.155  # inches of height per line of legend or caption
 
@@ -90,19 +96,6 @@ def draw(ax: Axes, series: Series) -> Line2D:
     return line
 
 
-def few_handle() -> Line2D:
-    return Line2D(
-        [],
-        [],
-        linestyle="none",
-        marker="o",
-        markersize=2.8,
-        markerfacecolor="white",
-        markeredgecolor=FAINT,
-        label=f"fewer than {FEW} samples",
-    )
-
-
 def plot_chart(
     chart: Chart, *, caption: str = "", width: float | None = None, height: float | None = None
 ) -> Figure:
@@ -141,20 +134,26 @@ def _notes(chart: Chart) -> list[Artist]:
     """The legend's second part: what is pale, hatched or hollow."""
     notes: list[Artist] = [*_handles(chart, controls=True)]
     if any(view.controls for view in chart.views):
-        notes.append(Line2D([], [], color=CONTROL, lw=1.0, label=_CONTROL_LABEL))
+        notes.append(Line2D([], [], color=CONTROL, lw=1.0, label=CONTROL_LABEL))
     if any(view.nulls for view in chart.views):
         look = {"facecolor": "none", "edgecolor": "#888888", "hatch": _HATCH, "linewidth": 0}
         notes.append(Patch(**look, label=NULL_LABEL))
     if any(series.few.any() for view in chart.views for series in view.series):
-        notes.append(few_handle())
+        few = {"marker": "o", "markersize": 2.8, "markerfacecolor": "white"}
+        label = f"fewer than {FEW} samples"
+        notes.append(Line2D([], [], ls="none", markeredgecolor=FAINT, label=label, **few))
     return notes
 
 
 def _draw_view(ax: Axes, view: View, chart: Chart) -> None:
-    if chart.unit == "share" and chart.zero:
-        ax.axhline(chart.zero, color="#888888", linewidth=0.7, linestyle=":")
-    elif chart.zero_line:
-        ax.axhline(chart.zero, color="#444444", linewidth=0.7, zorder=1)
+    if chart.zero is not None:
+        chance = chart.zero > 0
+        ax.axhline(chart.zero, color="#888888" if chance else "#444444", linewidth=0.7, zorder=1,
+                   linestyle=":" if chance else "-")  # fmt: skip
+    if chart.x != "Layer":
+        ax.xaxis.set_major_locator(MaxNLocator(nbins=5))
+    if chart.diagonal:
+        ax.plot([0, 1], [0, 1], color="#888888", linewidth=0.7, linestyle=":", label="_diagonal")
     for series in view.nulls:
         ax.fill_between(
             series.layer, series.low, series.high, facecolor="none", edgecolor=series.color,
@@ -166,9 +165,6 @@ def _draw_view(ax: Axes, view: View, chart: Chart) -> None:
             linestyle="--" if series.dashed else "-", label="_control",
         )  # fmt: skip
     for series in view.series:
-        if chart.controls_bare and series.dashed:  # five bands on one another hide the curves
-            nothing = np.full(len(series.layer), np.nan)
-            series = replace(series, low=nothing, high=nothing)
         draw(ax, series)
     if not any(np.isfinite(series.value).any() for series in view.series):
         ax.text(0.5, 0.5, "no numbers", ha="center", transform=ax.transAxes, fontsize=8)
@@ -183,6 +179,29 @@ def _draw_view(ax: Axes, view: View, chart: Chart) -> None:
             fontsize=6, color="#9a3412", va="bottom", zorder=5, parse_math=False,
             bbox={"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 1.5},
         )  # fmt: skip
+
+
+def plot_heads(chart: HeadMaps, *, caption: str) -> Figure:
+    """A map of blocks and heads per dataset: mean ΔP when one head alone is cut."""
+    figure, axes = panels(1, len(chart.maps), share_y=True)
+    drawn = None
+    for ax, (name, effects) in zip(axes[0], chart.maps.items(), strict=True):
+        ax.set_facecolor("#eeeeee")
+        drawn = ax.imshow(
+            effects, cmap="RdBu", vmin=-chart.reach, vmax=chart.reach, aspect="auto",
+            origin="lower", extent=(-0.5, effects.shape[1] - 0.5, 0.5, effects.shape[0] + 0.5),
+        )  # fmt: skip
+        ax.grid(visible=False)
+        ax.yaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
+        title(ax, name)
+        ax.set_xlabel("Head", fontsize=TEXT, color=INK)
+    axes[0, 0].set_ylabel("Block", fontsize=TEXT, color=INK)
+    if drawn is not None:
+        bar = figure.colorbar(drawn, ax=list(axes[0]), fraction=0.04, pad=0.02)
+        bar.set_label("ΔP", fontsize=TEXT)
+        bar.ax.tick_params(labelsize=SMALL)
+    footer(figure, [], columns=1, caption=caption)
+    return figure
 
 
 def _make_room(ax: Axes, lines: int) -> None:

@@ -1,4 +1,7 @@
-"""Charts of a run as data: what the figures draw, and as JSON what the report's script draws."""
+"""Charts as data: curves by layer with their colours and names, for figures and for pages.
+
+`canvas.py` draws them with matplotlib, `web/chart.js` in a page.
+"""
 
 from __future__ import annotations
 
@@ -8,21 +11,70 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+import pandas as pd
 
-from anchorscope.run_folder.view import RunView
-from anchorscope.show.curves import (
-    Series,
-    auroc_series,
-    dashed_note,
-    intervention_series,
+from anchorscope.records import Mode
+from anchorscope.run_folder.view import RunView, values, where
+
+# One colour a dataset, distinguishable for readers who see no red or green (Okabe and Ito's, the
+# darkest first), then darker tones of them for a seventh to a twelfth dataset.
+PALETTE = (
+    *("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"),
+    *("#00446b", "#803800", "#005f45", "#7a4964", "#8a5f00", "#336c8c"),
 )
-
+CONTROL = "#b8b8b8"
+INTERVENTIONS: Mapping[str, tuple[str, str]] = {  # name -> (what a reader calls it, colour)
+    "knockout": ("exact question tokens", "#1f77b4"),
+    "question": ("all question tokens", "#9467bd"),
+    "answer-only": ("answer without question", "#2ca02c"),
+    "content": ("other content words", "#bcbd22"),
+    "neutral": ("neutral tokens", "#8f8f8f"),
+    "retest": ("another prompt", "#17becf"),
+    "retest-knockout": ("exact question tokens, another prompt", "#8c564b"),
+}
+_OTHER = ("#bcbd22", "#17becf", "#8c564b")  # for an intervention without a name of its own
+# Below this many samples a bootstrap interval is too narrow to be believed; such points
+# are drawn hollow and such numbers are said to be few.
+FEW = 10
+NULL_LABEL = "Q under one mechanism"
+CONTROL_LABEL = "Pale: the same under neutral tokens"
+Columns = tuple[str, str, str]  # of a value and the ends of its interval
+DELTA_P: Columns = ("delta_p", "delta_p_low", "delta_p_high")
+AUROC: Columns = ("auroc", "auroc_low", "auroc_high")
+FLIPS: Columns = ("flip_rate", "flip_rate_low", "flip_rate_high")
 Unit = Literal["points", "percent", "share"]
 
 
 @dataclass(frozen=True, kw_only=True)
+class Series:
+    """One curve: a group of one dataset, with its interval and counts, by layer."""
+
+    label: str
+    color: str
+    dashed: bool = False
+    dataset: str = ""
+    layer: np.ndarray  # [layer]
+    value: np.ndarray  # [layer], NaN where the group is empty
+    low: np.ndarray
+    high: np.ndarray
+    n: np.ndarray
+
+    @property
+    def alone(self) -> np.ndarray:
+        """Which points have no neighbour to draw a line to."""
+        finite = np.isfinite(self.value)
+        padded = np.concatenate([[False], finite, [False]])
+        return finite & ~padded[:-2] & ~padded[2:]
+
+    @property
+    def few(self) -> np.ndarray:
+        """Which points have fewer samples than an interval needs."""
+        return np.isfinite(self.value) & (self.n < FEW)
+
+
+@dataclass(frozen=True, kw_only=True)
 class View:
-    """The curves of one panel: a choice on the report's switch, a panel of the figure."""
+    """The curves of one panel: a choice on a page's switch, a panel of a figure."""
 
     row: str = ""  # named beside the panel's row
     column: str  # named above the panel
@@ -32,12 +84,7 @@ class View:
     controls: Sequence[Series] = ()  # thin pale lines
     note: str = ""  # written into the panel
     warnings: Sequence[str] = ()  # below the curves
-    switch: str = ""  # on the switch of the report, in place of column and row
-
-    @property
-    def label(self) -> str:
-        """On the switch of the report."""
-        return self.switch or ", ".join(part for part in (self.column, self.row) if part)
+    switch: str = ""  # on a page's switch, in place of column and row
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,11 +94,10 @@ class Chart:
     views: Sequence[View]
     caption: str = ""
     unit: Unit = "points"
-    zero: float = 0.0  # what nothing would give
+    zero: float | None = 0.0  # the line of no effect; None: no line
     x: str = "Layer"
     share_y: bool = True
-    zero_line: bool = True  # drawn where `zero` is
-    controls_bare: bool = False  # dashed curves without a band: many on one another hide the rest
+    diagonal: bool = False  # a dotted line from 0, 0 to 1, 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,52 +114,186 @@ class HeadMaps:
         return (float(np.abs(effects).max()) if len(effects) else 1.0) or 1.0
 
 
+def color_of(position: int) -> str:
+    """The colour of the dataset at `position` (from 0); A is dashed, its control pale."""
+    return PALETTE[position % len(PALETTE)]
+
+
+def pale(color: str) -> str:
+    """The tone of a dataset's control: the colour, two thirds of the way to white."""
+    return "#" + "".join(f"{(int(color[i : i + 2], 16) + 2 * 255) // 3:02x}" for i in (1, 3, 5))
+
+
+def all_titles(runs: Sequence[RunView]) -> dict[str, str]:
+    """Dataset short name -> title over several runs, in order of first appearance."""
+    titles: dict[str, str] = {}
+    for run in runs:
+        titles |= {name: title for name, title in run.titles.items() if name not in titles}
+    return titles
+
+
+def curve(
+    rows: pd.DataFrame,
+    columns: Columns,
+    *,
+    label: str,
+    color: str,
+    dashed: bool = False,
+    dataset: str = "",
+    factor: float = 1,
+) -> Series:
+    """The columns by layer, times `factor`; the interval is NaN where the table has none."""
+    rows = rows.sort_values("layer")
+    nothing = np.full(len(rows), math.nan)
+    value, low, high = (
+        factor * rows[name].to_numpy(float) if name in rows else nothing for name in columns
+    )
+    count = rows["n" if "n" in rows else "n_test"].to_numpy(float)
+    return Series(
+        label=label, color=color, dashed=dashed, dataset=dataset, value=value, low=low, high=high,
+        layer=rows["layer"].to_numpy(int), n=np.nan_to_num(count).astype(int),
+    )  # fmt: skip
+
+
+def pathway_series(
+    table: pd.DataFrame,
+    titles: Mapping[str, str],
+    columns: Columns = DELTA_P,
+    *,
+    factor: float = 1,
+    control: bool = False,
+) -> list[Series]:
+    """Q and A of each dataset that the table has rows of, in legend order; pale for a control."""
+    series: list[Series] = []
+    for position, (name, title) in enumerate(titles.items()):
+        for pathway in ("Q", "A"):
+            rows = where(table, dataset=name, pathway=pathway)
+            label, color = f"{pathway}-Anchored ({title})", color_of(position)
+            if control:
+                label, color = f"{pathway}, neutral tokens ({title})", pale(color)
+            if len(rows):
+                look = {"label": label, "color": color, "dashed": pathway == "A", "dataset": name}
+                series.append(curve(rows, columns, factor=factor, **look))
+    return series
+
+
+def null_series(runs: Sequence[RunView], titles: Mapping[str, str], mode: Mode) -> list[Series]:
+    """For each dataset the band of Q under one mechanism: A's curve plus the null's gap, by layer.
+
+    A Q curve inside its band shows no second pathway. The null is made for each layer's own
+    groups: a run that groups at one layer has no band.
+    """
+    found = []
+    for position, (name, title) in enumerate(titles.items()):
+        for run in runs:
+            if name not in run.titles or run.config.get("grouping", "per-layer") != "per-layer":
+                continue
+            null = where(run.strict, dataset=name).sort_values("layer")
+            a = where(run.layers, dataset=name, mode=mode, pathway="A").set_index("layer")
+            base = a["delta_p"].reindex(null["layer"]).to_numpy(float)
+            low, high = (null[f"{mode}_null_{end}"].to_numpy(float) for end in ("low", "high"))
+            band = Series(
+                label=f"{NULL_LABEL} ({title})", color=color_of(position), dataset=name,
+                layer=null["layer"].to_numpy(int), value=base + (low + high) / 2, low=base + low,
+                high=base + high, n=null["n"].to_numpy(int),
+            )  # fmt: skip
+            if np.isfinite(band.low).any():
+                found.append(band)
+    return found
+
+
 def probes_chart(run: RunView) -> Chart:
     """AUROC by layer, a line per dataset (dashed: the question alone), chance dotted."""
-    series = auroc_series(run, run.titles)
+    series, before = [], run.evidence.get("question_probe")
+    for position, (name, title) in enumerate(run.titles.items()):
+        look = {"color": color_of(position), "dataset": name}
+        series.append(curve(where(run.probes, dataset=name), AUROC, label=title, **look))
+        if before is not None:
+            label, rows = f"{title}, question only", where(before, dataset=name)
+            series.append(curve(rows, AUROC, label=label, dashed=True, **look))
     view = View(column=run.model_name, y="AUROC (wrong against right)", series=series)
     caption = "Each question is read by a probe that never saw it. Dotted: chance."
-    return Chart(views=[view], caption=caption + dashed_note([run]), unit="share", zero=0.5)
+    if before is not None:
+        caption += " Dashed: a probe at the last question token, before any answer."
+    return Chart(views=[view], caption=caption, unit="share", zero=0.5)
+
+
+def intervention_names(table: pd.DataFrame) -> dict[str, tuple[str, str]]:
+    """Intervention -> (name, colour) of those in controls.csv, the known ones first."""
+    interventions = list(dict.fromkeys(values(table, "intervention")))
+    named = {name: style for name, style in INTERVENTIONS.items() if name in interventions}
+    others = [name for name in interventions if name not in INTERVENTIONS]
+    return named | {name: (name, _OTHER[i % len(_OTHER)]) for i, name in enumerate(others)}
 
 
 def controls_chart(run: RunView) -> Chart:
     """Flip rate by layer and intervention, a view per dataset."""
-    views = [
-        View(column=title, y="Predictions that flip (%)", series=intervention_series(run, name))
-        for name, title in run.titles.items()
-    ]
+    views = []
+    for dataset, title in run.titles.items():
+        rows = where(run.controls, dataset=dataset)
+        series = [
+            curve(part, FLIPS, label=label, color=color, factor=100)
+            for name, (label, color) in intervention_names(run.controls).items()
+            if len(part := where(rows, intervention=name))
+        ]
+        views.append(View(column=title, y="Predictions that flip (%)", series=series))
     return Chart(views=views, caption="What the answer is kept from seeing.", unit="percent")
 
 
+def collapse_notes(runs: Sequence[RunView], titles: Mapping[str, str]) -> list[str]:
+    """A line for each dataset whose pathway is, at some layers, only the predicted class."""
+    notes = []
+    for run in runs:
+        for name in run.titles:
+            rows = where(run.strict, dataset=name)
+            layers = sorted(rows.loc[rows["collapse"].astype(str) == "True", "layer"].astype(int))
+            if layers:
+                title = titles.get(name, name)
+                notes.append(f"{title}: pathway = predicted class at {layer_spans(layers)}")
+    return notes
+
+
+def layer_spans(layers: Sequence[int]) -> str:
+    """'layers 1, 4–6' for 1, 4, 5, 6."""
+    parts: list[list[int]] = []
+    for layer in layers:
+        if parts and layer == parts[-1][-1] + 1:
+            parts[-1].append(layer)
+        else:
+            parts.append([layer])
+    spans = ", ".join(f"{p[0]}–{p[-1]}" if len(p) > 1 else str(p[0]) for p in parts)
+    return f"layer{'s' if len(layers) > 1 else ''} {spans}"
+
+
 def chart_data(chart: Chart | HeadMaps) -> dict[str, Any]:
-    """The chart as page.js draws it: its views to switch between, strict mode first."""
+    """The chart as chart.js draws it: its views to switch between, strict mode first."""
     if isinstance(chart, HeadMaps):
         maps = [{"label": title, "cells": cells.tolist()} for title, cells in chart.maps.items()]
         return {"kind": "heads", "reach": chart.reach, "views": maps}
     every = [s for view in chart.views for s in (*view.series, *view.nulls, *view.controls)]
     # A curve without a natural zero fills its panel.
-    include = chart.zero if chart.share_y and chart.zero_line else math.nan
+    include = chart.zero if chart.share_y and chart.zero is not None else math.nan
     views = [
         {
-            "label": view.label,
+            "label": view.switch or ", ".join(part for part in (view.column, view.row) if part),
             "y": view.y,
             "range": _span(every if chart.share_y else view.series, include),
             "nulls": [_series(series) for series in view.nulls],
             "controls": [_series(series) for series in view.controls],
             "curves": [_series(series) for series in view.series],
         }
-        for view in sorted(chart.views, key=lambda view: "paper mode" in view.label.lower())
+        for view in chart.views
     ]
-    zero = chart.zero if chart.zero_line else None
-    return {"kind": "curves", "unit": chart.unit, "x": chart.x, "zero": zero, "views": views}
+    views.sort(key=lambda view: "paper mode" in view["label"].lower())
+    return {"kind": "curves", "unit": chart.unit, "x": chart.x, "zero": chart.zero, "views": views}
 
 
 def _series(series: Series) -> dict[str, Any]:
     """A curve with its interval, counts, and the points that get a dot of their own."""
-    numbers = {name: getattr(series, name).tolist() for name in ("layer", "value", "low", "high")}
-    dots = (series.alone | series.few).tolist()
-    look = {"label": series.label, "color": series.color, "dashed": series.dashed}
-    return {**look, **numbers, "n": series.n.tolist(), "dots": dots}
+    look = {name: getattr(series, name) for name in ("label", "color", "dashed", "dataset")}
+    numbers = {name: getattr(series, name) for name in ("layer", "value", "low", "high", "n")}
+    numbers["dots"] = series.alone | series.few
+    return look | {name: array.tolist() for name, array in numbers.items()}
 
 
 def _span(series: Sequence[Series], include: float) -> list[float]:

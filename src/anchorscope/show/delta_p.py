@@ -10,13 +10,20 @@ import pandas as pd
 
 from anchorscope.errors import UserError, unknown
 from anchorscope.records import MODES, Mode
-from anchorscope.run_folder.view import RunView, records, where
-from anchorscope.show.charts import Chart, View
-from anchorscope.show.curves import all_titles, collapse_notes, null_series, pathway_series
+from anchorscope.run_folder.view import RunView, where
+from anchorscope.show.charts import (
+    Chart,
+    View,
+    all_titles,
+    collapse_notes,
+    null_series,
+    pathway_series,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+Reading = Literal["paper", "strict", "both"]
 MODE_TITLES: Mapping[Mode, str] = {
     "paper": "Paper mode: groups and effects from the same probe, so some of the gap is built in",
     "strict": "Strict mode: groups from one probe, effects from another, on unseen questions",
@@ -46,23 +53,13 @@ class Panel:
     title: str
     runs: list[RunView] = field(default_factory=list)
 
-    def takes(self, run: RunView) -> bool:
-        """Whether the run adds datasets to this model rather than a second reading of one."""
-        drawn = {name for other in self.runs for name in other.titles}
-        return self.title == run.model_name and not drawn & run.titles.keys()
-
-    def layers(self) -> pd.DataFrame:
-        return pd.concat([run.layers for run in self.runs], ignore_index=True)
-
-    def control_layers(self) -> pd.DataFrame:
-        return pd.concat([run.control_layers for run in self.runs], ignore_index=True)
+    def rows(self, table: Literal["layers", "control_layers"], mode: Mode) -> pd.DataFrame:
+        """A mode's rows of a table of all runs."""
+        return where(pd.concat([getattr(run, table) for run in self.runs]), mode=mode)
 
 
 def plot_delta_p(
-    runs: Sequence[RunView] | RunView,
-    *,
-    mode: Literal["paper", "strict", "both"] = "strict",
-    style: Style | None = None,
+    runs: Sequence[RunView] | RunView, *, mode: Reading = "strict", style: Style | None = None
 ) -> Figure:
     """Draw ΔP by layer: a column of panels per model, a row per mode, one legend below.
 
@@ -92,10 +89,9 @@ def plot_delta_p(
         raise UserError("There is no run to draw. Give at least one finished run folder.")
     if mode not in (*MODES, "both"):
         raise unknown("mode", mode, (*MODES, "both"))
-    modes: tuple[Mode, ...] = MODES if mode == "both" else (mode,)
-    chart = delta_p_chart(views, modes)
+    chart = delta_p_chart(views, MODES if mode == "both" else (mode,))
     if style is None:
-        return plot_chart(chart, caption=_caption(group_by_model(views), all_titles(views), modes))
+        return plot_chart(chart, caption=_caption(views, mode))
     return plot_chart(chart, width=style.width, height=style.height)
 
 
@@ -109,9 +105,9 @@ def delta_p_chart(runs: Sequence[RunView], modes: Sequence[Mode] = MODES) -> Cha
             column=f"{panel.title}, {mode} mode" if beside else panel.title,
             switch=f"{mode.capitalize()} mode",
             y=f"ΔP ({runs[0].unit})",
-            series=pathway_series(where(panel.layers(), mode=mode), titles),
+            series=pathway_series(panel.rows("layers", mode), titles),
             nulls=null_series(panel.runs, titles, mode),
-            controls=pathway_series(where(panel.control_layers(), mode=mode), titles, control=True),
+            controls=pathway_series(panel.rows("control_layers", mode), titles, control=True),
             warnings=collapse_notes(panel.runs, titles),
         )
         for mode in modes
@@ -120,22 +116,23 @@ def delta_p_chart(runs: Sequence[RunView], modes: Sequence[Mode] = MODES) -> Cha
     return Chart(views=views)
 
 
-def caption_of(runs: Sequence[RunView], mode: Literal["paper", "strict", "both"]) -> str:
+def caption_of(runs: Sequence[RunView], mode: Reading) -> str:
     """The caption of the figure of these runs, for the text around it."""
-    modes: tuple[Mode, ...] = MODES if mode == "both" else (mode,)
     start = "Solid: question-anchored (Q). Dashed: answer-anchored (A). "
-    return start + _caption(group_by_model(runs), all_titles(runs), modes).replace("\u00a0", " ")
+    return start + _caption(runs, mode).replace("\u00a0", " ")
 
 
 def group_by_model(runs: Sequence[RunView]) -> list[Panel]:
     """One panel per model; a second run of the same model and dataset gets its own."""
     panels: list[Panel] = []
     for run in runs:
-        panel = next((panel for panel in panels if panel.takes(run)), None)
-        if panel is None:
-            panel = Panel(run.model_name)
-            panels.append(panel)
-        panel.runs.append(run)
+        for panel in panels:
+            drawn = {name for other in panel.runs for name in other.titles}
+            if panel.title == run.model_name and not drawn & run.titles.keys():
+                panel.runs.append(run)
+                break
+        else:
+            panels.append(Panel(run.model_name, [run]))
     names = [panel.title for panel in panels]
     for panel in panels:
         if names.count(panel.title) > 1:
@@ -143,47 +140,34 @@ def group_by_model(runs: Sequence[RunView]) -> list[Panel]:
     return panels
 
 
-def _caption(columns: Sequence[Panel], titles: Mapping[str, str], modes: Sequence[Mode]) -> str:
+def _caption(runs: Sequence[RunView], mode: Reading) -> str:
     """One line: the mode, what was cut, the bands, and how many questions."""
-    reading = MODE_TITLES[modes[0]] if len(modes) == 1 else "Paper mode and strict mode"
-    cut = "Knockout of " + _settings(columns)
-    return f"{reading}. {cut}. Bands: 95 % bootstrap intervals. {_counts(columns, titles)}."
-
-
-def _settings(columns: Sequence[Panel]) -> str:
-    """What is cut and how: the knockout's switches, where the runs record and agree on them."""
+    reading = "Paper mode and strict mode" if mode == "both" else MODE_TITLES[mode]
     switches, words = [], {"pre": "before the softmax", "post": "after the softmax"}
     for key in ("layers", "where", "finder", "grouping"):
-        value = _agreed(columns, key)
+        value = _agreed(runs, key)
         if value not in (None, "auto", "per-layer"):
             prefix = f"{key} " if key in ("finder", "grouping") else ""
             switches.append(prefix + words.get(str(value), str(value)))
-    keys = f"{_agreed(columns, 'keys') or 'exact'} tokens".replace("exact", "exact question")
-    return keys + (f" ({', '.join(switches)})" if switches else "")
+    keys = f"{_agreed(runs, 'keys') or 'exact'} tokens".replace("exact", "exact question")
+    cut = keys + (f" ({', '.join(switches)})" if switches else "")
+    counts = _counts(group_by_model(runs), all_titles(runs))
+    return f"{reading}. Knockout of {cut}. Bands: 95 % bootstrap intervals. {counts}."
 
 
-def _agreed(columns: Sequence[Panel], key: str) -> str | None:
+def _agreed(runs: Sequence[RunView], key: str) -> str | None:
     """The value of a setting that all runs record and agree on."""
-    values = {str(run.config[key]) for p in columns for run in p.runs if key in run.config}
+    values = {str(run.config[key]) for run in runs if key in run.config}
     return values.pop() if len(values) == 1 else None
 
 
-def _counts(columns: Sequence[Panel], titles: Mapping[str, str]) -> str:
-    """How many questions are behind the curves of each panel."""
+def _counts(panels: Sequence[Panel], titles: Mapping[str, str]) -> str:
+    """How many questions are behind the curves of each panel: Q and A, where they are most."""
     parts = []
-    for panel in columns:
-        table = panel.layers()
-        sums = {name: _questions(where(table, dataset=name)) for name in titles}
-        counts = [f"{sums[name]} {title}" for name, title in titles.items() if sums[name]]
+    for panel in panels:
+        table = pd.concat([run.layers for run in panel.runs])
+        sums = table.groupby(["dataset", "mode", "layer"])["n"].sum().groupby("dataset").max()
+        counts = [f"{sums[name]} {title}" for name, title in titles.items() if sums.get(name)]
         each = ", ".join(count.replace(" ", "\u00a0") for count in counts)  # kept on one line
-        parts.append(each if len(columns) == 1 else f"{panel.title}: {each}")
-    return "n\u00a0=\u00a0" + "; ".join(parts) if any(parts) else "n\u00a0=\u00a00"
-
-
-def _questions(table: pd.DataFrame) -> int:
-    """The most samples that Q and A have together at any layer, in any mode."""
-    sums: dict[tuple[str, int], int] = {}
-    for row in records(table):
-        key = (row["mode"], row["layer"])
-        sums[key] = sums.get(key, 0) + int(row["n"])
-    return max(sums.values(), default=0)
+        parts.append(each if len(panels) == 1 else f"{panel.title}: {each}")
+    return "n\u00a0=\u00a0" + ("; ".join(parts) or "0")

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import cast
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator
 from sklearn.metrics import roc_curve
 
 from anchorscope.detect.kinds import make_method
 from anchorscope.run_folder.view import where
 from anchorscope.show import canvas
-from anchorscope.show.canvas import save_figure
-from anchorscope.show.curves import FEW, PALETTE
+from anchorscope.show.charts import FEW, PALETTE, Chart, Series, View
 from anchorscope.stats.ranking import Curve, auroc, reliability, risk_coverage
 
 # What a reader asks first; the table has them all.
@@ -26,7 +24,8 @@ DRAWN = ("min-log-prob", "p-true", "probe", "combined", "mop", "pr", "auto")
 _PANELS = 3  # side by side
 
 
-class _Curves(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class _Kind:
     """One kind of curve: a panel per dataset, a line per detector."""
 
     points: Callable[[np.ndarray, np.ndarray, np.ndarray], Curve]  # of z, score, probability
@@ -37,25 +36,25 @@ class _Curves(NamedTuple):
 
 
 FIGURES = {
-    "detect_roc": _Curves(
-        lambda z, score, _: Curve(*roc_curve(z, score)[:2]),
-        "Right answers flagged",
-        "Wrong answers flagged",
+    "detect_roc": _Kind(
+        points=lambda z, score, _: Curve(*roc_curve(z, score)[:2]),
+        x="Right answers flagged",
+        y="Wrong answers flagged",
         diagonal=True,
         note="Every answer is scored by a detector that was fitted without its entity.",
     ),
-    "detect_reliability": _Curves(
-        lambda z, _, probability: _reliable(z, probability),
-        "Probability of being wrong",
-        "Share that is wrong",
+    "detect_reliability": _Kind(
+        points=lambda z, _, probability: _reliable(z, probability),
+        x="Probability of being wrong",
+        y="Share that is wrong",
         diagonal=True,
         note="Bins of equal width with ten answers at least; on the dotted line a probability "
         "means what it says.",
     ),
-    "detect_risk": _Curves(
-        lambda z, score, _: risk_coverage(z, score),
-        "Answers given (coverage)",
-        "Wrong among them (risk)",
+    "detect_risk": _Kind(
+        points=lambda z, score, _: risk_coverage(z, score),
+        x="Answers given (coverage)",
+        y="Wrong among them (risk)",
         diagonal=False,
         note="Answers are given in the order of trust; the right end is all of them.",
     ),
@@ -70,32 +69,25 @@ def write_detect_figures(
     if transfer is not None:
         drawn["detect_transfer"] = _plot_transfer(transfer)
     home = folder / "figures"
-    return [file for name, fig in drawn.items() for file in save_figure(fig, home / name)]
+    return [file for name, fig in drawn.items() for file in canvas.save_figure(fig, home / name)]
 
 
-def _plot_curves(scores: pd.DataFrame, kind: _Curves) -> Figure:
+def _plot_curves(scores: pd.DataFrame, kind: _Kind) -> Figure:
     """The curves of the detectors that are drawn, on answers about unseen entities."""
-    datasets = list(dict.fromkeys(scores["dataset"]))
-    colours = _colours(scores)
-    figure, axes = canvas.panels(1, len(datasets), share_y=True)
-    for ax, dataset in zip(axes[0], datasets, strict=True):
-        canvas.title(ax, dataset)
-        ax.set_xlabel(kind.x, fontsize=canvas.TEXT)
-        ax.xaxis.set_major_locator(MaxNLocator(nbins=5))
-        ax.set(xlim=(0, 1), ylim=(0, 1.01))
-        if kind.diagonal:
-            ax.plot([0, 1], [0, 1], color="#888888", linewidth=0.7, linestyle=":")
-        for name, colour in colours.items():
+    views = []
+    for dataset in dict.fromkeys(scores["dataset"]):
+        series = []
+        for name, color in _colours(scores).items():
             rows = where(scores, dataset=dataset, split="entity", detector=name)
             if len(rows):
-                ax.plot(*kind.points(*_columns(rows)), color=colour, linewidth=1.2)
-    axes[0, 0].set_ylabel(kind.y, fontsize=canvas.TEXT)
-    handles = [
-        Line2D([], [], color=colour, lw=1.3, label=make_method(name).name)
-        for name, colour in colours.items()
-    ]
-    canvas.footer(figure, handles, columns=min(3, len(handles)), caption=kind.note)
-    return figure
+                x, y = kind.points(*_columns(rows))[:2]
+                none, n = np.full(len(x), np.nan), np.full(len(x), len(rows))
+                label = make_method(name).name
+                look = {"label": label, "color": color, "low": none, "high": none, "n": n}
+                series.append(Series(layer=x, value=y, **look))
+        views.append(View(column=str(dataset), y=kind.y, series=series))
+    chart = Chart(views=views, x=kind.x, unit="share", zero=None, diagonal=kind.diagonal)
+    return canvas.plot_chart(chart, caption=kind.note)
 
 
 def _plot_transfer(transfer: pd.DataFrame) -> Figure:

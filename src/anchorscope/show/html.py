@@ -14,9 +14,8 @@ from typing import Any, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from anchorscope.notebook import codes, visible
 from anchorscope.records import MODES
-from anchorscope.show.report.words import number, percent, short
+from anchorscope.show.words import codes, number, percent, short, visible
 
 
 class Table(NamedTuple):
@@ -43,13 +42,8 @@ def environment() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    found.filters |= {
-        "number": number,
-        "percent": percent,
-        "short": short,
-        "visible": visible,
-        "codes": codes,
-    }
+    for show in (number, percent, short, visible, codes):
+        found.filters[show.__name__] = show
     found.globals |= {"island": island, "modes": MODES, "zip": zip}
     return found
 
@@ -58,6 +52,23 @@ def web_file(name: str) -> str:
     """The text of a style sheet or script of show/web."""
     folder = resources.files("anchorscope.show").joinpath("web")
     return folder.joinpath(name).read_text(encoding="utf-8")
+
+
+def page_style(name: str) -> str:
+    """The style sheet of a page: colours for light and dark, what pages share, and its own."""
+    colors, dark = web_file("colors.css"), web_file("dark.css")
+    shared = web_file("shared.css") + web_file("theme.css")
+    scheme = f":root {{ {colors} }} @media (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}"
+    return f"{scheme}\n{shared}{web_file(name)}"
+
+
+def panel_style(dark: str) -> str:
+    """The style of the panels of one question, inside a page of somebody else.
+
+    `dark` has the place of the dark colours: `{}` is a rule for them.
+    """
+    own = web_file("colors.css") + web_file("panel.css") + web_file("shared.css")
+    return f".anchorscope {{ {own} }} " + dark.replace("{}", f"{{ {web_file('dark.css')} }}")
 
 
 def bundle(*names: str) -> str:

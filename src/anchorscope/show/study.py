@@ -16,12 +16,12 @@ from anchorscope.records import MODES
 from anchorscope.run_folder.disk import write_atomic
 from anchorscope.run_folder.view import RunView, records
 from anchorscope.show.canvas import save_figure
-from anchorscope.show.curves import all_titles
+from anchorscope.show.charts import all_titles
+from anchorscope.show.claims import Block, grouped_claims, single_columns
 from anchorscope.show.delta_p import plot_delta_p
-from anchorscope.show.html import Table, render, web_file
-from anchorscope.show.report.claims import Block, grouped_claims, single_columns
-from anchorscope.show.report.findings import finding_name
-from anchorscope.show.report.words import number, percent, span
+from anchorscope.show.html import Table, page_style, render
+from anchorscope.show.report import finding_name
+from anchorscope.show.words import number, percent, span
 
 # No script at all; the figures are in the page.
 _POLICY = (
@@ -74,7 +74,7 @@ def page(study: ShownStudy) -> str:
         title=study.title,
         kind="study",
         policy=_POLICY,
-        style=web_file("theme.css") + web_file("page.css"),
+        style=page_style("page.css"),
         failed=study.failed,
         panels=[(panel.title, _pictures(study.folder, panel)) for panel in study.panels],
         findings=[_finding(study.folder, row) for row in records(study.table)],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 from anchorscope.records import Span
 
@@ -91,21 +91,10 @@ def occurrences(text: str, piece: str, *, any_case: bool = False) -> tuple[Span,
     """Every occurrence of the piece in the text on word borders."""
     if not piece.strip():
         return ()
-    spans = _in_any_case(text, piece) if any_case else _as_written(text, piece)
-    return tuple(s for s in spans if _border(text, s.start) and _border(text, s.stop))
-
-
-def _in_any_case(text: str, piece: str) -> Iterator[Span]:
     # A regex, not casefold(): folding can change lengths, and so every position after.
-    for match in re.finditer(re.escape(piece), text, re.IGNORECASE):
-        yield Span(*match.span())
-
-
-def _as_written(text: str, piece: str) -> Iterator[Span]:
-    at = text.find(piece)
-    while at >= 0:
-        yield Span(at, at + len(piece))
-        at = text.find(piece, at + len(piece))
+    flags = re.IGNORECASE if any_case else re.NOFLAG
+    found = (Span(*match.span()) for match in re.finditer(re.escape(piece), text, flags))
+    return tuple(s for s in found if _border(text, s.start) and _border(text, s.stop))
 
 
 def overlap(a: Iterable[Span], b: Iterable[Span]) -> float:

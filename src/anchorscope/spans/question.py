@@ -66,7 +66,7 @@ def find_spans(
     if finder not in get_args(Finder):
         raise unknown("finder of exact question tokens", finder, get_args(Finder))
     if finder == "auto":
-        return [_auto(question) for question in questions]
+        return [_first_found(question) for question in questions]
     if finder == "model":
         if generate is None:
             raise UserError(
@@ -95,19 +95,17 @@ def given_spans(question: Question) -> tuple[Span, ...]:
     """Every occurrence of each of the question's subjects."""
     spans: list[Span] = []
     for subject in question.subjects:
-        spans += occurrences(question.text, subject) or _anywhere(question.text, subject)
+        found = occurrences(question.text, subject)
+        if not found and subject.strip() and subject in question.text:  # inside a longer word
+            at = question.text.index(subject)
+            found = (Span(at, at + len(subject)),)
+        spans += found
     return merged(spans)
 
 
 def all_spans(question: Question) -> tuple[Span, ...]:
     """The whole question without white space and punctuation at its ends."""
     return merged([trimmed(question.text, Span(0, len(question.text)))])
-
-
-def _anywhere(text: str, subject: str) -> list[Span]:
-    """The subject inside longer words, for subjects that are not on word borders."""
-    at = text.find(subject) if subject.strip() else -1
-    return [Span(at, at + len(subject))] if at >= 0 else []
 
 
 _TEXT_FINDERS: dict[str, Callable[[Question], tuple[Span, ...]]] = {
@@ -117,7 +115,7 @@ _TEXT_FINDERS: dict[str, Callable[[Question], tuple[Span, ...]]] = {
 }
 
 
-def _auto(question: Question) -> QuestionSpans:
+def _first_found(question: Question) -> QuestionSpans:
     for finder, find in _TEXT_FINDERS.items():
         if spans := find(question):
             return _with_property(question, finder, spans)
@@ -136,16 +134,13 @@ def agreement(
     for dataset in dict.fromkeys(question.dataset for question in questions):
         ids = [question.id for question in questions if question.dataset == dataset]
         for a, b in combinations(found_by_finder, 2):
-            scores = _scores(ids, found_by_finder[a], found_by_finder[b])
+            both = [(found_by_finder[a].get(id), found_by_finder[b].get(id)) for id in ids]
+            scores = [overlap(one, other) for one, other in both if one and other]
             n = len(scores)
             jaccard = float(np.mean(scores)) if n else np.nan
             identical = float(np.mean([s == 1 for s in scores])) if n else np.nan
             rows.append((dataset, a, b, n, jaccard, identical))
     return pd.DataFrame(rows, columns=list(table_columns.SPANS))
-
-
-def _scores(ids: Sequence[str], a: SpansById, b: SpansById) -> list[float]:
-    return [overlap(a[i], b[i]) for i in ids if a.get(i) and b.get(i)]
 
 
 # --- The finder `model` ---
@@ -255,11 +250,8 @@ def entity_of(question: Question, spans: QuestionSpans) -> str:
     if question.entity and question.entity != normalised(question.text):
         return question.entity
     marked = find_spans([question], finder="auto")[0] if spans.finder == "all" else spans
-    return _longest_name(question.text, marked.subject_spans) or normalised(question.text)
-
-
-def _longest_name(text: str, spans: Sequence[Span]) -> str:
-    if not spans:
-        return ""
-    span = longest(spans)
-    return _ARTICLE.sub("", normalised(text[span.start : span.stop]), count=1)
+    if not marked.subject_spans:
+        return normalised(question.text)
+    start, stop = longest(marked.subject_spans)
+    name = _ARTICLE.sub("", normalised(question.text[start:stop]), count=1)
+    return name or normalised(question.text)

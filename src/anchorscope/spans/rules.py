@@ -50,7 +50,8 @@ def rules_spans(text: str) -> tuple[Span, ...]:
     is the least part.
     """
     names = [*_quoted(text), *_names(text)]
-    spans = merged([*names, *_numbers(text)] if names else _content(text))
+    numbers = re.finditer(r"\d+(?:[.,]\d+)*(?:[^\W\d_]+)?", text)
+    spans = merged([*names, *(Span(*n.span()) for n in numbers)] if names else _content(text))
     # "1980 Winter Olympics": number and name side by side are one span.
     gaps = (Span(a.stop, b.start) for a, b in pairwise(spans) if text[a.stop : b.start].isspace())
     return merged([*spans, *gaps])
@@ -62,11 +63,6 @@ def _quoted(text: str) -> Iterator[Span]:
         span = trimmed(text, Span(*match.span(group)))
         if span.start < span.stop:
             yield span
-
-
-def _numbers(text: str) -> Iterator[Span]:
-    for match in re.finditer(r"\d+(?:[.,]\d+)*(?:[^\W\d_]+)?", text):
-        yield Span(*match.span())
 
 
 def _names(text: str) -> Iterator[Span]:
@@ -106,16 +102,12 @@ def _capital(text: str, word: re.Match[str]) -> bool:
     if word[0].islower() or not any(c.isupper() for c in word[0]):
         return False
     if word[0] == "I":  # a name only beside another capital: "I Wish You Would", "Corey I. Sanders"
-        return _next_upper(text, word)
+        following = WORD.search(text, word.end())
+        return following is not None and following[0][0].isupper()
     # As far back as a sentence's end can be: the whole text again for each word takes minutes.
     before = text[max(0, word.start() - LOOK_BACK) : word.start()].rstrip(" \"'“‘(")
     opens = not before or (before[-1] in ".?!:" and not re.search(r"\b[A-Z]\.$", before))
     return not (opens and word[0].lower() in OPENERS)
-
-
-def _next_upper(text: str, word: re.Match[str]) -> bool:
-    following = WORD.search(text, word.end())
-    return following is not None and following[0][0].isupper()
 
 
 def _content(text: str) -> Iterator[Span]:
@@ -160,7 +152,9 @@ def property_spans(text: str, subject: Sequence[Span]) -> tuple[Span, ...]:
     runs = [run for run in _runs(text) if clause.start <= run[0].start < clause.stop]
     runs = [run for run in runs if any(_names_property(text, word, subject) for word in run)]
     after = [run for run in runs if run[0].start >= at]
-    if len(after) > 1 and word in ("what", "which") and _is_choice(text, subject):
+    between = (text[a.stop : b.start] for a, b in pairwise(subject))
+    is_choice = any(re.fullmatch(r",?\s+or\s+(?:the\s+|an?\s+)?", gap) for gap in between)
+    if len(after) > 1 and word in ("what", "which") and is_choice:
         after = after[1:] if text[at : after[0][0].start].isspace() else after
     run = after[0] if after else runs[-1] if runs else []
     # In "does the river Po end" the words in front of the name say what it is, those behind it what
@@ -189,12 +183,6 @@ def _clause(text: str, at: int) -> Span:
     marks = [match.start() for match in re.finditer(r"[?!:;]", text)]
     start = max((mark for mark in marks if mark < at), default=0)
     return Span(start, min((mark for mark in marks if mark >= at), default=len(text)))
-
-
-def _is_choice(text: str, subject: Sequence[Span]) -> bool:
-    """Whether two spans of the subject are joined by "or"."""
-    between = (text[a.stop : b.start] for a, b in pairwise(subject))
-    return any(re.fullmatch(r",?\s+or\s+(?:the\s+|an?\s+)?", gap) for gap in between)
 
 
 def _runs(text: str) -> list[list[Span]]:

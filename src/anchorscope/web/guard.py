@@ -71,35 +71,18 @@ class Access:
     policy: str = "default-src 'none'; frame-ancestors 'none'"  # Content-Security-Policy
 
 
-@dataclass(frozen=True, kw_only=True)
-class Finished:
-    """A request that has ended."""
-
-    id: str  # the client's X-Request-ID, or one of ours; the answer carries it too
-    method: str
-    path: str
-    status: int  # 499: the client left
-    seconds: float
-    facts: dict[str, Any]  # what the route noted in `scope["facts"]`
-
-    def line(self) -> str:
-        """One line of JSON for a log."""
-        known = {"id": self.id, "method": self.method, "path": self.path[:200]}
-        numbers = {"status": self.status, "seconds": round(self.seconds, 4)}
-        return json.dumps(known | numbers | self.facts)
-
-
 class Guard:
     """ASGI middleware that admits requests by `access`, and reports each one when it ends.
 
-    While `draining` is true, new work is refused.
+    A report has the request's id, method, path, status (499: the client left) and seconds, and what
+    its route noted in `scope["facts"]`. While `draining` is true, new work is refused.
     """
 
     def __init__(
         self,
         app: Asgi,
         access: Access,
-        on_request: Callable[[Finished], Any] = lambda finished: None,
+        on_request: Callable[[dict[str, Any]], Any] = lambda facts: None,
     ) -> None:
         self._app, self._access, self._on_request = app, access, on_request
         self._origins = frozenset(f"http://{host}" for host in access.hosts)
@@ -116,24 +99,19 @@ class Guard:
             return await self._app(scope, receive, send)
         if scope["type"] != "http":
             return await send({"type": "websocket.close"})
-        begun, status, reported = time.monotonic(), 0, False
-        request_id, facts = _request_id(scope), scope.setdefault("facts", {})
+        begun, facts = time.monotonic(), scope.setdefault("facts", {})
+        facts |= {"id": _request_id(scope), "method": scope["method"], "path": scope["path"][:200]}
 
         def report() -> None:
-            nonlocal reported
-            if not reported:
-                seconds, code = time.monotonic() - begun, status or 499
-                self._on_request(
-                    Finished(id=request_id, method=scope["method"], path=scope["path"],
-                             status=code, seconds=seconds, facts=facts)
-                )  # fmt: skip
-            reported = True
+            if "seconds" not in facts:
+                facts.setdefault("status", 499)
+                facts["seconds"] = round(time.monotonic() - begun, 4)
+                self._on_request(facts)
 
         async def reply(message: MutableMapping[str, Any]) -> None:
-            nonlocal status
             if message["type"] == "http.response.start":
-                status = message["status"]
-                own = [(b"x-request-id", request_id.encode())]
+                facts["status"] = message["status"]
+                own = [(b"x-request-id", facts["id"].encode())]
                 message["headers"] = [*self._with_headers(message.get("headers", [])), *own]
             elif not message.get("more_body", False):
                 report()  # before the client has it all: an answered request is counted
@@ -144,12 +122,12 @@ class Guard:
         except ApiError as error:
             await _send_error(reply, error)
         except asyncio.CancelledError:  # the server ends, and the time to drain is over
-            if status:
+            if "status" in facts:
                 raise
             log.warning("%s was cut off: the server stopped before the answer.", scope["path"])
             await _send_error(reply, ApiError(503, "The server stopped before the answer."))
         except Exception:
-            status = status or 500  # which uvicorn sends
+            facts.setdefault("status", 500)  # which uvicorn sends
             raise
         finally:
             report()
@@ -217,14 +195,10 @@ def _request_id(scope: Scope) -> str:
 
 def _replay(body: bytes, receive: Receive) -> Receive:
     """A `receive` that gives the body once and then what comes after it."""
-    replayed = False
+    first = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def receive_again() -> MutableMapping[str, Any]:
-        nonlocal replayed
-        if replayed:
-            return await receive()
-        replayed = True
-        return {"type": "http.request", "body": body, "more_body": False}
+        return first.pop() if first else await receive()
 
     return receive_again
 

@@ -8,20 +8,12 @@ from dataclasses import dataclass
 from typing import Any, cast, get_args
 
 import numpy as np
-import pandas as pd
 
 from anchorscope.engine.passes import CLEAN, KNOCKOUT
 from anchorscope.pathways.one_law import fit_line
 from anchorscope.records import MODES, Mode, Sample, Verdict
-from anchorscope.run_folder.view import RunView, records, values, where
-from anchorscope.show.curves import (
-    INTERVENTIONS,
-    PALETTE,
-    Series,
-    color_of,
-    null_series,
-    pathway_series,
-)
+from anchorscope.run_folder.view import RunView, records, values
+from anchorscope.show.charts import INTERVENTIONS, PALETTE, color_of
 from anchorscope.show.explore.stored_beliefs import Beliefs, beliefs_of, layers_of
 from anchorscope.show.explore.token_texts import NoTokens, Tokens, tokens_of
 from anchorscope.spans.answer import KINDS, Kind, kind_of
@@ -59,60 +51,40 @@ class RunData:
     samples: int
 
 
-def run_data(run: RunView, titles: Mapping[str, str], *, name: str | None = None) -> RunData:
-    """The run's part of the page; `titles` are the datasets of all runs, in colour order.
+def run_data(
+    run: RunView, titles: Mapping[str, str], views: Mapping[Mode, dict[str, Any]], *, name: str
+) -> RunData:
+    """The run's part of the page, with its ΔP chart's `views` by mode.
 
-    `name` is what the page calls the model, where its own name would not do.
+    `titles` are the datasets of all runs, in colour order; `name` is what the page calls the model.
     """
     samples, beliefs = run.answers, beliefs_of(run)
     tokens = tokens_of(samples, run.model)
+    datasets = [
+        {"name": name, "title": title, "color": color_of(at)}
+        for at, (name, title) in enumerate(titles.items())
+        if name in run.titles
+    ]
+    shown = run.findings[["dataset", "layer", "finding", "why"]]
     head = {
-        "model": name or run.model_name,
+        "model": name,
         "layers": layers_of(run),
         "unit": run.unit,
-        "start": _start(run),
-        "findings": _findings(run),
+        "start": int(shown["layer"].iloc[0]),
+        "findings": records(shown),
         "modes": list(MODES),
         "verdicts": list(VERDICTS),
         "types": list(KINDS),
         "knocked_out": _CUT.get(str(run.config.get("keys", "exact")), ""),
-        "datasets": _datasets(run, titles),
+        "datasets": datasets,
         "passes": _passes(beliefs),
-        "curves": {mode: _curves(run, run.layers, titles, mode) for mode in MODES},
-        "nulls": {mode: _null_bands(run, mode) for mode in MODES},
-        "controls": {mode: _curves(run, run.control_layers, titles, mode) for mode in MODES},
+        "views": views,
         "lines": {mode: lines(run, beliefs, mode) for mode in MODES},
         **_token_head(tokens),
     }
-    starts = range(0, len(samples), BLOCK)
-    names = [dataset["name"] for dataset in head["datasets"]]
+    starts, names = range(0, len(samples), BLOCK), [dataset["name"] for dataset in datasets]
     blocks = [_block(samples, beliefs, tokens, slice(at, at + BLOCK), names) for at in starts]
     return RunData(head, blocks, len(samples))
-
-
-def _start(run: RunView) -> int:
-    """The layer to open at: the first finding's, or the middle one."""
-    found = _findings(run)
-    return int(found[0]["layer"]) if found else (layers_of(run) + 1) // 2
-
-
-def _findings(run: RunView) -> list[dict[str, Any]]:
-    if not run.has_strict:
-        return []
-    return [
-        {"dataset": row["dataset"], "layer": int(row["layer"]), "finding": row["finding"],
-         "why": row["why"]}
-        for row in records(run.findings)
-        if np.isfinite(row["layer"])
-    ]  # fmt: skip
-
-
-def _datasets(run: RunView, titles: Mapping[str, str]) -> list[dict[str, str]]:
-    return [
-        {"name": name, "title": title, "Q": color_of(at), "A": color_of(at)}
-        for at, (name, title) in enumerate(titles.items())
-        if name in run.titles
-    ]
 
 
 def _passes(beliefs: Beliefs) -> list[dict[str, Any]]:
@@ -204,24 +176,6 @@ def _type(sample: Sample) -> int:
     return KINDS.index(cast(Kind, kind)) if kind in KINDS else KINDS.index("other")
 
 
-def _curves(
-    run: RunView, table: pd.DataFrame, titles: Mapping[str, str], mode: Mode
-) -> list[dict[str, Any]]:
-    """Q and A of each dataset of the run that the table (layers.csv, control_layers.csv) has."""
-    return [
-        {"dataset": name, "pathway": "A" if series.dashed else "Q", **_numbers(series)}
-        for name in titles
-        if name in run.titles
-        for series in pathway_series(where(table, mode=mode), {name: name})
-    ]
-
-
-def _null_bands(run: RunView, mode: Mode) -> list[dict[str, Any]]:
-    """Where Q would be under one mechanism; nothing where the run has no such band."""
-    bands = [(name, null_series([run], {name: title}, mode)) for name, title in run.titles.items()]
-    return [{"dataset": name, **_numbers(band[0])} for name, band in bands if band]
-
-
 def lines(run: RunView, beliefs: Beliefs, mode: Mode) -> list[dict[str, Any]]:
     """The one-mechanism line of each dataset by layer: knocked-out logit on the clean one.
 
@@ -229,7 +183,7 @@ def lines(run: RunView, beliefs: Beliefs, mode: Mode) -> list[dict[str, Any]]:
     is the least-squares line through all of them.
     """
     datasets = values(run.samples, "dataset").to_numpy()
-    fold = _folds(run)
+    fold = values(run.samples, "fold").fillna(0).to_numpy(int)
     clean, knockout = (beliefs.logits[name][mode] for name in (CLEAN.name, KNOCKOUT.name))
     found = []
     for name in run.titles:
@@ -244,12 +198,6 @@ def lines(run: RunView, beliefs: Beliefs, mode: Mode) -> list[dict[str, Any]]:
     return found
 
 
-def _folds(run: RunView) -> np.ndarray:
-    if "fold" not in run.samples.columns:
-        return np.zeros(len(run.samples), dtype=int)
-    return values(run.samples, "fold").fillna(0).to_numpy(int)
-
-
 def _fit(clean: np.ndarray, knockout: np.ndarray, fold: np.ndarray) -> tuple[float, float, float]:
     """Intercept, slope and spread; NaN where fewer than three samples were read."""
     read = np.isfinite(clean) & np.isfinite(knockout)
@@ -258,11 +206,6 @@ def _fit(clean: np.ndarray, knockout: np.ndarray, fold: np.ndarray) -> tuple[flo
         return (np.nan, np.nan, np.nan)
     slope, intercept = np.polyfit(x, y, 1)
     return float(intercept), float(slope), fit_line(x, y, fold[read]).spread
-
-
-def _numbers(series: Series) -> dict[str, Any]:
-    keys = ("layer", "value", "low", "high", "n")
-    return {key: getattr(series, key).tolist() for key in keys}
 
 
 def halves(values: np.ndarray) -> str:

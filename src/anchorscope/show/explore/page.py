@@ -11,9 +11,10 @@ from pathlib import Path
 from anchorscope.errors import UserError, user_path
 from anchorscope.run_folder.disk import is_partial, remove_partials, write_atomic
 from anchorscope.run_folder.view import RunView, values
-from anchorscope.show.curves import all_titles
+from anchorscope.show.charts import all_titles, chart_data
+from anchorscope.show.delta_p import delta_p_chart
 from anchorscope.show.explore.data import RunData, run_data
-from anchorscope.show.html import bundle, finite, island, render, source_hash, web_file
+from anchorscope.show.html import bundle, finite, island, page_style, render, source_hash
 
 MOST_INSIDE = 20_000  # samples of all runs together; more than that are files beside the page
 _BLOCK = re.compile(r"run[12]-\d{3,}\.json")  # a file of samples beside the page
@@ -32,7 +33,12 @@ def write_view(runs: Sequence[RunView], out: str | Path | None = None) -> Writte
     """The page of one finished run, or of two side by side, replaced whole."""
     _check(runs)
     titles = all_titles(runs)
-    parts = [run_data(run, titles, name=_name(run, runs)) for run in runs]
+    # Each run is a panel of its own; both are on one y range, strict mode's views first.
+    views = chart_data(delta_p_chart(runs))["views"]
+    parts = [
+        run_data(run, titles, {"strict": strict, "paper": paper}, name=_name(run, runs))
+        for run, strict, paper in zip(runs, views, views[len(runs) :], strict=False)
+    ]
     page = user_path(out) if out is not None else runs[0].path / "view.html"
     try:
         page.parent.mkdir(parents=True, exist_ok=True)
@@ -112,8 +118,8 @@ def _blocks_of_a_page(folder: Path) -> set[str]:
 
 
 def _html(runs: Sequence[RunView], inside: Sequence[str], *, connect: str) -> str:
-    script = bundle("text", "axes", *(f"view/{name}" for name in _SCRIPTS))
-    style = web_file("theme.css") + web_file("view/view.css")
+    script = bundle("text", "chart", *(f"view/{name}" for name in _SCRIPTS))
+    style = page_style("view/view.css")
     policy = (
         f"default-src 'none'; script-src {source_hash(script)}; style-src {source_hash(style)}; "
         f"img-src data:; connect-src {connect}; base-uri 'none'; form-action 'none'"

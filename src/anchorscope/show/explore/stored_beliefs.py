@@ -13,7 +13,7 @@ from anchorscope.probes.probe_set import ProbeSet
 from anchorscope.records import MODES, Mode
 from anchorscope.run_folder.states import StateBank
 from anchorscope.run_folder.view import RunView, values, where
-from anchorscope.show.curves import INTERVENTIONS
+from anchorscope.show.charts import INTERVENTIONS
 
 # The states at the last question token are another position's: these probes do not read them.
 _NOT_READ = frozenset({CLEAN.name, KNOCKOUT.name, QUESTION_ONLY})

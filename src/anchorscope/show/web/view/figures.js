@@ -1,5 +1,8 @@
 // The figures of every run with their layer slider and captions, and the switches above them.
 
+const CURVE_CAPTION = "How far the probe's belief in its first prediction moves when the subject is cut off. Drag to keep the samples whose own ΔP, averaged over these layers, lies there; click for a layer.";
+const SCATTER_CAPTION = "Each sample at this layer. Shaded: the prediction flips. Dashed with its band: where one mechanism would put every sample, and 95 % of its noise. Drag to filter, click for a sample.";
+
 function figures(app) {
   const two = app.runs.length > 1, charts = app.runs.map((run) => ({ run, curve: curveChart(run, app), scatter: scatterChart(run, app), slider: slider(app, run) }));
   for (const { run, curve, scatter, slider: control } of charts) {
@@ -24,9 +27,6 @@ function figures(app) {
   };
 }
 
-const CURVE_CAPTION = "How far the probe's belief in its first prediction moves when the subject is cut off. Drag to keep the samples whose own ΔP, averaged over these layers, lies there; click for a layer.";
-const SCATTER_CAPTION = "Each sample at this layer. Shaded: the prediction flips. Dashed with its band: where one mechanism would put every sample, and 95 % of its noise. Drag to filter, click for a sample.";
-
 function slider(app, run) {
   const id = `layer-${run.number}`, output = element("output", { for: id });
   const input = element("input", { type: "range", id, min: 1, max: run.layers, step: 1, oninput: (event) => app.setLayer(run.number, Number(event.target.value)) });
@@ -39,19 +39,14 @@ function slider(app, run) {
   };
 }
 
-function swatch(color, dashed) {
-  return svg("svg", { width: 26, height: 8, "aria-hidden": "true" }, svg("line", { x1: 0, x2: 26, y1: 4, y2: 4, stroke: color, "stroke-width": 2.2, "stroke-dasharray": dashed ? "6 3" : "" }));
-}
-
 function legend(run) {
   const entry = (sign, ...text) => element("span", {}, sign, " ", ...text);
-  const curve = (dataset, pathway) => {
-    const node = entry(swatch(dataset[pathway], pathway === "A"), `${pathway} `, untrusted(dataset.title));
+  const entries = run.datasets.flatMap((dataset) => ["Q", "A"].map((pathway) => {
+    const node = entry(swatch(dataset.color, pathway === "A" ? "6 3" : ""), `${pathway} `, untrusted(dataset.title));
     node.dataset.of = dataset.name;
     return node;
-  };
-  const entries = run.datasets.flatMap((dataset) => [curve(dataset, "Q"), curve(dataset, "A")]);
-  entries.push(entry(element("i", { class: "hatched" }), "Q under one mechanism"), entry(element("i", { class: "grey" }), "pale: the same under neutral tokens"), entry(swatch("currentColor", false), "the open sample"));
+  }));
+  entries.push(entry(element("i", { class: "hatched" }), "Q under one mechanism"), entry(swatch("var(--control)"), "pale: the same under neutral tokens"), entry(swatch("currentColor"), "the open sample"));
   return element("p", { class: "key" }, ...entries);
 }
 
@@ -74,9 +69,8 @@ function switchBar(app) {
   const names = new Map(app.runs.flatMap((run) => run.datasets).map((dataset) => [dataset.name, dataset]));
   app.nodes.switches.append(
     group("Mode", ...["paper", "strict"].map((mode) => button([`${mode[0].toUpperCase()}${mode.slice(1)} mode`], (s) => s.mode === mode, () => ({ mode })))),
-    group("Datasets", ...[...names.values()].map((dataset) => button([swatch(dataset.Q, false), " ", untrusted(dataset.title)], (s) => !s.hide.includes(dataset.name),
+    group("Datasets", ...[...names.values()].map((dataset) => button([swatch(dataset.color), " ", untrusted(dataset.title)], (s) => !s.hide.includes(dataset.name),
       (s) => ({ hide: s.hide.includes(dataset.name) ? s.hide.filter((name) => name !== dataset.name) : [...s.hide, dataset.name] })))),
-    group("Layers over the curves", button(["Nulls"], (s) => s.nulls, (s) => ({ nulls: !s.nulls })), button(["Intervals"], (s) => s.intervals, (s) => ({ intervals: !s.intervals }))),
-    group("Scale of belief", ...["logit", "probability"].map((scale) => button([scale[0].toUpperCase() + scale.slice(1)], (s) => s.scale === scale, () => ({ scale })))));
+    group("Layers over the curves", button(["Nulls"], (s) => s.nulls, (s) => ({ nulls: !s.nulls })), button(["Intervals"], (s) => s.intervals, (s) => ({ intervals: !s.intervals }))));
   return { sync(state) { for (const [node, isOn] of buttons) node.setAttribute("aria-pressed", String(isOn(state))); } };
 }

@@ -1,12 +1,12 @@
 // What is shown, as a value: it is in the address, so that a link shows exactly this.
 
-const TEXT_KEYS = ["mode", "sort", "search", "verdict", "predicted", "paper", "strict", "type", "differ", "scale", "open"];
+const TEXT_KEYS = ["mode", "sort", "search", "verdict", "predicted", "paper", "strict", "type", "differ", "open"];
 const LIST_KEYS = ["hide", "passes"];
 
 function defaults(runs) {
   const passes = ["clean", "knockout", "neutral", "answer-only"];
   return {
-    mode: "strict", scale: "logit", layers: runs.map((run) => run.start), hide: [], nulls: true, intervals: true,
+    mode: "strict", layers: runs.map((run) => run.start), hide: [], nulls: true, intervals: true,
     sort: "", search: "", verdict: "", predicted: "", paper: "", strict: "", type: "", differ: "",
     points: null, effect: null, open: "", page: 1,
     passes: passes.filter((name) => runs.some((run) => run.logits[name])),
@@ -36,7 +36,6 @@ function readState(text, base, runs) {
   for (const key of ["points", "effect"]) state[key] = range(words.get(key), runs.length);
   state.page = Math.max(1, Math.round(Number(words.get("page"))) || 1);
   if (!runs[0].modes.includes(state.mode)) state.mode = base.mode;
-  if (!["logit", "probability"].includes(state.scale)) state.scale = base.scale;
   return state;
 }
 
@@ -84,7 +83,6 @@ class App {
     this.filters = filterBar(this);
     this.nodes.filters.append(...this.filters.parts);
     at("csv").addEventListener("click", () => download(csvOf(this, this.shown, columnsOf(this.runs, this.state)), "samples.csv"));
-    at("link").addEventListener("click", () => this.copyLink(at("link")));
     window.addEventListener("hashchange", () => this.follow());
     window.addEventListener("popstate", () => this.follow());
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.redraw());
@@ -154,7 +152,7 @@ class App {
     if (s.page > last) s.page = last;
     this.switches.sync(s);
     this.filters.sync(s);
-    this.part("figures", [filtering, s.nulls, s.intervals, s.scale, s.open], () => this.figures.draw(s, this.passing));
+    this.part("figures", [filtering, s.nulls, s.intervals, s.open], () => this.figures.draw(s, this.passing));
     this.part("count", filtering, () => this.sayCount());
     this.part("chips", filtering, () => nodes.chips.replaceChildren(...chipsOf(this)));
     if (this.runs.length > 1) this.part("compared", filtering, () => nodes.compared.replaceChildren(...comparedTables(this, this.rows.filter(keeps(this.runs, { ...s, differ: "" })))));
@@ -166,17 +164,6 @@ class App {
   sayCount() {
     const all = this.rows.length, some = this.passing.length;
     this.nodes.count.textContent = some === all ? `${all}` : `${some} of ${all}`;
-  }
-
-  async copyLink(button) {
-    this.update({});
-    try {
-      await navigator.clipboard.writeText(location.href);
-      button.textContent = "Copied";
-    } catch { // no permission, or no clipboard: the address bar has it
-      button.textContent = "It is in the address bar";
-    }
-    setTimeout(() => { button.textContent = "Copy link"; }, 1500);
   }
 }
 

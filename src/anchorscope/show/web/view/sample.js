@@ -105,23 +105,17 @@ function characterParts(run, i) {
 
 // One sample's belief by layer, clean and under every intervention, over the bands of Q and A.
 
-const BELIEF = { left: 36, right: 10, top: 8, bottom: 32, height: 230 };
+const BELIEF = 230; // pixels of height
 const DASHES = ["", "7 3", "2 3", "9 3 2 3", "4 2"]; // so that colour is never the only sign
 
 function beliefChart(app, run, i, width) {
-  const { state } = app, x = linear([1, run.layers], [BELIEF.left + 4, width - BELIEF.right - 4]);
-  const y = linear([0, 1], [BELIEF.height - BELIEF.bottom, BELIEF.top]), bottom = BELIEF.height - BELIEF.bottom;
-  const parts = [0, 0.25, 0.5, 0.75, 1].flatMap((value) => [
-    svg("line", { class: value === 0.5 ? "zero" : "grid", x1: BELIEF.left, x2: width - BELIEF.right, y1: y(value), y2: y(value) }),
-    ...(value * 2 === Math.round(value * 2) ? [svg("text", { class: "tick", x: BELIEF.left - 5, y: y(value) + 4, "text-anchor": "end" }, tickText(value))] : [])]);
-  for (const value of ticks(1, run.layers, 6).filter((at) => Number.isInteger(at) && at >= 1))
-    parts.push(svg("text", { class: "tick", x: x(value), y: bottom + 14, "text-anchor": "middle" }, tickText(value)));
-  parts.push(svg("text", { class: "label", x: (BELIEF.left + width) / 2, y: BELIEF.height - 4, "text-anchor": "middle" }, "layer"));
+  const { state } = app, ends = [1, run.layers], range = [0, 1];
+  const x = linear(ends, [AREA.left + 6, width - AREA.right - 6]), y = linear(range, [BELIEF - AREA.bottom, AREA.top]);
+  const parts = axes(x, y, { range, ends, width, height: BELIEF, titles: { x: "Layer", y: "P(wrong)" }, zero: 0.5 });
   parts.push(...["Q", "A"].map((name) => bandOf(run, state, i, name, x, y)));
   parts.push(...run.passes.filter((pass) => state.passes.includes(pass.name)).map((pass) => beliefLine(run, state.mode, i, pass, x, y)));
-  const at = x(state.layers[run.number]);
-  parts.push(svg("line", { class: "cursor", x1: at, x2: at, y1: BELIEF.top, y2: bottom }));
-  return svg("svg", { class: "chart", role: "img", viewBox: `0 0 ${width} ${BELIEF.height}`, height: BELIEF.height, "aria-label": `P(wrong) by layer of this sample, ${state.mode} mode` }, ...parts);
+  parts.push(cursorAt(x(state.layers[run.number]), BELIEF));
+  return svg("svg", { class: "chart", role: "img", viewBox: `0 0 ${width} ${BELIEF}`, height: BELIEF, "aria-label": `P(wrong) by layer of this sample, ${state.mode} mode` }, ...parts);
 }
 
 // The middle half of the knocked-out P(wrong) of the group, layer by layer, with gaps.
@@ -133,7 +127,7 @@ function bandOf(run, state, i, name, x, y) {
     series.low.push(band ? band[0] : null);
     series.high.push(band ? band[1] : null);
   }
-  const color = run.datasets[dataset][name];
+  const { color } = run.datasets[dataset];
   return svg("path", { class: `band ${name}`, d: bandPath(series, x, y), fill: color, stroke: color });
 }
 
@@ -162,11 +156,10 @@ function passSwitches(app, run) {
 }
 
 function passSwitch(app, run, pass) {
-  const on = app.state.passes.includes(pass.name), clean = pass.name === "clean";
+  const on = app.state.passes.includes(pass.name);
   const next = on ? app.state.passes.filter((name) => name !== pass.name) : [...app.state.passes, pass.name];
-  const line = svg("line", { x1: 0, x2: 26, y1: 4, y2: 4, stroke: clean ? "currentColor" : pass.color, "stroke-width": clean ? 2.4 : 2, "stroke-dasharray": dashOf(run, pass) });
   return element("button", {
     type: "button", "aria-pressed": String(on), "data-pass": pass.name, title: `pass ${pass.name}`,
     onclick: () => app.update({ passes: next }, { push: true, focus: `.legend [data-pass="${CSS.escape(pass.name)}"]` }),
-  }, svg("svg", { width: 26, height: 8, "aria-hidden": "true" }, line), pass.label);
+  }, swatch(pass.name === "clean" ? "currentColor" : pass.color, dashOf(run, pass)), pass.label);
 }

@@ -1,0 +1,529 @@
+"""The report: one HTML file that needs no network, no server and no other file.
+
+Every number is on the page once: what another section shows is not said again in a sentence.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, cast
+
+import pandas as pd
+from scipy.special import expit
+
+from anchorscope.run_folder.disk import write_atomic
+from anchorscope.run_folder.table_columns import FINDINGS_EFFECT
+from anchorscope.run_folder.view import RunView, records, values, where
+from anchorscope.show.charts import (
+    FEW,
+    chart_data,
+    collapse_notes,
+    controls_chart,
+    intervention_names,
+    layer_spans,
+    probes_chart,
+)
+from anchorscope.show.claims import Block, run_blocks
+from anchorscope.show.delta_p import delta_p_chart
+from anchorscope.show.evidence import evidence_parts
+from anchorscope.show.html import Table, bundle, page_style, render, source_hash
+from anchorscope.show.words import number, percent, two_digits, with_span
+
+Row = Mapping[str, Any]
+MEANINGS: Mapping[str, tuple[str, str]] = {  # finding -> (name, what it means)
+    "two-pathways": (
+        "Two pathways",
+        "samples fall into two groups that come back in a retest and that nothing known without "
+        "the knockout explains",
+    ),
+    "explained": ("Two groups, explained", "two groups, and something else tells which is which"),
+    "graded": ("By degree", "samples differ in how far they move, in one group and not two"),
+    "uniform": ("One law", "one law moves all samples; what it leaves over does not come back"),
+    "no-effect": (
+        "No effect",
+        "not even hiding the whole question moves the probe beyond the neutral control",
+    ),
+    "cannot-tell": (
+        "This run cannot tell",
+        "it would have missed two groups, or cannot exclude another reason for those it sees",
+    ),
+    "too-few": ("Too few samples", "fewer than 150 usable answers: no finding is made"),
+}
+ENOUGH = 0.8  # power from which a run could have seen what it does not show
+KINDS = ("right", "wrong", "abstain", "unusable")  # what becomes of a sample
+PER_PATHWAY = 3  # examples
+# The report's own size is not known yet; the others only say what is whole, and who is writing.
+_NOT_RESULTS = ("report.html", "markers", "owner.json", "owner.lock", "fixed-prompt.safetensors")
+
+
+def write_report(run: RunView) -> Path:
+    """The path of report.html in the run folder, replaced whole."""
+    return write_atomic(run.path / "report.html", page(run))
+
+
+def page(run: RunView) -> str:
+    """The whole page as text."""
+    script, blocks = bundle("text", "chart", "page"), run_blocks(run)
+    names = {",".join(run.titles): ", ".join(run.titles.values()), **run.titles}
+    # Only this script may run, and nothing may be fetched: a second lock after escaping.
+    policy = (
+        f"default-src 'none'; script-src {source_hash(script)}; style-src 'unsafe-inline'; "
+        "img-src data:; base-uri 'none'; form-action 'none'"
+    )
+
+    def claim_heads(block: Block) -> list[str]:
+        return [names.get(column.dataset, column.dataset) for column in block.columns]
+
+    evidence, outputs = evidence_parts(run), output(run)
+    contents = {  # the picture first, then what it comes to, then all behind it
+        "opening": "ΔP, layer by layer",
+        "findings": "Two pathways, or something else?",
+        "claims": "Which claims hold",
+        "answers": "Answers",
+        "probes-of-layers": "How well the probes read each layer",
+        "interventions": "Controls",
+        **({"output": "The model’s own belief in its answer"} if outputs["by_pass"].rows else {}),
+        "finders": "Do span finders agree?",
+        **({"evidence": "The other evidence"} if evidence else {}),
+        "examples": "Examples",
+        "repeat": "Repeat this run",
+    }
+    return render(
+        "report.html",
+        title=f"{run.model_name}: where its sense of truth comes from",
+        kind="report",
+        policy=policy,
+        style=page_style("page.css"),
+        script=script,
+        run=run,
+        contents=contents,
+        collapse_notes=collapse_notes([run], run.titles),
+        charts={
+            "delta_p": chart_data(delta_p_chart([run])),
+            "probes": chart_data(probes_chart(run)),
+            "controls": chart_data(controls_chart(run)),
+        },
+        probes_caption=probes_chart(run).caption,
+        findings=findings(run),
+        meanings=MEANINGS,
+        claim_blocks=blocks,
+        claim_heads=claim_heads,
+        claim_summary=lambda block: f"{block.title}: {len(block.rows)} numbers read off it",
+        answers=answers(run),
+        controls=controls(run),
+        output=outputs,
+        finders=finders(run),
+        evidence=evidence,
+        examples=examples(run),
+        settings=json.dumps(run.info.get("config") or {}, indent=2, ensure_ascii=False),
+        facts=facts(run),
+    )
+
+
+# --- The finding on each dataset ---
+
+
+def findings(run: RunView) -> list[dict[str, Any]]:
+    """For each dataset its finding and why, the answers behind it, and what weakens it."""
+    return [
+        {
+            "title": title,
+            "finding": str(row["finding"]),
+            "name": finding_name(row),
+            "summary": f"{_sentence(row['why'])} {_gap(row, run.unit)} {_power(row)}",
+            "answers": five_answers(row, run.unit),
+            "cautions": _cautions(run, row),
+            "robustness": _robustness(run, dataset),
+        }
+        for dataset, title in run.titles.items()
+        for row in records(where(run.findings, dataset=dataset))
+    ]
+
+
+def finding_name(row: Row) -> str:
+    """The finding of a row of findings.csv in words."""
+    name, by = str(row["finding"]), str(row.get("by") or "")
+    words = MEANINGS.get(name, (name, ""))[0]
+    return f"{words} by {by}" if by else words
+
+
+def _sentence(why: object) -> str:
+    text = str(why)
+    return f"{text[:1].upper()}{text[1:]}." if text else ""
+
+
+def _gap(row: Row, unit: str) -> str:
+    layers = layer_spans([int(layer) for layer in str(row["layers"]).split()])
+    start = f"Read over {layers}, with groups from one probe and effects from another"
+    if not math.isfinite(float(row["gap"])):
+        return f"{start}, one of the groups is empty, and there is no gap."
+    same = f"{number(row['same_gap'])} with both from one probe"
+    if not math.isfinite(float(row["same_gap"])):
+        same = "with both from one probe it was not measured: a group is empty"
+    return (
+        f"{start}, the gap of Q and A is {with_span(row, 'gap', number)} {unit} "
+        f"({same}; the clean belief is read with a reliability of "
+        f"{number(row['reliability'], 2)}, and unreliable groups shrink a gap)."
+    )
+
+
+def _power(row: Row) -> str:
+    """What the run would have seen; nothing to say where it sees two pathways."""
+    half, fifth = float(row["power_half"]), float(row["power_fifth"])
+    if not math.isfinite(half) or row["finding"] == "two-pathways":
+        return ""
+    return (
+        "Had half of these samples lost their belief and the others kept it, this run would have "
+        f"found two pathways in {percent(half)} of cases; had a fifth lost it, in {percent(fifth)}."
+    )
+
+
+def _cautions(run: RunView, row: Row) -> list[str]:
+    """What weakens a finding: low power, a probe at chance, few samples, untested conditions."""
+    dataset, layer = str(row["dataset"]), int(row["layer"])
+    found, half = [], float(row["power_half"])
+    if row["finding"] in ("graded", "uniform", "no-effect") and half < ENOUGH:
+        found.append("This run cannot tell two groups from one.")
+    if row["untested"]:
+        found.append(f"Not tested, for lack of the pass: {str(row['untested']).strip()}.")
+    for probe in records(where(run.probes, dataset=dataset, layer=layer)):
+        if math.isfinite(probe["auroc"]) and not probe["auroc_low"] > 0.5:
+            shown = with_span(probe, "auroc", two_digits)
+            found.append(
+                f"The probe at layer {layer} is not shown to be better than chance (AUROC {shown}):"
+                " its predictions, and so its flips, may mean nothing."
+            )
+    sizes = where(run.layers, dataset=dataset, layer=layer)
+    if len(small := sizes[sizes["n"] < FEW]):
+        names = ", ".join(
+            f"{r['pathway']} {int(r['n'])} in {r['mode']} mode" for r in records(small)
+        )
+        found.append(f"Few samples ({names}): intervals from so few are too narrow to be trusted.")
+    return found
+
+
+def _robustness(run: RunView, dataset: str) -> str:
+    """Under how many other choices the finding is the same; empty without `--robust`."""
+    if not run.has_robust:
+        return ""
+    first, *others = records(where(run.robust, dataset=dataset))
+    same = sum(bool(row["agrees"]) for row in others)
+    few = sum(row["finding"] == "too-few" for row in others if first["finding"] != "too-few")
+    less = f"; {few} of them had too few answers for a finding" if few else ""
+    choices = f"{same} of {len(others)} other choices"
+    return f"The finding is the same under {choices}{less} (tables/robust.csv)."
+
+
+def five_answers(row: Row, unit: str) -> Table:
+    """The five questions of a dataset: for each number what it is of, its interval and its test."""
+    answers = {
+        "1. Effect beyond the neutral control": _effect(row, unit),
+        "2. Share of the whole question’s effect": _shares(row),
+        "3. Is it the sample’s own?": _agreement(row),
+        "4. Two groups or a degree?": _groups(row),
+        "5. What explains it?": _explanation(row),
+    }
+    return Table(["Question", "Answer"], list(answers.items()), text_columns=2)
+
+
+def _effect(row: Row, unit: str) -> str:
+    """The three tested numbers with their test, then the means over all samples, not tested.
+
+    A loss of one predicted class and a gain of the other cancel in a mean over all, so that its
+    interval may hold zero where the test finds a loss.
+    """
+    two = partial(with_span, row, show=two_digits)
+    tested = [f"{two('effect_flips')} of the predictions flip more"]
+    if all(name in row for name in FINDINGS_EFFECT):
+        tested = [
+            f"samples predicted right {two('effect_logit_right')} logits",
+            f"samples predicted wrong {two('effect_logit_wrong')} logits",
+            *tested,
+        ]
+    return (
+        f"{'; '.join(tested)}; tested for a loss of logits within either predicted class, or more "
+        f"flips: {_p(row, 'effect_p')}. The mean over all samples, where a gain and a loss cancel, "
+        f"is not tested: {with_span(row, 'effect', number)} {unit}, {two('effect_logit')} logits"
+    )
+
+
+def _shares(row: Row) -> str:
+    if not math.isfinite(float(row["question_p"])):
+        return "not measured: this run has no pass that hides the whole question"
+    parts = []
+    for what, name in (("exact tokens", "exact_share"), ("other content words", "content_share")):
+        shown = with_span(row, name, percent)
+        if not math.isfinite(float(row[name])):
+            shown += " (the whole question has no sure effect on the samples read without them)"
+        parts.append(f"{what} {shown}")
+    return "; ".join(parts)
+
+
+def _agreement(row: Row) -> str:
+    two = partial(with_span, row, show=two_digits)
+    null = number(row["sides_null"], 2)
+    sides = f"sides agree {two('sides')} (random direction {null}), {_p(row, 'sides_p')}"
+    if not math.isfinite(float(row["retest"])):
+        return f"{sides}; retest not measured: too few samples were read again"
+    return f"{sides}; retest {two('retest')}, {_p(row, 'retest_p')}"
+
+
+def _groups(row: Row) -> str:
+    if not math.isfinite(float(row["dip_p"])):
+        return "not measured: too few samples to look for two humps"
+    among = f"those predicted {row['within']}"
+    if row["within"] == "both":
+        among = "both predicted classes"
+    unit = " in units of the margin" if row["road"] == "laws" else ""
+    dip = (
+        f"dip of the shifts{unit} among {among} {_p(row, 'dip_p')} "
+        f"(uniform {_p(row, 'uniform_p')}; the smallest of six looks, each at 0.008)"
+    )
+    if not math.isfinite(float(row["kappa"])):
+        return (
+            f"{dip}; agreement on the groups (κ) not measured: there are no two humps to agree on"
+        )
+    again = number(row["retest_kappa"], 2)
+    if not math.isfinite(float(row["retest_kappa"])):
+        again = "not measured: too few samples of these humps were read again"
+    return f"{dip}; agreement on the groups (κ): sides {number(row['kappa'], 2)}, retest {again}"
+
+
+def _explanation(row: Row) -> str:
+    if not math.isfinite(float(row["cells"])):
+        return "no two groups to explain"
+    left = f"leaves {percent(float(row['finder']))} of their gap"
+    if not math.isfinite(float(row["finder"])):
+        left = "was not measured for these groups"
+    return (
+        f"cells of class, belief and kinds account for {percent(row['cells'])} of the groups "
+        f"(belief alone {percent(row['belief'])}); within the cells {_p(row, 'within_p')}; "
+        f"the belief tells them with AUROC {number(row['told'], 2)} (a rule of the belief: "
+        f"{number(row['told_by_rule'], 2)}); hiding the whole question {left}"
+    )
+
+
+def _p(row: Row, name: str) -> str:
+    """'p = 0.012', 'p < 0.001' or 'not tested'."""
+    p = float(row[name])
+    if not math.isfinite(p):
+        return "not tested"
+    return "p < 0.001" if p < 0.001 else f"p = {number(p, 3)}"
+
+
+# --- Tables ---
+
+
+def kinds(samples: pd.DataFrame) -> pd.Series:
+    """What became of each sample; `unusable` was judged, but a span was not found."""
+    found = values(samples, "exact_question").map(len) * values(samples, "exact_answer").map(len)
+    verdict = values(samples, "verdict").astype(str)
+    return verdict.where((verdict == "abstain") | (found > 0), "unusable")
+
+
+def answers(run: RunView) -> list[dict[str, Any]]:
+    """Per dataset the counts of answers, what was left out, and which finder marked spans."""
+    dropped = {str(d["name"]): d.get("dropped") or {} for d in run.info["datasets"]}
+    rows = []
+    for name, title in run.titles.items():
+        samples = where(run.samples, dataset=name)
+        counts = Counter(kinds(samples))
+        row = {
+            "title": title,
+            "questions": len(samples),
+            "accuracy": len(where(samples, verdict="right")) / (len(samples) or math.nan),
+            "counts": {kind: counts[kind] for kind in KINDS},
+            "dropped": _pairs((n, reason) for reason, n in dropped.get(name, {}).items()),
+            "finders": _pairs(Counter(values(samples, "finder")).most_common()),
+        }
+        rows.append(row)
+    return rows
+
+
+def _pairs(pairs: Iterable[tuple[object, object]]) -> str:
+    """'first (second), first (second)', or 'none'."""
+    return ", ".join(f"{first} ({second})" for first, second in pairs) or "none"
+
+
+def controls(run: RunView) -> Table:
+    """Every intervention at the layer of each dataset's finding."""
+    rows = []
+    for found in records(run.findings):
+        dataset, layer = found["dataset"], int(found["layer"])
+        table = where(run.controls, dataset=dataset, layer=layer)
+        for name, (label, _) in intervention_names(run.controls).items():
+            for row in records(where(table, intervention=name)):
+                flips = with_span(row, "flip_rate", percent)
+                count = 0 if pd.isna(row["n"]) else int(row["n"])
+                about = [run.titles[dataset], label, layer]
+                rows.append([*about, flips, number(row["delta_p"]), count])
+    columns = ["Dataset", "Intervention", "Layer", "Flips (95 % interval)", "ΔP, all", "n"]
+    return Table(columns, rows, text_columns=2)
+
+
+def output(run: RunView) -> dict[str, Table]:
+    """What each pass does to the log-probability of the model's own answer, by pathway."""
+    names, by_pass = intervention_names(run.controls), []
+    table = where(run.output, predicted="all")
+    for dataset, title in run.titles.items():
+        for name in dict.fromkeys(table["pass"]):
+            rows = where(table, dataset=dataset).set_index("pathway")
+            rows = {str(row.name): row for _, row in rows[rows["pass"] == name].iterrows()}
+            if {"Q", "A"} <= rows.keys():
+                label = names.get(name, (name,))[0]
+                cells = [with_span(rows[p], "delta_log_p", two_digits) for p in "QA"]
+                ranks = [short_rank(float(rows[p]["rank"])) for p in "QA"]
+                by_pass.append([title, label, *cells, *ranks])
+    associated = []
+    for dataset, title in run.titles.items():
+        for verdict in ("right", "wrong"):
+            rows = where(run.associated, dataset=dataset, verdict=verdict).set_index("pathway")
+            if {"Q", "A"} <= set(rows.index):
+                cells = [with_span(rows.loc[p], "associated", percent) for p in "QA"]
+                associated.append([title, verdict, *cells])
+    head = ["Dataset", "Hidden", "Δ log P, Q", "Δ log P, A", "Rank, Q", "Rank, A"]
+    return {
+        "by_pass": Table(head, by_pass, text_columns=2),
+        "associated": Table(["Dataset", "Answers", "Q", "A"], associated, text_columns=2),
+    }
+
+
+def short_rank(rank: float) -> str:
+    """A median rank without decimals where it has none."""
+    return f"{rank:,.0f}" if rank == round(rank) or rank >= 10 else f"{rank:.1f}"
+
+
+def finders(run: RunView) -> Table:
+    """How far two finders of exact question tokens mark the same tokens."""
+    rows = [
+        [
+            run.titles.get(str(row["dataset"]), str(row["dataset"])),
+            f"{row['finder_a']} and {row['finder_b']}",
+            number(float(row["jaccard"]), 2),
+            percent(float(row["identical"])),
+            int(row["n"]),
+        ]
+        for row in records(run.spans)
+    ]
+    columns = ["Dataset", "Finders", "Overlap (Jaccard)", "Identical", "n"]
+    return Table(columns, rows, text_columns=2)
+
+
+# --- Examples ---
+
+
+def examples(run: RunView) -> list[dict[str, Any]]:
+    """Per dataset some samples of Q and some of A at the layer of its finding, as cards."""
+    parts = []
+    for found in records(run.findings):
+        rows = agreeing(run, found["dataset"], int(found["layer"]))
+        samples = where(run.samples, dataset=found["dataset"])
+        by_id = {str(row["id"]): row for row in records(samples)}
+        cards = {
+            pathway: [
+                _card(by_id[str(row["id"])], row)
+                for row in draw(records(where(rows, pathway=pathway)), PER_PATHWAY)
+            ]
+            for pathway in ("Q", "A")
+        }
+        parts.append(
+            {"title": run.titles[found["dataset"]], "layer": found["layer"], "cards": cards}
+        )
+    return parts
+
+
+def agreeing(run: RunView, dataset: str, layer: int) -> pd.DataFrame:
+    """Paper-mode rows whose group the strict probe gives too: examples both readings share."""
+    rows = where(run.pathways, dataset=dataset, layer=layer)
+    strict = where(rows, mode="strict")
+    same = set(zip(strict["id"], strict["pathway"], strict=True))
+    paper = where(rows, mode="paper")
+    both = [pair in same for pair in zip(paper["id"], paper["pathway"], strict=True)]
+    return cast(pd.DataFrame, paper.loc[both])
+
+
+def draw(rows: Sequence[Row], count: int) -> list[Row]:
+    """The first rows by a hash of their id: the same every time, and not picked."""
+    return sorted(rows, key=lambda row: sha256(str(row["id"]).encode()).hexdigest())[:count]
+
+
+def _card(sample: Row, row: Row) -> dict[str, Any]:
+    """One sample: question, answer, what was right, and the probe's P(wrong) before and after."""
+    spans = zip(sample["span_starts"], sample["span_stops"], strict=True)
+    start, stop = sample["answer_start"], sample["answer_stop"]
+    answer_spans = [] if pd.isna(start) or pd.isna(stop) else [(int(start), int(stop))]
+    accepted = ", ".join(map(str, list(sample["answers"])[:3]))
+    facts = {"Accepted": accepted, "kind of answer": str(sample["kind"])}
+    return {
+        "question": marked(str(sample["question"]), spans),
+        "answer": marked(str(sample["answer"]), answer_spans),
+        "verdict": str(sample["verdict"]),
+        "facts": " · ".join(f"{name}: {value}" for name, value in facts.items() if value),
+        "wrong": {
+            name: float(expit(float(row[f"logit_{name}"]))) for name in ("clean", "knockout")
+        },
+    }
+
+
+def marked(text: str, spans: Iterable[tuple[int, int]]) -> list[tuple[str, bool]]:
+    """The text in parts, each with whether it is inside a span; spans are kept in bounds."""
+    parts, at = [], 0
+    for start, stop in sorted((int(a), int(b)) for a, b in spans):
+        start, stop = max(start, at), min(stop, len(text))
+        if start < stop:
+            parts += [(text[at:start], False), (text[start:stop], True)]
+            at = stop
+    return [(part, inside) for part, inside in [*parts, (text[at:], False)] if part]
+
+
+# --- How to repeat the run ---
+
+
+def facts(run: RunView) -> dict[str, Table]:
+    """What is needed to repeat the run: model, versions, seconds per stage, files."""
+    info = run.info
+    versions = {**(info.get("versions") or {}), "git revision": info.get("git") or "not recorded"}
+    return {
+        "Model": Table(["", ""], list((info.get("model") or {}).items()), text_columns=2),
+        "Versions": Table(["", ""], list(versions.items()), text_columns=2),
+        "Time and tokens per stage": _stages(info.get("stages") or {}),
+        "Files in this folder": _files(run.path),
+    }
+
+
+def _stages(stages: Mapping[str, Any]) -> Table:
+    rows = []
+    for name, stage in stages.items():
+        seconds, tokens = stage.get("seconds"), stage.get("tokens")
+        rate = f"{tokens / seconds:,.0f}" if tokens and seconds else ""
+        spent = "" if seconds is None else f"{seconds:,.1f}"
+        rows.append([name, spent, "" if tokens is None else f"{tokens:,}", rate])
+    return Table(["Stage", "Seconds", "Tokens", "Tokens per second"], rows)
+
+
+def _files(folder: Path) -> Table:
+    """Each file and folder of results with its size; what only the run itself needs is left out."""
+    sizes: dict[str, list[int]] = defaultdict(list)
+    for file in sorted(path for path in folder.rglob("[!.]*") if path.is_file()):
+        top, *inside = file.relative_to(folder).parts
+        if top not in _NOT_RESULTS:
+            sizes[f"{top}/" if inside else top].append(file.stat().st_size)
+    rows = [
+        [f"{name} ({len(each)} files)" if name.endswith("/") else name, _size(sum(each))]
+        for name, each in sizes.items()
+    ]
+    return Table(["File", "Size"], rows)
+
+
+def _size(count: float) -> str:
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} GB"
