@@ -131,7 +131,7 @@ def test_a_refit_probe_finds_what_was_only_moved():
             z=z,
             fold=np.arange(300) // 2 % 5,
             probes=("paper",),
-            logits={"knockout": knocked[None, :, :1]},
+            logits={"clean": clean[None, :, :1], "knockout": knocked[None, :, :1]},
         )
         return refit_columns((clean, knocked), readings, 1, config=config, entity=None)
 

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, Literal
 
 import numpy as np
-from scipy.special import expit
+from scipy.special import entr, expit
 
 from anchorscope.config import Config, Delta, unit_of
 from anchorscope.pathways.effects import ROLES, delta_p, estimate_columns, flips, prediction
@@ -85,7 +85,16 @@ def strict_row(
     same = (at.logits("b"), at.logits("b", "knockout"))
     row["same_gap"] = gap_of(same, same, delta=at.unit)
     row |= _reliability(at, draws)
-    row |= estimate_columns("beyond_random", _beyond_control(at, draws))
+    beyond = Estimate(np.nan, np.nan, np.nan, len(at.fold))
+    if at.control:
+        by_control = np.abs(at.logits("paper", at.control) - clean)
+        beyond = bootstrap_mean(
+            np.abs(moved) - by_control,
+            seed=draws.seed,
+            resamples=draws.resamples,
+            entity=at.entity,
+        )
+    row |= estimate_columns("beyond_random", beyond)
     row |= {
         "control": at.control,
         "kinds": kinds_share(clean, knocked, at.predictors("paper")) if len(clean) else np.nan,
@@ -97,10 +106,14 @@ def strict_row(
         row |= {f"dip_p_{name}": found.p, f"bic_{name}": found.bic}
     row |= refit_columns(states, readings, layer, config=config, entity=covariates.entity)
     row |= _group_adds(readings, layer, covariates, draws)
-    for mode in MODES:
-        row |= estimate_columns(
-            f"answer_only_{mode}", _answer_only_gap(readings, layer, mode, at.unit, draws)
-        )
+    for mode, (group, measure) in ROLES.items():
+        gap = NOTHING
+        if "answer-only" in readings.logits:
+            flipped = flips(readings.at(layer, group), readings.at(layer, group, "knockout"))
+            after = readings.at(layer, measure, "answer-only")
+            change = delta_p(readings.at(layer, measure), after, delta=at.unit)
+            gap = difference_of_means(change, flipped, draws)
+        row |= estimate_columns(f"answer_only_{mode}", gap)
     return row
 
 
@@ -163,25 +176,16 @@ def class_collapse(clean: np.ndarray, knockout: np.ndarray, *, delta: Delta = "p
 def explained(group: np.ndarray, by: np.ndarray) -> float:
     """I(group; by) / H(group) of two 0/1 lists; NaN where there is one group only.
 
-    scikit-learn's homogeneity_score (the same to 2e-15, tested) calls one group only 1: all
-    explained. scipy's entropy differs from ours in the last digit in 1 of 1,000 shares.
+    scikit-learn's homogeneity_score (the same, tested) calls one group only 1: all explained.
     """
-    group, by = np.asarray(group) == 1, np.asarray(by) == 1
-    whole = _entropy(group)
-    if not whole > 0:
+    if not len(group):
         return np.nan
-    parts = [by, ~by]
-    left = sum(part.mean() * _entropy(group[part]) for part in parts if part.any())
-    return float(min(max(1 - left / whole, 0.0), 1.0))
-
-
-def _entropy(hits: np.ndarray) -> float:
-    """Nats; NaN for an empty list."""
-    if not len(hits):
-        return np.nan
-    shares = np.array([hits.mean(), 1 - hits.mean()])
-    shares = shares[shares > 0]
-    return float(-(shares * np.log(shares)).sum())
+    cell = 2 * (np.asarray(by) == 1) + (np.asarray(group) == 1)
+    both = np.bincount(cell, minlength=4).reshape(2, 2)  # [by, group]
+    whole, known, both = (
+        entr(counts / len(cell)).sum() for counts in (both.sum(axis=0), both.sum(axis=1), both)
+    )
+    return float(np.clip(1 - (both - known) / whole, 0, 1)) if whole > 0 else np.nan
 
 
 class _Layer:
@@ -194,15 +198,11 @@ class _Layer:
         self.fold, self.z = readings.fold[self.read], readings.z[self.read]
         covariates = covariates.take(self.read)
         self.factors, self.entity = factors_of(covariates), covariates.entity
-        self.control = "neutral" if self._has_control() else ""
         self._laws: dict[tuple[str, ...], Fit] = {}
-
-    def _has_control(self) -> bool:
-        """Whether the neutral control was read, and moves the logits at all."""
-        if "neutral" not in self.readings.logits:
-            return False
-        away = np.abs(self.logits("paper", "neutral") - self.logits("paper"))
-        return bool(away.any() and not np.isnan(away).any())
+        self.control = ""  # "neutral" where that was read of all of them and moves their logits
+        if "neutral" in readings.logits:
+            away = np.abs(self.logits("paper", "neutral") - self.logits("paper"))
+            self.control = "neutral" if away.any() and np.isfinite(away).all() else ""
 
     def logits(self, probe: str, intervention: str = "clean") -> np.ndarray:
         return self.readings.at(self.layer, probe, intervention)[self.read]
@@ -316,31 +316,6 @@ def _shape(at: _Layer, subset: str, seed: int) -> Shape:
     # Both classes together are turned the same way round: towards ŷ.
     towards = np.where(at.logits("paper")[rows] > 0, 1.0, -1.0) if subset == "both" else 1.0
     return shape(towards * left, seed=seed, entity=None if at.entity is None else at.entity[rows])
-
-
-def _beyond_control(at: _Layer, draws: Draws) -> Estimate:
-    """|shift| under the knockout less that under the control, in logits."""
-    if not at.control:
-        return Estimate(np.nan, np.nan, np.nan, len(at.fold))
-    clean = at.logits("paper")
-    moved, by_control = (
-        np.abs(at.logits("paper", name) - clean) for name in ("knockout", at.control)
-    )
-    return bootstrap_mean(
-        moved - by_control, seed=draws.seed, resamples=draws.resamples, entity=at.entity
-    )
-
-
-def _answer_only_gap(
-    readings: Readings, layer: int, mode: Mode, unit: Delta, draws: Draws
-) -> Estimate:
-    """ΔP of Q less that of A when the question is left out; NaN where that was not run."""
-    if "answer-only" not in readings.logits:
-        return NOTHING
-    group, measure = ROLES[mode]
-    flipped = flips(readings.at(layer, group), readings.at(layer, group, "knockout"))
-    clean, other = readings.at(layer, measure), readings.at(layer, measure, "answer-only")
-    return difference_of_means(delta_p(clean, other, delta=unit), flipped, draws)
 
 
 def refit_columns(
